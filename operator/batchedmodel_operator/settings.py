@@ -29,7 +29,7 @@ class OperatorSettings:
     lease_name: str = setting(
         "LEASE_NAME",
         Text(),
-        "Of all operators with the same Lease one works.",
+        "Lease of the operators that stand in for each other; its holder works.",
         default="batchedmodel-operator",
     )
     watch_namespaces: tuple[str, ...] = setting(

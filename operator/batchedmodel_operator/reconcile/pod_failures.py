@@ -83,7 +83,7 @@ _FAILED: Final = f"the model is {ModelState.FAILED}"
 """How a sidecar begins its answer when the model server has given up."""
 _NOT_SAID: Final = "ended without a word to the cluster; its log has more"
 _CRASHES_THAT_COUNT: Final = 2
-"""A process that fails once may be unlucky; a reason that comes and goes would help nobody."""
+"""One failure may be bad luck, and a reason that comes and goes helps nobody."""
 
 HIDDEN: Final = "***"
 
@@ -132,25 +132,15 @@ def diagnose(
 
     `startups`: by uid of a pod, what its sidecar says of the model's start.
     """
-    found = [refused_for(deployment)]
-    for pod in pods:
-        if not pod.deleting and not pod.ready:
-            found.extend(_of_pod(spec, pod))
-            found.extend(_of_model(pod, startups.get(pod.uid, "")))
-    return worst(found)
+    return worst((refused_for(deployment), *_of_pods(spec, pods, startups)))
 
 
 def failed_start(
     spec: Spec | None, pods: tuple[Pod, ...], startups: Mapping[str, str]
 ) -> Diagnosis | None:
     """Why a container of these pods started and failed; None for pods that only wait."""
-    return worst(
-        one
-        for pod in pods
-        if not pod.deleting and not pod.ready
-        for one in (*_of_pod(spec, pod), *_of_model(pod, startups.get(pod.uid, "")))
-        if one.trouble in _STARTED_AND_FAILED
-    )
+    found = _of_pods(spec, pods, startups)
+    return worst(one for one in found if one.trouble in _STARTED_AND_FAILED)
 
 
 def unscheduled(spec: Spec | None, pod: Pod) -> Diagnosis | None:
@@ -209,31 +199,29 @@ def refused_pod(message: str) -> PodFailureReason:
     return PodFailureReason.INVALID_POD_TEMPLATE
 
 
-def _of_pod(spec: Spec | None, pod: Pod) -> Iterator[Diagnosis]:
-    status = pod.body.get("status") or {}
-    homeless = unscheduled(spec, pod)
-    if homeless is not None:
-        yield homeless
+def _of_pods(
+    spec: Spec | None, pods: tuple[Pod, ...], startups: Mapping[str, str]
+) -> Iterator[Diagnosis]:
     secrets = spec.pod.image_pull_secrets if spec is not None else ()
-    beside = _beside_the_model(pod)
-    for container in status.get("initContainerStatuses") or ():
-        prepares = container["name"] not in beside
-        yield from _of_container(pod, container, secrets, prepares=prepares)
-    for container in status.get("containerStatuses") or ():
-        yield from _of_container(pod, container, secrets, prepares=False)
-
-
-def _beside_the_model(pod: Pod) -> frozenset[str]:
-    """Names of init containers that run on; all others have to end before the model starts."""
-    given = (pod.body.get("spec") or {}).get("initContainers") or ()
-    return frozenset(one["name"] for one in given if one.get("restartPolicy") == "Always")
-
-
-def _of_model(pod: Pod, said: str) -> Iterator[Diagnosis]:
-    state, _, why = said.partition(": ")
-    if state == _FAILED:
-        text = f"pod {pod.name}: {why or 'the model cannot be loaded'}"
-        yield Diagnosis(trouble=PodFailureReason.MODEL_FAILED, message=text)
+    for pod in pods:
+        if pod.deleting or pod.ready:
+            continue
+        homeless = unscheduled(spec, pod)
+        if homeless is not None:
+            yield homeless
+        status = pod.body.get("status") or {}
+        given = (pod.body.get("spec") or {}).get("initContainers") or ()
+        # Init containers that run on; all others have to end before the model starts.
+        beside = {one["name"] for one in given if one.get("restartPolicy") == "Always"}
+        for container in status.get("initContainerStatuses") or ():
+            prepares = container["name"] not in beside
+            yield from _of_container(pod, container, secrets, prepares=prepares)
+        for container in status.get("containerStatuses") or ():
+            yield from _of_container(pod, container, secrets, prepares=False)
+        state, _, why = startups.get(pod.uid, "").partition(": ")
+        if state == _FAILED:
+            text = f"pod {pod.name}: {why or 'the model cannot be loaded'}"
+            yield Diagnosis(trouble=PodFailureReason.MODEL_FAILED, message=text)
 
 
 def _refusal(spec: Spec | None, message: str) -> PodFailureReason:
@@ -253,8 +241,8 @@ def _of_container(
     if reason in _IMAGE_REASONS:
         text = message or f"{reason}: {container.get('image', '')}"
         if reason in _PULL_REASONS and pull_secrets:
-            # Of one that is missing the kubelet tells in an event only, and reading the events of
-            # all namespaces is more than the operator should be allowed for it.
+            # The kubelet tells of a missing one in an Event only, and the operator may not read the
+            # Events of all namespaces.
             text += (
                 f"; pulled with the image pull secrets {', '.join(pull_secrets)}: do they exist?"
             )
@@ -284,7 +272,7 @@ def _of_crashes(
         text = f"{where}: {what} needs more memory than its limit allows"
         yield Diagnosis(trouble=PodFailureReason.OUT_OF_MEMORY, message=text)
     elif prepares and ended.get("exitCode") == 0:
-        # Its work was done, and is done again in a pod that its node began anew.
+        # Its work is done. It runs again where a node begins its pods anew.
         return
     elif container["name"] == FETCH_CONTAINER or (prepares and not again):
         # It brings what the model needs, and is tried again; once is enough to know.
