@@ -61,10 +61,8 @@ def main() -> int:
         datefmt="%H:%M:%S",
     )
     if settings.log_level is not LogLevel.DEBUG:
-        # One line for each event of each object, all of which say "succeeded".
-        # The second writes a line for each probe of the kubelet.
-        for foreign in ("kopf", "aiohttp.access"):
-            logging.getLogger(foreign).setLevel(logging.WARNING)
+        # A line for each event of each object, all of which say "succeeded".
+        logging.getLogger("kopf").setLevel(logging.WARNING)
     raise_descriptors()
     try:
         asyncio.run(_run(settings))
@@ -80,8 +78,8 @@ def main() -> int:
 async def _run(settings: OperatorSettings) -> None:
     told = asyncio.Event()
     listen(told)
-    # What is here by now stays, most of it libraries. To look through it for garbage stops all
-    # else for 60 ms, again and again.
+    # What is here by now stays: libraries mostly. Each search of it for garbage stops all else for
+    # 60 ms.
     gc.collect()
     gc.freeze()
     client, leases = await Client.connect(os.environ), await Client.connect(os.environ)
@@ -155,12 +153,12 @@ async def _work(workers: Workers[Key], told: asyncio.Event) -> None:
     try:
         await workers.run()
     finally:
-        # Without them it would hold the Lease and look at nothing.
+        # Without workers it would hold the Lease and do nothing.
         told.set()
 
 
 async def _begin_with_news(cluster: KubernetesCluster, add: Add, namespaces: Sequence[str]) -> None:
-    """What was edited while nobody led is not kept waiting until all children have been listed."""
+    """Queue what was edited while nobody led, before Kopf has listed all children."""
     for namespace in namespaces or ("",):
         try:
             async for body in cluster.each(Kind.BATCHED_MODEL, namespace):
@@ -168,8 +166,8 @@ async def _begin_with_news(cluster: KubernetesCluster, add: Add, namespaces: Seq
                     metadata = body["metadata"]
                     add(Key(namespace=metadata["namespace"], name=metadata["name"]), awaited=True)
         except ClusterError as error:
-            # Kopf meets the same, and goes on asking.
-            _log.info("what is news is told later: %s", error)
+            # Kopf fails in the same way, and goes on asking.
+            _log.info("edited models wait for Kopf: %s", error)
 
 
 async def _watch(
@@ -201,7 +199,7 @@ async def _end_when_lost(election: Election) -> None:
     except BaseException:
         # Our bug; without renewals the lease is lost all the same.
         _log.exception("renewing the lease failed unexpectedly")
-    # At once. An orderly end would wait for looks, and their writes are no longer ours to make.
+    # At once. An orderly end would wait for looks, which may write no more.
     os._exit(EXIT_LEASE_LOST)
 
 
@@ -209,7 +207,7 @@ async def _serves_models(cluster: KubernetesCluster) -> bool:
     try:
         return await cluster.serves(Kind.BATCHED_MODEL)
     except ClusterError:
-        # Kopf meets the same, and goes on asking.
+        # Kopf fails in the same way, and goes on asking.
         return False
 
 

@@ -1,6 +1,6 @@
 """Looks from outside whether an installation works; `helm test` runs it in a pod of its own.
 
-It knows what anybody may ask an API server, and may read the operator's Lease besides.
+Its account may ask what any account may ask an API server, and may read the operator's Lease.
 
 Exit codes: 0 when all is well, 1 when something is not, 2 for wrong settings.
 """
@@ -39,7 +39,7 @@ Check = Callable[[], Awaitable[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckupSettings:
-    """What is told of the installation."""
+    """What the chart says of the installation."""
 
     namespace: str = setting(Text(), "Namespace of the operator.", required=True)
     lease_name: str = setting(Text(), "Lease of the operator.", required=True)
@@ -77,7 +77,7 @@ async def all_is_well(checks: Sequence[tuple[str, Check]], patience: float) -> b
 
 
 class Renewals:
-    """Whether somebody renews a Lease. Two looks are compared, so that no clocks ever are."""
+    """Whether somebody renews a Lease: two looks compare its version, so no clock matters."""
 
     def __init__(self, read: Callable[[], Awaitable[tuple[str, str]]]) -> None:
         """`read`: the holder, empty if there is none, and the Lease's version."""

@@ -1,8 +1,8 @@
 """The port for the kubelet's probes and for the operator's own metrics, plain HTTP.
 
-Called by the process entry, before the election: who waits for the Lease answers too, which Kopf's
-own probes would not. Knows nothing of what the answers mean. Ours because the libraries that serve
-HTTP belong to other processes, and two fixed answers need none.
+Opened before the election: an operator that waits for the Lease answers too, as Kopf's own probes
+would not. aiohttp's server bounds neither its connections nor the time that a request may take to
+come, and two fixed answers need no library.
 """
 
 import asyncio
@@ -32,20 +32,13 @@ class Vitals:
     """How many reconciles ended, by result."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Answer:
-    status: HTTPStatus
-    type: str
-    text: str
-
-
 async def serve_probes(port: int, vitals: Callable[[], Vitals]) -> asyncio.Server:
     """Answer `/healthz` and `/metrics` from now on. Raises `OSError` when the port is taken."""
     connections: dict[asyncio.StreamWriter, None] = {}
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(connections) >= _MOST_CONNECTIONS:
-            # The oldest, not this one: else a crowd would keep out the kubelet, who asks at once.
+            # The oldest, not this one: else a crowd would keep out the kubelet, which asks at once.
             oldest = next(iter(connections))
             del connections[oldest]
             oldest.transport.abort()
@@ -53,10 +46,10 @@ async def serve_probes(port: int, vitals: Callable[[], Vitals]) -> asyncio.Serve
         try:
             async with asyncio.timeout(_READ_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(_written(_answer(head, vitals())))
+                writer.write(_answer(head, vitals()))
                 await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # whoever asked in vain asks again
+            pass  # the caller asks again
         finally:
             connections.pop(writer, None)
             writer.close()
@@ -97,28 +90,22 @@ def exposition(vitals: Vitals) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _answer(head: bytes, vitals: Vitals) -> _Answer:
+def _answer(head: bytes, vitals: Vitals) -> bytes:
     method, _, rest = head.partition(b" ")
     path = rest.partition(b" ")[0].partition(b"?")[0]
+    status, kind = HTTPStatus.OK, "text/plain; charset=utf-8"
     if method != b"GET":
-        return _plain(HTTPStatus.METHOD_NOT_ALLOWED)
-    if path == b"/healthz":
-        status, text = health(vitals)
-        return _Answer(status=status, type="application/json", text=text)
-    if path == b"/metrics":
-        kind = "text/plain; version=0.0.4; charset=utf-8"
-        return _Answer(status=HTTPStatus.OK, type=kind, text=exposition(vitals))
-    return _plain(HTTPStatus.NOT_FOUND)
-
-
-def _plain(status: HTTPStatus) -> _Answer:
-    return _Answer(status=status, type="text/plain; charset=utf-8", text=f"{status.phrase}\n")
-
-
-def _written(answer: _Answer) -> bytes:
-    body = answer.text.encode()
-    head = (
-        f"HTTP/1.1 {answer.status.value} {answer.status.phrase}\r\n"
-        f"Content-Type: {answer.type}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    )
-    return head.encode() + body
+        status = HTTPStatus.METHOD_NOT_ALLOWED
+        text = f"{status.phrase}\n"
+    elif path == b"/healthz":
+        kind, (status, text) = "application/json", health(vitals)
+    elif path == b"/metrics":
+        kind, text = "text/plain; version=0.0.4; charset=utf-8", exposition(vitals)
+    else:
+        status = HTTPStatus.NOT_FOUND
+        text = f"{status.phrase}\n"
+    body = text.encode()
+    return (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {kind}\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    ).encode() + body

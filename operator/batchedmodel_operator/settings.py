@@ -1,4 +1,4 @@
-"""What the operator is told when it starts."""
+"""The operator's settings, which it reads when it starts."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -21,7 +21,9 @@ class OperatorSettings:
     )
     namespace: str = setting(Text(), "Namespace it runs in, where its Lease is.", required=True)
     lease_name: str = setting(
-        Text(), "Of all operators with the same Lease one works.", default="batchedmodel-operator"
+        Text(),
+        "Lease of the operators that stand in for each other; its holder works.",
+        default="batchedmodel-operator",
     )
     watch_namespaces: tuple[str, ...] = setting(
         Names(at_most=64),

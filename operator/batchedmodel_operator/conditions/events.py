@@ -1,14 +1,13 @@
-"""Kubernetes Events about a BatchedModel, for who looks at it with `kubectl describe`. Pure.
+"""Kubernetes Events about a BatchedModel, which `kubectl describe` shows. Pure.
 
-Made of conditions, and only where one has changed its status or its reason: a state that lasts
-makes no Event, however often it is looked at. One that comes and goes at every look makes a few,
-and then one a minute.
+A condition makes one only where its status or its reason has changed: a state that lasts makes no
+Event, however often it is looked at. One that comes and goes makes a few, and then one a minute.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from batchedmodel_operator.conditions import Reason
+from batchedmodel_operator.conditions.findings import Reason
 from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.kinds import FIELD_MANAGER, RESOURCES, Kind
 from batchedmodel_operator.reconcile.memory import Announced
@@ -43,22 +42,22 @@ _WARNINGS: Final = frozenset(
     }
 )
 _SUMMARIES: Final = frozenset({"Ready", "Reconciled", "Available"})
-"""Conditions that are announced when all is well, too. That pods come and go, of which the others
-tell, is every day's business under an autoscaler."""
+"""Conditions that are announced when all is well, too. The others are about pods that come and go,
+which is normal under an autoscaler."""
 _AT_ONCE: Final = 3
-"""Events of one type of condition and one reason that are not kept apart."""
+"""Events of one type of condition and one reason that need not wait."""
 _APART_SECONDS: Final = 60.0
 """Between two more of them."""
 _FORGOTTEN_SECONDS: Final = 600.0
-"""After the last of them. The next is a first one again."""
+"""After the last of them the next one counts as the first."""
 
-Told = Mapping[tuple[str, str], Announced]
+_Told = Mapping[tuple[str, str], Announced]
 """By type of condition and reason."""
 
 
 def announcements(
-    model: Model, conditions: Sequence[Body], told: Told, *, at: str, now: float
-) -> tuple[Sequence[Body], Told]:
+    model: Model, conditions: Sequence[Body], told: _Told, *, at: str, now: float
+) -> tuple[Sequence[Body], _Told]:
     """The Events that the conditions are worth, and what has been told with them.
 
     `told`: by the looks before. `at`: the time of the look, as RFC 3339 writes it; `now`: the same
@@ -77,14 +76,17 @@ def announcements(
 
 def _news(model: Model, conditions: Sequence[Body]) -> Iterator[Body]:
     """Those that are worth an Event, compared with those that the model has."""
-    before: Mapping[str, Body] = {
-        one.get("type", ""): one for one in model.status.get("conditions") or ()
+    before = {
+        one.get("type"): (one.get("status"), one.get("reason"))
+        for one in model.status.get("conditions") or ()
     }
-    changed = [one for one in conditions if not _is_as_before(one, before)]
+    changed = [
+        one for one in conditions if before.get(one["type"]) != (one["status"], one["reason"])
+    ]
     lasting = {one["reason"] for one in conditions if one not in changed}
     told: set[str] = set()
     for one in changed:
-        # That a new model does not serve yet is no transition.
+        # A new model does not serve yet, which is no news.
         began = one["type"] not in before and one["status"] != "True"
         reason, summary = one["reason"], one["type"] in _SUMMARIES and not began
         # Several conditions may have one reason: the first that changes for it speaks for them.
@@ -93,11 +95,6 @@ def _news(model: Model, conditions: Sequence[Body]) -> Iterator[Body]:
             continue
         told.add(reason)
         yield one
-
-
-def _is_as_before(one: Body, before: Mapping[str, Body]) -> bool:
-    was = before.get(one["type"], {})
-    return (was.get("status"), was.get("reason")) == (one["status"], one["reason"])
 
 
 def _event(model: Model, condition: Body, at: str) -> Body:

@@ -1,20 +1,23 @@
 """What a BatchedModel's status says: numbers, and conditions with their reasons. Pure.
 
-`Ready` asks whether what the manifest says is what serves; `Available` whether anything serves;
-`Reconciled` whether the cluster took what the operator made of the manifest; `Progressing` whether
-something is still on its way. Conditions follow the form of meta/v1.
+Conditions follow the form of meta/v1.
 """
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from batchedmodel_contract.kubernetes import capacity
 from batchedmodel_contract.kubernetes.names import NAME_LABEL
-from batchedmodel_operator.conditions import CONDITIONS, View, listed
+from batchedmodel_operator.conditions import autoscaling, pods, serving
+from batchedmodel_operator.conditions.findings import Finding
+from batchedmodel_operator.conditions.view import View
 from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.kinds import RESOURCES, Kind
 from batchedmodel_operator.reconcile import effective
 from batchedmodel_operator.reconcile.plan import Failure, Plan
 from batchedmodel_operator.reconcile.state import SPEC_FIELD, Model, Observed, digest
+
+_LONGEST_MESSAGE: Final = 1024
 
 
 def report(observed: Observed, plan: Plan, failure: Failure | None, *, at: str) -> dict[str, Any]:
@@ -25,14 +28,10 @@ def report(observed: Observed, plan: Plan, failure: Failure | None, *, at: str) 
     """
     model = observed.model
     view = View.of(observed, plan, failure)
+    before = model.status.get("conditions") or ()
     status: dict[str, Any] = {
         "observedGeneration": model.generation,
-        "conditions": listed(
-            model.status.get("conditions") or (),
-            [condition.judge(view) for condition in CONDITIONS],
-            generation=model.generation,
-            at=at,
-        ),
+        "conditions": listed(before, findings(view), generation=model.generation, at=at),
         "replicas": view.counts.replicas,
         "readyReplicas": view.counts.ready,
         "updatedReplicas": view.counts.updated,
@@ -47,10 +46,54 @@ def report(observed: Observed, plan: Plan, failure: Failure | None, *, at: str) 
         kept = (SPEC_FIELD, "url", "effective")
         status |= {name: model.status[name] for name in kept if name in model.status}
     elif model.spec is not None:
+        port = model.spec.service.port
+        suffix = "" if port == 80 else f":{port}"
         status[SPEC_FIELD] = model.spec_digest
-        status["url"] = _url(model, model.spec.service.port)
+        status["url"] = f"http://{model.key.name}.{model.key.namespace}.svc{suffix}"
         status["effective"] = effective.effective(model.spec, plan.model_image, rollout.mode)
     return status
+
+
+def findings(view: View) -> Mapping[str, Finding]:
+    """The conditions by their types, in the order in which they are listed and announced."""
+    reconciled = serving.reconciled(view)
+    return {
+        "Ready": serving.ready(view, reconciled),
+        "Reconciled": reconciled,
+        "Available": serving.available(view),
+        "Progressing": serving.progressing(view, reconciled),
+        "CapacityAvailable": pods.capacity_available(view),
+        "ModelLoaded": pods.model_loaded(view),
+        "AutoscalingActive": autoscaling.autoscaling_active(view),
+        "TargetFeasible": autoscaling.target_feasible(view),
+        "Degraded": serving.degraded(view),
+    }
+
+
+def listed(
+    before: Sequence[Body], found: Mapping[str, Finding], *, generation: int, at: str
+) -> list[dict[str, Any]]:
+    """The list of conditions; a time changes only where a status does."""
+    earlier: Mapping[str, Body] = {one.get("type", ""): one for one in before}
+    conditions = []
+    for name, finding in found.items():
+        status = "Unknown" if finding.holds is None else str(finding.holds)
+        was, message = earlier.get(name, {}), finding.message
+        if len(message) > _LONGEST_MESSAGE:
+            message = f"{message[: _LONGEST_MESSAGE - 3]}..."
+        conditions.append(
+            {
+                "type": name,
+                "status": status,
+                "reason": finding.reason,
+                "message": message,
+                "lastTransitionTime": (
+                    was.get("lastTransitionTime", at) if was.get("status") == status else at
+                ),
+                "observedGeneration": generation,
+            }
+        )
+    return conditions
 
 
 def status_manifest(model: Model, status: Body) -> dict[str, Any]:
@@ -68,10 +111,5 @@ def status_manifest(model: Model, status: Body) -> dict[str, Any]:
 
 
 def same(status: Body, live: Body) -> bool:
-    """Whether writing the status would change nothing; what the autoscaler keeps there is its."""
+    """Whether writing the status would change nothing. `capacity` is the autoscaler's to write."""
     return digest(status) == digest({name: live[name] for name in live if name != capacity.FIELD})
-
-
-def _url(model: Model, port: int) -> str:
-    suffix = "" if port == 80 else f":{port}"
-    return f"http://{model.key.name}.{model.key.namespace}.svc{suffix}"

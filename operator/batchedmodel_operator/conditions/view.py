@@ -1,4 +1,4 @@
-"""What the checks of conditions may look at: one look at the cluster, the plan and its outcome."""
+"""What conditions are judged by: one look at the cluster, the plan and its outcome."""
 
 from dataclasses import dataclass
 
@@ -81,9 +81,8 @@ class View:
     def older(self) -> tuple[Pod, ...]:
         """Pods of other revisions that are still to go."""
         newest = {pod.uid for pod in self.newest}
-        return tuple(
-            pod for pod in self.observed.pods if pod.uid not in newest and not pod.deleting
-        )
+        pods = self.observed.pods
+        return tuple(pod for pod in pods if pod.uid not in newest and not pod.deleting)
 
     @property
     def taken_back(self) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from batchedmodel_contract.kubernetes.names import BATCHING_HASH_ANNOTATION
-from batchedmodel_kube.errors import Conflict, Gone, NameTaken, Refused, Unreachable
+from batchedmodel_kube.errors import ClusterError, Conflict, NameTaken, Refused, Unreachable
 from batchedmodel_operator.interfaces import Body, Cluster
 from batchedmodel_operator.kinds import CHILDREN, FIELD_MANAGER, Kind
 from batchedmodel_operator.reconcile.memory import Applied
@@ -15,8 +15,8 @@ from batchedmodel_operator.reconcile.state import Key, content, digest
 
 _log: Final = logging.getLogger(__name__)
 _NOBODYS: Final = "1"
-"""A version that no object has, since the first write to an API server's store makes a later one.
-Asked for, an object is made where there is none, and where there is one the apply is a conflict."""
+"""A version that no object has: the first write to an API server's store makes a later one. So an
+apply that demands it makes an object where there is none, and is a conflict where there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,30 +72,28 @@ async def take(cluster: Cluster, key: Key, plan: Plan) -> Outcome:
             )
             _log.info("%s: applied %s", key, step.kind)
     # A kubelet that is told to look must find the new settings.
-    if failure is None:
-        for refresh in plan.refreshes:
-            annotation = {BATCHING_HASH_ANNOTATION: refresh.annotation}
-            try:
-                await cluster.annotate(refresh.pod, key.namespace, refresh.uid, annotation)
-            except (Refused, Unreachable, Conflict, Gone) as error:
-                # The inquiry that goes with it comes back to this pod.
-                _log.warning("%s: pod %s was not told of settings: %s", key, refresh.pod, error)
+    for refresh in plan.refreshes if failure is None else ():
+        annotation = {BATCHING_HASH_ANNOTATION: refresh.annotation}
+        try:
+            await cluster.annotate(refresh.pod, key.namespace, refresh.uid, annotation)
+        except ClusterError as error:
+            # The inquiry that goes with it comes back to this pod.
+            _log.warning("%s: pod %s was not told of settings: %s", key, refresh.pod, error)
     return Outcome(applied=applied, live=live, deleted=deleted, failure=failure)
 
 
 async def _apply(cluster: Cluster, step: Apply) -> Body:
-    manifest = step.manifest
     # The object that was judged ours, or none: a stranger's that took its place is left alone.
     version = step.version if step.uid else _NOBODYS
     preconditions = {"uid": step.uid, "resourceVersion": version}
     required = {name: value for name, value in preconditions.items() if value}
-    manifest = {**manifest, "metadata": {**manifest["metadata"], **required}}
+    manifest = {**step.manifest, "metadata": {**step.manifest["metadata"], **required}}
     try:
         return await cluster.apply(manifest, manager=step.manager)
     except Conflict as error:
         if step.kind in CHILDREN:
             raise
-        # Of kept templates only our own are looked at: another look would not tell whose it is.
+        # Only templates of our own are read, so another look would not tell whose this one is.
         raise NameTaken(
             "it exists, but not as a template of this BatchedModel's; delete it"
         ) from error

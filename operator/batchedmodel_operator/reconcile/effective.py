@@ -1,5 +1,9 @@
-"""Values in force of those fields whose default depends on other fields or on the chart."""
+"""What a manifest means: values of fields whose default depends on others, and what it says beyond
+the defaults. Pure.
+"""
 
+import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from batchedmodel_contract.manifest import effective as rules
@@ -94,3 +98,28 @@ def effective(spec: Spec, model_image: str, mode: Mode) -> dict[str, Any]:
         name, target = scaling_target(spec, scaling)
         found["autoscaling"] = {name: target}
     return found
+
+
+def beyond_defaults(value: Any) -> Any:
+    """The value as JSON, without what is as the contract has it anyway.
+
+    Digests of it outlast an operator and a definition of BatchedModel: a field that is added later
+    changes nothing for those who do not use it, nor does a default that is written out.
+    """
+    if dataclasses.is_dataclass(value):
+        return {
+            field.name: beyond_defaults(given)
+            for field in dataclasses.fields(value)
+            if (given := getattr(value, field.name)) != default_of(field)
+        }
+    if isinstance(value, Mapping):
+        return {str(name): beyond_defaults(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [beyond_defaults(inner) for inner in value]
+    return value
+
+
+def default_of(field: "dataclasses.Field[Any]") -> Any:
+    """What the field has where nothing is said."""
+    made = field.default_factory
+    return field.default if made is dataclasses.MISSING else made()

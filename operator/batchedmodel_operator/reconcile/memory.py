@@ -1,14 +1,57 @@
-"""What is remembered of a BatchedModel between two looks, as records.
+"""What is remembered of a BatchedModel between two looks, and how soon something is tried again.
 
-`plan`, `observe` and `apply` make a new one of each look. Losing it costs applies that change
+`plan`, `observe` and `apply` make a new memory in each look. Losing it costs applies that change
 nothing.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.reconcile.repairs import Repair
+
+_FIRST_DELAY_SECONDS: Final = 0.5
+LONGEST_DELAY_SECONDS: Final = 60.0
+"""Between two questions to a pod, and between two repairs, whatever happens meanwhile."""
+AT_ONCE: Final = 5
+"""Repairs in a row that do not wait: a person's edit is undone at once."""
+_FIRST_REPAIR_DELAY_SECONDS: Final = 2.0
+CALM_SECONDS: Final = 120.0
+"""Beyond the delay. What is changed after it counts as the first change."""
+_MOST_DOUBLINGS: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tries:
+    """How often something was tried in a row, and when it may be tried again."""
+
+    times: int
+    again_at: float
+    """Monotonic seconds."""
+
+    def waits(self, now: float) -> bool:
+        """Whether it is too early for another try."""
+        return now < self.again_at
+
+
+def asked_again(before: Tries | None, now: float) -> Tries:
+    """A question that is put now. The time until the next one doubles with each."""
+    times = 0 if before is None else before.times
+    delay = _FIRST_DELAY_SECONDS * 2.0 ** min(times, _MOST_DOUBLINGS)
+    return Tries(times=times + 1, again_at=now + min(delay, LONGEST_DELAY_SECONDS))
+
+
+def repaired(before: Tries | None, now: float) -> Tries:
+    """A repair that is made now.
+
+    Somebody else's controller may set its own values after each repair. Both would write without
+    end if repairs did not come ever more rarely.
+    """
+    in_a_row = before is not None and now - before.again_at <= CALM_SECONDS
+    times = before.times + 1 if before is not None and in_a_row else 1
+    doublings = min(times - AT_ONCE, _MOST_DOUBLINGS)
+    delay = 0.0 if doublings < 0 else _FIRST_REPAIR_DELAY_SECONDS * 2.0**doublings
+    return Tries(times=times, again_at=now + min(delay, LONGEST_DELAY_SECONDS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,30 +63,8 @@ class Applied:
     """Digest of what was sent."""
     content: str
     """Digest of what the API server made of it."""
-    repair: Repair | None = None
+    repair: Tries | None = None
     """The last one, if somebody else had changed the child."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inquiry:
-    """How often a pod was asked whether it uses the settings, and when to ask again."""
-
-    settings: str
-    times: int
-    again_at: float
-    """Monotonic seconds."""
-
-    def due(self, now: float) -> bool:
-        return now >= self.again_at
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Silence:
-    """How often in a row a pod's sidecar did not answer in time, and when to ask it again."""
-
-    times: int
-    again_at: float
-    """Monotonic seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,27 +78,22 @@ class Announced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """What is remembered of a BatchedModel between two looks. Losing it costs no-op applies."""
+    """What is remembered of a BatchedModel."""
 
     applied: Mapping[Kind, Applied] = field(default_factory=dict)
     in_force: Mapping[str, str] = field(default_factory=dict)
     """By uid of a pod: the hash of the settings that its sidecar named last."""
-    inquiries: Mapping[str, Inquiry] = field(default_factory=dict)
-    """By uid of a pod, for those that do not use the settings yet."""
+    inquiries: Mapping[tuple[str, str], Tries] = field(default_factory=dict)
+    """By uid of a pod and hash of settings, for pods that do not use these settings yet."""
     startups: Mapping[str, str] = field(default_factory=dict)
     """By uid of a pod: what its sidecar said last of the model's start."""
-    silences: Mapping[str, Silence] = field(default_factory=dict)
+    silences: Mapping[str, Tries] = field(default_factory=dict)
     """By uid of a pod, for those that did not answer when they were asked last."""
     replica_sets: Mapping[str, str | None] = field(default_factory=dict)
-    """By uid, those of pods that are there: what is known of each, as `ownership` has found it."""
+    """By uid, those of pods that are there: see `observe.KnownReplicaSets`."""
     lacking: Mapping[str, float] = field(default_factory=dict)
     """By uid of a pod that lacks an accelerator: when that was first seen, monotonic seconds."""
     announced: Mapping[tuple[str, str], Announced] = field(default_factory=dict)
-    """By type of condition and reason, for the last minutes; what `events` has told."""
+    """By type of condition and reason, for the last minutes: the Events that were written."""
     altered_at: float | None = None
     """When the spec was first seen to be another than was applied, though of its generation."""
-
-    def inquiry(self, uid: str, settings: str) -> Inquiry | None:
-        """The inquiries about these settings; those about earlier ones no longer count."""
-        found = self.inquiries.get(uid)
-        return found if found is not None and found.settings == settings else None

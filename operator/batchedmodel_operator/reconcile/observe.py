@@ -2,19 +2,23 @@
 
 Reads the API server instead of a cache: what was just applied is then never seen in an older form
 and applied again.
+
+Anybody in the namespace may set a model's label. So a pod counts as the model's by its owners only:
+it is its ReplicaSet's, that is its Deployment's, and that is the BatchedModel's, each by the uid in
+the reference to its controller.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import itertools
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.processes.sidecar_api import Whom
 from batchedmodel_operator.interfaces import Body, Cluster, Sidecars
 from batchedmodel_operator.kinds import CHILDREN, Kind, child_name
-from batchedmodel_operator.reconcile.memory import Memory, Silence
-from batchedmodel_operator.reconcile.ownership import own_pods
+from batchedmodel_operator.reconcile.memory import Memory, Tries, asked_again
 from batchedmodel_operator.reconcile.pod_failures import lacks_accelerator_since
 from batchedmodel_operator.reconcile.state import (
     Child,
@@ -28,13 +32,23 @@ from batchedmodel_operator.reconcile.state import (
     revisions_from,
 )
 
+KnownReplicaSets = Mapping[str, str | None]
+"""ReplicaSets by uid, those that are still to be read in the order of their turns.
+
+Each with the uid of the Deployment that it was found to be of, `_STRANGER` where it is not of the
+model's, and None where it was not read yet.
+"""
+_STRANGER: Final = ""
+_MOST_READ: Final = 16
+"""ReplicaSets in one look; a rollout has two, and those that were found need no second look."""
+_MOST_WAITING: Final = 1024
+"""ReplicaSets that are remembered though they are not, or not yet, known to be the model's."""
 _ASKED_AT_ONCE: Final = 16
 """Sidecars of one model at the same time."""
 _ANSWERS_SECONDS: Final = 0.5
 """In one look for the answers of all its pods. Healthy ones take milliseconds."""
-_FIRST_SILENCE_SECONDS: Final = 0.5
-_LONGEST_SILENCE_SECONDS: Final = 60.0
-"""Between two questions to a pod that does not answer, whatever happens meanwhile."""
+
+_Question = Callable[[str, Whom], Awaitable[str | None]]
 
 
 async def find(cluster: Cluster, key: Key) -> Model | None:
@@ -51,40 +65,42 @@ async def observe(
 ) -> Observed:
     """What is there of a BatchedModel's. Raises `ClusterError`."""
     key = model.key
-    found, kept, bodies = await asyncio.gather(
-        asyncio.gather(*(_child(cluster, key, kind) for kind in CHILDREN)),
+    bodies, kept, labelled = await asyncio.gather(
+        asyncio.gather(
+            *(cluster.get(kind, key.namespace, child_name(kind, key.name)) for kind in CHILDREN)
+        ),
         cluster.labelled(Kind.CONTROLLER_REVISION, key.namespace, key.name),
         cluster.labelled(Kind.POD, key.namespace, key.name),
     )
-    children = {child.kind: child for child in found if child is not None}
+    children = {
+        kind: child_from(kind, body)
+        for kind, body in zip(CHILDREN, bodies, strict=True)
+        if body is not None
+    }
     own, replica_sets = await own_pods(
-        cluster, model, children.get(Kind.DEPLOYMENT), bodies, memory.replica_sets
+        cluster, model, children.get(Kind.DEPLOYMENT), labelled, memory.replica_sets
     )
-    # A pod that was evicted stays as a record of itself.
-    pods = tuple(pod_from(pod) for pod in own if not _has_ended(pod))
     observed = Observed(
         model=model,
         children=children,
         revisions=revisions_from(kept, model),
-        pods=pods,
+        # A pod that was evicted stays as a record of itself.
+        pods=tuple(
+            pod_from(pod)
+            for pod in own
+            if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+        ),
         memory=memory,
     )
-    asker = _Asker(memory.silences, now)
-    in_force, startups = await asyncio.gather(
-        _in_force(asker, sidecars, model, pods, memory, now),
-        _startups(asker, sidecars, observed),
-    )
+    asked = await _asked(sidecars, observed, now)
     lacking = {
         pod.uid: memory.lacking.get(pod.uid, now)
-        for pod in pods
+        for pod in observed.pods
         if lacks_accelerator_since(model.spec, pod) is not None
     }
     since = now if memory.altered_at is None else memory.altered_at
     remembered = replace(
-        memory,
-        in_force=in_force,
-        startups=startups,
-        silences=asker.silences(pods),
+        asked,
         replica_sets=replica_sets,
         lacking=lacking,
         altered_at=since if model.altered else None,
@@ -92,100 +108,136 @@ async def observe(
     return replace(observed, memory=remembered)
 
 
-def _has_ended(pod: Body) -> bool:
-    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+async def own_pods(
+    cluster: Cluster,
+    model: Model,
+    deployment: Child | None,
+    labelled: Sequence[Body],
+    known: KnownReplicaSets,
+) -> tuple[Sequence[Body], KnownReplicaSets]:
+    """Of the pods with the label those that are the model's, and what is known of ReplicaSets.
 
-
-async def _child(cluster: Cluster, key: Key, kind: Kind) -> Child | None:
-    body = await cluster.get(kind, key.namespace, child_name(kind, key.name))
-    return None if body is None else child_from(kind, body)
-
-
-class _Asker:
-    """Asks the pods of one look, all of them within one time, and those that are silent rarely.
-
-    A look has one of few places, which one namespace's slow sidecars must not keep from others.
+    `known`: what an earlier look found out. Raises `ClusterError`.
     """
+    if deployment is None or _controller(deployment.body).get("uid") != model.uid:
+        return (), {}
+    owners = {
+        owner["uid"]: str(owner.get("name"))
+        for pod in labelled
+        if (owner := _controller(pod)).get("kind") == Kind.REPLICA_SET and owner.get("uid")
+    }
+    found = {uid: deployment.uid for uid in owners if known.get(uid) == deployment.uid}
+    waiting = _turns(owners, found, known, deployment)
+    read, later = waiting[:_MOST_READ], waiting[_MOST_READ:]
+    bodies = await asyncio.gather(
+        *(cluster.get(Kind.REPLICA_SET, model.key.namespace, owners[uid]) for uid in read)
+    )
+    strangers = []
+    for uid, body in zip(read, bodies, strict=True):
+        same = body is not None and body["metadata"]["uid"] == uid
+        if body is not None and same and _controller(body).get("uid") == deployment.uid:
+            found[uid] = deployment.uid
+        else:
+            strangers.append(uid)
+    own = [pod for pod in labelled if _controller(pod).get("uid") in found]
+    unknown = {uid: known.get(uid) for uid in later} | dict.fromkeys(strangers, _STRANGER)
+    return own, found | dict(itertools.islice(unknown.items(), _MOST_WAITING))
 
-    def __init__(self, silences: Mapping[str, Silence], now: float) -> None:
-        self._before = silences
-        self._now = now
-        self._places = asyncio.Semaphore(_ASKED_AT_ONCE)
-        self._begun: set[str] = set()
-        self._answered: set[str] = set()
 
-    async def ask(
-        self,
-        question: Callable[[str, Whom], Awaitable[str | None]],
-        model: Model,
-        pods: Sequence[Pod],
-    ) -> dict[str, str]:
-        """The answers that came in time, by uid."""
+def _turns(
+    owners: Mapping[str, str], found: Collection[str], known: KnownReplicaSets, deployment: Child
+) -> Sequence[str]:
+    """Which ReplicaSets are to be read, in this order: strangers must not hide the model's.
 
-        async def one(pod: Pod) -> str | None:
-            async with self._places:
-                self._begun.add(pod.uid)
-                return await question(pod.address, Whom(model=model.key.name, pod=pod.uid))
+    Those come first that were not read yet, and of those the ones that are named as a Deployment
+    names its own. Strangers come again after them: a Deployment may adopt what was nobody's. Among
+    equals the one that has waited longest comes first.
+    """
+    waiting = [uid for uid in {**known, **owners} if uid in owners and uid not in found]
+    return sorted(
+        waiting,
+        key=lambda uid: (
+            known.get(uid) is not None,
+            not owners[uid].startswith(f"{deployment.name}-"),
+        ),
+    )
 
-        # Those first that have answered best: there may be no time left for others.
-        due = sorted(filter(self._is_due, pods), key=self._times)
-        asked = {asyncio.create_task(one(pod)): pod.uid for pod in due}
-        if not asked:
-            return {}
-        try:
-            done, _ = await asyncio.wait(asked, timeout=_ANSWERS_SECONDS)
-        finally:
-            for task in asked:
-                task.cancel()
-        answers = ((asked[task], task.result()) for task in done)
-        found = {uid: answer for uid, answer in answers if answer is not None}
-        self._answered |= found.keys()
-        return found
 
-    def silences(self, pods: Sequence[Pod]) -> Mapping[str, Silence]:
-        """What is to be remembered of these pods."""
-        kept = {pod.uid: self._before[pod.uid] for pod in pods if pod.uid in self._before}
-        for uid in self._begun:
-            times = kept[uid].times if uid in kept else 0
-            delay = min(_FIRST_SILENCE_SECONDS * 2**times, _LONGEST_SILENCE_SECONDS)
-            kept[uid] = Silence(times=times + 1, again_at=self._now + delay)
-        return {uid: one for uid, one in kept.items() if uid not in self._answered}
+def _controller(body: Body) -> Mapping[str, Any]:
+    """The reference to an object's controller; empty when it has none."""
+    owners = body["metadata"].get("ownerReferences") or ()
+    return next((owner for owner in owners if owner.get("controller")), {})
 
-    def _times(self, pod: Pod) -> int:
-        silence = self._before.get(pod.uid)
+
+async def _asked(sidecars: Sidecars, observed: Observed, now: float) -> Memory:
+    """What is remembered once the pods' sidecars have been asked.
+
+    Asked are those that must have changed their settings, and those that say why they do not serve.
+    """
+    memory, spec = observed.memory, observed.model.spec
+    in_force, startups = (
+        {pod.uid: known[pod.uid] for pod in pods if pod.uid in known}
+        for known, pods in (
+            (memory.in_force, observed.pods),
+            (memory.startups, observed.loading),
+        )
+    )
+    questions: list[tuple[Pod, _Question, dict[str, str]]] = []
+    if spec is not None:
+        wanted = BatchSettings.of(spec.batching).digest()
+        for pod in observed.pods:
+            before = memory.inquiries.get((pod.uid, wanted))
+            due = before is None or not before.waits(now)
+            if pod.answers and due and in_force.get(pod.uid) != wanted:
+                questions.append((pod, sidecars.settings_hash, in_force))
+    # A sidecar that is busy just now has mostly said it before.
+    questions += [(pod, sidecars.model_startup, startups) for pod in observed.loading]
+    silences = await _answers(questions, observed, now)
+    return replace(memory, in_force=in_force, startups=startups, silences=silences)
+
+
+async def _answers(
+    questions: Sequence[tuple[Pod, _Question, dict[str, str]]], observed: Observed, now: float
+) -> Mapping[str, Tries]:
+    """Put the questions, and write each answer into its dictionary, by uid of the pod.
+
+    Returns the silences to be remembered. The workers have few places, so the pods of one look have
+    one time together: slow sidecars of one namespace must not keep other models waiting.
+    """
+    silences = {
+        pod.uid: observed.memory.silences[pod.uid]
+        for pod in observed.pods
+        if pod.uid in observed.memory.silences
+    }
+    places, begun, answered = asyncio.Semaphore(_ASKED_AT_ONCE), set(), set()
+
+    async def ask(pod: Pod, question: _Question) -> str | None:
+        async with places:
+            begun.add(pod.uid)
+            return await question(pod.address, Whom(model=observed.model.key.name, pod=pod.uid))
+
+    def times(asked: tuple[Pod, _Question, dict[str, str]]) -> int:
+        silence = silences.get(asked[0].uid)
         return 0 if silence is None else silence.times
 
-    def _is_due(self, pod: Pod) -> bool:
-        silence = self._before.get(pod.uid)
-        return silence is None or self._now >= silence.again_at
-
-
-async def _in_force(
-    asker: _Asker,
-    sidecars: Sidecars,
-    model: Model,
-    pods: tuple[Pod, ...],
-    memory: Memory,
-    now: float,
-) -> Mapping[str, str]:
-    """The settings that pods are known to use; those that must have changed are asked again."""
-    known = {pod.uid: memory.in_force[pod.uid] for pod in pods if pod.uid in memory.in_force}
-    if model.spec is None:
-        return known
-    wanted = BatchSettings.of(model.spec.batching).digest()
-    asked = [pod for pod in pods if _to_be_asked(pod, wanted, memory, now)]
-    return known | await asker.ask(sidecars.settings_hash, model, asked)
-
-
-async def _startups(asker: _Asker, sidecars: Sidecars, observed: Observed) -> Mapping[str, str]:
-    """What is said of the models' starts; a sidecar that is busy just now said it before."""
-    asked, before = observed.loading, observed.memory.startups
-    answers = await asker.ask(sidecars.model_startup, observed.model, asked)
-    return {pod.uid: before[pod.uid] for pod in asked if pod.uid in before} | answers
-
-
-def _to_be_asked(pod: Pod, wanted: str, memory: Memory, now: float) -> bool:
-    if not pod.answers:
-        return False
-    inquiry = memory.inquiry(pod.uid, wanted)
-    return memory.in_force.get(pod.uid) != wanted and (inquiry is None or inquiry.due(now))
+    # Those first that have answered best: there may be no time left for others.
+    tasks = {
+        asyncio.create_task(ask(pod, question)): (pod.uid, answers)
+        for pod, question, answers in sorted(questions, key=times)
+        if pod.uid not in silences or not silences[pod.uid].waits(now)
+    }
+    if not tasks:
+        return silences
+    try:
+        done, _ = await asyncio.wait(tasks, timeout=_ANSWERS_SECONDS)
+    finally:
+        for task in tasks:
+            task.cancel()
+    for task in done:
+        uid, answers = tasks[task]
+        answer = task.result()
+        if answer is not None:
+            answers[uid] = answer
+            answered.add(uid)
+    silences |= {uid: asked_again(silences.get(uid), now) for uid in begun}
+    return {uid: silence for uid, silence in silences.items() if uid not in answered}

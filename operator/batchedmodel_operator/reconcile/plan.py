@@ -4,7 +4,8 @@ Level-triggered: whatever happened before, the answer follows from what is there
 differs nothing is planned, so that a second look, a restart or a second operator writes nothing.
 """
 
-from collections.abc import Iterator, Mapping, Set
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -16,8 +17,7 @@ from batchedmodel_operator import render
 from batchedmodel_operator.interfaces import UNREAD, Body
 from batchedmodel_operator.kinds import CHILDREN, FIELD_MANAGER, SEED_MANAGER, Kind
 from batchedmodel_operator.reconcile import effective
-from batchedmodel_operator.reconcile.memory import Inquiry
-from batchedmodel_operator.reconcile.repairs import Repair, repaired
+from batchedmodel_operator.reconcile.memory import AT_ONCE, Tries, asked_again, repaired
 from batchedmodel_operator.reconcile.state import (
     Child,
     Observed,
@@ -37,8 +37,6 @@ RESYNC_SECONDS: Final = 600.0
 _TEMPLATES_KEPT: Final = 3  # beside the one in use and the last good one
 _COLLECTION_SECONDS: Final = 2.0
 _CONFLICT_SECONDS: Final = 60.0  # a stranger's object is not watched, so its end makes no event
-_FIRST_INQUIRY_SECONDS: Final = 0.5
-_LONGEST_INQUIRY_SECONDS: Final = 60.0
 _MOST_DIGITS: Final = 9  # of a number in an annotation that others may write
 _LOADING_SECONDS: Final = 5.0  # that a model failed to load makes no event
 
@@ -65,7 +63,7 @@ class Apply:
     """Of the object as it was seen, where a later change must not be overwritten."""
     after: Kind | None = None
     """A child that the API server must not have refused just before."""
-    repair: Repair | None = None
+    repair: Tries | None = None
     """To be remembered, where it undoes what somebody else changed."""
 
 
@@ -122,8 +120,8 @@ class Plan:
     """Of the model's container in the pod template that is wanted."""
     rollout: Record = field(default_factory=Record)
     """How pods are replaced, and whether the last good ones have come back."""
-    inquiries: Mapping[str, Inquiry] = field(default_factory=dict)
-    """To be remembered, by uid of a pod."""
+    inquiries: Mapping[tuple[str, str], Tries] = field(default_factory=dict)
+    """To be remembered: as `Memory` has them."""
     unconfirmed: tuple[str, ...] = ()
     """Running pods that are not known to use the batch settings."""
     unfinished: bool = False
@@ -148,68 +146,74 @@ def plan(observed: Observed, images: render.Images, now: float, at: datetime) ->
         # Nobody has asked for other children, and those that were cannot be rendered any more.
         return Plan(rollout=Record.of(model.status), altered=True)
     name = render.revision_name(model, spec)
-    target = _template(observed, spec, images, name)
+    kept = {revision.name: revision.template for revision in observed.revisions}
+    # A new template is made only where none was kept for this state of the manifest.
+    target = kept.get(name) or render.pod_template(
+        model, spec, images, render.pinned_batching(spec)
+    )
     seen = signs(observed, spec, name, target, now, at)
     decided = rollout.decide(seen, Record.of(model.status))
-    wait = rollout.seconds_left(seen, decided)
-    template = target if decided.fault is None else _kept(observed, decided.good)
+    template = target if decided.fault is None else kept[decided.good]
     wanted = _wanted(observed, spec, template, decided.mode)
     obstacles = tuple(_obstacles(observed, wanted))
     blocked = {obstacle.kind for obstacle in obstacles}
-    applies = tuple(
+    applies = [
         step
         for kind, manifest in wanted.items()
         if kind not in blocked
         for step in _applies(observed, spec, kind, manifest, now)
-    )
-    keeping = _keeping(observed, name, target)
+    ]
+    if name not in kept and Kind.DEPLOYMENT not in blocked:
+        number = 1 + max((revision.number for revision in observed.revisions), default=0)
+        keeping = render.revision_child(model, name, number, target)
+        # A template that the API server takes no Deployment of must not be kept.
+        applies.append(
+            Apply(kind=Kind.CONTROLLER_REVISION, manifest=keeping, after=Kind.DEPLOYMENT)
+        )
+    repairs = _repairs(observed, applies)
     settings = BatchSettings.of(spec.batching).digest()
-    unconfirmed = tuple(_unconfirmed(observed, settings))
-    due = tuple(_inquiries(observed, unconfirmed, settings, now))
-    inquiries = {
-        pod.uid: before
-        for pod in unconfirmed
-        if (before := observed.memory.inquiry(pod.uid, settings)) is not None
-    } | {pod.uid: inquiry for pod, inquiry in due}
+    unconfirmed = [
+        pod
+        for pod in observed.pods
+        if pod.sidecar_started
+        and not pod.deleting
+        and observed.memory.in_force.get(pod.uid) != settings
+    ]
+    known, inquiries = observed.memory.inquiries, {}
+    refreshes: list[Refresh] = []
+    for pod in unconfirmed:
+        asked = pod.uid, settings
+        before = known.get(asked)
+        if before is not None and before.waits(now):
+            inquiries[asked] = before
+        else:
+            inquiries[asked] = asked_again(before, now)
+            refreshes += _refresh(observed, pod, settings)
+    others = [one for one in observed.revisions if one.name not in (name, decided.good)]
+    outdated = [
+        Deletion(kind=Kind.CONTROLLER_REVISION, name=one.name, uid=one.uid)
+        for one in others[:-_TEMPLATES_KEPT]
+    ]
     return Plan(
-        deletions=(*_deletions(observed, wanted), *_outdated(observed, {name, decided.good})),
-        applies=(*applies, *(() if Kind.DEPLOYMENT in blocked else keeping)),
-        refreshes=tuple(step for pod, _ in due for step in _refresh(observed, pod, settings)),
+        deletions=(*_deletions(observed, wanted), *outdated),
+        applies=tuple(applies),
+        refreshes=tuple(refreshes),
         model_image=template["spec"]["containers"][0]["image"],
         rollout=decided,
         inquiries=inquiries,
         obstacles=obstacles,
-        contests=tuple(_contests(observed, applies, now)),
+        contests=tuple(_contests(observed, repairs, now)),
         unconfirmed=tuple(pod.name for pod in unconfirmed),
         unfinished=spec.autoscaling is not None and Kind.AUTOSCALER not in wanted and not obstacles,
-        come_back_after=min(*_delays(observed, obstacles, applies, inquiries, now), wait),
+        come_back_after=min(
+            RESYNC_SECONDS,
+            _LOADING_SECONDS if observed.loading else math.inf,
+            rollout.seconds_left(seen, decided),
+            *(_CONFLICT_SECONDS if one.by_stranger else _COLLECTION_SECONDS for one in obstacles),
+            *(repair.again_at - now for repair in repairs.values() if repair.waits(now)),
+            *(inquiry.again_at - now for inquiry in inquiries.values()),
+        ),
     )
-
-
-def _template(observed: Observed, spec: Spec, images: render.Images, name: str) -> Body:
-    """The one that was kept for this state of the manifest; only without one a new one is made."""
-    for kept in observed.revisions:
-        if kept.name == name:
-            return kept.template
-    return render.pod_template(observed.model, spec, images, render.pinned_batching(spec))
-
-
-def _kept(observed: Observed, name: str) -> Body:
-    return next(kept.template for kept in observed.revisions if kept.name == name)
-
-
-def _keeping(observed: Observed, name: str, template: Body) -> Iterator[Apply]:
-    if all(kept.name != name for kept in observed.revisions):
-        number = 1 + max((kept.number for kept in observed.revisions), default=0)
-        manifest = render.revision_child(observed.model, name, number, template)
-        # What no Deployment can be made of must not outlive the operator that rendered it.
-        yield Apply(kind=Kind.CONTROLLER_REVISION, manifest=manifest, after=Kind.DEPLOYMENT)
-
-
-def _outdated(observed: Observed, in_use: Set[str]) -> Iterator[Deletion]:
-    others = [kept for kept in observed.revisions if kept.name not in in_use]
-    for kept in others[:-_TEMPLATES_KEPT]:
-        yield Deletion(kind=Kind.CONTROLLER_REVISION, name=kept.name, uid=kept.uid)
 
 
 def _wanted(observed: Observed, spec: Spec, template: Body, mode: Mode) -> Mapping[Kind, Body]:
@@ -265,14 +269,15 @@ def _applies(
     if live is None:
         yield Apply(kind=kind, manifest=manifest)
         return
-    hand_over = kind is Kind.DEPLOYMENT and _must_hand_over(spec, live)
+    scaled = spec.autoscaling is not None and not spec.suspend
+    hand_over = kind is Kind.DEPLOYMENT and scaled and holds_replicas(live.body)
     if hand_over:
         # With nobody else behind them, the replicas that the next apply leaves out would become 1.
         # An autoscaler does nothing at 0, so it begins at its minimum.
         replicas = live.body["spec"].get("replicas") or effective.replicas(spec)
         seed = render.seed(observed.model, live, replicas)
-        # Whoever scales it meanwhile must not lose that. Of a new one the version changes at once,
-        # by the status that its controller writes.
+        # What an autoscaler sets meanwhile must not be overwritten. The version of a new Deployment
+        # changes at once, by the status that its controller writes.
         new = kind in observed.made and Kind.AUTOSCALER not in observed.children
         version = "" if new else live.body["metadata"]["resourceVersion"]
         yield Apply(kind=kind, manifest=seed, manager=SEED_MANAGER, uid=live.uid, version=version)
@@ -287,21 +292,17 @@ def _applies(
         yield Apply(kind=kind, manifest=manifest, uid=live.uid, repair=before.repair)
 
 
-def _must_hand_over(spec: Spec, live: Child) -> bool:
-    return spec.autoscaling is not None and not spec.suspend and holds_replicas(live.body)
-
-
-def _repairs(observed: Observed, applies: tuple[Apply, ...]) -> Mapping[Kind, Repair]:
+def _repairs(observed: Observed, applies: Sequence[Apply]) -> Mapping[Kind, Tries]:
     """The last one of each child, those that are planned included."""
     made = {kind: one.repair for kind, one in observed.memory.applied.items()}
     planned = {step.kind: step.repair for step in applies if step.manager == FIELD_MANAGER}
     return {kind: one for kind, one in {**made, **planned}.items() if one is not None}
 
 
-def _contests(observed: Observed, applies: tuple[Apply, ...], now: float) -> Iterator[Contest]:
-    for kind, repair in _repairs(observed, applies).items():
+def _contests(observed: Observed, repairs: Mapping[Kind, Tries], now: float) -> Iterator[Contest]:
+    for kind, repair in repairs.items():
         child = observed.children.get(kind)
-        if child is not None and repair.contested(now):
+        if child is not None and repair.times > AT_ONCE and repair.waits(now):
             yield Contest(kind=kind, name=child.name, by=_last_other(child))
 
 
@@ -328,24 +329,6 @@ def _deletions(observed: Observed, wanted: Mapping[Kind, Body]) -> Iterator[Dele
             yield Deletion(kind=kind, name=child.name, uid=child.uid)
 
 
-def _unconfirmed(observed: Observed, settings: str) -> Iterator[Pod]:
-    for pod in observed.pods:
-        running = pod.sidecar_started and not pod.deleting
-        if running and observed.memory.in_force.get(pod.uid) != settings:
-            yield pod
-
-
-def _inquiries(
-    observed: Observed, unconfirmed: tuple[Pod, ...], settings: str, now: float
-) -> Iterator[tuple[Pod, Inquiry]]:
-    for pod in unconfirmed:
-        before = observed.memory.inquiry(pod.uid, settings)
-        times = 0 if before is None else before.times
-        delay = min(_FIRST_INQUIRY_SECONDS * 2**times, _LONGEST_INQUIRY_SECONDS)
-        if before is None or before.due(now):
-            yield pod, Inquiry(settings=settings, times=times + 1, again_at=now + delay)
-
-
 def _refresh(observed: Observed, pod: Pod, settings: str) -> Iterator[Refresh]:
     """A kubelet left alone takes up to 80 s; one whose pod changes looks at once."""
     hash_, _, count = pod.settings_annotation.partition(".")
@@ -355,22 +338,3 @@ def _refresh(observed: Observed, pod: Pod, settings: str) -> Iterator[Refresh]:
         # It looked too early and found the old ConfigMap. Where nobody answers, nobody says so.
         again = int(count) + 1 if count.isdecimal() and len(count) <= _MOST_DIGITS else 1
         yield Refresh(pod=pod.name, uid=pod.uid, annotation=f"{settings}.{again}")
-
-
-def _delays(
-    observed: Observed,
-    obstacles: tuple[Obstacle, ...],
-    applies: tuple[Apply, ...],
-    inquiries: Mapping[str, Inquiry],
-    now: float,
-) -> Iterator[float]:
-    yield RESYNC_SECONDS
-    for obstacle in obstacles:
-        yield _CONFLICT_SECONDS if obstacle.by_stranger else _COLLECTION_SECONDS
-    if observed.loading:
-        yield _LOADING_SECONDS
-    for repair in _repairs(observed, applies).values():
-        if repair.waits(now):
-            yield repair.again_at - now
-    for inquiry in inquiries.values():
-        yield inquiry.again_at - now

@@ -1,5 +1,11 @@
-"""Reads out of pods and Deployments why a model does not serve, in reasons of ours. Pure."""
+"""Reads out of pods and Deployments why a model does not serve, in reasons of ours. Pure.
 
+A container's last words go into conditions, Events and the operator's log, which more people read
+than the pod's own log. A server that fails over its configuration likes to print it. So whatever
+looks like a token or a password is hidden.
+"""
+
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -10,7 +16,6 @@ from batchedmodel_contract.kubernetes.names import FETCH_CONTAINER, MODEL_CONTAI
 from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.processes.server_api import ModelState
 from batchedmodel_operator.interfaces import Body
-from batchedmodel_operator.reconcile.redaction import redacted
 from batchedmodel_operator.reconcile.state import Child, Pod, condition
 
 
@@ -69,16 +74,52 @@ that would nearly do come first, and control planes have taints everywhere."""
 _STARTED_AND_FAILED: Final = frozenset(
     {PodFailureReason.MODEL_FAILED, PodFailureReason.OUT_OF_MEMORY, PodFailureReason.CRASH_LOOPING}
 )
-"""What only another revision mends. Files that our own container cannot fetch are like an image
-that cannot be pulled: mostly somebody else is down, and the one before would fare no better."""
+"""What only another revision mends. Where an image cannot be pulled or files cannot be fetched,
+mostly somebody else is down, and the revision before would fare no better."""
 _PULL_REASONS: Final = frozenset({"ErrImagePull", "ImagePullBackOff"})
-"""Those in which the registry was asked."""
+"""Those for which the registry was asked."""
 _CONFIG_REASONS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError"})
 _FAILED: Final = f"the model is {ModelState.FAILED}"
 """How a sidecar begins its answer when the model server has given up."""
 _NOT_SAID: Final = "ended without a word to the cluster; its log has more"
 _CRASHES_THAT_COUNT: Final = 2
-"""A process that fails once may be unlucky; a reason that comes and goes would help nobody."""
+"""One failure may be bad luck, and a reason that comes and goes helps nobody."""
+
+HIDDEN: Final = "***"
+
+_WORD: Final = r"""[^\s"'`,;&<>)\]}]"""
+_START: Final = r"(?<![\w-])"
+"""Of a name as a whole: tried at each letter, a long name would be read again and again."""
+# A pod chooses the text, so no form may go back over what it has read.
+_FORMS: Final = (
+    # https://user:password@host, with or without the user
+    (re.compile(r"(?<=://)[^\s/@:]*+:[^\s/@]++@"), rf"{HIDDEN}@"),
+    # Authorization: Bearer ..., Basic ...
+    (re.compile(rf"\b(bearer|basic) ++(?=\S*\d)({_WORD}{{8,}}+)", re.IGNORECASE), rf"\1 {HIDDEN}"),
+    # HF_TOKEN=..., "api_key": "...", ?access_token=...
+    (
+        re.compile(
+            rf"({_START}(?=[\w-]*?"
+            r"(?:token|secret|passwo?r?d|api[_-]?key|access[_-]?key|credential))[\w-]++"
+            rf"""["']?+\s*+(?:=|:)\s*+["']?+)({_WORD}++)""",
+            re.IGNORECASE,
+        ),
+        rf"\1{HIDDEN}",
+    ),
+    # Tokens that say by themselves what they are, and below them JSON web tokens.
+    (
+        re.compile(
+            r"\b(?:hf_\w{8,}|gh[a-z]_\w{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|sk-[\w-]{16,}"
+            r"|AKIA[0-9A-Z]{12,})"
+        ),
+        HIDDEN,
+    ),
+    (
+        re.compile(rf"{_START}(?=[\w-]*?\beyJ[\w-]{{4}})[\w-]++\.[\w-]++\.[\w-]*+"),
+        HIDDEN,
+    ),
+    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END|\Z)", re.DOTALL), HIDDEN),
+)
 
 
 def diagnose(
@@ -91,25 +132,15 @@ def diagnose(
 
     `startups`: by uid of a pod, what its sidecar says of the model's start.
     """
-    found = [refused_for(deployment)]
-    for pod in pods:
-        if not pod.deleting and not pod.ready:
-            found.extend(_of_pod(spec, pod))
-            found.extend(_of_model(pod, startups.get(pod.uid, "")))
-    return worst(found)
+    return worst((refused_for(deployment), *_of_pods(spec, pods, startups)))
 
 
 def failed_start(
     spec: Spec | None, pods: tuple[Pod, ...], startups: Mapping[str, str]
 ) -> Diagnosis | None:
     """Why a container of these pods started and failed; None for pods that only wait."""
-    return worst(
-        one
-        for pod in pods
-        if not pod.deleting and not pod.ready
-        for one in (*_of_pod(spec, pod), *_of_model(pod, startups.get(pod.uid, "")))
-        if one.trouble in _STARTED_AND_FAILED
-    )
+    found = _of_pods(spec, pods, startups)
+    return worst(one for one in found if one.trouble in _STARTED_AND_FAILED)
 
 
 def unscheduled(spec: Spec | None, pod: Pod) -> Diagnosis | None:
@@ -127,12 +158,12 @@ def lacks_accelerator_since(spec: Spec | None, pod: Pod) -> datetime | None:
     if found is None or found.trouble is not PodFailureReason.INSUFFICIENT_ACCELERATOR:
         return None
     scheduled = condition(pod.body["status"], "PodScheduled")
-    # Whoever places pods may leave out when he failed at first.
+    # Some schedulers leave out since when.
     since = scheduled.get("lastTransitionTime") or pod.body["metadata"]["creationTimestamp"]
     try:
         return datetime.fromisoformat(since)
     except (ValueError, TypeError):
-        return None  # whoever may write pods' statuses wrote none that a calendar has
+        return None  # somebody wrote a time into the pod's status that is none
 
 
 def worst(found: Iterable[Diagnosis | None]) -> Diagnosis | None:
@@ -140,6 +171,13 @@ def worst(found: Iterable[Diagnosis | None]) -> Diagnosis | None:
     known = [one for one in found if one is not None]
     first = min(known, key=lambda one: list(PodFailureReason).index(one.trouble), default=None)
     return first and replace(first, message=redacted(first.message))
+
+
+def redacted(text: str) -> str:
+    """The text with `***` for whatever looks like a secret in it."""
+    for form, replacement in _FORMS:
+        text = form.sub(replacement, text)
+    return text
 
 
 def refused_for(deployment: Child | None) -> Diagnosis | None:
@@ -161,31 +199,29 @@ def refused_pod(message: str) -> PodFailureReason:
     return PodFailureReason.INVALID_POD_TEMPLATE
 
 
-def _of_pod(spec: Spec | None, pod: Pod) -> Iterator[Diagnosis]:
-    status = pod.body.get("status") or {}
-    homeless = unscheduled(spec, pod)
-    if homeless is not None:
-        yield homeless
+def _of_pods(
+    spec: Spec | None, pods: tuple[Pod, ...], startups: Mapping[str, str]
+) -> Iterator[Diagnosis]:
     secrets = spec.pod.image_pull_secrets if spec is not None else ()
-    beside = _beside_the_model(pod)
-    for container in status.get("initContainerStatuses") or ():
-        prepares = container["name"] not in beside
-        yield from _of_container(pod, container, secrets, prepares=prepares)
-    for container in status.get("containerStatuses") or ():
-        yield from _of_container(pod, container, secrets, prepares=False)
-
-
-def _beside_the_model(pod: Pod) -> frozenset[str]:
-    """Names of init containers that run on; all others have to end before the model starts."""
-    given = (pod.body.get("spec") or {}).get("initContainers") or ()
-    return frozenset(one["name"] for one in given if one.get("restartPolicy") == "Always")
-
-
-def _of_model(pod: Pod, said: str) -> Iterator[Diagnosis]:
-    state, _, why = said.partition(": ")
-    if state == _FAILED:
-        text = f"pod {pod.name}: {why or 'the model cannot be loaded'}"
-        yield Diagnosis(trouble=PodFailureReason.MODEL_FAILED, message=text)
+    for pod in pods:
+        if pod.deleting or pod.ready:
+            continue
+        homeless = unscheduled(spec, pod)
+        if homeless is not None:
+            yield homeless
+        status = pod.body.get("status") or {}
+        given = (pod.body.get("spec") or {}).get("initContainers") or ()
+        # Init containers that run on; all others have to end before the model starts.
+        beside = {one["name"] for one in given if one.get("restartPolicy") == "Always"}
+        for container in status.get("initContainerStatuses") or ():
+            prepares = container["name"] not in beside
+            yield from _of_container(pod, container, secrets, prepares=prepares)
+        for container in status.get("containerStatuses") or ():
+            yield from _of_container(pod, container, secrets, prepares=False)
+        state, _, why = startups.get(pod.uid, "").partition(": ")
+        if state == _FAILED:
+            text = f"pod {pod.name}: {why or 'the model cannot be loaded'}"
+            yield Diagnosis(trouble=PodFailureReason.MODEL_FAILED, message=text)
 
 
 def _refusal(spec: Spec | None, message: str) -> PodFailureReason:
@@ -205,8 +241,8 @@ def _of_container(
     if reason in _IMAGE_REASONS:
         text = message or f"{reason}: {container.get('image', '')}"
         if reason in _PULL_REASONS and pull_secrets:
-            # Of one that is missing the kubelet tells in an event only, and reading the events of
-            # all namespaces is more than the operator should be allowed for it.
+            # The kubelet tells of a missing one in an Event only, and the operator may not read the
+            # Events of all namespaces.
             text += (
                 f"; pulled with the image pull secrets {', '.join(pull_secrets)}: do they exist?"
             )
@@ -236,7 +272,7 @@ def _of_crashes(
         text = f"{where}: {what} needs more memory than its limit allows"
         yield Diagnosis(trouble=PodFailureReason.OUT_OF_MEMORY, message=text)
     elif prepares and ended.get("exitCode") == 0:
-        # Its work was done, and is done again in a pod that its node began anew.
+        # Its work is done. It runs again where a node begins its pods anew.
         return
     elif container["name"] == FETCH_CONTAINER or (prepares and not again):
         # It brings what the model needs, and is tried again; once is enough to know.

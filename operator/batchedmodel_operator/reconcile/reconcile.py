@@ -1,11 +1,11 @@
 """One BatchedModel's way from what is there to what is wanted: observe, plan, apply, report.
 
-Called by the work queue with a key; every reason to look is the same reason.
+Called by the workers with a key. It makes no difference why they call.
 """
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -24,24 +24,11 @@ from batchedmodel_operator.rollout.rollout import Record
 
 _log: Final = logging.getLogger(__name__)
 _ENDING_SECONDS: Final = 30.0
-"""Between two tries where the namespace is being deleted: whatever ends in it makes an event."""
-
+"""Between two tries where the namespace is being deleted."""
 _UNWRITTEN_SECONDS: Final = 600.0
-"""In which nothing is said in the status of a manifest that another definition has altered. With
-any write the API server loses what it has only left out until then; an Event tells meanwhile."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ending:
-    """A BatchedModel for which nothing can be made any more."""
-
-    uid: str
-    generation: int
-    again_at: float
-
-    def holds(self, model: Model, now: float) -> bool:
-        same = (self.uid, self.generation) == (model.uid, model.generation)
-        return same and now < self.again_at
+"""For which no status is written to a manifest that another definition has altered: with any write
+the API server loses the fields that it only leaves out until then. An Event tells of it meanwhile.
+"""
 
 
 class Reconciler:
@@ -63,7 +50,8 @@ class Reconciler:
         self._clock = clock
         self._calendar = calendar
         self._memories: dict[Key, Memory] = {}
-        self._ending: dict[Key, _Ending] = {}
+        self._ending: dict[Key, tuple[str, int, float]] = {}
+        """Uid and generation of those for which nothing can be made any more, and when to try."""
 
     async def reconcile(self, key: Key) -> float | None:
         """Seconds after which to look again at the latest; None when there is nothing to look at.
@@ -76,11 +64,11 @@ class Reconciler:
             self._memories.pop(key, None)
             self._ending.pop(key, None)
             return None
-        ending = self._ending.get(key)
-        if ending is not None and ending.holds(model, now):
-            return ending.again_at - now
+        *ending, again_at = self._ending.get(key, ("", 0, now))
+        if ending == [model.uid, model.generation] and now < again_at:
+            return again_at - now
         if memory is None and not model.status:
-            # Nobody has ever reported on it, so nothing of its own should be there to be read.
+            # Nobody has ever reported on it, so it should have no children yet.
             try:
                 return await self._bring_about(nothing_of(model), now)
             except Conflict as error:
@@ -95,7 +83,7 @@ class Reconciler:
             raise
 
     async def _bring_about(self, observed: Observed, now: float) -> float:
-        """From what is there to what is wanted; the seconds and errors of `reconcile`."""
+        """As `reconcile`, once it is known what is there."""
         key = observed.model.key
         try:
             observed, planned, outcome = await self._act(observed, now)
@@ -104,15 +92,12 @@ class Reconciler:
                 observed, planned, outcome = await self._act(observed, now)
             await self._report(observed, planned, outcome, now)
         except Gone:
-            # The namespace or the object itself is being deleted; its end makes another event.
+            # The namespace or the object itself is being deleted. Its end makes another event.
             if key not in self._ending:
                 _log.info("%s: it is being deleted, or its namespace", key)
             self._memories.pop(key, None)
-            self._ending[key] = _Ending(
-                uid=observed.model.uid,
-                generation=observed.model.generation,
-                again_at=now + _ENDING_SECONDS,
-            )
+            model = observed.model
+            self._ending[key] = model.uid, model.generation, now + _ENDING_SECONDS
             return _ENDING_SECONDS
         except Conflict:
             self._memories.pop(key, None)
@@ -127,22 +112,24 @@ class Reconciler:
         planned = plan(observed, self._images, now, self._calendar())
         await self._latch(observed, planned)
         outcome = await take(self._cluster, key, planned)
-        memory = self._memories[key] = _remembered(observed, planned, outcome)
+        memory = self._memories[key] = replace(
+            observed.memory,
+            applied={**observed.memory.applied, **outcome.applied},
+            inquiries=planned.inquiries,
+        )
         found = after(observed, live=outcome.live, deleted=outcome.deleted, memory=memory)
         return found, planned, outcome
 
     async def _latch(self, observed: Observed, planned: Plan) -> None:
         """Write down what must not be tried again, before it is acted on.
 
-        Pods that failed are gone soon after; whoever went on from there without a word of it would
-        try the same revision again.
+        The pods that failed are gone soon after. Another operator that went on from there without
+        the record would try the same revision again.
         """
         before, decided = Record.of(observed.model.status), planned.rollout
-        if decided.latches == before.latches or not (decided.latched or decided.fault):
-            return
-        found = status.report(observed, planned, None, at=self._at())
-        manifest = status.status_manifest(observed.model, found)
-        await self._cluster.apply(manifest, manager=FIELD_MANAGER, subresource="status")
+        if decided.latches != before.latches and (decided.latched or decided.fault):
+            found = status.report(observed, planned, None, at=self._at())
+            await self._write(observed.model, found)
 
     async def _report(
         self, observed: Observed, planned: Plan, outcome: Outcome, now: float
@@ -157,9 +144,8 @@ class Reconciler:
                 _log.error("%s: another definition of BatchedModel has altered it", model.key)
                 await self._announce(observed, found, at, now)
             return
-        manifest = status.status_manifest(model, found)
         try:
-            await self._cluster.apply(manifest, manager=FIELD_MANAGER, subresource="status")
+            await self._write(model, found)
         except Refused as error:
             # Pods matter more than what is said about them.
             _log.error("%s: the status was refused: %s", model.key, error)
@@ -167,8 +153,12 @@ class Reconciler:
         # After the status, by which the next look tells what has been announced.
         await self._announce(observed, found, at, now)
 
+    async def _write(self, model: Model, found: Body) -> None:
+        manifest = status.status_manifest(model, found)
+        await self._cluster.apply(manifest, manager=FIELD_MANAGER, subresource="status")
+
     async def _tell_of_bug(self, observed: Observed, bug: Exception, now: float) -> None:
-        """Say in the status that something of this model's is such that we fail over it."""
+        """Say in the status that the operator has a bug which something of this model's shows."""
         model = observed.model
         why = Invalid(f"the operator fails over something of it: {type(bug).__name__}")
         failure = Failure(kind=Kind.BATCHED_MODEL, name=model.key.name, error=why)
@@ -176,7 +166,7 @@ class Reconciler:
         try:
             await self._report(observed, Plan(rollout=Record.of(model.status)), outcome, now)
         except Exception:
-            _log.exception("%s: nor can its status be written", model.key)
+            _log.exception("%s: its status cannot be written either", model.key)
 
     async def _announce(self, observed: Observed, found: Body, at: str, now: float) -> None:
         model, memory = observed.model, observed.memory
@@ -192,11 +182,3 @@ class Reconciler:
 
     def _at(self) -> str:
         return self._calendar().strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _remembered(observed: Observed, planned: Plan, outcome: Outcome) -> Memory:
-    return replace(
-        observed.memory,
-        applied={**observed.memory.applied, **outcome.applied},
-        inquiries=planned.inquiries,
-    )

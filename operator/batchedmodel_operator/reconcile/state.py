@@ -1,6 +1,6 @@
-"""What one look at the cluster found, as records that `plan` and `status` judge.
+"""What one look at the cluster found, as records that `plan` and `status` judge. Pure.
 
-Made by `observe` from the API's JSON. Nothing in here decides or talks to anybody.
+`observe` makes them of the API's JSON.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from batchedmodel_contract.manifest.manifest import read_manifest
 from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_operator.interfaces import Body, Unread
 from batchedmodel_operator.kinds import CHILDREN, FIELD_MANAGER, Kind
-from batchedmodel_operator.reconcile.beyond_defaults import beyond_defaults
+from batchedmodel_operator.reconcile.effective import beyond_defaults
 from batchedmodel_operator.reconcile.memory import Memory
 
 _LOADING_ASKED: Final = 16
@@ -50,7 +50,7 @@ class Model:
     uid: str
     generation: int
     spec: Spec | None
-    """None when the contract refuses it: an older custom resource let it pass."""
+    """None when the contract refuses it, which an older custom resource lets pass."""
     mistakes: tuple[str, ...]
     status: Body
     unread: str = ""
@@ -62,15 +62,13 @@ class Model:
     def altered(self) -> bool:
         """Whether the spec is not the one that was applied, although its generation is the same.
 
-        An API server drops what the present definition of BatchedModel does not know from whatever
-        it reads, and makes no new generation of it. So a definition that is replaced by an earlier
-        one takes fields out of manifests that nobody has edited.
+        From whatever it reads, an API server drops the fields that the present definition of
+        BatchedModel lacks, and makes no new generation of it. So an earlier definition that takes
+        the place of a later one takes fields out of manifests that nobody has edited.
         """
         known = self.status.get(SPEC_FIELD)
-        if not self.spec_digest or not known:
-            return False
         same = self.status.get("observedGeneration") == self.generation
-        return same and bool(known != self.spec_digest)
+        return bool(self.spec_digest and known and same and known != self.spec_digest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,11 +137,11 @@ class Observed:
     @property
     def revision(self) -> str | None:
         """The Deployment's present revision."""
-        if self.deployment is None:
-            return None
-        labels = self.deployment.body["spec"]["template"]["metadata"].get("labels") or {}
-        revision: str | None = labels.get(REVISION_LABEL)
-        return revision
+        return (
+            None
+            if self.deployment is None
+            else revision_of(self.deployment.body["spec"]["template"])
+        )
 
     @property
     def newest(self) -> tuple[Pod, ...]:
@@ -252,13 +250,13 @@ def revisions_from(bodies: Iterable[Body], model: Model) -> tuple[Revision, ...]
         for body in bodies
         if "deletionTimestamp" not in body["metadata"]
         and owned(child_from(Kind.CONTROLLER_REVISION, body), model)
-        # What somebody else wrote there is as good as nothing.
         and (template := _template(body))
     ]
     return tuple(sorted(found, key=lambda one: (one.number, one.name)))
 
 
 def _template(revision: Body) -> Body | None:
+    """The pod template in it; what somebody else wrote there counts as none."""
     data = revision.get("data")
     template = data.get("template") if isinstance(data, Mapping) else None
     metadata = template.get("metadata") if isinstance(template, Mapping) else None
@@ -268,6 +266,12 @@ def _template(revision: Body) -> Body | None:
     first = containers[0] if isinstance(containers, list) and containers else None
     named = isinstance(first, Mapping) and isinstance(first.get("image"), str)
     return template if named and isinstance(labels, Mapping) else None
+
+
+def revision_of(template: Body) -> str | None:
+    """The revision of a pod template, as its label has it."""
+    revision: str | None = (template["metadata"].get("labels") or {}).get(REVISION_LABEL)
+    return revision
 
 
 def owned(child: Child, model: Model) -> bool:
@@ -311,12 +315,9 @@ def is_news(model: Body) -> bool:
 
 def condition(status: Body, name: str) -> Body:
     """A condition of an object's status by its type; empty when there is none."""
-    conditions = status.get("conditions")
-    for one in conditions if isinstance(conditions, list) else ():
-        if isinstance(one, Mapping) and one.get("type") == name:
-            found: Body = one
-            return found
-    return {}
+    given = status.get("conditions")
+    found = [one for one in given if isinstance(one, Mapping)] if isinstance(given, list) else []
+    return next((one for one in found if one.get("type") == name), {})
 
 
 def holds_replicas(deployment: Body, manager: str = FIELD_MANAGER) -> bool:

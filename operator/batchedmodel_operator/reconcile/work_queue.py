@@ -1,19 +1,21 @@
 """Which BatchedModel is looked at next, and when. `WorkQueue` decides, `Workers` act.
 
-Many events about one key make one look; a key is never looked at twice at the same time; an event
-that comes during a look makes another one after it; and all looks together keep to a rate, so that
-a thousand keys that fall due at once do not fall upon the API server at once. Where somebody waits
-for a key, it passes those at which something merely may have changed, since after a fail-over all
-are due; but of four turns one is theirs. Groups of keys, which are namespaces, take turns, and none
-has all places. A key that is edited without end waits ever longer. The times follow the work queues
-of Kubernetes' own controllers (client-go's `workqueue`), the
-rate is the generic cell rate algorithm.
+- Many events about one key make one look. A key is never looked at twice at the same time, and an
+  event that comes during a look makes another one after it.
+- All looks together keep to a rate (the generic cell rate algorithm), so that a thousand keys that
+  fall due at once do not fall upon the API server at once.
+- A key whose manifest was edited is awaited and passes the others: after a fail-over all are due.
+  But one of four turns is theirs.
+- Groups of keys, which are namespaces, take turns, and none has all places.
+- A key that is edited without end waits ever longer.
+
+Times follow the work queues of Kubernetes' own controllers (client-go's `workqueue`).
 """
 
 import asyncio
 import heapq
 import logging
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
@@ -24,8 +26,8 @@ _log: Final = logging.getLogger(__name__)
 K = TypeVar("K", bound=Hashable)
 
 SPACING_SECONDS: Final = 1.0
-"""A rollout makes dozens of events a second; one look answers all that came since the last. So no
-status is written more often."""
+"""Between looks at one key, and so between writes of its status. A rollout makes dozens of events a
+second, and one look answers all that came since the last."""
 SHORTEST_SPACING_SECONDS: Final = 0.2
 """Where somebody waits for the look, or the last one asked for it."""
 FIRST_RETRY_SECONDS: Final = 0.5
@@ -50,63 +52,29 @@ _JITTER: Final = 0.2
 @dataclass(slots=True, kw_only=True)
 class _Entry:
     due: float | None = None
-    """None: nothing to do until an event."""
+    """None: it is being looked at, and no event has come since."""
     running: bool = False
-    asked_again: bool = False
-    """An event came during the present look, which may have read too early to see its cause."""
     awaited: bool = False
     """Somebody waits for it: whoever edited the manifest."""
     failures: int = 0
     started: float = float("-inf")
-    ticket: int = 0
-    """Of its present time; an earlier one that is still in a lane counts for nothing."""
+    """When the last look began."""
+    asked_again: bool = False
+    """An event came during the present look, which may have read too early to see its cause."""
     edits: int = 0
     """Awaited looks in a row."""
     edited: float = float("-inf")
     """When the last of them began."""
 
+    @property
+    def spacing(self) -> float:
+        """Seconds between awaited looks."""
+        doublings = min(max(0, self.edits - EDITS_AT_ONCE), 16)
+        return min(SHORTEST_SPACING_SECONDS * 2.0**doublings, LONGEST_SPACING_SECONDS)
 
-class _Lane(Generic[K]):
-    """Keys by the times at which they are due; of those that are, groups take turns."""
-
-    def __init__(self, group: Callable[[K], Hashable]) -> None:
-        self._group = group
-        self._later: list[tuple[float, int, K]] = []
-        self._ready: dict[Hashable, deque[tuple[int, K]]] = {}
-        """In the order of the groups' turns."""
-
-    def push(self, due: float, ticket: int, key: K) -> None:
-        heapq.heappush(self._later, (due, ticket, key))
-
-    def take(
-        self,
-        now: float,
-        holds: Callable[[K, int], bool],
-        has_room: Callable[[Hashable], bool],
-    ) -> K | None:
-        """A key that is due and whose ticket still `holds`, of a group that `has_room`."""
-        while self._later and self._later[0][0] <= now:
-            _, ticket, key = heapq.heappop(self._later)
-            self._ready.setdefault(self._group(key), deque()).append((ticket, key))
-        for _ in range(len(self._ready)):
-            group = next(iter(self._ready))
-            waiting = self._ready.pop(group)
-            found = None
-            if has_room(group):
-                while waiting and found is None:
-                    ticket, key = waiting.popleft()
-                    found = key if holds(key, ticket) else None
-            if waiting:
-                self._ready[group] = waiting
-            if found is not None:
-                return found
-        return None
-
-    def wake_at(self, has_room: Callable[[Hashable], bool]) -> float | None:
-        """When a key falls due, or an earlier time; None: not before an event or the end of one."""
-        if any(has_room(group) for group in self._ready):
-            return float("-inf")
-        return self._later[0][0] if self._later else None
+    def is_calm(self, now: float) -> bool:
+        """Whether an edit that comes now counts as the first."""
+        return now - self.edited > CALM_SECONDS + 2 * self.spacing
 
 
 class WorkQueue(Generic[K]):
@@ -128,8 +96,10 @@ class WorkQueue(Generic[K]):
         self._most_of_group = most_of_group
         self._running: Counter[Hashable] = Counter()
         self._entries: dict[K, _Entry] = {}
-        self._awaited: _Lane[K] = _Lane(group)
-        self._others: _Lane[K] = _Lane(group)
+        self._later: list[tuple[float, int, K]] = []
+        """A heap by due times. What is no longer its entry's time counts for nothing."""
+        self._ready: dict[bool, dict[Hashable, dict[K, None]]] = {True: {}, False: {}}
+        """Keys that are due, the awaited ones and the others, by groups in the order of turns."""
         self._in_a_row = 0
         """Turns of awaited ones since another had one."""
         self._count = 0
@@ -144,56 +114,64 @@ class WorkQueue(Generic[K]):
         entry = self._entries.setdefault(key, _Entry())
         if awaited and not entry.awaited:
             # By the spacing of edits from now on, which may be the longer one.
+            self._remove(False, self._group(key), key)
             entry.awaited, entry.due = True, None
         if entry.running:
             entry.asked_again = True
         else:
-            self._due(key, entry, self._earliest(entry, now))
+            self._schedule(key, entry, _earliest(entry, now))
 
     def take(self, now: float) -> K | None:
         """A key that is due; it counts as being looked at until `succeeded` or `failed`."""
         if now < self._allowed_at():
             return None
-        lanes = [self._awaited, self._others]
-        if self._in_a_row >= AWAITED_IN_A_ROW:
-            lanes.reverse()
-        for lane in lanes:
-            key = lane.take(now, self._holds, self._has_room)
-            if key is not None:
-                self._in_a_row = self._in_a_row + 1 if lane is self._awaited else 0
-                self._begin(key, now)
-                return key
+        while self._later and self._later[0][0] <= now:
+            due, _, key = heapq.heappop(self._later)
+            entry = self._entries.get(key)
+            if entry is not None and entry.due == due:
+                self._ready[entry.awaited].setdefault(self._group(key), {})[key] = None
+        theirs = self._in_a_row >= AWAITED_IN_A_ROW
+        for awaited in (not theirs, theirs):
+            ready = self._ready[awaited]
+            group = next((group for group in ready if self._has_room(group)), None)
+            if group is None:
+                continue
+            key = next(iter(ready[group]))
+            self._remove(awaited, group, key)
+            if group in ready:
+                ready[group] = ready.pop(group)  # the next turn is another's
+            self._in_a_row = self._in_a_row + 1 if awaited else 0
+            self._begin(key, group, now)
+            return key
         return None
 
     def wake_at(self) -> float | None:
         """When the next key is due, or an earlier time; None: not before an event."""
-        lanes = (self._awaited, self._others)
-        heads = [at for lane in lanes if (at := lane.wake_at(self._has_room)) is not None]
-        return max(min(heads), self._allowed_at()) if heads else None
+        if any(self._has_room(group) for ready in self._ready.values() for group in ready):
+            return self._allowed_at()
+        return max(self._later[0][0], self._allowed_at()) if self._later else None
 
     def succeeded(self, key: K, now: float, come_back_after: float | None) -> None:
         """The look ended well; None forgets the key."""
-        entry = self._ended(key)
+        entry = self._end(key, now)
         entry.failures = 0
-        if come_back_after is None and not entry.asked_again:
-            del self._entries[key]
-        self._again(key, entry, now)
         if come_back_after is not None:
             # A thousand keys that were all looked at when the process began must not stay in step.
             spread = 1 - _JITTER * self._jitter()
             earliest = entry.started + SHORTEST_SPACING_SECONDS
-            self._due(key, entry, max(now + come_back_after * spread, earliest))
+            self._schedule(key, entry, max(now + come_back_after * spread, earliest))
+        elif entry.due is None:
+            del self._entries[key]
 
     def failed(self, key: K, now: float) -> float:
         """The look failed; returns the seconds until the next, unless an event comes first."""
-        entry = self._ended(key)
+        # An event that came meanwhile may be the very change that mends it.
+        entry = self._end(key, now)
         delay = min(FIRST_RETRY_SECONDS * 2.0**entry.failures, LONGEST_RETRY_SECONDS)
         delay *= 1 - _JITTER * self._jitter()
         # 2**failures must stay a number that a float can hold.
         entry.failures = min(entry.failures + 1, 32)
-        # An event that came meanwhile may be the very change that mends it.
-        self._again(key, entry, now)
-        self._due(key, entry, now + delay)
+        self._schedule(key, entry, now + delay)
         return delay
 
     def longest_reconcile(self, now: float) -> float:
@@ -201,64 +179,54 @@ class WorkQueue(Generic[K]):
         running = (now - entry.started for entry in self._entries.values() if entry.running)
         return max(running, default=0.0)
 
-    def _holds(self, key: K, ticket: int) -> bool:
-        entry = self._entries.get(key)
-        return entry is not None and not entry.running and entry.ticket == ticket
-
     def _has_room(self, group: Hashable) -> bool:
         return self._running[group] < self._most_of_group
-
-    def _begin(self, key: K, now: float) -> None:
-        entry = self._entries[key]
-        self._running[self._group(key)] += 1
-        self._paid_until = max(self._paid_until, now) + _SHARE_SECONDS
-        if entry.awaited:
-            calm = now - entry.edited > CALM_SECONDS + 2 * _spacing(entry)
-            entry.edits, entry.edited = 1 if calm else entry.edits + 1, now
-        entry.running, entry.due, entry.started, entry.awaited = True, None, now, False
 
     def _allowed_at(self) -> float:
         # Half a share more, or rounding would decide whether the last of a burst is in it.
         return self._paid_until - (LOOKS_IN_A_BURST - 0.5) * _SHARE_SECONDS
 
-    def _ended(self, key: K) -> _Entry:
+    def _begin(self, key: K, group: Hashable, now: float) -> None:
         entry = self._entries[key]
+        self._running[group] += 1
+        self._paid_until = max(self._paid_until, now) + _SHARE_SECONDS
+        if entry.awaited:
+            entry.edits, entry.edited = 1 if entry.is_calm(now) else entry.edits + 1, now
+        entry.running, entry.due, entry.started, entry.awaited = True, None, now, False
+
+    def _end(self, key: K, now: float) -> _Entry:
+        entry, group = self._entries[key], self._group(key)
         entry.running = False
-        group = self._group(key)
         self._running[group] -= 1
         if not self._running[group]:
             del self._running[group]
-        return entry
-
-    def _again(self, key: K, entry: _Entry, now: float) -> None:
         if entry.asked_again:
             entry.asked_again = False
-            self._due(key, entry, self._earliest(entry, now))
+            self._schedule(key, entry, _earliest(entry, now))
+        return entry
 
-    def _earliest(self, entry: _Entry, now: float) -> float:
-        if entry.awaited and now - entry.edited <= CALM_SECONDS + 2 * _spacing(entry):
-            return max(
-                now, entry.started + SHORTEST_SPACING_SECONDS, entry.edited + _spacing(entry)
-            )
-        spacing = SHORTEST_SPACING_SECONDS if entry.awaited else SPACING_SECONDS
-        return max(now, entry.started + spacing)
+    def _schedule(self, key: K, entry: _Entry, due: float) -> None:
+        """The key is due then, if it is not sooner."""
+        if entry.due is None or due < entry.due:
+            entry.due = due
+            self._count += 1  # so that the heap never has to compare keys
+            heapq.heappush(self._later, (due, self._count, key))
 
-    def _due(self, key: K, entry: _Entry, due: float) -> None:
-        if entry.due is not None and entry.due <= due:
-            return
-        self._push(key, entry, due)
-
-    def _push(self, key: K, entry: _Entry, due: float) -> None:
-        entry.due = due
-        self._count += 1  # so that the heap never has to compare keys
-        entry.ticket = self._count
-        lane = self._awaited if entry.awaited else self._others
-        lane.push(due, self._count, key)
+    def _remove(self, awaited: bool, group: Hashable, key: K) -> None:
+        ready = self._ready[awaited]
+        keys = ready.get(group, {})
+        keys.pop(key, None)
+        if not keys:
+            ready.pop(group, None)
 
 
-def _spacing(entry: _Entry) -> float:
-    doublings = min(max(0, entry.edits - EDITS_AT_ONCE), 16)
-    return min(SHORTEST_SPACING_SECONDS * 2.0**doublings, LONGEST_SPACING_SECONDS)
+def _earliest(entry: _Entry, now: float) -> float:
+    """When a look may begin because of an event that came now or before."""
+    spacing = SHORTEST_SPACING_SECONDS if entry.awaited else SPACING_SECONDS
+    soonest = max(now, entry.started + spacing)
+    if entry.awaited and not entry.is_calm(now):
+        soonest = max(soonest, entry.edited + entry.spacing)
+    return soonest
 
 
 class Workers(Generic[K]):

@@ -1,22 +1,20 @@
 """Manifests of a BatchedModel's children, as pure functions of the BatchedModel and of settings."""
 
 from batchedmodel_operator.render.autoscaler import autoscaler
-from batchedmodel_operator.render.config_map import config_map
-from batchedmodel_operator.render.containers import PinnedBatching
-from batchedmodel_operator.render.deployment import (
+from batchedmodel_operator.render.children import (
+    config_map,
     deployment,
+    disruption_budget,
+    needs_disruption_budget,
     pinned_batching,
     pod_template,
     revision,
+    revision_child,
+    revision_name,
     seed,
+    service,
 )
-from batchedmodel_operator.render.disruption_budget import (
-    disruption_budget,
-    needs_disruption_budget,
-)
-from batchedmodel_operator.render.kept_template import revision_child, revision_name
-from batchedmodel_operator.render.pod import Images
-from batchedmodel_operator.render.service import service
+from batchedmodel_operator.render.containers import Images, PinnedBatching
 
 __all__ = [
     "Images",

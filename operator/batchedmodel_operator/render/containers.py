@@ -1,19 +1,82 @@
-"""What the containers of a pod have in common."""
+"""The containers of ours in a pod: what fetches files, the sidecar, and the model's server."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import ceil
 from typing import Any, Final
 
-from batchedmodel_contract.kubernetes.names import ADMIN_PORT, SOCKET_FOLDER, SOCKET_VOLUME
-from batchedmodel_contract.manifest.spec import Resources
+from batchedmodel_contract.kubernetes.names import (
+    ADMIN_PORT,
+    BATCHER_CONTAINER,
+    BATCHER_TEMPORARY_VOLUME,
+    CACHE_VOLUME,
+    DATA_PORT,
+    FETCH_CONTAINER,
+    FILES_VOLUME,
+    MEMORY_VOLUME,
+    MODEL_CONTAINER,
+    POD_UID_VARIABLE,
+    SETTINGS_PATH,
+    SETTINGS_VOLUME,
+    SOCKET_FOLDER,
+    SOCKET_PATH,
+    SOCKET_VOLUME,
+    TEMPORARY_VOLUME,
+)
+from batchedmodel_contract.manifest.spec import PullPolicy, Resources, ServerProtocol, Spec
 from batchedmodel_contract.manifest.workload import SecurityProfile
+from batchedmodel_contract.processes import sidecar_api
+from batchedmodel_contract.processes.environment import (
+    PREFIX,
+    AcceleratorNeed,
+    FetchSettings,
+    ModelServerSettings,
+    SidecarSettings,
+    source_to_json,
+    to_environment,
+)
+from batchedmodel_operator.reconcile import effective
+from batchedmodel_operator.reconcile.state import Model
 from batchedmodel_operator.render.common import Manifest
+from batchedmodel_operator.render.files import (
+    CACHE_PATH,
+    HUB_PATH,
+    fetched_repository,
+    files_mounts,
+    source_in_pod,
+)
 
-CACHE_PATH: Final = "/var/cache/batchedmodel"
-TEMPORARY_PATH: Final = "/tmp"
-MEMORY_PATH: Final = "/dev/shm"
+_TEMPORARY_PATH: Final = "/tmp"
+_TOKEN_FILE: Final = f"{_TEMPORARY_PATH}/admin-token"
+"""On a volume that no other container may mount."""
+_SOCKET_MOUNT: Final = {"name": SOCKET_VOLUME, "mountPath": SOCKET_FOLDER}
+_DRAIN: Final = ["python", "-m", "batchedmodel_sidecar.admin_client", "drain"]
+_POD_UID: Final = {
+    "name": POD_UID_VARIABLE,
+    "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}},
+}
+_SIDECAR_START_SECONDS: Final = 120
+_STARTUP_PERIOD_SECONDS: Final = 2
+_ACCOUNT: Final = {
+    # The user is a number without an account: libraries that ask for its name or home would fail.
+    "HOME": CACHE_PATH,
+    "USER": "batchedmodel",
+    "XDG_CACHE_HOME": CACHE_PATH,
+    "HF_HOME": f"{CACHE_PATH}/huggingface",
+}
+_OF_ANY_CONTAINER: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
+_USER: Final = 65532
+GROUP_OF_FILES: Final = _USER
+OWN_USER: Final = {"runAsNonRoot": True, "runAsUser": _USER, "runAsGroup": _USER}
 
-SOCKET_MOUNT: Final = {"name": SOCKET_VOLUME, "mountPath": SOCKET_FOLDER}
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Images:
+    """What the chart says about images."""
+
+    sidecar: str
+    model_server: str
+    pull_policy: PullPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,34 +88,166 @@ class PinnedBatching:
     drain_timeout_seconds: int
 
 
-_USER: Final = 65532
-GROUP_OF_FILES: Final = _USER
-OWN_USER: Final = {"runAsNonRoot": True, "runAsUser": _USER, "runAsGroup": _USER}
+def fetch_container(spec: Spec, images: Images) -> Manifest | None:
+    """The container that fetches, once and before all others; None where nothing is to be fetched.
+
+    Its image is the model server's: both agree on where files lie.
+    """
+    model, repository = spec.model, fetched_repository(spec.model)
+    if repository is None:
+        return None
+    settings = FetchSettings(
+        source=source_to_json(model.source),
+        trust=model.trust,
+        cache_folder=CACHE_PATH,
+        report_file="/dev/termination-log",
+    )
+    # Proxies and mirrors are told to it as they are to the model.
+    own = {name: value for name, value in model.env if not name.startswith(PREFIX)}
+    home = {"HOME": _TEMPORARY_PATH, "HF_HOME": f"{_TEMPORARY_PATH}/huggingface"}
+    variables = home | own | to_environment(settings)
+    secret = repository.token_secret_ref
+    tokens: list[Manifest] = []
+    if secret is not None:
+        variables.pop("HF_TOKEN", None)
+        key = {"name": secret.name, "key": secret.key}
+        tokens.append({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": key}})
+    # No more than the model's container, so that the pod as a whole asks for no more. And no
+    # device, which would be held while nothing computes on it.
+    requests, limits = (
+        tuple((name, amount) for name, amount in amounts if name in _OF_ANY_CONTAINER)
+        for amounts in (model.resources.requests, model.resources.limits)
+    )
+    return {
+        "name": FETCH_CONTAINER,
+        "image": model.image or images.model_server,
+        "imagePullPolicy": (model.image_pull_policy or images.pull_policy).value,
+        "command": ["python", "-m", "batchedmodel_model_server.sources.fetch"],
+        "env": [*_environment(variables), *tokens],
+        "resources": _resources(Resources(requests=requests, limits=limits)),
+        "securityContext": _of_our_container(spec.security.profile),
+        "volumeMounts": [
+            {"name": FILES_VOLUME, "mountPath": HUB_PATH},
+            {"name": TEMPORARY_VOLUME, "mountPath": _TEMPORARY_PATH},
+        ],
+    }
 
 
-def environment(variables: Mapping[str, str]) -> list[Manifest]:
+def sidecar_container(model: Model, spec: Spec, images: Images, pinned: PinnedBatching) -> Manifest:
+    """The native sidecar. Its readiness is the pod's; its own start never waits for the model."""
+    foreign = spec.model.protocol is not None
+    settings = SidecarSettings(
+        model_name=model.key.name,
+        model_socket="" if foreign else SOCKET_PATH,
+        upstream_url=f"http://127.0.0.1:{effective.model_port(spec)}" if foreign else "",
+        upstream_protocol=spec.model.protocol or ServerProtocol.V2,
+        replicated_outputs=spec.model.replicated_outputs,
+        pass_paths=spec.model.pass_paths,
+        idempotent=spec.model.idempotent,
+        settings_folder=SETTINGS_PATH,
+        port=DATA_PORT,
+        admin_port=ADMIN_PORT,
+        token_file=_TOKEN_FILE,
+        drain_delay_seconds=float(spec.drain.delay_seconds),
+        drain_timeout_seconds=float(pinned.drain_timeout_seconds),
+        log_level=spec.sidecar.log_level,
+    )
+    return {
+        "name": BATCHER_CONTAINER,
+        "image": spec.sidecar.image or images.sidecar,
+        "imagePullPolicy": images.pull_policy.value,
+        "restartPolicy": "Always",
+        "env": [*_environment(to_environment(settings)), _POD_UID],
+        "ports": [
+            {"name": "http", "containerPort": DATA_PORT, "protocol": "TCP"},
+            {"name": "admin", "containerPort": ADMIN_PORT, "protocol": "TCP"},
+        ],
+        "resources": _resources(spec.sidecar.resources),
+        "securityContext": _of_our_container(spec.security.profile),
+        "volumeMounts": [
+            _SOCKET_MOUNT,
+            # The folder, not one file of it: a file that is mounted alone is never refreshed.
+            {"name": SETTINGS_VOLUME, "mountPath": SETTINGS_PATH, "readOnly": True},
+            {"name": BATCHER_TEMPORARY_VOLUME, "mountPath": _TEMPORARY_PATH},
+        ],
+        # The kubelet begins the hooks of all containers as soon as the pod is to end, and stops
+        # this one last. Only who may run a program in this container can ask for a drain, too.
+        "lifecycle": {"preStop": {"exec": {"command": _DRAIN}}},
+        "startupProbe": _admin_probe(
+            sidecar_api.LIVE, periodSeconds=1, failureThreshold=_SIDECAR_START_SECONDS
+        ),
+        "livenessProbe": _admin_probe(sidecar_api.LIVE, periodSeconds=10, failureThreshold=6),
+        "readinessProbe": _admin_probe(sidecar_api.READY, periodSeconds=2, failureThreshold=2),
+    }
+
+
+def model_container(model: Model, spec: Spec, images: Images, pinned: PinnedBatching) -> Manifest:
+    """The container that holds the accelerator: our model server, or one of the user's own.
+
+    Its probes and its hook ask the sidecar.
+    """
+    limits, accelerator = {}, spec.accelerator
+    if accelerator is not None:
+        limits[accelerator.resource] = str(accelerator.count)
+    container: Manifest = {
+        "name": MODEL_CONTAINER,
+        "image": spec.model.image or images.model_server,
+        "imagePullPolicy": (spec.model.image_pull_policy or images.pull_policy).value,
+        "env": _environment(_variables(model, spec, pinned)),
+        "resources": _resources(spec.model.resources, **limits),
+        "securityContext": of_authors_container(spec.security.profile, spec.model.security_context),
+        "volumeMounts": [
+            _SOCKET_MOUNT,
+            {"name": CACHE_VOLUME, "mountPath": CACHE_PATH},
+            {"name": TEMPORARY_VOLUME, "mountPath": _TEMPORARY_PATH},
+            {"name": MEMORY_VOLUME, "mountPath": "/dev/shm"},
+            *files_mounts(spec.model),
+            *(spec.model.volume_mounts or ()),
+        ],
+        "startupProbe": _admin_probe(
+            sidecar_api.MODEL_STARTUP,
+            periodSeconds=_STARTUP_PERIOD_SECONDS,
+            failureThreshold=ceil(spec.startup.timeout_seconds / _STARTUP_PERIOD_SECONDS),
+        ),
+        # For a minute: while the sidecar itself restarts nobody answers, and that must not cost a
+        # loaded model. A model known to be dead has nothing left to drain.
+        "livenessProbe": _admin_probe(
+            sidecar_api.MODEL_LIVE,
+            periodSeconds=10,
+            failureThreshold=6,
+            terminationGracePeriodSeconds=5,
+        ),
+        # The kubelet stops sidecars only after this container has ended. Without the hook the model
+        # would be gone while requests still wait for it. It only waits: the sidecar's own hook,
+        # which begins at the same time, has the token.
+        "lifecycle": {"preStop": {"httpGet": {"path": sidecar_api.DRAINED, "port": ADMIN_PORT}}},
+    }
+    given = {
+        "command": list(spec.model.command),
+        "args": list(spec.model.args),
+        "envFrom": spec.model.env_from,
+    }
+    container |= {name: value for name, value in given.items() if value}
+    if spec.model.protocol is not None:
+        port = effective.model_port(spec)
+        container["ports"] = [{"name": "model", "containerPort": port, "protocol": "TCP"}]
+    return container
+
+
+def _environment(variables: Mapping[str, str]) -> list[Manifest]:
     """A container's `env`, in an order that depends on the names only."""
     return [{"name": name, "value": variables[name]} for name in sorted(variables)]
 
 
-def resources(wanted: Resources, **limits: str) -> Manifest:
+def _resources(wanted: Resources, **limits: str) -> Manifest:
     """A container's `resources`; `limits` come on top of those of the manifest."""
     given = {"requests": dict(wanted.requests), "limits": {**dict(wanted.limits), **limits}}
     return {name: amounts for name, amounts in given.items() if amounts}
 
 
-def restricted(*, read_only: bool) -> Manifest:
-    """The security context that the pod security standard `restricted` asks for."""
-    return {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "readOnlyRootFilesystem": read_only,
-    }
-
-
-def of_our_container(profile: SecurityProfile) -> Manifest:
+def _of_our_container(profile: SecurityProfile) -> Manifest:
     """The security context of a container of ours: without rights in every profile."""
-    context = restricted(read_only=True)
+    context = _restricted(read_only=True)
     # A pod of this profile leaves the user to the images.
     return context | OWN_USER if profile is SecurityProfile.BASELINE else context
 
@@ -60,13 +255,44 @@ def of_our_container(profile: SecurityProfile) -> Manifest:
 def of_authors_container(
     profile: SecurityProfile, given: Mapping[str, object] | None
 ) -> dict[str, Any]:
-    """That of a container whose image the manifest's author chose; `given` stands above it."""
+    """That of a container whose image the manifest's author chose; `given` overrides it."""
     if profile is SecurityProfile.BASELINE:
         return dict(given or {})
     # User code and foreign images may write where they like within their own file system.
-    return restricted(read_only=False) | dict(given or {})
+    return _restricted(read_only=False) | dict(given or {})
 
 
-def admin_probe(path: str, **timing: int) -> dict[str, Any]:
+def _restricted(*, read_only: bool) -> Manifest:
+    """What the pod security standard `restricted` asks for."""
+    return {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": read_only,
+    }
+
+
+def _admin_probe(path: str, **timing: int) -> Manifest:
     """A probe of the sidecar's admin port; the kubelet asks it at the pod's address."""
     return {"httpGet": {"path": path, "port": ADMIN_PORT}, "timeoutSeconds": 5, **timing}
+
+
+def _variables(model: Model, spec: Spec, pinned: PinnedBatching) -> dict[str, str]:
+    given = dict(spec.model.env)
+    if spec.model.handler is None:
+        return given
+    settings = ModelServerSettings(
+        model_name=model.key.name,
+        model_socket=SOCKET_PATH,
+        handler=spec.model.handler,
+        source=source_to_json(source_in_pod(spec.model.source)),
+        parameters=spec.model.parameters,
+        trust=spec.model.trust,
+        max_batch_size=pinned.max_batch_size,
+        idempotent=spec.model.idempotent,
+        accelerator=AcceleratorNeed.NONE if spec.accelerator is None else AcceleratorNeed.REQUIRED,
+        cache_folder=CACHE_PATH,
+    )
+    usual = _ACCOUNT | ({"HF_HUB_OFFLINE": "1"} if fetched_repository(spec.model) else {})
+    # Users may change cache and account, but nothing that the sidecar relies on.
+    own = {name: value for name, value in given.items() if not name.startswith(PREFIX)}
+    return usual | own | to_environment(settings)

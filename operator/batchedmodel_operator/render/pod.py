@@ -1,72 +1,49 @@
-"""The pod: its containers, what they share, how it ends."""
+"""The pod: its containers, what they share, where it runs, how it ends."""
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 from batchedmodel_contract.kubernetes.names import (
     BATCHER_TEMPORARY_VOLUME,
     CACHE_VOLUME,
     MEMORY_VOLUME,
+    PRODUCT_LABEL,
     SETTINGS_VOLUME,
     SOCKET_VOLUME,
     TEMPORARY_VOLUME,
 )
-from batchedmodel_contract.manifest.spec import PullPolicy, Spec
+from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.manifest.workload import SecurityProfile
 from batchedmodel_operator.kinds import Kind, child_name
 from batchedmodel_operator.reconcile.state import Model
-from batchedmodel_operator.render.common import Manifest
+from batchedmodel_operator.render.common import Manifest, selector
 from batchedmodel_operator.render.containers import (
     GROUP_OF_FILES,
     OWN_USER,
+    Images,
     PinnedBatching,
+    fetch_container,
+    model_container,
     of_authors_container,
+    sidecar_container,
 )
-from batchedmodel_operator.render.fetch_container import fetch_container, files_volumes
-from batchedmodel_operator.render.model_container import model_container
-from batchedmodel_operator.render.placement import placement
-from batchedmodel_operator.render.sidecar_container import batcher
+from batchedmodel_operator.render.files import files_volumes
 
 _STOP_MARGIN_SECONDS: Final = 15
 """What the containers may take to end after the drain, before the kubelet kills them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Images:
-    """What the chart says about images."""
-
-    sidecar: str
-    model_server: str
-    pull_policy: PullPolicy
+_SPREAD_OVER: Final = ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def pod_spec(model: Model, spec: Spec, images: Images, pinned: PinnedBatching) -> Manifest:
     """The `spec` of the pod template."""
-    sidecar = batcher(
-        model,
-        spec,
-        image=spec.sidecar.image or images.sidecar,
-        pull_policy=images.pull_policy,
-        pinned=pinned,
-    )
-    model_image = spec.model.image or images.model_server
-    model_pull_policy = spec.model.image_pull_policy or images.pull_policy
-    fetch = fetch_container(
-        spec.model, spec.security.profile, image=model_image, pull_policy=model_pull_policy
-    )
-    server = model_container(
-        model,
-        spec,
-        image=model_image,
-        pull_policy=model_pull_policy,
-        pinned=pinned,
-    )
+    fetch = fetch_container(spec, images)
+    sidecar = sidecar_container(model, spec, images, pinned)
     body: Manifest = {
         # As an init container that is always restarted the sidecar starts before the model and
         # ends after it. It has nothing to do while files are fetched. Those of the manifest come
         # after it: one of them that is always restarted as well then ends before it.
         "initContainers": [*([] if fetch is None else [fetch]), sidecar, *_init_containers(spec)],
-        "containers": [server],
+        "containers": [model_container(model, spec, images, pinned)],
         "volumes": [*_volumes(model), *files_volumes(spec.model), *(spec.pod.volumes or ())],
         "securityContext": _security_context(spec.security.profile),
         "automountServiceAccountToken": spec.pod.automount_service_account_token,
@@ -75,7 +52,7 @@ def pod_spec(model: Model, spec: Spec, images: Images, pinned: PinnedBatching) -
             spec.drain.delay_seconds + pinned.drain_timeout_seconds + _STOP_MARGIN_SECONDS
         ),
     }
-    return body | placement(model, spec)
+    return body | _placement(model, spec)
 
 
 def _volumes(model: Model) -> list[Manifest]:
@@ -108,3 +85,61 @@ def _security_context(profile: SecurityProfile) -> Manifest:
         "seccompProfile": {"type": "RuntimeDefault"},
     }
     return context | OWN_USER if profile is SecurityProfile.RESTRICTED else context
+
+
+def _placement(model: Model, spec: Spec) -> Manifest:
+    """The fields that say on which nodes it runs, and by whose leave; none that would be empty."""
+    given = {
+        "nodeSelector": dict(spec.pod.node_selector),
+        "tolerations": _tolerations(spec),
+        "affinity": _affinity(spec),
+        "topologySpreadConstraints": _spread(model, spec),
+        "priorityClassName": spec.pod.priority_class_name,
+        "runtimeClassName": spec.pod.runtime_class_name,
+        "schedulerName": spec.pod.scheduler_name,
+        "serviceAccountName": spec.pod.service_account_name,
+        "imagePullSecrets": [{"name": name} for name in spec.pod.image_pull_secrets],
+    }
+    return {name: value for name, value in given.items() if value}
+
+
+def _tolerations(spec: Spec) -> list[object]:
+    given = list(spec.pod.tolerations or ())
+    accelerator = spec.accelerator
+    if accelerator is None or not accelerator.tolerate:
+        return given
+    # Of that effect only: who takes devices out of service evicts with NoExecute.
+    own = {"key": accelerator.resource, "operator": "Exists", "effect": "NoSchedule"}
+    return [*given, own]
+
+
+def _affinity(spec: Spec) -> Manifest | None:
+    given: Manifest | None = spec.pod.affinity
+    if spec.accelerator is None or not spec.accelerator.product_labels:
+        return given
+    products = list(spec.accelerator.product_labels)
+    wanted = {"key": PRODUCT_LABEL, "operator": "In", "values": products}
+    return _also_required(given or {}, wanted)
+
+
+def _also_required(affinity: Manifest, wanted: Manifest) -> Manifest:
+    """The affinity with one more demand on the node, in each of its alternatives."""
+    node: Any = affinity.get("nodeAffinity") or {}
+    required = node.get(_REQUIRED) or {}
+    terms = [
+        term | {"matchExpressions": [*(term.get("matchExpressions") or ()), wanted]}
+        for term in required.get("nodeSelectorTerms") or [{}]
+    ]
+    required = required | {"nodeSelectorTerms": terms}
+    return affinity | {"nodeAffinity": node | {_REQUIRED: required}}
+
+
+def _spread(model: Model, spec: Spec) -> list[Manifest]:
+    pods = {"labelSelector": {"matchLabels": selector(model)}}
+    given: list[Any] | None = spec.pod.topology_spread_constraints
+    if given is not None:
+        return [pods | one for one in given]
+    return [
+        {"maxSkew": 1, "topologyKey": topology, "whenUnsatisfiable": "ScheduleAnyway", **pods}
+        for topology in _SPREAD_OVER
+    ]

@@ -2,12 +2,11 @@
 
 from datetime import datetime
 
-from batchedmodel_contract.kubernetes.names import REVISION_LABEL
 from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.reconcile import effective
 from batchedmodel_operator.reconcile.pod_failures import failed_start, lacks_accelerator_since
-from batchedmodel_operator.reconcile.state import Observed, condition
+from batchedmodel_operator.reconcile.state import Child, Observed, condition, revision_of
 from batchedmodel_operator.rollout.rollout import Fault, Signs
 
 
@@ -22,7 +21,11 @@ def signs(
     """`template`: the target's. `now` and `at`: the time of the look, in monotonic seconds and by
     the cluster's calendar.
     """
-    wanted = _label(template)
+    deployment, wanted = observed.deployment, revision_of(template)
+    # What its controller reports counts only where it is about pods of the target.
+    status: Body = {}
+    if deployment is not None and observed.revision == wanted:
+        status = deployment.body.get("status") or {}
     pods = tuple(pod for pod in observed.pods if not pod.deleting)
     of_target = tuple(pod for pod in pods if pod.revision == wanted)
     newest = tuple(pod for pod in observed.newest if not pod.deleting)
@@ -30,8 +33,8 @@ def signs(
         pod.uid: since for pod in pods if (since := lacks_accelerator_since(spec, pod)) is not None
     }
     waits = [
-        # By the calendar, so that another operator goes on counting; at least by our own clock, so
-        # that one which was set back holds up nothing.
+        # By the calendar, so that another operator goes on counting. At least by our own clock, so
+        # that a calendar which was set back holds up nothing.
         max((at - lacking[pod.uid]).total_seconds(), now - observed.memory.lacking[pod.uid])
         for pod in newest
         if pod.uid in lacking
@@ -42,22 +45,19 @@ def signs(
         asked=spec.rollout,
         accelerator=spec.accelerator is not None,
         desired=_desired(observed, spec),
-        rolling=observed.deployment is not None and len(newest) < len(pods),
+        rolling=deployment is not None and len(newest) < len(pods),
         scarce=bool(lacking),
         waited=max(waits, default=None),
         fault=None
         if diagnosis is None
         else Fault(reason=diagnosis.trouble, message=diagnosis.message),
         serving=any(pod.ready for pod in of_target),
-        overdue=_is_overdue(observed, wanted),
-        complete=_is_complete(observed, wanted),
-        kept=frozenset(one.name for one in observed.revisions if _label(one.template) != wanted),
+        overdue=condition(status, "Progressing").get("reason") == "ProgressDeadlineExceeded",
+        complete=deployment is not None and _is_complete(deployment, status),
+        kept=frozenset(
+            one.name for one in observed.revisions if revision_of(one.template) != wanted
+        ),
     )
-
-
-def _label(template: Body) -> str | None:
-    label: str | None = ((template.get("metadata") or {}).get("labels") or {}).get(REVISION_LABEL)
-    return label
 
 
 def _desired(observed: Observed, spec: Spec) -> int:
@@ -67,20 +67,9 @@ def _desired(observed: Observed, spec: Spec) -> int:
     return replicas
 
 
-def _is_overdue(observed: Observed, wanted: str | None) -> bool:
-    deployment = observed.deployment
-    if deployment is None or _label(deployment.body["spec"]["template"]) != wanted:
-        return False
-    progress = condition(deployment.body.get("status") or {}, "Progressing")
-    return progress.get("reason") == "ProgressDeadlineExceeded"
-
-
-def _is_complete(observed: Observed, wanted: str | None) -> bool:
-    deployment = observed.deployment
-    if deployment is None or _label(deployment.body["spec"]["template"]) != wanted:
-        return False
-    body, status = deployment.body, deployment.body.get("status") or {}
-    desired = body["spec"].get("replicas", 1)
+def _is_complete(deployment: Child, status: Body) -> bool:
+    desired = deployment.body["spec"].get("replicas", 1)
     counts = {status.get(name, 0) for name in ("replicas", "updatedReplicas", "availableReplicas")}
-    current = status.get("observedGeneration", 0) >= body["metadata"].get("generation", 0)
+    generation = deployment.body["metadata"].get("generation", 0)
+    current = status.get("observedGeneration", 0) >= generation
     return current and desired > 0 and counts == {desired}

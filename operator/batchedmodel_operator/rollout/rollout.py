@@ -1,8 +1,8 @@
 """How the pods of a revision are replaced, and when the last good one comes back. Pure.
 
-Called by `plan` at every look with what `rollout_signs` read. What must outlast a look stands in
-the object's status (`Record`): a latch holds until the manifest asks for other pods, so that two
-opinions never take turns. Other edits (batch settings, the number of pods) try nothing again.
+`plan` calls it in every look with what `failure_signs` read. What must outlast a look stands in the
+object's status (`Record`). A latch holds until the manifest asks for other pods, so that the
+decision never goes back and forth. Other edits (batch settings, the number of pods) change nothing.
 """
 
 import math
@@ -18,7 +18,7 @@ SURGE_WAITS_SECONDS: Final = 60.0
 """How long a new pod may wait for an accelerator until old pods make room for it."""
 _NONE: Final = (0, "0%")
 _ENOUGH_FOR_A_GAP: Final = 2
-"""With fewer pods there is little reason to believe in one more device than is used."""
+"""With fewer pods there is little reason to expect a device more than is used."""
 
 
 class Mode(StrEnum):
@@ -72,11 +72,11 @@ class Record:
     latched: bool = False
     """Surge found no accelerator: in place until there is another target."""
     fault: Fault | None = None
-    """Of the target; while there is one, the good revision is applied."""
+    """Why the target failed; while there is one, the good revision is applied."""
 
     @classmethod
     def of(cls, status: Body) -> "Record":
-        """As it stands in a status; what nobody of ours wrote there counts as nothing."""
+        """As it stands in a status; what no operator wrote there counts as nothing."""
         kept = status.get("rollout") or {}
         target, fault = kept.get("targetRevision", ""), None
         if target and kept.get("failedRevision") == target:
@@ -158,17 +158,11 @@ def decide(signs: Signs, before: Record) -> Record:
     fault = _fault(signs, earlier.fault, good)
     mode, why = _mode(signs, earlier)
     held = earlier.latched and _may_change(signs)
-    falls = fault == earlier.fault and _finds_none(signs, mode)
-    if held or falls:
+    waited = signs.waited is not None and signs.waited >= SURGE_WAITS_SECONDS
+    latched = held or (fault == earlier.fault and waited and _can_switch(signs, mode))
+    if latched:
         mode, why = Mode.IN_PLACE, Why.SURGE_FOUND_NONE
-    return Record(
-        target=signs.target,
-        good=good,
-        mode=mode,
-        why=why,
-        latched=held or falls,
-        fault=fault,
-    )
+    return Record(target=signs.target, good=good, mode=mode, why=why, latched=latched, fault=fault)
 
 
 def seconds_left(signs: Signs, record: Record) -> float:
@@ -179,7 +173,7 @@ def seconds_left(signs: Signs, record: Record) -> float:
 
 
 def _fault(signs: Signs, known: Fault | None, good: str) -> Fault | None:
-    # Where nothing is left to go back to, the target is all there is.
+    # Without a good revision there is nothing to go back to.
     if not signs.asked.auto_rollback or good not in signs.kept:
         return None
     if known is not None:
@@ -196,7 +190,7 @@ def _mode(signs: Signs, earlier: Record) -> tuple[Mode, Why]:
     if not signs.accelerator:
         return Mode.SURGE, Why.NO_ACCELERATOR
     if signs.rolling and earlier.why is not None:
-        # Another edit changes what is aimed at, never how many pods may be missing meanwhile.
+        # An edit during a rollout changes its target, but not how many pods may be missing.
         return earlier.mode, earlier.why
     if signs.scarce:
         return Mode.IN_PLACE, Why.ACCELERATOR_SCARCE
@@ -213,8 +207,3 @@ def _may_change(signs: Signs) -> bool:
 
 def _can_switch(signs: Signs, mode: Mode) -> bool:
     return mode is Mode.SURGE and signs.rolling and signs.accelerator and _may_change(signs)
-
-
-def _finds_none(signs: Signs, mode: Mode) -> bool:
-    waited = signs.waited
-    return waited is not None and waited >= SURGE_WAITS_SECONDS and _can_switch(signs, mode)

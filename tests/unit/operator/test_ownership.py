@@ -6,7 +6,7 @@ import pytest
 
 from batchedmodel_contract.kubernetes.names import NAME_LABEL
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.reconcile.ownership import own_pods
+from batchedmodel_operator.reconcile.observe import own_pods
 from batchedmodel_operator.reconcile.state import child_from, model_from
 from support.operator_world import KEY, SIMULATED, World, owner_reference
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from batchedmodel_contract.kubernetes.names import MODEL_CONTAINER
 from batchedmodel_kube.errors import Forbidden, Invalid
-from batchedmodel_operator.conditions import Reason
 from batchedmodel_operator.conditions.events import announcements
+from batchedmodel_operator.conditions.findings import Reason
 from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.reconcile.state import Model, model_from

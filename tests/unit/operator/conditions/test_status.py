@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_operator.conditions import Verdict, listed
+from batchedmodel_operator.conditions.findings import Finding
+from batchedmodel_operator.conditions.status import listed
 from batchedmodel_operator.kinds import Kind
 from support.operator_world import KEY, SIMULATED, World
 
@@ -290,22 +291,22 @@ async def test_why_there_is_no_pod_at_all(message: str, reason: str) -> None:
     assert world.condition("Ready")["message"] == message
 
 
-def _verdict(holds: bool, reason: str, message: str = "") -> Verdict:
-    return Verdict(type="Ready", holds=holds, reason=reason, message=message)
+def _ready(holds: bool, reason: str, message: str = "") -> dict[str, Finding]:
+    return {"Ready": Finding(holds=holds, reason=reason, message=message)}
 
 
 def test_the_time_of_a_condition_moves_only_with_its_status() -> None:
-    first = listed([], [_verdict(False, "A")], generation=1, at="noon")
+    first = listed([], _ready(False, "A"), generation=1, at="noon")
     assert first[0]["lastTransitionTime"] == "noon"
-    second = listed(first, [_verdict(False, "B", "why")], generation=2, at="later")
+    second = listed(first, _ready(False, "B", "why"), generation=2, at="later")
     assert second[0]["lastTransitionTime"] == "noon"
     assert (second[0]["reason"], second[0]["observedGeneration"]) == ("B", 2)
-    third = listed(second, [_verdict(True, "C")], generation=2, at="evening")
+    third = listed(second, _ready(True, "C"), generation=2, at="evening")
     assert third[0]["lastTransitionTime"] == "evening"
 
 
 def test_a_long_message_is_cut() -> None:
-    (found,) = listed([], [_verdict(False, "A", "x" * 5000)], generation=1, at="noon")
+    (found,) = listed([], _ready(False, "A", "x" * 5000), generation=1, at="noon")
     assert len(found["message"]) == 1024
 
 

@@ -6,8 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_operator.reconcile.pod_failures import PodFailureReason, diagnose
-from batchedmodel_operator.reconcile.redaction import HIDDEN, redacted
+from batchedmodel_operator.reconcile.pod_failures import (
+    HIDDEN,
+    PodFailureReason,
+    diagnose,
+    redacted,
+)
 from batchedmodel_operator.reconcile.state import pod_from
 
 _SECRET = "s3cr3tValue0123456789abcdef"

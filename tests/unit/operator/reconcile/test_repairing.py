@@ -1,13 +1,16 @@
 """A child that somebody else changes: put right at once, and ever less often if it goes on."""
 
+from collections.abc import Callable
+
 import pytest
 
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.reconcile.repairs import (
+from batchedmodel_operator.reconcile.memory import (
     AT_ONCE,
     CALM_SECONDS,
     LONGEST_DELAY_SECONDS,
-    Repair,
+    Tries,
+    asked_again,
     repaired,
 )
 from support.operator_world import SIMULATED, World
@@ -97,13 +100,15 @@ async def test_the_persons_own_edit_of_the_manifest_waits_for_nobody() -> None:
 
 @pytest.mark.parametrize(("later", "count"), [(CALM_SECONDS, 5), (CALM_SECONDS + 1, 1)])
 def test_after_a_calm_a_change_counts_as_the_first(later: float, count: int) -> None:
-    before = Repair(count=4, again_at=100.0)
-    assert repaired(before, 100.0 + later).count == count
+    before = Tries(times=4, again_at=100.0)
+    assert repaired(before, 100.0 + later).times == count
 
 
-def test_delays_end_somewhere() -> None:
-    repair = None
+@pytest.mark.parametrize("again", [asked_again, repaired])
+def test_delays_end_somewhere(again: Callable[[Tries | None, float], Tries]) -> None:
+    """A pod that had not answered for a day once ended each plan in an overflow."""
+    tries = None
     for _ in range(10_000):
-        repair = repaired(repair, 0.0)
-    assert repair is not None
-    assert repair.again_at == LONGEST_DELAY_SECONDS
+        tries = again(tries, 0.0)
+    assert tries is not None
+    assert tries.again_at == LONGEST_DELAY_SECONDS

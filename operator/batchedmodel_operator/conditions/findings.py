@@ -1,10 +1,11 @@
-"""Reasons of conditions; those of pods in trouble stand in `diagnosis.PodFailureReason`."""
+"""What a condition is found to be: whether it holds, its reason and its sentence."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """As `reason` stands in a condition."""
+    """`reason` of a condition; those of pods that fail are `PodFailureReason`s."""
 
     APPLIED = "Applied"
     INVALID_SPEC = "InvalidSpec"
@@ -62,3 +63,28 @@ class Reason(StrEnum):
 
     PARTIAL_REPLICAS = "PartialReplicas"
     AS_EXPECTED = "AsExpected"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A condition before it is compared with what it was."""
+
+    holds: bool | None
+    """None: nobody can know yet."""
+    reason: str
+    message: str
+
+
+def yes(reason: str, message: str) -> Finding:
+    """The condition holds."""
+    return Finding(holds=True, reason=reason, message=message)
+
+
+def no(reason: str, message: str) -> Finding:
+    """It does not hold."""
+    return Finding(holds=False, reason=reason, message=message)
+
+
+def unknown(reason: str, message: str) -> Finding:
+    """Nobody can know yet."""
+    return Finding(holds=None, reason=reason, message=message)

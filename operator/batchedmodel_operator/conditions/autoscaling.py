@@ -1,0 +1,86 @@
+"""Conditions about the load: AutoscalingActive and TargetFeasible. Pure.
+
+In each function the first case that applies decides.
+"""
+
+from typing import Final
+
+from batchedmodel_contract.kubernetes.capacity import capacity_of
+from batchedmodel_contract.kubernetes.names import BLIND
+from batchedmodel_operator.conditions.findings import Finding, Reason, no, unknown, yes
+from batchedmodel_operator.conditions.view import View
+from batchedmodel_operator.kinds import Kind
+from batchedmodel_operator.reconcile.state import condition
+
+_API_MISSING: Final = ("no metrics returned", "could not find", "the server is currently unable")
+"""Parts of what the HPA's controller says where nobody serves the metrics API, or not yet."""
+_OF_PODS: Final = (BLIND, "no metrics returned", "did not receive metrics for targeted pods")
+"""Parts of what it says where the metrics API is served, but no pod has reported its load."""
+_NONE_READY: Final = "none of its 0 ready pods"
+"""Follows `BLIND` where no pod was ready when the HPA asked. The HPA keeps the sentence until it
+asks again, when pods may long be ready."""
+
+
+def autoscaling_active(view: View) -> Finding:
+    """Whether the number of pods follows the load, as the HPA itself says it."""
+    spec, autoscaler = view.observed.model.spec, view.observed.children.get(Kind.AUTOSCALER)
+    status = {} if autoscaler is None else autoscaler.body.get("status") or {}
+    able, active = condition(status, "AbleToScale"), condition(status, "ScalingActive")
+    limited, message = condition(status, "ScalingLimited"), active.get("message", "")
+    sentence = f"{active.get('reason')}: {message}"
+    if spec is not None and spec.autoscaling is None:
+        return yes(Reason.SCALING_DISABLED, "the manifest says how many pods there are")
+    if view.suspended:
+        return unknown(Reason.SUSPENDED, "no pods are wanted while spec.suspend is true")
+    if not active:
+        return unknown(Reason.NOT_LOOKED, "the HorizontalPodAutoscaler has not looked yet")
+    if able.get("status") == "False":
+        return no(Reason.HPA_FAILING, f"{able.get('reason')}: {able.get('message', '')}")
+    if (active.get("status"), active.get("reason")) == ("False", "AmbiguousSelector"):
+        # The message ends with their names in brackets, in another order each time.
+        names = ", ".join(sorted(message.rpartition("[")[2].rstrip("]").split()))
+        text = "several HorizontalPodAutoscalers scale its pods, so that none does; delete all but"
+        return no(Reason.SEVERAL_AUTOSCALERS, f"{text} ours: {names}")
+    if active.get("status") != "True":
+        none_ready = _NONE_READY in message or not any(pod.ready for pod in view.observed.pods)
+        if none_ready and any(part in message for part in _OF_PODS):
+            return unknown(Reason.NO_READY_REPLICAS, "no pod was ready that could tell of its load")
+        if BLIND in message:
+            return no(Reason.METRICS_STALE, sentence)
+        missing = any(part in message for part in _API_MISSING)
+        return no(Reason.METRICS_API_MISSING if missing else Reason.HPA_FAILING, sentence)
+    if (limited.get("status"), limited.get("reason")) == ("True", "TooManyReplicas"):
+        return yes(Reason.AT_MAXIMUM, "the load asks for more pods than maxReplicas allows")
+    # Without the metric's present value, which is another each time the HPA looks.
+    return yes(Reason.METRIC_VALID, "the number of pods follows the metric")
+
+
+def target_feasible(view: View) -> Finding:
+    """Whether an idle pod could answer one row within the latency target.
+
+    If it could not, neither more pods nor other batch settings help, and the target must change.
+    """
+    spec, learnt = view.observed.model.spec, capacity_of(view.observed.model.status)
+    target = None if spec is None else spec.batching.target_latency_milliseconds
+    if spec is None or target is None:
+        return yes(Reason.NO_TARGET, "no targetLatencyMilliseconds is given")
+    seconds = None
+    # What was measured of pods of another revision says nothing of these.
+    if learnt is not None and learnt.revision == view.observed.revision:
+        seconds = learnt.shortest_latency_seconds
+    if seconds is None:
+        whose = (
+            "no pod of the present revision has measured"
+            if spec.model.protocol is None
+            else "of a container of one's own nobody measures"
+        )
+        return unknown(Reason.NOT_MEASURED, f"{whose} how long a row takes")
+    alone = seconds * 1000
+    text = f"a row alone takes {alone:.3g} ms on an idle pod"
+    if alone > target:
+        return no(
+            Reason.OUT_OF_REACH,
+            f"{text}, longer than targetLatencyMilliseconds ({target}): rows will be late "
+            "whatever the number of pods",
+        )
+    return yes(Reason.WITHIN_REACH, f"{text}, within targetLatencyMilliseconds ({target})")

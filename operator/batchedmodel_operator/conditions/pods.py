@@ -1,0 +1,88 @@
+"""Conditions about pods: CapacityAvailable and ModelLoaded. Pure.
+
+In each function the first case that applies decides.
+"""
+
+from typing import Final
+
+from batchedmodel_contract.kubernetes.names import FETCH_CONTAINER
+from batchedmodel_contract.processes.server_api import ModelState
+from batchedmodel_operator.conditions.findings import Finding, Reason, no, unknown, yes
+from batchedmodel_operator.conditions.view import View
+from batchedmodel_operator.reconcile.pod_failures import (
+    PodFailureReason,
+    refused_for,
+    unscheduled,
+    worst,
+)
+from batchedmodel_operator.reconcile.state import Pod, condition
+
+_BEFORE_A_NODE: Final = frozenset(
+    {
+        PodFailureReason.QUOTA_EXCEEDED,
+        PodFailureReason.INVALID_POD_TEMPLATE,
+        PodFailureReason.MISSING_SERVICE_ACCOUNT,
+        PodFailureReason.INSUFFICIENT_ACCELERATOR,
+        PodFailureReason.VOLUME_NOT_BOUND,
+        PodFailureReason.CLAIM_NOT_ALLOCATED,
+        PodFailureReason.UNSCHEDULABLE,
+        PodFailureReason.NODE_AFFINITY_MISMATCH,
+        PodFailureReason.TAINT_NOT_TOLERATED,
+    }
+)
+"""Failures that say nothing of the model."""
+_ILL: Final = tuple(f"the model is {state}" for state in (ModelState.HUNG, ModelState.LOST))
+
+
+def capacity_available(view: View) -> Finding:
+    """Whether every pod that is wanted finds a node."""
+    refusal = refused_for(view.observed.deployment)
+    if refusal is not None and refusal.trouble is PodFailureReason.QUOTA_EXCEEDED:
+        return no(refusal.trouble, refusal.message)
+    pods = [pod for pod in view.observed.pods if not pod.deleting]
+    found = worst(unscheduled(view.observed.model.spec, pod) for pod in pods)
+    if found is not None:
+        return no(found.trouble, found.message)
+    if not pods:
+        return unknown(Reason.NO_PODS, "there are no pods to place")
+    waiting = sum(not _is_placed(pod) for pod in pods)
+    if waiting:
+        return unknown(Reason.WAITING_FOR_SCHEDULER, f"{waiting} pods are still to be placed")
+    return yes(Reason.SCHEDULED, "every pod has a node")
+
+
+def model_loaded(view: View) -> Finding:
+    """Whether the newest pods have the model in memory.
+
+    A pod's readiness says so. While no pod is ready, containers and sidecars say how far it is.
+    """
+    living, diagnosis = view.living, view.diagnosis
+    loaded = sum(pod.ready for pod in living)
+    if loaded:
+        return yes(Reason.LOADED, f"{loaded} of {len(living)} pods have loaded their model")
+    if not living:
+        return unknown(Reason.NO_PODS, "there are no pods to load it")
+    if diagnosis is not None and diagnosis.trouble in _BEFORE_A_NODE:
+        return unknown(Reason.NOT_STARTED, diagnosis.message)
+    if diagnosis is not None:
+        return no(diagnosis.trouble, diagnosis.message)
+    for pod in living:
+        said = view.observed.memory.startups.get(pod.uid, "")
+        if said.startswith(_ILL):
+            return no(Reason.HEALTH_CHECK_FAILING, f"pod {pod.name}: {said}")
+    fetching = sum(_is_fetching(pod) for pod in living)
+    if fetching:
+        return no(Reason.DOWNLOADING, f"{fetching} pods fetch the model's files")
+    return no(Reason.MODEL_LOADING, f"{len(living)} pods load their model")
+
+
+def _is_placed(pod: Pod) -> bool:
+    scheduled = condition(pod.body.get("status") or {}, "PodScheduled").get("status") == "True"
+    return scheduled or pod.ready or pod.sidecar_started
+
+
+def _is_fetching(pod: Pod) -> bool:
+    return any(
+        container["name"] == FETCH_CONTAINER and "running" in (container.get("state") or {})
+        for container in (pod.body.get("status") or {}).get("initContainerStatuses") or ()
+    )

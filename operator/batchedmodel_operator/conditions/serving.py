@@ -1,0 +1,172 @@
+"""Conditions about what serves: Ready, Reconciled, Available, Progressing and Degraded. Pure.
+
+In each function the first case that applies decides.
+"""
+
+from typing import Final
+
+from batchedmodel_kube.errors import Forbidden, Invalid, NameTaken, QuotaExceeded
+from batchedmodel_operator.conditions.findings import Finding, Reason, no, yes
+from batchedmodel_operator.conditions.view import View
+from batchedmodel_operator.kinds import Kind
+from batchedmodel_operator.reconcile.plan import Failure
+from batchedmodel_operator.reconcile.pod_failures import refused_pod
+from batchedmodel_operator.reconcile.state import condition
+
+_PASSING: Final = frozenset({Reason.WAITING_FOR_DELETION, Reason.API_ERROR})
+"""Reasons of not being reconciled that go away by themselves."""
+_SUSPENDED: Final = no(Reason.SUSPENDED, "no pods are wanted while spec.suspend is true")
+
+
+def ready(view: View, reconciled: Finding) -> Finding:
+    """The summary: whether what the manifest says is what serves."""
+    # A write that failed just now changes nothing about what serves.
+    if not reconciled.holds and reconciled.reason != Reason.API_ERROR:
+        text = f"{reconciled.reason}: {reconciled.message}"
+        return no(Reason.RECONCILE_FAILED, _beside_older(view, text))
+    if view.suspended:
+        return _SUSPENDED
+    if view.taken_back:
+        return no(Reason.ROLLOUT_FAILED, _beside_older(view, view.taken_back))
+    if view.empty:
+        return yes(Reason.SCALED_TO_ZERO, "no pods are wanted")
+    serving = sum(pod.ready for pod in view.living)
+    if serving:
+        return yes(Reason.SERVING, f"{serving} of {view.counts.desired} pods serve")
+    if view.diagnosis is not None:
+        return no(view.diagnosis.trouble, _beside_older(view, view.diagnosis.message))
+    if view.living:
+        text = f"{len(view.living)} pods load their model"
+        return no(Reason.MODEL_LOADING, _beside_older(view, text))
+    return no(Reason.NO_READY_REPLICAS, _beside_older(view, "the pods are not there yet"))
+
+
+def reconciled(view: View) -> Finding:
+    """Whether the cluster took what the operator made of the manifest."""
+    model, plan, failure = view.observed.model, view.plan, view.failure
+    if model.unread:
+        return no(Reason.INVALID_OBJECT, model.unread)
+    if model.spec is None:
+        return no(Reason.INVALID_SPEC, "; ".join(model.mistakes))
+    if plan.altered:
+        text = (
+            "the manifest reads otherwise than when it was applied, though nobody has edited it: "
+            "another definition of BatchedModel drops what it does not know. Its objects are left "
+            "as they are: bring the definition back, or edit the manifest"
+        )
+        return no(Reason.DEFINITION_CHANGED, text)
+    if failure is not None:
+        return no(_failed_for(failure), f"{failure.kind} {failure.name}: {failure.error}")
+    for obstacle in sorted(plan.obstacles, key=lambda one: not one.by_stranger):
+        what = f"{obstacle.kind} {obstacle.name}"
+        if obstacle.by_stranger:
+            known = f" ({obstacle.owner})" if obstacle.owner else ""
+            text = f"{what} exists{known} and is none of this BatchedModel's; delete or rename one"
+            return no(Reason.NAME_CONFLICT, text)
+        return no(Reason.WAITING_FOR_DELETION, f"{what} is being deleted and will be made anew")
+    for contest in plan.contests:
+        who = contest.by or "somebody else"
+        text = f"{contest.kind} {contest.name} is changed again by {who} whenever it is put right"
+        return no(Reason.CONTESTED, text)
+    return yes(Reason.APPLIED, "everything is applied as the manifest says")
+
+
+def available(view: View) -> Finding:
+    """Whether anything serves, of whatever revision."""
+    text = f"{view.counts.ready} of {view.counts.desired} pods are ready"
+    if view.suspended:
+        return _SUSPENDED
+    if view.empty:
+        return yes(Reason.SCALED_TO_ZERO, "no pods are wanted")
+    if view.counts.ready == 0:
+        return no(Reason.NO_READY_REPLICAS, text)
+    if condition(view.deployment_status, "Available").get("status") == "False":
+        return no(Reason.BELOW_MINIMUM, text)
+    return yes(Reason.MINIMUM_REPLICAS_AVAILABLE, text)
+
+
+def progressing(view: View, reconciled: Finding) -> Finding:
+    """Whether something is still on its way."""
+    counts, rollout, stuck = view.counts, view.plan.rollout, _deadline_passed(view)
+    failed = not reconciled.holds and reconciled.reason not in _PASSING
+    if view.observed.deployment is None and failed:
+        text = f"nothing is on its way: {reconciled.reason}"
+        return no(Reason.RECONCILE_FAILED, _held_up(view, text))
+    if stuck:
+        return no(Reason.PROGRESS_DEADLINE_EXCEEDED, _held_up(view, stuck))
+    if _is_rolling(view):
+        updated = f"{counts.updated} of {counts.desired} pods are of the"
+        if view.taken_back:
+            text = f"{updated} last good revision; {view.taken_back}"
+            return yes(Reason.ROLLING_BACK, _held_up(view, text))
+        text, switched = f"{updated} newest revision", bool(view.older) and rollout.latched
+        if view.older:
+            text = f"{text}; {rollout.sentence}"
+        reason = Reason.SWITCHED_TO_IN_PLACE if switched else Reason.NEW_REVISION_ROLLING_OUT
+        return yes(reason, _held_up(view, text))
+    if not counts.ready == counts.desired == counts.replicas:
+        text = f"{counts.ready} of {counts.desired} pods are ready"
+        return yes(Reason.SCALING, _held_up(view, text))
+    if view.suspended:
+        return _SUSPENDED
+    if view.plan.unconfirmed:
+        text = f"not known to use the present batch settings: {', '.join(view.plan.unconfirmed)}"
+        return yes(Reason.BATCH_SETTINGS_ROLLING_OUT, _held_up(view, text))
+    if view.taken_back:
+        return no(Reason.ROLLED_BACK, view.taken_back)
+    return no(Reason.COMPLETE, "all pods are ready and use the present settings")
+
+
+def degraded(view: View) -> Finding:
+    """Whether less serves than is asked for, or something older, and time does not help.
+
+    The only condition that is good news when it is False.
+    """
+    counts = view.counts
+    if view.taken_back:
+        return yes(Reason.ROLLED_BACK, view.taken_back)
+    why = _deadline_passed(view) if view.diagnosis is None else view.diagnosis.message
+    if counts.ready < counts.desired and why:
+        reason = Reason.PARTIAL_REPLICAS if counts.ready else Reason.NO_READY_REPLICAS
+        return yes(reason, f"{counts.ready} of {counts.desired} pods are ready; {why}")
+    return no(Reason.AS_EXPECTED, "nothing is known to be amiss")
+
+
+def _failed_for(failure: Failure) -> str:
+    match failure.error:
+        case QuotaExceeded():
+            return Reason.QUOTA_EXCEEDED
+        case Forbidden():
+            return Reason.FORBIDDEN
+        case NameTaken():
+            return Reason.NAME_CONFLICT
+        case Invalid() if failure.kind is Kind.DEPLOYMENT:
+            return refused_pod(str(failure.error))
+        case Invalid():
+            return Reason.INVALID_OBJECT
+    return Reason.API_ERROR
+
+
+def _deadline_passed(view: View) -> str:
+    """What the Deployment's controller says if it has given up waiting for pods; else nothing."""
+    progress = condition(view.deployment_status, "Progressing")
+    if progress.get("reason") != "ProgressDeadlineExceeded":
+        return ""
+    return progress.get("message") or "the rollout is stuck"
+
+
+def _is_rolling(view: View) -> bool:
+    counts = view.counts
+    if view.observed.deployment is None or view.older:
+        return True
+    # As long as its controller has not seen the Deployment the numbers are about an earlier one.
+    return counts.updated < counts.replicas if counts.current else not view.living
+
+
+def _beside_older(view: View, text: str) -> str:
+    serving = view.counts.ready
+    return f"{text}; {serving} pods of an earlier revision serve" if serving else text
+
+
+def _held_up(view: View, text: str) -> str:
+    return text if view.diagnosis is None else f"{text}; {view.diagnosis.message}"

@@ -1,0 +1,170 @@
+"""All children but the autoscaler: ConfigMap, Service, Deployment, disruption budget, and the pod
+templates that are kept.
+
+Batch settings must never roll pods, although two of them are told to a pod at its start. They stay
+as they were when the template was made. One template is kept for each state of the manifest that
+matters to pods, and used until somebody edits the manifest or deletes what was kept. Otherwise an
+operator of another version, or with other images, would render another template from the same
+manifest, and roll every pod of the cluster when it is installed.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Final
+
+from batchedmodel_contract.kubernetes.names import DATA_PORT, REVISION_LABEL
+from batchedmodel_contract.manifest.batching import FILE_NAME, BatchSettings
+from batchedmodel_contract.manifest.spec import Spec
+from batchedmodel_contract.manifest.workload import BudgetMode
+from batchedmodel_operator.interfaces import Body
+from batchedmodel_operator.kinds import RESOURCES, Kind
+from batchedmodel_operator.reconcile import effective
+from batchedmodel_operator.reconcile.effective import beyond_defaults, default_of
+from batchedmodel_operator.reconcile.state import Child, Model, digest
+from batchedmodel_operator.render.common import Manifest, child, labels, selector
+from batchedmodel_operator.render.containers import Images, PinnedBatching
+from batchedmodel_operator.render.files import fetched_repository
+from batchedmodel_operator.render.pod import pod_spec
+from batchedmodel_operator.rollout.rollout import Mode
+
+_PULL_SECONDS: Final = 600
+"""How much longer than the model's start a rollout may take until it counts as stuck."""
+_FETCH_SECONDS: Final = 3600
+"""How much longer still where something runs before the model, such as what fetches its files."""
+_FOLLOWS_BATCHING: Final = 0
+"""Stands in a revision's digest for what may change without making another revision."""
+# Whatever is new in a manifest counts, unless it stands here: too much costs little.
+_NO_MATTER_TO_PODS: Final = frozenset(
+    {"suspend", "replicas", "batching", "autoscaling", "rollout", "service", "disruption"}
+)
+
+
+def config_map(model: Model, settings: BatchSettings) -> Manifest:
+    """The batch settings as one file. Running sidecars watch the folder in which it appears."""
+    return child(model, Kind.CONFIG_MAP, data={FILE_NAME: settings.to_json()})
+
+
+def service(model: Model, spec: Spec) -> Manifest:
+    """The Service in front of the sidecars' data ports. Nobody outside needs the admin ports."""
+    port = {
+        "name": "http",
+        "port": spec.service.port,
+        "protocol": "TCP",
+        # A number: not every Kubernetes resolves the name of an init container's port.
+        "targetPort": DATA_PORT,
+    }
+    body = {"type": spec.service.type.value, "selector": selector(model), "ports": [port]}
+    manifest = child(model, Kind.SERVICE, spec=body)
+    if spec.service.annotations:
+        manifest["metadata"]["annotations"] = dict(spec.service.annotations)
+    return manifest
+
+
+def needs_disruption_budget(spec: Spec) -> bool:
+    """Whether there may be pods enough for some of them to be kept while others go."""
+    wanted = spec.disruption.pod_disruption_budget is BudgetMode.AUTO
+    return wanted and effective.most_replicas(spec) >= 2
+
+
+def disruption_budget(model: Model, spec: Spec) -> Manifest:
+    """How many pods may be evicted at a time. Pods that do not serve may always be."""
+    body = {
+        "selector": {"matchLabels": selector(model)},
+        "maxUnavailable": spec.disruption.max_unavailable,
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
+    }
+    return child(model, Kind.DISRUPTION_BUDGET, spec=body)
+
+
+def deployment(
+    model: Model, spec: Spec, template: Body, *, mode: Mode, replicas: int | None
+) -> Manifest:
+    """The Deployment. `replicas` None: an autoscaler holds them, so they must not be sent."""
+    before = fetched_repository(spec.model) is not None or bool(spec.pod.init_containers)
+    body: Manifest = {
+        # Said, for what is left out stays as anybody sets it: a paused one rolls nothing out.
+        "paused": False,
+        "selector": {"matchLabels": selector(model)},
+        "strategy": {
+            "type": "RollingUpdate",
+            "rollingUpdate": effective.rolling_update(spec, mode),
+        },
+        "minReadySeconds": spec.rollout.min_ready_seconds,
+        "progressDeadlineSeconds": (
+            spec.startup.timeout_seconds
+            + _PULL_SECONDS
+            + (_FETCH_SECONDS if before else 0)
+            + spec.rollout.min_ready_seconds
+        ),
+        "revisionHistoryLimit": spec.rollout.revision_history_limit,
+        "template": dict(template),
+    }
+    if replicas is not None:
+        body["replicas"] = replicas
+    return child(model, Kind.DEPLOYMENT, spec=body)
+
+
+def seed(model: Model, live: Child, replicas: int) -> Manifest:
+    """What a second field manager applies, so that the first can let go of `spec.replicas`."""
+    return {
+        "apiVersion": RESOURCES[Kind.DEPLOYMENT].api_version,
+        "kind": Kind.DEPLOYMENT.value,
+        "metadata": {"name": live.name, "namespace": model.key.namespace},
+        "spec": {"replicas": replicas},
+    }
+
+
+def pod_template(model: Model, spec: Spec, images: Images, pinned: PinnedBatching) -> Manifest:
+    """The pod template, labelled with its revision."""
+    template = _template(model, spec, images, pinned)
+    template["metadata"]["labels"][REVISION_LABEL] = revision(model, spec, images)
+    return template
+
+
+def pinned_batching(spec: Spec) -> PinnedBatching:
+    """What a template that is made now tells pods of the batch settings."""
+    return PinnedBatching(
+        max_batch_size=spec.batching.max_batch_size,
+        drain_timeout_seconds=effective.drain_timeout_seconds(spec),
+    )
+
+
+def revision(model: Model, spec: Spec, images: Images) -> str:
+    """Digest of everything that pods depend on; batch settings are not among it."""
+    unpinned = PinnedBatching(
+        max_batch_size=_FOLLOWS_BATCHING,
+        # A limit that is written down is no consequence of the batch settings.
+        drain_timeout_seconds=spec.drain.timeout_seconds or _FOLLOWS_BATCHING,
+    )
+    return digest(_template(model, spec, images, unpinned))
+
+
+def revision_name(model: Model, spec: Spec) -> str:
+    """The name under which the template of this state of the manifest is kept.
+
+    Only what differs from the defaults counts, so that a field which a later operator adds changes
+    nothing for those who do not use it.
+    """
+    matters = {
+        field.name: value
+        for field in dataclasses.fields(spec)
+        if field.name not in _NO_MATTER_TO_PODS
+        and (value := getattr(spec, field.name)) != default_of(field)
+    }
+    return f"{model.key.name}-{digest([model.uid, beyond_defaults(matters)])}"
+
+
+def revision_child(model: Model, name: str, number: int, template: Mapping[str, Any]) -> Manifest:
+    """The object that keeps a template; `number` is larger for later ones."""
+    manifest = child(
+        model, Kind.CONTROLLER_REVISION, revision=number, data={"template": dict(template)}
+    )
+    manifest["metadata"]["name"] = name
+    return manifest
+
+
+def _template(model: Model, spec: Spec, images: Images, pinned: PinnedBatching) -> Manifest:
+    metadata: Manifest = {"labels": dict(spec.pod.labels) | labels(model)}
+    if spec.pod.annotations:
+        metadata["annotations"] = dict(spec.pod.annotations)
+    return {"metadata": metadata, "spec": pod_spec(model, spec, images, pinned)}
