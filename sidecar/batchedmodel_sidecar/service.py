@@ -83,7 +83,6 @@ class Service:
                     keeps=self._keeps_connections,
                     most=settings.max_queue_bytes,
                 ),
-                probe=theirs.probe,
                 protocol=theirs.protocol,
                 codec=codec,
                 listener=self,

@@ -36,7 +36,7 @@ class _Part:
 
 
 class Isolation:
-    """The search in one batch: `next`, then `fine`, `doubted`, `spoilt`, `outgrown` or `whole`."""
+    """The search in one batch: `next`, then `fine`, `spoilt`, `outgrown` or `whole`."""
 
     def __init__(
         self,
@@ -121,20 +121,6 @@ class Isolation:
         self.largest_fine = max(self.largest_fine, len(self._sent.rows))
         if self._sent.twin is not None:
             self._sent.twin.bad = True
-
-    def doubted(self) -> Rows:
-        """The rows were answered, but whose part is whose is not known; returns who is told so.
-
-        Nobody is to blame: neither half is known to be bad, whatever becomes of the other.
-        """
-        self._forget_refusals()
-        part = self._sent
-        self._answered.update(part.rows)
-        self.largest_fine = max(self.largest_fine, len(part.rows))
-        if not self._idempotent or self._of_one_call(part.rows):
-            return part.rows
-        self._split(part, self._boundary(part.rows), bad=False)
-        return ()
 
     def spoilt(self, words: Hashable) -> Rows:
         """The rows were refused, in these words; returns the rows whose answer that is."""

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 from aiohttp.http_exceptions import ContentEncodingError
@@ -17,7 +17,6 @@ from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_http.response import LARGE
-from batchedmodel_sidecar.backends.foreign.connector import Connector
 from batchedmodel_sidecar.backends.foreign.protocol import BackendRequest, Response
 from batchedmodel_sidecar.body.buffers import body_of, json_bytes, read_whole
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
@@ -47,6 +46,23 @@ class Deaf(Unserved):
 
     def __init__(self) -> None:
         super().__init__("the model does not answer", status=504)
+
+
+class Connector(aiohttp.TCPConnector):
+    """Looks at a kept connection before it is used.
+
+    One on which the server spoke unasked is not used again: what it sent would be taken for the
+    answer to the next request, which is another caller's.
+    """
+
+    async def connect(self, *given: Any, **named: Any) -> aiohttp.connector.Connection:
+        """A new connection, or a kept one on which nothing has come since its last answer."""
+        while True:
+            connection = await super().connect(*given, **named)
+            protocol = connection.protocol
+            if protocol is None or not protocol.should_close:
+                return connection
+            connection.close()
 
 
 class Client:
@@ -85,7 +101,7 @@ class Client:
             raise InvalidInput(f"the answer at {path}", f"is longer than {_LONGEST_REPLY} bytes")
         return response.status, body
 
-    async def post(self, backend_request: BackendRequest, seconds: float) -> Response:
+    async def post(self, request: BackendRequest, seconds: float) -> Response:
         """The answer to a request, whatever its status, within so many seconds.
 
         Raises `Deaf`, `Lost` when the connection broke, `Busy` when there was none, `Unserved` for
@@ -94,9 +110,9 @@ class Client:
         self._under_way += 1
         try:
             if self._keeps():
-                return await self._posted_alone(backend_request, seconds)
+                return await self._posted_alone(request, seconds)
             await self._drop_kept()
-            return await self._posted(self._apart, backend_request, seconds)
+            return await self._posted(self._apart, request, seconds)
         finally:
             self._under_way -= 1
             await self._hang_up()
@@ -120,12 +136,12 @@ class Client:
         kept, self._kept = self._kept, None
         return kept
 
-    async def _posted_alone(self, backend_request: BackendRequest, seconds: float) -> Response:
+    async def _posted_alone(self, request: BackendRequest, seconds: float) -> Response:
         """Over the connection of the batch before, if it is there still and free."""
         session = self._take_kept() or _session(keeps=True)
         sound = False
         try:
-            response = await self._posted(session, backend_request, seconds)
+            response = await self._posted(session, request, seconds)
             # Servers exist that hang up after an error and do not announce it (uvicorn does): the
             # next request on this connection would seem to have killed them.
             sound = response.status < _SERVER_ERROR
@@ -137,18 +153,18 @@ class Client:
         return response
 
     async def _posted(
-        self, session: aiohttp.ClientSession, backend_request: BackendRequest, seconds: float
+        self, session: aiohttp.ClientSession, request: BackendRequest, seconds: float
     ) -> Response:
         headers = [("Content-Type", _JSON)]
-        if any(name.lower() == "content-type" for name, _ in backend_request.headers):
+        if any(name.lower() == "content-type" for name, _ in request.headers):
             headers = []
         try:
             async with (
                 asyncio.timeout(seconds),
                 session.post(
-                    URL(self._url + backend_request.path, encoded=True),
-                    data=body_of(backend_request.parts, _JSON),
-                    headers=[*headers, *backend_request.headers],
+                    URL(self._url + request.path, encoded=True),
+                    data=body_of(request.parts, _JSON),
+                    headers=[*headers, *request.headers],
                     allow_redirects=False,
                 ) as response,
             ):

@@ -25,6 +25,7 @@ from batchedmodel_contract.invalid_input import InvalidInput, Unbatchable
 from batchedmodel_http.response import size_of
 from batchedmodel_sidecar.backends.foreign.protocol import (
     Ask,
+    BackendProtocol,
     BackendRequest,
     Envelope,
     ForeignRequest,
@@ -95,7 +96,7 @@ class _Said:
     outputs: tuple[OutputSaid, ...]
 
 
-class V2:
+class V2(BackendProtocol):
     """`POST /v2/models/{name}/infer`, with or without `/versions/{version}`."""
 
     def __init__(self, name: str, replicated: Collection[str] = ()) -> None:

@@ -60,7 +60,7 @@ async def dialect_of(kind: str) -> BackendProtocol:
     async def ask(path: str) -> tuple[int, bytes]:
         return 200, json.dumps(about).encode()
 
-    await theirs.probe.describe(ask)
+    await theirs.protocol.describe(ask)
     return theirs.protocol
 
 
