@@ -127,7 +127,7 @@ class Service:
         )
         registry.register(
             LedgerCollector(
-                self._ledger,
+                ledger=self._ledger,
                 settings_hash=lambda: self._batcher.settings.digest(),
                 settings_errors=lambda: folder.errors,
                 model_is_ready=lambda: self._link.status.model is not None,

@@ -21,22 +21,18 @@ from batchedmodel_sidecar.backends.base import Infer
 from batchedmodel_sidecar.backends.health import Health
 from batchedmodel_sidecar.batching import rejections
 from batchedmodel_sidecar.batching.batch_reply import RawReply, RowFailure, dealt, finished
-from batchedmodel_sidecar.batching.deadlines import Deadlines
 from batchedmodel_sidecar.batching.in_flight import InFlight, carried, noted, our_bug, patience
-from batchedmodel_sidecar.batching.pending_request import Members, PendingRequest, Told, batch_of
-from batchedmodel_sidecar.batching.quarantine import Quarantine
+from batchedmodel_sidecar.batching.pending_request import Members, PendingRequest, batch_of
 from batchedmodel_sidecar.batching.request_window import RequestWindow
-from batchedmodel_sidecar.batching.retry import Company, again
-from batchedmodel_sidecar.batching.timer import Timer
-from batchedmodel_sidecar.batching.watchdog import DecisionWatchdog
+from batchedmodel_sidecar.batching.retry import Company, Quarantine, again
+from batchedmodel_sidecar.batching.timer import Deadlines, DecisionWatchdog, Timer
 from batchedmodel_sidecar.calls import Answer, Call
 from batchedmodel_sidecar.errors import CallError, Rejected, Unserved
 from batchedmodel_sidecar.model import ReadyModel, still_needed, take
 from batchedmodel_sidecar.protocols.headers import NO_OPTIONS, RequestOptions, agreed, in_force
 from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
-from batchedmodel_sidecar.telemetry.batch_counts import BatchCounts
 from batchedmodel_sidecar.telemetry.ledger import Ledger
-from batchedmodel_sidecar.telemetry.metrics import Durations
+from batchedmodel_sidecar.telemetry.metrics import BatchCounts, Durations
 from batchedmodel_sidecar.telemetry.offered_work import OfferedWork
 
 logger: Final = logging.getLogger(__name__)
@@ -72,7 +68,7 @@ class Batcher:
         self._timer = timer(self._step)
         self._ledger = ledger
         self._durations = durations
-        self._books = BatchCounts(ledger, durations)
+        self._counts = BatchCounts(ledger, durations)
         self._recorder = recorder
         self._offered = OfferedWork(ledger, clock())
         self.model: ReadyModel | None = None  # who may be given work now
@@ -268,7 +264,9 @@ class Batcher:
             if decision.release is None:
                 break
         changes_at = min(self._health.circuit.changes_at(now), self._in_flight.next_slow(now))
-        return min(decision.wake_at, self._window.changes_at(), self._deadlines.next(), changes_at)
+        return min(
+            decision.wake_at, self._window.backoff.changes_at(), self._deadlines.next(), changes_at
+        )
 
     def _depth(self, now: float) -> int:
         held = 0 if self.model is None else self.model.holds(self._policy.settings)
@@ -283,8 +281,7 @@ class Batcher:
 
     def _release(self, batch: Batch, now: float) -> None:
         members = [self._rows[item.id] for item in batch.items]
-        self._books.leaves(batch, members, now)
-        logger.debug("batch %d: %s", batch.id, Told(batch, self._rows))
+        self._counts.leaves(batch, members, now)
         self._window.left(batch.items, members, self._policy)
         noted(self._policy.observe, HandedOver(batch=batch.id), now)
         carrying = self._carry(batch, members, now)
@@ -349,9 +346,9 @@ class Batcher:
         """Tell the policy that a batch is off the server, and act on its answer at once."""
         now = self._clock()
         callers = self._in_flight.ended(batch, now)
-        self._books.ends(batch, reply, now)
+        self._counts.ends(batch, reply, now)
         models = (self.model, *self._older) if self.model is not None else ()
-        policy, rests = self._policy, self._window.rests
+        policy, rests = self._policy, self._window.backoff.rests
         self._health.probe_if_due(batch, callers, models, self._settings, policy, rests)
         noted(self._policy.observe, finished(batch, reply), now)
         if self._policy.pipeline.follows(batch.id):

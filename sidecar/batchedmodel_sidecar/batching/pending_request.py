@@ -2,13 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from batchedmodel_contract.inference.batch_wire import BatchRequest
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Outcome
-from batchedmodel_scheduling.core.policy import Batch, BatchId, Item, ItemId
+from batchedmodel_scheduling.core.policy import BatchId, Item, ItemId
 from batchedmodel_sidecar.calls import (
     Answer,
     Call,
@@ -28,30 +28,6 @@ logger: Final = logging.getLogger(__name__)
 
 class PendingRequest:
     """An accepted call that is not settled."""
-
-    __slots__ = (
-        "accepted_at",
-        "answers",
-        "batch_size",
-        "call",
-        "deadline",
-        "due",
-        "expiry",
-        "future",
-        "ids",
-        "in_flight",
-        "missing",
-        "model_seconds",
-        "queue_seconds",
-        "recorded",
-        "rests",
-        "said",
-        "share",
-        "tenant",
-        "terms",
-        "waiting",
-        "work",
-    )
 
     def __init__(
         self,
@@ -178,17 +154,3 @@ def batch_of(members: Members, now: float) -> BatchRequest:
         traces=tuple(pending.call.trace for pending, _ in members),
         deadlines=tuple(pending.deadline for pending, _ in members),
     )
-
-
-class Told:
-    """A batch for the log, put into words only if somebody reads them."""
-
-    def __init__(self, batch: Batch, rows: Mapping[ItemId, tuple[PendingRequest, int]]) -> None:
-        self._batch = batch
-        self._rows = rows
-
-    def __str__(self) -> str:
-        """Its size, why it left, and its members' trace ids, by which their own logs are found."""
-        items = self._batch.items
-        traces = {self._rows[item.id][0].terms.trace or "-" for item in items}
-        return f"{len(items)} rows, {self._batch.reason}, traces {sorted(traces)}"

@@ -21,9 +21,8 @@ from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_scheduling.core.base import BasePolicy
 from batchedmodel_scheduling.core.fair_queue import FairQueue
 from batchedmodel_scheduling.core.policy import Batch, Item, ItemId, Refusal
-from batchedmodel_sidecar.batching.backoff import Backoff
 from batchedmodel_sidecar.batching.batch_reply import refused
-from batchedmodel_sidecar.batching.isolation import apart
+from batchedmodel_sidecar.batching.isolation import Backoff, apart
 from batchedmodel_sidecar.batching.pending_request import Members, PendingRequest
 from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.telemetry.ledger import Ledger
@@ -46,7 +45,8 @@ class RequestWindow:
         """Where tenants take turns; None while the policy sees everything."""
         self._lined: dict[ItemId, Item] = {}
         """Rows in the line, seen by the policy or not."""
-        self._backoff = Backoff()
+        self.backoff: Final = Backoff()
+        """Rows that the server asked not to be sent for a while."""
         self._settings: BatchSettings | None = None
         """Those by which what follows was computed."""
         self._at_once = 0
@@ -66,16 +66,17 @@ class RequestWindow:
                     self._line_up(line, pending.tenant, item, policy)
         else:
             if refusal is None and rows > shown:
-                refusal = self._too_long(pending, policy, now)
+                work = self._ledger.work_live + pending.work
+                refusal = self._late_behind(work, pending, policy, now)
             while refusal is None and len(pending.ids) < min(rows, shown):
                 item = pending.show(ItemId(next(self._ids)), now)
                 refusal = policy.offer(item, now)
-                if refusal is None and self._backoff.takes(item, pending.tenant):
+                if refusal is None and self.backoff.takes(item, pending.tenant):
                     policy.withdraw(item.id, now)
         if refusal is not None:
             for item_id in pending.ids:
                 policy.withdraw(item_id, now)
-                self._backoff.discard(item_id)
+                self.backoff.discard(item_id)
             self._ledger.tenants.refused(pending.tenant, rows)
             return refusal
         self._unseen += rows - len(pending.ids)
@@ -84,7 +85,7 @@ class RequestWindow:
 
     def show(self, policy: BasePolicy, now: float) -> None:
         """Let the policy see the rows whose turn it is, and no others."""
-        for item in self._backoff.woken(now):
+        for item in self.backoff.woken(now):
             tenant = self._tenant_of(item.id)
             if self._is_contended(tenant, 0, policy):
                 self._line_up(self._take_turns(policy, now), tenant, item, policy)
@@ -96,7 +97,7 @@ class RequestWindow:
             policy.withdraw(item_id, now)
         while shown := self._line.show(*self._ahead(policy)):
             for item_id in shown:
-                if self._backoff.takes(self._lined[item_id], self._tenant_of(item_id)):
+                if self.backoff.takes(self._lined[item_id], self._tenant_of(item_id)):
                     self._leave_line(item_id)  # and make room for one that can leave
                 else:
                     policy.take_over(self._lined[item_id])
@@ -108,9 +109,9 @@ class RequestWindow:
         self, key: Hashable, caller: str, until: float, policy: BasePolicy, now: float
     ) -> None:
         """The policy sees no row of a caller and key until then."""
-        self._backoff.rest(key, caller, until)
+        self.backoff.rest(key, caller, until)
         for one in list(policy.waiting()):
-            if self._backoff.takes(one, self._tenant_of(one.id)):
+            if self.backoff.takes(one, self._tenant_of(one.id)):
                 policy.withdraw(one.id, now)
                 self._leave_line(one.id)
 
@@ -124,17 +125,9 @@ class RequestWindow:
             if self._tenant_of(item_id) == caller:
                 self._lined[item_id] = apart(item, caller)
 
-    def rests(self, key: Hashable, caller: str) -> bool:
-        """Whether rows of a caller and key are kept from the policy."""
-        return self._backoff.rests(key, caller)
-
-    def changes_at(self) -> float:
-        """When the policy may see more though nothing happens; infinity when that cannot be."""
-        return self._backoff.changes_at()
-
     def come_back(self, item: Item, pending: PendingRequest, policy: BasePolicy) -> None:
         """A row that left waits once more; it had its turn."""
-        if not self._backoff.takes(item, pending.tenant):
+        if not self.backoff.takes(item, pending.tenant):
             policy.take_over(item)
 
     def show_more(self, pending: PendingRequest, policy: BasePolicy, now: float) -> range:
@@ -212,7 +205,7 @@ class RequestWindow:
 
     def discard(self, item_id: ItemId) -> None:
         """A row that waited is not wanted any more."""
-        self._backoff.discard(item_id)
+        self.backoff.discard(item_id)
         self._leave_line(item_id)
 
     def waits_again(self, pending: PendingRequest) -> None:
@@ -241,7 +234,7 @@ class RequestWindow:
         reason = self._room.refusal(share, rows)
         if reason is None:
             return None
-        hides = self._unseen or self._line or self._backoff.holds_any
+        hides = self._unseen or self._line or self.backoff.holds_any
         sees_all = not (hides or rows > self._at_once or self._room.has_others(share.tenant))
         if reason is Rejection.QUEUE_FULL and sees_all:
             return None
@@ -301,20 +294,17 @@ class RequestWindow:
         self, pending: PendingRequest, policy: BasePolicy, now: float
     ) -> Refusal | None:
         """Whether a call that is no use when late would be late after its tenant's own rows."""
-        strict = pending.due == pending.deadline and policy.pipeline.times.profiled
         tenants = len(self._room) + (not self._room.of(pending.tenant))
         own = self._room.of(pending.tenant) * self._ledger.work_live
-        work = pending.work + own / max(1, self._ledger.rows_live)
-        if not strict or now + tenants * work / policy.pipeline.workers <= pending.deadline:
-            return None
-        delay = policy.retry_after(self._ledger.rows_waiting)
-        return Refusal(reason=Rejection.PREDICTED_LATE, retry_after=delay)
+        work = tenants * (pending.work + own / max(1, self._ledger.rows_live))
+        return self._late_behind(work, pending, policy, now)
 
-    def _too_long(self, pending: PendingRequest, policy: BasePolicy, now: float) -> Refusal | None:
-        """Whether a list that is no use when late would be late even in full batches."""
+    def _late_behind(
+        self, work: float, pending: PendingRequest, policy: BasePolicy, now: float
+    ) -> Refusal | None:
+        """Whether a call that is no use when late is late though so much work has full batches."""
         strict = pending.due == pending.deadline and policy.pipeline.times.profiled
-        seconds = (self._ledger.work_live + pending.work) / policy.pipeline.workers
-        if not strict or now + seconds <= pending.deadline:
+        if not strict or now + work / policy.pipeline.workers <= pending.deadline:
             return None
         delay = policy.retry_after(self._ledger.rows_waiting)
         return Refusal(reason=Rejection.PREDICTED_LATE, retry_after=delay)
