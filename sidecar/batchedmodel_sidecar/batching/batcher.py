@@ -232,7 +232,7 @@ class Batcher:
             asyncio.get_running_loop().call_soon(self._step)
 
     def _step(self) -> None:
-        """Decide what is to be decided now; what goes wrong in it must not be the last decision."""
+        """Decide what is to be decided now; after a decision that fails others follow."""
         self._step_is_due = False
         if self._closed:
             return
@@ -297,7 +297,7 @@ class Batcher:
         seconds = patience(batch, self._settings, now, self._policy.pipeline)
         reply = await carried(lambda: self._infer(batch_of(members, now), seconds))
         try:
-            seconds = self._clock() - self._in_flight.began(batch)
+            seconds = self._clock() - self._in_flight.sent(batch).began
             noted(self._window.ended, batch, members, reply, seconds, self._policy)
             self._arrived(batch, reply)
         except BaseException as error:
@@ -316,19 +316,19 @@ class Batcher:
         if isinstance(reply, RawReply) and reply.fault is not None:
             self._unserved(batch, reply.left(batch.items), reply.fault)
         else:
-            self._health.replied(batch, reply)
+            self._health.replied(self._in_flight.sent(batch), reply)
         # The next batch leaves before this one is dealt out: a device that waits costs everybody.
         self._finish(batch, reply)
         self._deliver(batch, reply)
 
     def _unserved(self, batch: Batch, items: Sequence[Item], error: Unserved) -> None:
         """Items of a batch have no answer: they fail, or wait for another try."""
-        now = self._clock()
-        if (rests_until := self._health.unserved(batch, error)) is not None:
-            (caller,) = self._in_flight.callers(batch)  # several are tried again apart instead
+        now, sent = self._clock(), self._in_flight.sent(batch)
+        if (rests_until := self._health.unserved(batch, sent, error)) is not None:
+            (caller,) = sent.callers  # several are tried again apart instead
             self._window.rest(batch.items[0].key, caller, rests_until, self._policy, now)
-        alone = self._in_flight.alone(batch) and not self._ledger.passing
-        company = Company(self._idempotent, alone, self._in_flight.shared(batch))
+        alone = sent.alone and not self._ledger.passing
+        company = Company(self._idempotent, alone, sent.shared)
         over = self._flushing and self.model is None  # no other will come in time for what waits
         for item in items:
             if (pending := self._rows.get(item.id, (None, 0))[0]) is None:
