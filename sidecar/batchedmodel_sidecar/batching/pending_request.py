@@ -93,7 +93,7 @@ class PendingRequest:
         return Answer(outputs=outputs, rows=rows, timing=timing, said=said)
 
     def told(self, result: Answer | CallError | None, outcome: Outcome) -> None:
-        """Its caller hears how it ended, unless that has left or there is nothing to tell."""
+        """Tell its caller how it ended, unless the caller has left."""
         if outcome is not Outcome.COMPLETED:
             why = "the caller left" if result is None else type(result).__name__  # quotes no body
             logger.debug("%d rows %s: %s", len(self.call.rows), outcome, why)
@@ -114,8 +114,8 @@ class PendingRequest:
     def show(self, item_id: ItemId, now: float) -> Item:
         """Its next row that the policy has not seen, as the policy sees it.
 
-        One that is shown later stands back as if it had come now: a long list is served in turns
-        with those that came behind it. But the less the nearer its own due time is.
+        A row that is shown later yields to others as if it had come now: so a long list is served
+        in turns with what came after it. It yields less the nearer its own due time is.
         """
         row = self.call.rows[len(self.ids)]
         self.ids.append(item_id)
@@ -137,7 +137,7 @@ Members = Sequence[tuple[PendingRequest, int]]
 
 
 def batch_of(members: Members, now: float) -> BatchRequest:
-    """Rows of equal keys, each as its call and its place there, as a batch for the server."""
+    """Rows of equal keys as a batch for the server."""
     rows = [pending.call.rows[index] for pending, index in members]
     first = members[0][0].call
     if first.envelope is None:

@@ -1,11 +1,11 @@
 """What the policy sees of the calls that wait: all of a short one, of a long list a part at a time.
 
-Owned by the batcher. A list of thousands of rows would keep everybody behind it waiting; shown in
-parts, whose later ones stand back, it is served in turns with what came after it.
+Owned by the batcher. A list of thousands of rows would keep everybody behind it waiting. So it is
+shown in parts whose rows yield, and is served in turns with what came after it.
 
-While more waits than leaves next and it belongs to several tenants, the policy sees only the rows
-whose tenants' turn it is, so that no tenant can keep another waiting. With one tenant it sees all.
-Rows whose key the server asked to be left alone with it does not see either, until that is over.
+While several tenants have more rows waiting than leave next, the policy sees only the rows whose
+tenants' turn it is, so that no tenant can keep another waiting. With one tenant it sees all. Rows
+whose key rests because the server asked for it are hidden until the rest is over.
 """
 
 from collections import Counter
@@ -48,12 +48,12 @@ class RequestWindow:
         self.backoff: Final = Backoff()
         """Rows that the server asked not to be sent for a while."""
         self._settings: BatchSettings | None = None
-        """Those by which what follows was computed."""
+        """Those in force when `_at_once` was computed."""
         self._at_once = 0
-        """Rows of one call that the policy sees, and of everybody's while tenants take turns."""
+        """How many rows of one call the policy sees; of all calls, while tenants take turns."""
 
     def offer(self, pending: PendingRequest, policy: BasePolicy, now: float) -> Refusal | None:
-        """Ask for room for all rows of a call; if there is none nothing of it waits."""
+        """Let all rows of a call wait, or none if there is no room."""
         self._follow(policy)
         rows, shown = len(pending.call.rows), self._at_once
         refusal = self._no_room(pending.share, rows, policy)
@@ -84,7 +84,7 @@ class RequestWindow:
         return None
 
     def show(self, policy: BasePolicy, now: float) -> None:
-        """Let the policy see the rows whose turn it is, and no others."""
+        """Let the policy see exactly the rows whose turn it is."""
         for item in self.backoff.woken(now):
             tenant = self._tenant_of(item.id)
             if self._is_contended(tenant, 0, policy):
@@ -131,7 +131,7 @@ class RequestWindow:
             policy.take_over(item)
 
     def show_more(self, pending: PendingRequest, policy: BasePolicy, now: float) -> range:
-        """Rows of a call have left: let the policy see as many of the unseen ones; says which."""
+        """Rows of a call have left: show as many of its unseen ones; returns their places."""
         self._follow(policy)
         unseen = len(pending.call.rows) - len(pending.ids)
         more = max(0, min(unseen, self._at_once - (pending.waiting - unseen)))
@@ -152,10 +152,9 @@ class RequestWindow:
         seconds: float,
         policy: BasePolicy,
     ) -> None:
-        """A batch took so long: who was refused in it pays for what that is beyond the expected.
+        """A batch took so long: the tenants that were refused in it pay for unexpected time.
 
-        `members`: its rows, each as its call and its place there. Where the server hung or died
-        nobody knows for what, so no more than a full batch is charged.
+        Where the server hung or died nobody knows why, so no more than a full batch is charged.
         """
         lengths = [item.length for item in batch.items]
         took = policy.work_of(seconds, max(lengths))
@@ -167,7 +166,7 @@ class RequestWindow:
         self._charge(tenants, took - policy.batch_work(lengths))
 
     def _charge(self, tenants: Sequence[str], work: float) -> None:
-        """They pay equal parts of it."""
+        """The tenants pay equal parts of the work."""
         if self._line is not None and work > 0:
             for tenant in tenants:
                 self._line.charge(tenant, work / len(tenants))
@@ -175,10 +174,8 @@ class RequestWindow:
     def left(self, items: Sequence[Item], members: Members, policy: BasePolicy) -> None:
         """These rows left in a batch, whose whole time is charged while tenants take turns.
 
-        `members`: the same rows, each as its call and its place there.
-
-        Padding is its costliest row's tenant's to pay. Places that nobody could fill, as no other
-        row goes with these, are paid by all, and so are rows that had no turn.
+        `members` are the same rows. The tenant of the costliest row pays for padding. All pay for
+        places in the batch that no row could fill, and for rows that had no turn.
         """
         if self._line is not None:
             padded = policy.pipeline.times.rule is CostRule.PADDED
@@ -186,7 +183,7 @@ class RequestWindow:
             paid = self._line.leave_together([item.id for item in lined], padded=padded)
             prices = [policy.work(item.length) for item in lined] or [0.0]
             price = len(lined) * max(prices) if padded else sum(prices)
-            # It was paid at prices that may have changed since.
+            # The rows were paid for at prices that may have changed since.
             beyond = policy.batch_work([item.length for item in items]) - price
             self._charge(
                 [pending.tenant for pending, _ in members],
@@ -209,12 +206,12 @@ class RequestWindow:
         self._leave_line(item_id)
 
     def waits_again(self, pending: PendingRequest) -> None:
-        """A row of an accepted call came back; it has room, whoever has come meanwhile."""
+        """A row of an accepted call came back; it has room, however full the queue is."""
         pending.waiting += 1
         self._room.take(pending.share, 1)
 
     def settled(self, pending: PendingRequest, outcome: Outcome) -> None:
-        """An accepted call ended, whatever of it was seen."""
+        """An accepted call ended, however many of its rows were shown."""
         self._unseen -= len(pending.call.rows) - len(pending.ids)
         if outcome is Outcome.COMPLETED:
             self._ledger.tenants.served(pending.tenant, len(pending.call.rows))
@@ -230,7 +227,7 @@ class RequestWindow:
         return refusal
 
     def _no_room(self, share: Share, rows: int, policy: BasePolicy) -> Refusal | None:
-        """Whether so many rows do not fit in: what the policy cannot know, as it sees a part."""
+        """The refusal of rows that do not fit; the policy cannot know, as it sees only a part."""
         reason = self._room.refusal(share, rows)
         if reason is None:
             return None
@@ -241,7 +238,7 @@ class RequestWindow:
         return Refusal(reason=reason, retry_after=policy.retry_after(self._room.taken))
 
     def _follow(self, policy: BasePolicy) -> None:
-        """Go by the policy's settings, which may be others than they were."""
+        """Use the policy's settings, which may have changed."""
         settings = policy.settings
         if settings is not self._settings:
             self._settings = settings
@@ -270,7 +267,7 @@ class RequestWindow:
         return self._line
 
     def _leave_line(self, item_id: ItemId) -> None:
-        """A row has no turn, and costs its tenant none."""
+        """Take a row out of the line; its tenant pays nothing for it."""
         if self._line is not None:
             self._lined.pop(item_id, None)
             self._line.discard(item_id)

@@ -1,6 +1,6 @@
 """What a foreign server's answers mean for each row of one batch, and what its callers are told.
 
-Pure; `link` asks and fills it while it searches for the rows that spoil a batch.
+Pure; the link uses it while it searches for the rows that spoil a batch.
 """
 
 import re

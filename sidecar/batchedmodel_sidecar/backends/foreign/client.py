@@ -1,6 +1,6 @@
-"""The HTTP client towards a server of somebody else's: what it raises ends here.
+"""The HTTP client towards a server of somebody else's: the errors of aiohttp end here.
 
-Called by `upstream.link` only; it knows nothing of batches.
+The link calls it; it knows nothing of batches.
 """
 
 import asyncio
@@ -34,11 +34,11 @@ _JSON: Final = "application/json"
 
 
 class Unreachable(Exception):
-    """Nobody who is trusted answered a question; the message says what is told of it."""
+    """Nobody who is trusted answered a question; the message is for callers."""
 
 
 class Garbled(aiohttp.ClientPayloadError):
-    """A body that turned out to be none while it came."""
+    """What came is no valid body."""
 
 
 class Deaf(Unserved):
@@ -73,19 +73,19 @@ class Client:
     """
 
     def __init__(self, url: str, *, keeps: Callable[[], bool], most: int = _LONGEST_ANSWER) -> None:
-        """`url` has no path; `keeps` says whether a batch may take its predecessor's connection.
+        """`url` has no path; `keeps` says whether a batch may use its predecessor's connection.
 
-        That binds it to the process that has accepted the connection, however busy that is by now.
+        A connection binds the batch to the process that accepted it, however busy that is by now.
         `most`: bytes of an answer to a batch.
         """
         self._url = url
         self._most = most
         self._keeps = keeps
         self._apart = _session(keeps=False)
-        """A connection for each question, and for each batch of several: the server is asked to end
-        it, for whoever does has its port taken for a minute."""
+        """Has a connection for each question, and for each batch where several run at a time. The
+        server is asked to end it: whoever ends it has its port taken for a minute."""
         self._kept: aiohttp.ClientSession | None = None
-        """Has one connection, while no batch uses it."""
+        """Has one connection, which no batch uses now."""
         self._under_way = 0
         self._closed = False
 
@@ -170,7 +170,7 @@ class Client:
             ):
                 end_with_connection(response)
                 if response.status < _FINAL:
-                    # Whoever is told of it would wait for more, or take the connection for another.
+                    # Its caller would wait for more, or take the connection for another's.
                     message = f"the model answers {response.status}, which ends no request"
                     raise Unserved(message, status=502, answered=True)
                 refused = response.status >= _REFUSED
@@ -201,9 +201,9 @@ class Client:
 
 
 def end_with_connection(response: aiohttp.ClientResponse) -> None:
-    """Let whoever reads this answer's body hear that the connection has ended.
+    """End the reading of this answer's body when the connection ends.
 
-    aiohttp hangs up on a server whose bytes are no chunk, and leaves the reader waiting for ever.
+    aiohttp hangs up on a server whose bytes are no chunk, and the reader would wait for ever.
     """
     connection, body = response.connection, response.content
     if connection is None or connection.protocol is None or body.is_eof():
@@ -213,7 +213,7 @@ def end_with_connection(response: aiohttp.ClientResponse) -> None:
         return
 
     def tell(ended: asyncio.Future[None]) -> None:
-        ended.exception()  # how it ended is told by the body, where that was sound so far
+        ended.exception()  # marked as seen; a body that was sound so far tells how it ended
         if not body.is_eof() and body.exception() is None:
             body.set_exception(Garbled("what follows is no part of a body"))
 
@@ -238,7 +238,7 @@ def _unreachable(error: Exception) -> str:
 
 
 async def _beginning(response: aiohttp.ClientResponse, most: int) -> tuple[bytes, bool]:
-    """So many bytes of a body, and whether they are all; the rest is never fetched."""
+    """The first `most` bytes of a body, and whether they are all; the rest is never fetched."""
     pieces: list[bytes] = []
     size = 0
     async for piece in response.content.iter_any():
@@ -250,7 +250,7 @@ async def _beginning(response: aiohttp.ClientResponse, most: int) -> tuple[bytes
 
 
 async def _read(response: aiohttp.ClientResponse, most: int) -> Buffer | SharedMemory:
-    """The body; where it answers with much JSON, it lies where the helper can reach it.
+    """The body; much JSON lies in memory that the codec process can reach.
 
     Raises `Unserved` for one that is longer than `most`.
     """

@@ -1,8 +1,8 @@
 """The link to a server of somebody else's: its readiness, and the batches on their way to it.
 
 Such a server has no events and no batch extension: it is asked for its readiness, and it has one
-status for all rows of a request. What it refuses is cut in parts by `isolation`; this shell sends
-the parts and keeps what came back for each row.
+status for all rows of a request. `Isolation` cuts what it refuses into parts; this shell sends the
+parts and keeps what came back for each row.
 """
 
 import asyncio
@@ -84,7 +84,7 @@ class ForeignLink:
         return LinkStatus(model=self._model, reason=self._reason, stuck=self._stuck)
 
     async def follow(self) -> None:
-        """Ask for readiness for ever: nothing else tells when a foreign server comes or goes."""
+        """Ask for readiness for ever: nothing else says when a foreign server comes or goes."""
         while True:
             self._ask_now.clear()
             try:
@@ -127,9 +127,10 @@ class ForeignLink:
         await self._client.close()
 
     async def _served(self, batch: RawBatch, seconds: float) -> RawReply:
-        """Each request has so many seconds: what an earlier one took says nothing of the server.
+        """Send requests until every row of a batch is settled; raises `Unserved`.
 
-        They come to an end, for no row is sent again after its deadline.
+        Each request has so many seconds, whatever earlier ones took. The search ends, because no
+        row is sent again after its deadline.
         """
         clock = asyncio.get_running_loop().time
         subject = self._protocol.subject(batch.envelope)
@@ -210,7 +211,7 @@ class ForeignLink:
             result.answered(rows, dealt, response)
 
     async def _post(self, request: BackendRequest, seconds: float) -> Response:
-        """The answer to one request, whose end may tell of the server; raises `Unserved`."""
+        """The answer to one request; how it ends may change the status. Raises `Unserved`."""
         try:
             response = await self._client.post(request, seconds)
         except Deaf:
@@ -218,13 +219,13 @@ class ForeignLink:
             raise
         except Busy as refused:
             if self._at_work > 1:
-                self._doubt_it()  # others are at work, so that it is there, perhaps
+                self._doubt_it()  # it has other batches, so perhaps it is there
             else:
                 self._lose(refused.message)
                 self._ask_now.set()
             raise
         except Lost:
-            # Perhaps one worker died, or this connection alone: ask before all callers are refused.
+            # Perhaps only one worker or this connection died: ask before all callers are refused.
             self._doubt_it()
             raise
         self._stuck = False
