@@ -7,6 +7,7 @@ that leaves cancels `submit`. `_settle` ends each call exactly once, whoever lef
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from batchedmodel_contract.inference.batch_wire import BatchReply
@@ -24,7 +25,7 @@ from batchedmodel_sidecar.batching.batch_reply import RawReply, RowFailure, deal
 from batchedmodel_sidecar.batching.in_flight import InFlight, carried, noted, our_bug, patience
 from batchedmodel_sidecar.batching.pending_request import Members, PendingRequest, batch_of
 from batchedmodel_sidecar.batching.request_window import RequestWindow
-from batchedmodel_sidecar.batching.retry import Company, Quarantine, again
+from batchedmodel_sidecar.batching.retry import Quarantine, again
 from batchedmodel_sidecar.batching.timer import Deadlines, DecisionWatchdog, Timer
 from batchedmodel_sidecar.calls import Answer, Call
 from batchedmodel_sidecar.errors import CallError, Rejected, Unserved
@@ -328,12 +329,12 @@ class Batcher:
             (caller,) = sent.callers  # several are tried again apart instead
             self._window.rest(batch.items[0].key, caller, rests_until, self._policy, now)
         alone = sent.alone and not self._ledger.passing
-        company = Company(self._idempotent, alone, sent.shared)
+        retried = partial(again, idempotent=self._idempotent, alone=alone)
         over = self._flushing and self.model is None  # no other will come in time for what waits
         for item in items:
             if (pending := self._rows.get(item.id, (None, 0))[0]) is None:
                 continue  # no longer wanted; settling one may end others
-            tried = error if over else again(pending, item, error, company)
+            tried = error if over else retried(pending, item, error, shared=sent.shared)
             if isinstance(tried, Unserved):
                 self._settle(pending, Outcome.FAILED, tried)
                 continue

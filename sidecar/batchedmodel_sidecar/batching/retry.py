@@ -6,7 +6,7 @@ with nothing beside it.
 """
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 from batchedmodel_contract.outcomes import ReleaseReason
 from batchedmodel_scheduling.core.pipeline import Pipeline
@@ -19,18 +19,6 @@ from batchedmodel_sidecar.errors import Busy, Fatal, Lost, Unserved
 _MOST_RESTS: Final = 3  # per row of a call
 
 
-class Company(NamedTuple):
-    """What a batch had beside each of its rows."""
-
-    idempotent: bool
-    """Whether the settings let a row be sent again when nobody knows what became of it; the model
-    may forbid it."""
-    alone: bool
-    """Whether the server had no other batch."""
-    shared: bool
-    """Whether it had rows of several callers."""
-
-
 def told_apart(error: Unserved, *, idempotent: bool) -> bool:
     """Whether each caller of a batch that is told so has its rows tried again without the others'.
 
@@ -40,21 +28,32 @@ def told_apart(error: Unserved, *, idempotent: bool) -> bool:
     return error.answered and (idempotent or isinstance(error, Busy))
 
 
-def again(pending: PendingRequest, item: Item, error: Unserved, batch: Company) -> Item | Unserved:
-    """The row of a batch as it is tried again, or what its call is told."""
-    if batch.shared and told_apart(error, idempotent=batch.idempotent):
+def again(
+    pending: PendingRequest,
+    item: Item,
+    error: Unserved,
+    *,
+    idempotent: bool,
+    alone: bool,
+    shared: bool,
+) -> Item | Unserved:
+    """The row of a batch as it is tried again, or what its call is told.
+
+    `idempotent`: the settings let a row be sent again when nobody knows what became of it; the
+    model may forbid it. `alone`: the server had nothing beside the batch, and `shared`: the batch
+    had rows of several callers.
+    """
+    if shared and told_apart(error, idempotent=idempotent):
         return apart(item, pending.tenant)._replace(request_group=None)
     if isinstance(error, Busy):
         # Nothing was done for it, so it may be sent again in any case.
         pending.rests += 1
         again = item._replace(request_group=None)  # the model knows its group already
         return again if pending.rests <= _MOST_RESTS * len(pending.call.rows) else error
-    if not isinstance(error, Lost) or not (
-        batch.idempotent and pending.call.description.idempotent
-    ):
+    if not (isinstance(error, Lost) and idempotent and pending.call.description.idempotent):
         return error
     if isinstance(item.key, Alone):
-        return Fatal() if batch.alone else error
+        return Fatal() if alone else error
     return item._replace(key=Alone(item.id), request_group=None)
 
 

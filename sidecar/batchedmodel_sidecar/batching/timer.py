@@ -39,14 +39,7 @@ class Timer(Protocol):
         ...
 
 
-class _Timespec(ctypes.Structure):
-    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
-
-
-class _Itimerspec(ctypes.Structure):
-    _fields_ = (("interval", _Timespec), ("value", _Timespec))
-
-
+_Itimerspec: Final = ctypes.c_long * 4  # interval and time, each in seconds and nanoseconds
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
@@ -59,7 +52,7 @@ class TimerFd:
         callback: Callable[[], None],
         late: Callable[[float], None] | None = None,
     ) -> None:
-        """`late` is told of every call by how many seconds it came behind its time."""
+        """`late` is told how many seconds after its time each call comes."""
         self._loop = loop
         self._callback = callback
         self._late = late
@@ -77,9 +70,8 @@ class TimerFd:
         self._armed_for = at
         self._due = max(at, time.monotonic())
         nanoseconds = 0 if at == math.inf else max(_SOON, round(at * 1e9))
-        value = _Timespec(*divmod(nanoseconds, 1_000_000_000))
-        spec = _Itimerspec(interval=_Timespec(0, 0), value=value)
-        if _libc.timerfd_settime(self._fd, _ABSOLUTE, ctypes.byref(spec), None) < 0:
+        spec = _Itimerspec(0, 0, *divmod(nanoseconds, 1_000_000_000))
+        if _libc.timerfd_settime(self._fd, _ABSOLUTE, spec, None) < 0:
             raise OSError(ctypes.get_errno(), "timerfd_settime failed")
 
     def close(self) -> None:

@@ -27,8 +27,7 @@ from batchedmodel_contract.processes import sidecar_metrics as names
 from batchedmodel_scheduling.core.policy import Batch
 from batchedmodel_scheduling.core.signals import Signals
 from batchedmodel_sidecar.batching.pending_request import Members
-from batchedmodel_sidecar.telemetry.ledger import Ledger
-from batchedmodel_sidecar.telemetry.tenant_counts import TenantCounts
+from batchedmodel_sidecar.telemetry.ledger import Ledger, TenantCounts
 
 logger: Final = logging.getLogger(__name__)
 

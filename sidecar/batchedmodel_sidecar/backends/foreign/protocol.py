@@ -35,14 +35,6 @@ class NotReady(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignRequest:
-    """A caller's request, as far as a protocol looks at it."""
-
-    body: Buffer
-    header_length: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
     """What the rows of a request are wrapped in; only rows of equal ones share a request."""
 
@@ -120,7 +112,7 @@ class BackendProtocol(ABC):
         return size
 
     @abstractmethod
-    def parse(self, asked: ForeignRequest) -> ParsedRequest | None:
+    def parse(self, body: Buffer, header_length: str | None = None) -> ParsedRequest | None:
         """What the body asks; None when it can only go alone. Raises `InvalidInput`."""
 
     @abstractmethod
@@ -153,9 +145,11 @@ class BackendProtocol(ABC):
         return 0
 
 
-def drafted(protocol: BackendProtocol, asked: ForeignRequest) -> ParsedRequest:
+def drafted(
+    protocol: BackendProtocol, body: Buffer, header_length: str | None = None
+) -> ParsedRequest:
     """What a body asks; raises `InvalidInput`, and `Unbatchable` when it can only go alone."""
-    draft = protocol.parse(asked)
+    draft = protocol.parse(body, header_length)
     if draft is None:
         raise Unbatchable("body", "has no rows that could share a request")
     return replace(draft, digest=digest_of(draft.frame, draft.shapes))
@@ -195,9 +189,7 @@ class ForeignAdapter:
 
     async def parse(self, body: Buffer, header_length: str | None, model: ReadyModel) -> Parsed:
         """The call with the rows that the body holds; raises `InvalidInput`."""
-        return self.parsed(
-            drafted(self.protocol, ForeignRequest(body=body, header_length=header_length)), model
-        )
+        return self.parsed(drafted(self.protocol, body, header_length), model)
 
     def parsed(self, draft: ParsedRequest, model: ReadyModel) -> Parsed:
         """The call of what a body asks, wherever it was read."""

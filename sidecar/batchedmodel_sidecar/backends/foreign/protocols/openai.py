@@ -13,11 +13,10 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from batchedmodel_contract.inference.tensors import Datatype
+from batchedmodel_contract.inference.tensors import Buffer, Datatype
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.backends.foreign.protocol import (
     Ask,
-    ForeignRequest,
     NotReady,
     ParsedRequest,
     Response,
@@ -61,9 +60,9 @@ class OpenAI(json_rows.JsonRows):
                 return
         raise NotReady("the model answers 404 at /v1/models and at /health")
 
-    def parse(self, asked: ForeignRequest) -> ParsedRequest | None:
+    def parse(self, body: Buffer, header_length: str | None = None) -> ParsedRequest | None:
         """One row for each input: a text, or a list of token ids; raises `InvalidInput`."""
-        given = json_text.checked_fields(asked.body)
+        given = json_text.checked_fields(body)
         inputs = _inputs(given.pop(_INPUT, ""))
         if not inputs:
             return None

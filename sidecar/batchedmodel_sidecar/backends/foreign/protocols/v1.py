@@ -10,11 +10,10 @@ from typing import Any, Final
 
 import orjson
 
-from batchedmodel_contract.inference.tensors import Datatype
+from batchedmodel_contract.inference.tensors import Buffer, Datatype
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.backends.foreign.protocol import (
     Ask,
-    ForeignRequest,
     NotReady,
     ParsedRequest,
     Response,
@@ -46,9 +45,9 @@ class V1(json_rows.JsonRows):
         if _says_not_ready(body):
             raise NotReady("the model says that it is not ready")
 
-    def parse(self, asked: ForeignRequest) -> ParsedRequest | None:
+    def parse(self, body: Buffer, header_length: str | None = None) -> ParsedRequest | None:
         """One row for each instance; raises `InvalidInput`."""
-        given = json_text.checked_fields(asked.body)
+        given = json_text.checked_fields(body)
         if not given.get(_INSTANCES, "").startswith("["):
             return None
         instances = json_text.elements(given.pop(_INSTANCES), _INSTANCES)

@@ -29,7 +29,6 @@ from batchedmodel_sidecar.backends.foreign.protocol import (
     BackendProtocol,
     BackendRequest,
     Envelope,
-    ForeignRequest,
     NotReady,
     ParsedRequest,
     Response,
@@ -131,15 +130,15 @@ class V2(BackendProtocol):
         """The head, or everything where caller and server do not both speak in bytes."""
         return json_bytes(size, header_length) if self._binary else size
 
-    def parse(self, asked: ForeignRequest) -> ParsedRequest | None:
+    def parse(self, body: Buffer, header_length: str | None = None) -> ParsedRequest | None:
         """The rows of all inputs; raises `InvalidInput`."""
-        end = len(asked.body)
+        end = len(body)
         tensors: Sequence[Tensor] | None = None
-        if self._binary or asked.header_length is not None:
-            _, tensors = read_body(asked.body, asked.header_length, "inputs", orjson.loads)
-        if asked.header_length is not None:
-            end = int(asked.header_length)
-        head = json_text.checked_fields(asked.body[:end])
+        if self._binary or header_length is not None:
+            _, tensors = read_body(body, header_length, "inputs", orjson.loads)
+        if header_length is not None:
+            end = int(header_length)
+        head = json_text.checked_fields(body[:end])
         memo, outputs = _wanted(head)
         parameters = object_in(head.get("parameters"), "parameters")
         options = _options(parameters)
