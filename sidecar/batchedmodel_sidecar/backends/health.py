@@ -51,7 +51,7 @@ class Health:
         """
         self.circuit: Final = CircuitBreaker()
         self.standing: Final = Standing()
-        """Of those who call it."""
+        """Of the server's callers."""
         self._infer = infer
         self._clock = clock
         self._in_flight = in_flight

@@ -65,7 +65,7 @@ class RawReply(BatchReply):
 
 
 def refused(reply: BatchReply | Unserved, members: Sequence[_Member]) -> Sequence[_Member]:
-    """Those of the batch who have no answer but a refusal."""
+    """The members of the batch whose answer is a refusal."""
     if isinstance(reply, Unserved):
         return members
     if isinstance(reply, RawReply):

@@ -59,7 +59,7 @@ class Batcher:
         """`idempotent`: a row may be sent again when nobody knows what became of it; `one_by_one`:
         the server runs no batches side by side, whatever the settings say.
         """
-        self._settings = settings
+        self.settings = settings  # in force
         self._terms = agreed(NO_OPTIONS, settings)  # of most calls
         self._idempotent = idempotent
         self._one_by_one = one_by_one
@@ -72,8 +72,8 @@ class Batcher:
         self._counts = BatchCounts(ledger, durations)
         self._recorder = recorder
         self._offered = OfferedWork(ledger, clock())
-        self.model: ReadyModel | None = None  # who may be given work now
-        self._older: tuple[ReadyModel, ...] = ()  # whom it replaced, and who are needed still
+        self.model: ReadyModel | None = None  # the one that new calls go to
+        self._older: tuple[ReadyModel, ...] = ()  # that it replaced, and that calls need
         self._flushing = self._closed = self._step_is_due = False
         self._watchdog = DecisionWatchdog()
         self._window = RequestWindow(ledger, lambda item_id: self._rows[item_id][0])
@@ -87,17 +87,12 @@ class Batcher:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    @property
-    def settings(self) -> BatchSettings:
-        """The settings in force."""
-        return self._settings
-
     def refusal(self, share: Share = NOBODY) -> Rejected | None:
-        """What one more call is told before its body is read; one that is refused was offered."""
+        """Why one more call is refused before its body is read; then it counts as offered."""
         if (refusal := self._window.refusal(share, self._policy)) is None:
             return None
         self._offered.add_unseen(self._clock())
-        return rejections.rejected(refusal, self._settings, self._settings.request_timeout_seconds)
+        return rejections.rejected(refusal, self.settings, self.settings.request_timeout_seconds)
 
     @property
     def closed(self) -> str | None:
@@ -119,7 +114,7 @@ class Batcher:
 
     def stats(self, *, draining: bool) -> SidecarStats:
         """What the autoscaler is told."""
-        by, now, ready = self._settings, self._clock(), self.model is not None
+        by, now, ready = self.settings, self._clock(), self.model is not None
         return self._offered.stats(by, now, self._policy, model_ready=ready, draining=draining)
 
     async def submit(
@@ -134,7 +129,7 @@ class Batcher:
         Its time counts from `arrived`, by default from now. Cancelling the await withdraws it.
         """
         now = self._clock()
-        terms = self._terms if options is NO_OPTIONS else agreed(options, self._settings)
+        terms = self._terms if options is NO_OPTIONS else agreed(options, self.settings)
         self._ledger.untrusted_priorities += options.priority not in (None, terms.priority)
         call = self._health.standing.placed(call, share.tenant)
         pending = PendingRequest(call, now, arrived, terms, share)
@@ -150,7 +145,7 @@ class Batcher:
             self._settle(pending, Outcome.CANCELLED, None)
             raise
         finally:
-            del pending  # its error has this frame, and would be kept by it with all that was asked
+            del pending  # its error holds this frame, which would keep the call and its rows alive
 
     def attach(self, model: ReadyModel) -> None:
         """A server is ready, or another version beside the one that was not lost."""
@@ -173,12 +168,12 @@ class Batcher:
         self._policy.observe(cap, self._clock())
 
     def detach(self) -> None:
-        """The server is gone: what waits goes on waiting, what is in flight fails by itself."""
+        """The server is gone: calls that wait go on waiting, and those in flight will fail."""
         self.model, self._older = None, ()
 
     def configure(self, settings: BatchSettings) -> None:
         """Use other settings from the next decision on; what was accepted stays accepted."""
-        self._settings = settings
+        self.settings = settings
         self._terms = agreed(NO_OPTIONS, settings)
         followed = in_force(settings, one_by_one=self._one_by_one, flushing=self._flushing)
         self._policy = policies.reconfigured(self._policy, followed, self._clock())
@@ -187,14 +182,14 @@ class Batcher:
     def flush(self, flushing: bool) -> None:
         """While flushing nothing is held for company that will not come."""
         self._flushing = flushing
-        self.configure(self._settings)
+        self.configure(self.settings)
 
     async def idle(self) -> None:
         """Return once no accepted call is unsettled."""
         await self._idle.wait()
 
     def give_up(self, reason: str, *, in_flight: bool = True) -> None:
-        """Answer what was accepted with 503, perhaps not what a server may still answer."""
+        """Answer accepted calls with 503; without `in_flight` only those that wait."""
         for pending in {pending for pending, _ in self._rows.values()}:
             if in_flight or not pending.at_server:
                 self._settle(pending, Outcome.FAILED, Unserved(reason, status=503, retry_after=1.0))
@@ -213,11 +208,11 @@ class Batcher:
         self._ledger.rows_offered += rows
         if self.model is not None and not take(pending.call, self.model, *self._older):
             raise rejections.refused_for_another_model()
-        rejections.refuse_unfit(rows, pending.deadline - now, pending.terms, self._settings)
+        rejections.refuse_unfit(rows, pending.deadline - now, pending.terms, self.settings)
         pending.work = sum(map(self._policy.work, lengths))
         self._offered.add(pending.work, now)
         if refusal := self._window.offer(pending, self._policy, now):
-            raise rejections.rejected(refusal, self._settings, pending.terms.limit)
+            raise rejections.rejected(refusal, self.settings, pending.terms.limit)
         for index, item_id in enumerate(pending.ids):
             self._rows[item_id] = (pending, index)
         pending.recorded = self._recorder.accepted(lengths, pending.terms.priority, now)
@@ -295,7 +290,7 @@ class Batcher:
 
     async def _carry(self, batch: Batch, members: Members, now: float) -> None:
         """Make and send one batch and settle its members, whatever happens."""
-        seconds = patience(batch, self._settings, now, self._policy.pipeline)
+        seconds = patience(batch, self.settings, now, self._policy.pipeline)
         reply = await carried(lambda: self._infer(batch_of(members, now), seconds))
         try:
             seconds = self._clock() - self._in_flight.sent(batch).began
@@ -309,7 +304,7 @@ class Batcher:
             self.give_up(rejections.MODEL_GONE, in_flight=False)
 
     def _arrived(self, batch: Batch, reply: BatchReply | Unserved) -> None:
-        """Off the server; a batch for which this fails on the way is dropped with its task."""
+        """A batch is off the server; if this fails, the batch is dropped when its task ends."""
         if isinstance(reply, Unserved):
             self._unserved(batch, batch.items, reply)
             self._finish(batch, None)
@@ -318,7 +313,7 @@ class Batcher:
             self._unserved(batch, reply.left(batch.items), reply.fault)
         else:
             self._health.replied(self._in_flight.sent(batch), reply)
-        # The next batch leaves before this one is dealt out: a device that waits costs everybody.
+        # The next batch leaves before this one's answers do, so that the device need not wait.
         self._finish(batch, reply)
         self._deliver(batch, reply)
 
@@ -350,7 +345,7 @@ class Batcher:
         self._counts.ends(batch, reply, now)
         models = (self.model, *self._older) if self.model is not None else ()
         policy, rests = self._policy, self._window.backoff.rests
-        self._health.probe_if_due(batch, callers, models, self._settings, policy, rests)
+        self._health.probe_if_due(batch, callers, models, self.settings, policy, rests)
         noted(self._policy.observe, finished(batch, reply), now)
         if self._policy.pipeline.follows(batch.id):
             self._watchdog.lost_track()
@@ -391,7 +386,7 @@ class Batcher:
                 noted(self._policy.withdraw, item_id, now)
                 self._quarantine.discard(item_id)
         if outcome is Outcome.CANCELLED:
-            # Only then: a server that lets calls expire may hang, and that must be found out.
+            # Not when calls expire: the server may hang, which only its batch can show.
             self._in_flight.unwanted(pending.in_flight)
             self._request_step()
         if self._ledger.live == 0:

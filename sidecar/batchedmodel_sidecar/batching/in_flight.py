@@ -58,7 +58,7 @@ class InFlight:
         self._in_flight: dict[BatchId, Sent] = {}
 
     def slots(self, depth: int, *, just_in_time: bool) -> Slots:
-        """What is taken by these of a server that can hold so many; `just_in_time` as there."""
+        """How much of a server that can hold `depth` batches is taken; see `Slots`."""
         return Slots(depth=depth, in_flight=len(self._in_flight), just_in_time=just_in_time)
 
     def start(
@@ -69,7 +69,7 @@ class InFlight:
         pipeline: Pipeline,
         callers: Collection[str],
     ) -> None:
-        """Carry a batch; whoever carries it says `ended`."""
+        """Carry a batch; the coroutine that carries it calls `ended`."""
         for other in self._in_flight.values():
             other.alone = False
         workers, slow_at = pipeline.most_workers, math.inf

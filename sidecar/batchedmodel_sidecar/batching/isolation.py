@@ -81,7 +81,7 @@ class Standing:
         self._records: dict[str, _Record] = {}
 
     def __len__(self) -> int:
-        """Callers of whom something bad is known."""
+        """How many callers there is a record of."""
         return len(self._records)
 
     def placed(self, call: Call, caller: str) -> Call:

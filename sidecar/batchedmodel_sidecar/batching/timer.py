@@ -32,11 +32,9 @@ class Timer(Protocol):
 
     def arm(self, at: float) -> None:
         """Replace the time of the next call; infinity means none."""
-        ...
 
     def close(self) -> None:
         """Never call again."""
-        ...
 
 
 _Itimerspec: Final = ctypes.c_long * 4  # interval and time, each in seconds and nanoseconds

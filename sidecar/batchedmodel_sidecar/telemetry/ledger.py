@@ -16,9 +16,9 @@ from batchedmodel_scheduling.core.shared_room import SharedRoom
 OTHER: Final = "other"
 _NAMED: Final = 10
 _CALLS: Final = 10_000
-"""After so many calls those are named who sent most lately."""
+"""Calls after which the tenants that sent most lately are named."""
 _MOST: Final = 1_000
-"""Tenants that are counted to find those who send most."""
+"""Tenants that are counted to find those that send most."""
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class Level:
     _since: float = 0.0
 
     def change(self, by: int, now: float) -> None:
-        """The number is another from now on; monotonic seconds."""
+        """Change the number from now on; `now` is in monotonic seconds."""
         self._integral += self.value * (now - self._since)
         self._since = now
         self.value += by
@@ -107,7 +107,7 @@ class TenantCounts:
         return line or self._other
 
     def _name_anew(self) -> None:
-        """Name those who sent most lately; what is long ago counts for little."""
+        """Name the tenants that sent most lately; older rows count for less."""
         self._calls = 0
         largest = [tenant for tenant, _ in self._lately.most_common(_NAMED) if tenant != OTHER]
         self._named = {tenant: self._named.get(tenant, _Line()) for tenant in largest}
@@ -178,7 +178,7 @@ class Ledger:
         self.settled[outcome] += 1
 
     def leave(self, rows: int, waiting: int) -> None:
-        """A row of an accepted call leaves in a batch; so many of its rows waited until now."""
+        """A row of an accepted call leaves in a batch; `waiting` of its rows waited until now."""
         if waiting == rows:
             self.waiting -= 1
             self.in_flight += 1
@@ -201,7 +201,7 @@ class Ledger:
         self.padded_tokens += padded_tokens
 
     def come_back(self, rows: int, waiting: int, now: float) -> None:
-        """A row of an accepted call waits again; so many wait with it."""
+        """A row of an accepted call waits again; now `waiting` of its rows do."""
         if waiting == rows:
             self.waiting += 1
             self.in_flight -= 1
@@ -209,7 +209,7 @@ class Ledger:
         self.rows_returned += 1
 
     def settle(self, outcome: Outcome, rows: int, work: float, now: float, *, waiting: int) -> None:
-        """An accepted call ended, of whose rows so many still waited."""
+        """An accepted call ended; `waiting` of its rows still waited."""
         left = outcome is Outcome.CANCELLED
         if waiting == rows:
             self.waiting -= 1

@@ -39,10 +39,10 @@ _ROWS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
 class Distribution:
-    """A histogram of which one thread writes and which the same thread shows.
+    """A histogram that one thread writes and shows.
 
-    Without the locks and the label look-ups of the client library's own, whose `observe` takes
-    longer than everything else that the books note of a row.
+    It has no locks and no labels: `observe` of the client library's own histogram takes longer than
+    everything else that is counted of a row.
     """
 
     def __init__(self, name: str, doc: str, bounds: Sequence[float]) -> None:

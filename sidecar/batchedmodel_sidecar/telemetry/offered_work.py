@@ -77,7 +77,7 @@ class OfferedWork:
         self._meter.add(work, now)
 
     def add_unseen(self, now: float) -> None:
-        """A call was refused unread for want of room: it was offered work all the same."""
+        """A call was refused unread, as there was no room; it counts as offered."""
         self._ledger.rows_offered += 1  # it had one at least
         self._meter.add_unseen(now)
 

@@ -30,7 +30,7 @@ _ENDPOINTS: Final = {
     ServerProtocol.OPENAI: Endpoint.EMBEDDINGS,
 }
 _OURS: Final = frozenset({Endpoint.LIVE, Endpoint.READY, Endpoint.MODEL_READY})
-"""What is not for a foreign server to say: whether requests are taken here."""
+"""The sidecar answers these itself: only it knows whether it takes requests."""
 _PART: Final = r"[A-Za-z0-9._~@+=,-]+"
 _PARTS: Final = r"[A-Za-z0-9._~@+=,:-]+(?:/[A-Za-z0-9._~@+=,:-]+)*"
 _DOTTED: Final = re.compile(r"/\.\.?(?:/|$)")
@@ -113,13 +113,13 @@ class Foreign:
 
     protocol: BackendProtocol
     endpoint: Endpoint
-    """What is asked there is batched."""
+    """Requests to it are batched."""
     ours: Adapter
     """Of the same protocol, for our own server; it words our errors."""
     routes: ForeignRoutes
 
     def adapter(self, path: str, query: str, headers: Mapping[str, str]) -> Adapter:
-        """The way of one request. Its query goes on with it, and only with others of the same."""
+        """The adapter of one request; only requests of the same path and query share a batch."""
         return ForeignAdapter(
             self.protocol,
             self.ours,

@@ -23,7 +23,7 @@ FORWARDED: Final = (
     "openai-project",
     "openai-beta",
 )
-"""Who asks, and for which variant: calls that differ in one of them never share a batch."""
+"""They say who asks and for which variant: calls that differ in one never share a batch."""
 
 TRACE: Final = ("traceparent", "tracestate")
 """W3C trace context: true for one caller, so it passes only where the request has no other."""

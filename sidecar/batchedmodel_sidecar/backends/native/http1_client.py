@@ -74,7 +74,7 @@ class Http1Client:
         return answer
 
     def close(self) -> None:
-        """Hang up where nothing is under way; who waits for an answer ends that himself."""
+        """End the idle connections; those in use end when their `post` is cancelled."""
         while self._idle:
             self._idle.pop().hang_up()
 

@@ -33,7 +33,7 @@ _STRING: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 _NO_VALUE: Final = re.compile(r"\[\s*\]")
 _NO_MARKS: Final = bytes(byte for byte in range(256) if byte not in b"[],")
 _OF_INPUTS: Final = frozenset({"name", "shape", "datatype", "parameters", "data"})
-"""What is understood of an input; one that says more goes on as it came."""
+"""What is understood of an input; a request that says more of one is passed on as it came."""
 _MOST_DIMENSIONS: Final = 64  # of any array library; to look at more would only cost time
 
 
@@ -90,7 +90,7 @@ def columns_of(head: Mapping[str, str]) -> Columns | None:
 def columns_of_tensors(
     tensors: Sequence[Tensor], head: Mapping[str, str], *, binary: bool
 ) -> Columns | None:
-    """The same where caller or server, or both, speak in bytes; raises `InvalidInput`.
+    """The same where the caller or the server, or both, use bytes; raises `InvalidInput`.
 
     `binary` says whether the rows are wanted as bytes.
     """
