@@ -140,10 +140,12 @@ class Health:
             reply = await carried(lambda: self._infer(request, seconds))
         finally:
             self._probe = None
-        if isinstance(reply, RawReply) and reply.fault is not None:
-            reply = reply.fault
-        if not isinstance(reply, Unserved):
-            reply = _refused(reply) or reply
+        if isinstance(reply, RawReply):
+            if reply.fault is not None:
+                reply = reply.fault
+            elif not reply.answered:
+                status = 500 if reply.refused else 400
+                reply = Unserved("the model refused what it answered before", status=status)
         if not isinstance(reply, Unserved):
             self.circuit.probe_answered()
         elif not isinstance(reply, Lost) or (alone and not self._in_flight.any):
@@ -152,14 +154,6 @@ class Health:
         outcome = type(reply).__name__ if isinstance(reply, Unserved) else "answered"
         logger.info("the model was asked what it answered before: %s", outcome)
         self._told()
-
-
-def _refused(reply: BatchReply) -> Unserved | None:
-    """The reply to a probe as a failure, where it is the server's."""
-    if isinstance(reply, RawReply) and not reply.answered:
-        status = 500 if reply.refused else 400
-        return Unserved("the model refused what it answered before", status=status)
-    return None
 
 
 def _copy(call: Call) -> Call:

@@ -184,7 +184,7 @@ class ForeignLink:
         subject: Hashable | None,
     ) -> None:
         """Give rows their parts of an answer; raises `Unserved` when the server is broken."""
-        alone = result.of_one_call(rows)
+        alone, unproven = result.of_one_call(rows), None
         try:
             dealt = await self._codec.dealt(self._protocol, response, members, alone=alone)
             names = [output.name for output in dealt.outputs]
@@ -196,7 +196,8 @@ class ForeignLink:
                 )
                 raise InvalidInput(f"outputs.{unproven}.shape", rule)
         except InvalidInput as error:
-            self._evidence.contradicted(subject)
+            if unproven is None:
+                self._evidence.contradicted(subject)
             message = f"the model answers nonsense: {error}"
             nonsense = Unserved(message, status=502, answered=True)
             result.failed(search.spoilt(_NONSENSE), nonsense)
