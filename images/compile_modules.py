@@ -31,11 +31,9 @@ _SOURCES: Final = (
 """All whose types are read."""
 # What runs for each request or batch, but for HTTP and the protocols.
 _KEEPING: Final = (
-    *("batching/backoff", "batching/deadlines", "batching/in_flight", "batching/isolation"),
-    *("batching/pending_request", "batching/rejections", "batching/request_window"),
-    *("batching/retry", "batching/watchdog", "body/byte_budget", "telemetry/arrivals"),
-    *("telemetry/batch_counts", "telemetry/offered_work", "telemetry/tenant_counts"),
-    "telemetry/work_meter",
+    *("batching/in_flight", "batching/isolation", "batching/pending_request"),
+    *("batching/rejections", "batching/request_window", "batching/retry", "batching/timer"),
+    *("body/byte_budget", "telemetry/arrivals", "telemetry/ledger", "telemetry/offered_work"),
 )
 _COMPILED: Final = (
     *(f"{_SCHEDULING}/{room}/*.py" for room in ("core", "latency", "fifo", "deadline")),

@@ -1,8 +1,8 @@
 """Whether the sidecar takes work: serving, then draining, then gone, or back to serving.
 
-A drain loses nothing that was accepted. It is begun by SIGTERM, or by the kubelet's hook as soon as
-the pod is to end, while the model still runs. The latter is taken back when the model returns, and
-when nobody ends the process: only a pod that is ending stays drained.
+A drain loses nothing that was accepted. SIGTERM begins it, or the kubelet's hook as soon as the pod
+is to end, while the model still runs. A drain that the hook began is taken back when the model
+returns, and when no SIGTERM comes: only a pod that is ending stays drained.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ from batchedmodel_sidecar.batching.rejections import MODEL_GONE
 logger: Final = logging.getLogger(__name__)
 
 BEGINS_SECONDS: Final = 10.0
-"""How long who waits for the end of a drain waits for its beginning: the hooks of a pod's
-containers run side by side, and the one that begins the drain starts a program first."""
+"""How long `drained` waits for a drain to begin: the hooks of a pod's containers run side by side,
+and the one that begins the drain starts a program first."""
 FOLLOWED_SECONDS: Final = 30.0
-"""How much later than its limit a drain is followed by SIGTERM, or else taken back. A pod gives its
-containers 15."""
+"""If no SIGTERM comes so long after a drain's limit, the drain is taken back. A pod gives its
+containers 15 s."""
 
 
 class DrainEnd(StrEnum):
@@ -40,7 +40,7 @@ class DrainEnd(StrEnum):
 
 
 class Lifecycle:
-    """One drain at a time; whoever asks meanwhile waits for the same one."""
+    """One drain at a time; all who ask wait for the same one."""
 
     def __init__(
         self,
@@ -54,8 +54,9 @@ class Lifecycle:
     ) -> None:
         """`delay`: seconds that still accept work; `limit`: seconds that accepted work may take.
 
-        `watch` is told while a restart of the model must not be overlooked: it ends the drain.
-        `passing` returns when nothing is on its way past the batcher, where that is possible.
+        `watch` is told when a drain begins and ends: meanwhile the link must notice every restart
+        of the model, which ends the drain. `passing` returns when no request is on its way past the
+        batcher.
         """
         self._batcher = batcher
         self._model = model
@@ -66,18 +67,14 @@ class Lifecycle:
         self._drain: asyncio.Future[DrainEnd] | None = None
         self._work: asyncio.Task[None] | None = None
         self._begun = asyncio.Event()
-        self._refusing = False
+        self.refusing = False
+        """Whether new calls are refused."""
         self._terminating = False
 
     @property
     def draining(self) -> bool:
-        """Not ready for more, connections are being closed."""
+        """Whether the pod is not ready and connections are being closed."""
         return self._drain is not None
-
-    @property
-    def refusing(self) -> bool:
-        """New calls are refused."""
-        return self._refusing
 
     def begin_drain(self) -> "asyncio.Future[DrainEnd]":
         """Take no more work from now on, in steps; the future says how that ends.
@@ -110,7 +107,7 @@ class Lifecycle:
     def model_lost(self) -> None:
         """While draining no model will come back in time for what waits: answer it now."""
         if self.draining:
-            # A server that says that it stops still answers what it has; one that hangs does not.
+            # A server that is stopping still answers what it has; one that hangs does not.
             self._batcher.give_up(MODEL_GONE, in_flight=self._model().stuck)
 
     def resume(self) -> None:
@@ -124,7 +121,7 @@ class Lifecycle:
             self._drain.set_result(DrainEnd.TAKEN_BACK)
         self._drain = None
         self._begun.clear()
-        self._refusing = False
+        self.refusing = False
         self._batcher.flush(False)
 
     async def _run(self, ended: asyncio.Future[DrainEnd]) -> None:
@@ -132,7 +129,7 @@ class Lifecycle:
         followed_by = loop.time() + self._delay + self._limit + FOLLOWED_SECONDS
         if self._delay:
             await asyncio.sleep(self._delay)
-        self._refusing = True
+        self.refusing = True
         self._batcher.flush(True)
         if self._model().model is None:
             self.model_lost()

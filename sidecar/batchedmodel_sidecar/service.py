@@ -17,7 +17,7 @@ from batchedmodel_contract.processes.sidecar_api import IDLE_SECONDS
 from batchedmodel_scheduling.core.policy import MemoryCap
 from batchedmodel_sidecar.admin_client import new_token
 from batchedmodel_sidecar.backends.base import Link
-from batchedmodel_sidecar.backends.foreign.catalogue import foreign
+from batchedmodel_sidecar.backends.foreign.catalogue import Foreign, foreign
 from batchedmodel_sidecar.backends.foreign.client import Client
 from batchedmodel_sidecar.backends.foreign.link import ForeignLink
 from batchedmodel_sidecar.backends.native.link import NativeLink
@@ -44,9 +44,9 @@ logger: Final = logging.getLogger(__name__)
 _BACKLOG: Final = 4096
 _OWN_DESCRIPTORS: Final = 256
 _ANSWERS_LEAVE_SECONDS: Final = 5.0
-READERS_LEAVE_SECONDS: Final = 2.0  # of the admin port: a slow one must not hold the exit up
+READERS_LEAVE_SECONDS: Final = 2.0  # of the admin port: a slow reader must not delay the exit
 STRAGGLERS_SECONDS: Final = 0.5
-"""How long callers of the last batch, who come back at once, still meet a 503 and not a reset."""
+"""Callers of the last batch who come back at once get a 503 for so long, and no reset."""
 
 
 class CannotListen(Exception):
@@ -69,29 +69,38 @@ class Service:
         registry = CollectorRegistry()
         self._process = CodecClient(time.monotonic)
         codec = Codec(self._process, most_rows=lambda: self._batcher.settings.max_queue_size)
-        theirs = foreign(
-            settings.upstream_protocol,
-            settings.model_name,
-            settings.replicated_outputs,
-            settings.pass_paths,
-        )
         durations, loop = Durations(registry), asyncio.get_running_loop()
-        self._link: Link = (
-            ForeignLink(
+        self._link: Link
+        self._passthrough: Passthrough | None = None
+        self._repository: Repository | None = None
+        theirs: Foreign | None = None
+        if settings.upstream_url:
+            theirs = foreign(
+                settings.upstream_protocol,
+                settings.model_name,
+                settings.replicated_outputs,
+                settings.pass_paths,
+            )
+            self._link = ForeignLink(
                 client=Client(
                     settings.upstream_url,
                     keeps=self._keeps_connections,
                     most=settings.max_queue_bytes,
                 ),
-                probe=theirs.probe,
                 protocol=theirs.protocol,
                 codec=codec,
                 listener=self,
                 idempotent=settings.idempotent,
             )
-            if settings.upstream_url
-            else NativeLink(settings.model_name, settings.model_socket, self)
-        )
+            self._passthrough = Passthrough(
+                settings.upstream_url,
+                ledger=self._ledger,
+                max_body_bytes=settings.max_body_bytes,
+                keeps=self._keeps_connections,
+            )
+        else:
+            self._link = NativeLink(settings.model_name, settings.model_socket, self)
+            self._repository = Repository(settings.model_name, settings.model_socket)
         self._batcher = Batcher(
             folder.read(),
             infer=self._link.infer,
@@ -103,21 +112,6 @@ class Service:
             idempotent=settings.idempotent,
             one_by_one=not settings.upstream_url,
         )
-        self._repository = (
-            Repository(settings.model_name, settings.model_socket)
-            if settings.model_socket
-            else None
-        )
-        self._passthrough = (
-            Passthrough(
-                settings.upstream_url,
-                ledger=self._ledger,
-                max_body_bytes=settings.max_body_bytes,
-                keeps=self._keeps_connections,
-            )
-            if settings.upstream_url
-            else None
-        )
         self._lifecycle = Lifecycle(
             self._batcher,
             passing=self._passthrough.idle if self._passthrough else None,
@@ -128,7 +122,7 @@ class Service:
         )
         registry.register(
             LedgerCollector(
-                self._ledger,
+                ledger=self._ledger,
                 settings_hash=lambda: self._batcher.settings.digest(),
                 settings_errors=lambda: folder.errors,
                 model_is_ready=lambda: self._link.status.model is not None,
@@ -145,7 +139,7 @@ class Service:
             settings.model_name,
             batcher=self._batcher,
             link=self._link,
-            foreign=theirs if settings.upstream_url else None,
+            foreign=theirs,
             lifecycle=self._lifecycle,
             ledger=self._ledger,
             recorder=recorder,
@@ -189,12 +183,15 @@ class Service:
         self._batcher.bound(cap)
 
     def _keeps_connections(self) -> bool:
-        """Whether those to a foreign server outlive their request: of several workers each may
-        serve one connection until its end."""
+        """Whether connections to a foreign server outlive their request.
+
+        With several batches at a time they do not: each of the server's workers may serve one
+        connection until its end.
+        """
         return self._batcher.settings.max_concurrent_batches == 1
 
     def _hold_of(self, address: str) -> Hold:
-        """Memory of whoever comes from there."""
+        """The memory that a caller at this address uses."""
         return self._bodies.hold(share_of(address, {}, self._batcher.settings.tenants))
 
     async def run(self, stop: asyncio.Event) -> bool:
@@ -225,7 +222,11 @@ class Service:
                     connections.open, host, port, backlog=_BACKLOG
                 )
             self._port = int(listener.sockets[0].getsockname()[1])
-            admin_port = await _listen(admin_runner, host, self._settings.admin_port)
+            await admin_runner.setup()
+            with _listening(host, self._settings.admin_port):
+                site = web.TCPSite(admin_runner, host, self._settings.admin_port, backlog=_BACKLOG)
+                await site.start()
+            admin_port = admin_runner.addresses[0][1]
             logger.info("listening: data port %d, admin port %d", self._port, admin_port)
             return await self._serve(stop)
         finally:
@@ -266,14 +267,6 @@ class Service:
         async for settings in self._folder.changes(self._batcher.settings):
             self._batcher.configure(settings)
             logger.info("settings %s in force: %s", settings.digest(), settings.to_json())
-
-
-async def _listen(runner: web.BaseRunner, host: str, port: int) -> int:
-    """The port that was bound."""
-    await runner.setup()
-    with _listening(host, port):
-        await web.TCPSite(runner, host, port, backlog=_BACKLOG).start()
-    return int(runner.addresses[0][1])
 
 
 @contextmanager

@@ -109,7 +109,6 @@ class Foreigners:
         self.protocol = foreign(ServerProtocol.V1, "m")
         self.link = ForeignLink(
             client=self.server,
-            probe=self.protocol.probe,
             protocol=self.protocol.protocol,
             codec=Codec(CodecClient(now), most_rows=lambda: self.settings.max_queue_size),
             listener=self,

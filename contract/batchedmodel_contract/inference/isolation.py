@@ -37,7 +37,7 @@ class _Part:
 
 
 class Isolation:
-    """The search in one batch: `next`, then `fine`, `doubted`, `spoilt`, `outgrown` or `whole`."""
+    """The search in one batch: `next`, then `fine`, `spoilt`, `outgrown` or `whole`."""
 
     def __init__(
         self,
@@ -114,26 +114,11 @@ class Isolation:
 
     def fine(self) -> None:
         """The rows were answered."""
-        self._answer()
-        if self._sent.twin is not None:
-            self._sent.twin.bad = True
-
-    def doubted(self) -> Rows:
-        """The rows were answered, but nobody knows whose part is whose; returns who is told so.
-
-        Neither half counts as bad afterwards, whatever becomes of the other.
-        """
-        self._answer()
-        rows = self._sent.rows
-        if not self._idempotent or self._of_one_call(rows):
-            return rows
-        self._split(self._sent, self._boundary(rows), bad=False)
-        return ()
-
-    def _answer(self) -> None:
         self._alike.clear()
         self._answered.update(self._sent.rows)
         self.largest_fine = max(self.largest_fine, len(self._sent.rows))
+        if self._sent.twin is not None:
+            self._sent.twin.bad = True
 
     def spoilt(self, words: Hashable) -> Rows:
         """The rows were refused, in these words; returns the rows whose answer that is."""

@@ -1,6 +1,6 @@
 """What the rest of the sidecar knows of the server behind, whichever kind it is.
 
-`model_link` follows a server of ours over its Unix socket, `upstream.link` any other over TCP.
+`native.link` follows a server of ours over its Unix socket, `foreign.link` any other over TCP.
 """
 
 from collections.abc import Awaitable, Callable
@@ -27,19 +27,16 @@ class LinkStatus:
 
 
 class LinkListener(Protocol):
-    """Who wants to know whether the model can be asked."""
+    """What a link tells when the model comes and goes."""
 
     def model_ready(self, model: ReadyModel) -> None:
         """The server is ready; called again after each loss."""
-        ...
 
     def model_lost(self, reason: str) -> None:
         """The server cannot be asked at present."""
-        ...
 
     def memory_bound(self, cap: MemoryCap) -> None:
         """The server's memory was found to hold so much, as far as is known."""
-        ...
 
 
 class Link(Protocol):
@@ -48,20 +45,15 @@ class Link(Protocol):
     @property
     def status(self) -> LinkStatus:
         """The present state, for probes and refusals."""
-        ...
 
     async def follow(self) -> None:
         """Keep the status right, for ever."""
-        ...
 
     async def infer(self, request: BatchRequest, seconds: float) -> BatchReply:
         """The server's reply to a batch within so many seconds; raises `Unserved`."""
-        ...
 
     def watch(self, closely: bool) -> None:
         """While closely, no restart of the server may go unnoticed, however short."""
-        ...
 
     async def close(self) -> None:
         """Hang up."""
-        ...

@@ -1,8 +1,8 @@
-"""How the server behind is, by what becomes of batches, and by a probe where these do not tell.
+"""How the server behind is: known by what becomes of batches, and else by a probe.
 
 A probe is a request of one row that the server answered a while ago, sent once more with nobody
-waiting for it. `CircuitBreaker` decides when; this shell keeps such requests and sends them, one at
-a time and never without a reason.
+waiting for it. `CircuitBreaker` decides when; this shell keeps such requests and sends one at a
+time.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from batchedmodel_scheduling.core.policy import Batch
 from batchedmodel_sidecar.backends.base import Infer
 from batchedmodel_sidecar.batching.batch_reply import RawReply
 from batchedmodel_sidecar.batching.circuit_breaker import CircuitBreaker
-from batchedmodel_sidecar.batching.in_flight import InFlight, carried, patience
+from batchedmodel_sidecar.batching.in_flight import InFlight, Sent, carried, patience
 from batchedmodel_sidecar.batching.isolation import Alone, Standing
 from batchedmodel_sidecar.batching.retry import told_apart
 from batchedmodel_sidecar.calls import Call, RawBatch, Row, Value, request_of
@@ -45,13 +45,13 @@ class Health:
         *,
         idempotent: bool,
     ) -> None:
-        """`told` hears of the end of a probe, which may have changed the circuit.
+        """`told` is called when a probe has ended, which may have changed the circuit.
 
         Without `idempotent` nothing is sent twice, and there are no probes.
         """
         self.circuit: Final = CircuitBreaker()
         self.standing: Final = Standing()
-        """Of those who call it."""
+        """Of the server's callers."""
         self._infer = infer
         self._clock = clock
         self._in_flight = in_flight
@@ -62,26 +62,24 @@ class Health:
         self._keeps_at = 0.0
         self._probe: asyncio.Task[None] | None = None
 
-    def replied(self, batch: Batch, reply: BatchReply) -> None:
+    def replied(self, sent: Sent, reply: BatchReply) -> None:
         """A batch that has not ended has a reply."""
-        since, callers = self._in_flight.began(batch), self._in_flight.callers(batch)
-        self.circuit.replied(reply, self._clock(), since=since, callers=callers)
+        self.circuit.replied(reply, self._clock(), since=sent.began, callers=sent.callers)
 
-    def unserved(self, batch: Batch, error: Unserved) -> float | None:
+    def unserved(self, batch: Batch, sent: Sent, error: Unserved) -> float | None:
         """A batch that has not ended has no answer; until when its key is to rest, if it is.
 
-        For the one caller whose rows it had: others may fare better with the same key.
+        It rests for the one caller whose rows the batch had: others may fare better with that key.
         """
         now, key = self._clock(), batch.items[0].key
-        if self._in_flight.shared(batch) and told_apart(error, idempotent=self._idempotent):
+        if sent.shared and told_apart(error, idempotent=self._idempotent):
             self.circuit.wants_probe |= isinstance(error, Busy)
             return None  # the parts of it will tell
         if isinstance(error, Busy) and error.answered and not isinstance(key, Alone):
             return self.circuit.rest_of_key(now, error.seconds)
-        since, callers = self._in_flight.began(batch), self._in_flight.callers(batch)
         # What ends connections for one who goes apart ends them for nobody else.
-        own = all(map(self.standing.goes_apart, callers))
-        self.circuit.unserved(error, now, since=since, callers=callers, pauses=not own)
+        own = all(map(self.standing.goes_apart, sent.callers))
+        self.circuit.unserved(error, now, since=sent.began, callers=sent.callers, pauses=not own)
         return None
 
     def keep(self, caller: str, call: Call) -> None:
@@ -110,7 +108,8 @@ class Health:
     ) -> None:
         """Send a probe if the circuit wants one, best of another caller or key than what failed.
 
-        It has the time of such a batch. What a key that `rests` would be told is known.
+        It has as much time as the batch that failed. No probe has a key that `rests`: what the
+        server would say to it is known.
         """
         if self._probe is not None or not self.circuit.wants_probe:
             return
@@ -141,10 +140,12 @@ class Health:
             reply = await carried(lambda: self._infer(request, seconds))
         finally:
             self._probe = None
-        if isinstance(reply, RawReply) and reply.fault is not None:
-            reply = reply.fault
-        if not isinstance(reply, Unserved):
-            reply = _refused(reply) or reply
+        if isinstance(reply, RawReply):
+            if reply.fault is not None:
+                reply = reply.fault
+            elif not reply.answered:
+                status = 500 if reply.refused else 400
+                reply = Unserved("the model refused what it answered before", status=status)
         if not isinstance(reply, Unserved):
             self.circuit.probe_answered()
         elif not isinstance(reply, Lost) or (alone and not self._in_flight.any):
@@ -153,14 +154,6 @@ class Health:
         outcome = type(reply).__name__ if isinstance(reply, Unserved) else "answered"
         logger.info("the model was asked what it answered before: %s", outcome)
         self._told()
-
-
-def _refused(reply: BatchReply) -> Unserved | None:
-    """The reply to a probe as a failure, where it is the server's."""
-    if isinstance(reply, RawReply) and not reply.answered:
-        status = 500 if reply.refused else 400
-        return Unserved("the model refused what it answered before", status=status)
-    return None
 
 
 def _copy(call: Call) -> Call:

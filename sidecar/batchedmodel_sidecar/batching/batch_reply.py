@@ -19,17 +19,17 @@ _Member = TypeVar("_Member")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFailure:
-    """The server could not answer this row; its neighbours are not concerned."""
+    """The server could not answer this row; others of its batch may have answers."""
 
     status: int
     message: str
     said: Said | None = None
     """The whole answer of a foreign server, which the row's caller gets as it is."""
     answered: bool = True
-    """Whether the server said so to the row, and not its neighbours' lack of time."""
+    """Whether the server said so; False for words of ours, such as that no time was left."""
 
     def for_row(self, index: int, rows: int) -> Unserved:
-        """What the row's call is told, which has so many rows."""
+        """The error for the row's call, which has so many rows."""
         where = f"row {index}: " if rows > 1 and self.said is None else ""
         retry_after = _RETRY_SOON if self.status == 503 else None
         return Unserved(
@@ -43,15 +43,15 @@ class RowFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawReply(BatchReply):
-    """The answer of a foreign server, dealt out already; outputs, statuses and errors are empty."""
+    """A foreign server's answer, cut into rows; outputs, statuses and errors are empty."""
 
     names: tuple[Output, ...]
     answers: tuple[RowAnswer | RowFailure | None, ...]
-    """None for a row that had no answer when the fault ended the search for those to blame."""
+    """None for a row that had no answer when a fault ended the search for the rows to blame."""
     fault: Unserved | None
-    """What could have met the whole batch, and met what was left of it."""
+    """The error of the rows without an answer, of which none is to blame."""
     refused: int
-    """Calls that ended with an error of the server's, and not with one of their own."""
+    """Calls that the server answered with 5xx."""
 
     @property
     def answered(self) -> bool:
@@ -65,7 +65,7 @@ class RawReply(BatchReply):
 
 
 def refused(reply: BatchReply | Unserved, members: Sequence[_Member]) -> Sequence[_Member]:
-    """Those of the batch who have no answer but a refusal."""
+    """The members of the batch whose answer is a refusal."""
     if isinstance(reply, Unserved):
         return members
     if isinstance(reply, RawReply):
@@ -74,12 +74,12 @@ def refused(reply: BatchReply | Unserved, members: Sequence[_Member]) -> Sequenc
         return ()
     else:
         good = [status == OK for status in reply.statuses]
-    # A reply that contradicts itself is found out when it is dealt.
+    # Whether there is a status for each row is checked when the reply is dealt.
     return [one for one, is_good in zip(members, good, strict=False) if not is_good]
 
 
 def finished(batch: Batch, reply: BatchReply | None) -> Finished:
-    """What the policy is told of a batch's end: what one of its size takes, if anybody knows."""
+    """The batch's end for the policy, with the seconds that one of its size takes, if known."""
     if reply is None:
         return Finished(batch=batch.id, compute_seconds=None)
     seconds = reply.compute_seconds if reply.passes == 1 else None

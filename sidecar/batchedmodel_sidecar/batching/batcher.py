@@ -7,6 +7,7 @@ that leaves cancels `submit`. `_settle` ends each call exactly once, whoever lef
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from batchedmodel_contract.inference.batch_wire import BatchReply
@@ -21,22 +22,18 @@ from batchedmodel_sidecar.backends.base import Infer
 from batchedmodel_sidecar.backends.health import Health
 from batchedmodel_sidecar.batching import rejections
 from batchedmodel_sidecar.batching.batch_reply import RawReply, RowFailure, dealt, finished
-from batchedmodel_sidecar.batching.deadlines import Deadlines
 from batchedmodel_sidecar.batching.in_flight import InFlight, carried, noted, our_bug, patience
-from batchedmodel_sidecar.batching.pending_request import Members, PendingRequest, Told, batch_of
-from batchedmodel_sidecar.batching.quarantine import Quarantine
+from batchedmodel_sidecar.batching.pending_request import Members, PendingRequest, batch_of
 from batchedmodel_sidecar.batching.request_window import RequestWindow
-from batchedmodel_sidecar.batching.retry import Company, again
-from batchedmodel_sidecar.batching.timer import Timer
-from batchedmodel_sidecar.batching.watchdog import DecisionWatchdog
+from batchedmodel_sidecar.batching.retry import Quarantine, again
+from batchedmodel_sidecar.batching.timer import Deadlines, DecisionWatchdog, Timer
 from batchedmodel_sidecar.calls import Answer, Call
 from batchedmodel_sidecar.errors import CallError, Rejected, Unserved
 from batchedmodel_sidecar.model import ReadyModel, still_needed, take
 from batchedmodel_sidecar.protocols.headers import NO_OPTIONS, RequestOptions, agreed, in_force
 from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
-from batchedmodel_sidecar.telemetry.batch_counts import BatchCounts
 from batchedmodel_sidecar.telemetry.ledger import Ledger
-from batchedmodel_sidecar.telemetry.metrics import Durations
+from batchedmodel_sidecar.telemetry.metrics import BatchCounts, Durations
 from batchedmodel_sidecar.telemetry.offered_work import OfferedWork
 
 logger: Final = logging.getLogger(__name__)
@@ -62,7 +59,7 @@ class Batcher:
         """`idempotent`: a row may be sent again when nobody knows what became of it; `one_by_one`:
         the server runs no batches side by side, whatever the settings say.
         """
-        self._settings = settings
+        self.settings = settings  # in force
         self._terms = agreed(NO_OPTIONS, settings)  # of most calls
         self._idempotent = idempotent
         self._one_by_one = one_by_one
@@ -72,11 +69,11 @@ class Batcher:
         self._timer = timer(self._step)
         self._ledger = ledger
         self._durations = durations
-        self._books = BatchCounts(ledger, durations)
+        self._counts = BatchCounts(ledger, durations)
         self._recorder = recorder
         self._offered = OfferedWork(ledger, clock())
-        self.model: ReadyModel | None = None  # who may be given work now
-        self._older: tuple[ReadyModel, ...] = ()  # whom it replaced, and who are needed still
+        self.model: ReadyModel | None = None  # the one that new calls go to
+        self._older: tuple[ReadyModel, ...] = ()  # that it replaced, and that calls need
         self._flushing = self._closed = self._step_is_due = False
         self._watchdog = DecisionWatchdog()
         self._window = RequestWindow(ledger, lambda item_id: self._rows[item_id][0])
@@ -90,17 +87,12 @@ class Batcher:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    @property
-    def settings(self) -> BatchSettings:
-        """The settings in force."""
-        return self._settings
-
     def refusal(self, share: Share = NOBODY) -> Rejected | None:
-        """What one more call is told before its body is read; one that is refused was offered."""
+        """Why one more call is refused before its body is read; then it counts as offered."""
         if (refusal := self._window.refusal(share, self._policy)) is None:
             return None
         self._offered.add_unseen(self._clock())
-        return rejections.rejected(refusal, self._settings, self._settings.request_timeout_seconds)
+        return rejections.rejected(refusal, self.settings, self.settings.request_timeout_seconds)
 
     @property
     def closed(self) -> str | None:
@@ -122,7 +114,7 @@ class Batcher:
 
     def stats(self, *, draining: bool) -> SidecarStats:
         """What the autoscaler is told."""
-        by, now, ready = self._settings, self._clock(), self.model is not None
+        by, now, ready = self.settings, self._clock(), self.model is not None
         return self._offered.stats(by, now, self._policy, model_ready=ready, draining=draining)
 
     async def submit(
@@ -137,7 +129,7 @@ class Batcher:
         Its time counts from `arrived`, by default from now. Cancelling the await withdraws it.
         """
         now = self._clock()
-        terms = self._terms if options is NO_OPTIONS else agreed(options, self._settings)
+        terms = self._terms if options is NO_OPTIONS else agreed(options, self.settings)
         self._ledger.untrusted_priorities += options.priority not in (None, terms.priority)
         call = self._health.standing.placed(call, share.tenant)
         pending = PendingRequest(call, now, arrived, terms, share)
@@ -153,7 +145,7 @@ class Batcher:
             self._settle(pending, Outcome.CANCELLED, None)
             raise
         finally:
-            del pending  # its error has this frame, and would be kept by it with all that was asked
+            del pending  # its error holds this frame, which would keep the call and its rows alive
 
     def attach(self, model: ReadyModel) -> None:
         """A server is ready, or another version beside the one that was not lost."""
@@ -176,12 +168,12 @@ class Batcher:
         self._policy.observe(cap, self._clock())
 
     def detach(self) -> None:
-        """The server is gone: what waits goes on waiting, what is in flight fails by itself."""
+        """The server is gone: calls that wait go on waiting, and those in flight will fail."""
         self.model, self._older = None, ()
 
     def configure(self, settings: BatchSettings) -> None:
         """Use other settings from the next decision on; what was accepted stays accepted."""
-        self._settings = settings
+        self.settings = settings
         self._terms = agreed(NO_OPTIONS, settings)
         followed = in_force(settings, one_by_one=self._one_by_one, flushing=self._flushing)
         self._policy = policies.reconfigured(self._policy, followed, self._clock())
@@ -190,14 +182,14 @@ class Batcher:
     def flush(self, flushing: bool) -> None:
         """While flushing nothing is held for company that will not come."""
         self._flushing = flushing
-        self.configure(self._settings)
+        self.configure(self.settings)
 
     async def idle(self) -> None:
         """Return once no accepted call is unsettled."""
         await self._idle.wait()
 
     def give_up(self, reason: str, *, in_flight: bool = True) -> None:
-        """Answer what was accepted with 503, perhaps not what a server may still answer."""
+        """Answer accepted calls with 503; without `in_flight` only those that wait."""
         for pending in {pending for pending, _ in self._rows.values()}:
             if in_flight or not pending.at_server:
                 self._settle(pending, Outcome.FAILED, Unserved(reason, status=503, retry_after=1.0))
@@ -216,11 +208,11 @@ class Batcher:
         self._ledger.rows_offered += rows
         if self.model is not None and not take(pending.call, self.model, *self._older):
             raise rejections.refused_for_another_model()
-        rejections.refuse_unfit(rows, pending.deadline - now, pending.terms, self._settings)
+        rejections.refuse_unfit(rows, pending.deadline - now, pending.terms, self.settings)
         pending.work = sum(map(self._policy.work, lengths))
         self._offered.add(pending.work, now)
         if refusal := self._window.offer(pending, self._policy, now):
-            raise rejections.rejected(refusal, self._settings, pending.terms.limit)
+            raise rejections.rejected(refusal, self.settings, pending.terms.limit)
         for index, item_id in enumerate(pending.ids):
             self._rows[item_id] = (pending, index)
         pending.recorded = self._recorder.accepted(lengths, pending.terms.priority, now)
@@ -236,7 +228,7 @@ class Batcher:
             asyncio.get_running_loop().call_soon(self._step)
 
     def _step(self) -> None:
-        """Decide what is to be decided now; what goes wrong in it must not be the last decision."""
+        """Decide what is to be decided now; after a decision that fails others follow."""
         self._step_is_due = False
         if self._closed:
             return
@@ -268,7 +260,9 @@ class Batcher:
             if decision.release is None:
                 break
         changes_at = min(self._health.circuit.changes_at(now), self._in_flight.next_slow(now))
-        return min(decision.wake_at, self._window.changes_at(), self._deadlines.next(), changes_at)
+        return min(
+            decision.wake_at, self._window.backoff.changes_at(), self._deadlines.next(), changes_at
+        )
 
     def _depth(self, now: float) -> int:
         held = 0 if self.model is None else self.model.holds(self._policy.settings)
@@ -283,8 +277,7 @@ class Batcher:
 
     def _release(self, batch: Batch, now: float) -> None:
         members = [self._rows[item.id] for item in batch.items]
-        self._books.leaves(batch, members, now)
-        logger.debug("batch %d: %s", batch.id, Told(batch, self._rows))
+        self._counts.leaves(batch, members, now)
         self._window.left(batch.items, members, self._policy)
         noted(self._policy.observe, HandedOver(batch=batch.id), now)
         carrying = self._carry(batch, members, now)
@@ -297,10 +290,10 @@ class Batcher:
 
     async def _carry(self, batch: Batch, members: Members, now: float) -> None:
         """Make and send one batch and settle its members, whatever happens."""
-        seconds = patience(batch, self._settings, now, self._policy.pipeline)
+        seconds = patience(batch, self.settings, now, self._policy.pipeline)
         reply = await carried(lambda: self._infer(batch_of(members, now), seconds))
         try:
-            seconds = self._clock() - self._in_flight.began(batch)
+            seconds = self._clock() - self._in_flight.sent(batch).began
             noted(self._window.ended, batch, members, reply, seconds, self._policy)
             self._arrived(batch, reply)
         except BaseException as error:
@@ -311,7 +304,7 @@ class Batcher:
             self.give_up(rejections.MODEL_GONE, in_flight=False)
 
     def _arrived(self, batch: Batch, reply: BatchReply | Unserved) -> None:
-        """Off the server; a batch for which this fails on the way is dropped with its task."""
+        """A batch is off the server; if this fails, the batch is dropped when its task ends."""
         if isinstance(reply, Unserved):
             self._unserved(batch, batch.items, reply)
             self._finish(batch, None)
@@ -319,24 +312,24 @@ class Batcher:
         if isinstance(reply, RawReply) and reply.fault is not None:
             self._unserved(batch, reply.left(batch.items), reply.fault)
         else:
-            self._health.replied(batch, reply)
-        # The next batch leaves before this one is dealt out: a device that waits costs everybody.
+            self._health.replied(self._in_flight.sent(batch), reply)
+        # The next batch leaves before this one's answers do, so that the device need not wait.
         self._finish(batch, reply)
         self._deliver(batch, reply)
 
     def _unserved(self, batch: Batch, items: Sequence[Item], error: Unserved) -> None:
         """Items of a batch have no answer: they fail, or wait for another try."""
-        now = self._clock()
-        if (rests_until := self._health.unserved(batch, error)) is not None:
-            (caller,) = self._in_flight.callers(batch)  # several are tried again apart instead
+        now, sent = self._clock(), self._in_flight.sent(batch)
+        if (rests_until := self._health.unserved(batch, sent, error)) is not None:
+            (caller,) = sent.callers  # several are tried again apart instead
             self._window.rest(batch.items[0].key, caller, rests_until, self._policy, now)
-        alone = self._in_flight.alone(batch) and not self._ledger.passing
-        company = Company(self._idempotent, alone, self._in_flight.shared(batch))
+        alone = sent.alone and not self._ledger.passing
+        retried = partial(again, idempotent=self._idempotent, alone=alone)
         over = self._flushing and self.model is None  # no other will come in time for what waits
         for item in items:
             if (pending := self._rows.get(item.id, (None, 0))[0]) is None:
                 continue  # no longer wanted; settling one may end others
-            tried = error if over else again(pending, item, error, company)
+            tried = error if over else retried(pending, item, error, shared=sent.shared)
             if isinstance(tried, Unserved):
                 self._settle(pending, Outcome.FAILED, tried)
                 continue
@@ -349,10 +342,10 @@ class Batcher:
         """Tell the policy that a batch is off the server, and act on its answer at once."""
         now = self._clock()
         callers = self._in_flight.ended(batch, now)
-        self._books.ends(batch, reply, now)
+        self._counts.ends(batch, reply, now)
         models = (self.model, *self._older) if self.model is not None else ()
-        policy, rests = self._policy, self._window.rests
-        self._health.probe_if_due(batch, callers, models, self._settings, policy, rests)
+        policy, rests = self._policy, self._window.backoff.rests
+        self._health.probe_if_due(batch, callers, models, self.settings, policy, rests)
         noted(self._policy.observe, finished(batch, reply), now)
         if self._policy.pipeline.follows(batch.id):
             self._watchdog.lost_track()
@@ -393,7 +386,7 @@ class Batcher:
                 noted(self._policy.withdraw, item_id, now)
                 self._quarantine.discard(item_id)
         if outcome is Outcome.CANCELLED:
-            # Only then: a server that lets calls expire may hang, and that must be found out.
+            # Not when calls expire: the server may hang, which only its batch can show.
             self._in_flight.unwanted(pending.in_flight)
             self._request_step()
         if self._ledger.live == 0:

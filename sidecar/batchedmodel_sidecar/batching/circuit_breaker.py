@@ -3,8 +3,8 @@
 Pure; owned by the batcher, which tells it how batches end. After several whole batches in a row
 that the server could not answer the circuit opens: nothing is sent for a pause that doubles, then
 one batch tries (half open), and its success closes the circuit. The idea is Nygard's (Release It!,
-2007). What was under way beside a batch that failed says nothing new: a server that dies takes all
-its batches with it, and has died once; all workers of one that fails for a moment fail in it.
+2007). A batch that ran while another one failed is no new evidence, whatever becomes of it: a
+server that dies takes all its batches with it, and has died once.
 
 The evidence comes from several callers: what one of them meets again and again may be its own
 doing, and counts for half of what is needed at most. Where all that fails is one caller's, a probe
@@ -40,10 +40,10 @@ class CircuitBreaker:
 
     def __init__(self) -> None:
         self._evidence: dict[str, float] = {}
-        """Batches since one was answered, each by its weight, of which each caller in it has a
-        part; callers beyond so many say nothing more."""
+        """By caller the weight of the batches that failed since one was answered; a batch's callers
+        share its weight. Of callers beyond `_MOST_CALLERS` nothing is noted."""
         self._found = 0.0
-        """The same, whoever met it."""
+        """The weight of all these batches."""
         self.wants_probe = False
         """Whether the last batch gave reason for one."""
         self._probed_at = -math.inf
@@ -51,18 +51,18 @@ class CircuitBreaker:
         self._pauses = 0
         """Since it opened."""
         self._failed_at = -math.inf
-        """When the last of them ended."""
+        """When the last batch failed."""
         self._pauses_until = -math.inf
-        """By the circuit or by a death: a trial is still to come, or a server."""
+        """Because the circuit is open or the server died: then a batch tries, or a server comes."""
         self._rests_until = -math.inf
-        """By request: the server is sound, and what it has is as good as any."""
+        """Because the server asked for it: it is sound, and what its batches say counts."""
         self._gone = False
-        """Whether the process that had batches has died, as far as is known."""
+        """Whether the server seems to have died."""
 
     def closed_to_callers(self, now: float) -> str | None:
         """Why nobody should come now; None when somebody may, if only as a trial.
 
-        Behind the pause callers are let in again: without one there would be nothing to try.
+        After the pause callers are let in again: without them there would be nothing to try.
         """
         if not self._open or now >= self._resumes_at:
             return None
@@ -88,15 +88,14 @@ class CircuitBreaker:
 
     def succeeded(self, now: float) -> None:
         """A batch was answered."""
-        if now < self._pauses_until:
-            return  # it was under way before, and spares nobody the trial
-        self._heal()
+        if now >= self._pauses_until:  # a batch that left before the pause does not end it
+            self._heal()
 
     def probe_due(self, now: float) -> bool:
-        """Whether to ask the server something that it answered before; if so it is noted.
+        """Whether to ask the server something that it answered before; if so that is noted.
 
-        So it is when enough has failed, but it was one caller's; when a trial failed, which may
-        have been as bad as what went before; and when one key was asked to rest.
+        There are three reasons: enough has failed, but it was all one caller's; a trial failed,
+        and its rows may have been bad; the server asked that one key rests.
         """
         wanted, self.wants_probe = self.wants_probe, False
         if not wanted or now < self._probed_at + _PROBES_APART or now < self._rests_until:
@@ -136,7 +135,7 @@ class CircuitBreaker:
             # A whole batch, and none of its members is to blame.
             self._fail(1.0, now, since, callers)
         if isinstance(error, Lost) and pauses:
-            # The link will hear of it as well; a batch sent before that would seem lost again.
+            # The link hears of it a little later; a batch sent before that would be lost as well.
             self._pauses_until = max(self._pauses_until, now + _AFTER_A_LOSS)
             self._gone = True
 
@@ -145,7 +144,7 @@ class CircuitBreaker:
         self._rests_until = max(self._rests_until, self._rest_ends(now, seconds))
 
     def rest_of_key(self, now: float, seconds: float) -> float:
-        """The server asked so for one kind of request; until when that is kept from it."""
+        """The server asked for a rest from one kind of request; returns the rest's end."""
         self.wants_probe = True
         return self._rest_ends(now, seconds)
 
@@ -158,7 +157,7 @@ class CircuitBreaker:
     def depth(self, depth: int, now: float, *, slow: int = 0) -> int:
         """How many batches the server may hold, of `depth` that it can.
 
-        So many of those that it has are overdue: a trial does not wait for them.
+        `slow`: how many of those that it has are overdue. A trial does not wait for them.
         """
         if now < self._resumes_at:
             return 0
@@ -174,9 +173,9 @@ class CircuitBreaker:
 
     def _fail(self, weight: float, now: float, since: float, callers: Iterable[str]) -> None:
         if now < self._pauses_until or since < self._failed_at:
-            return  # it was under way when the last one failed, and says nothing more of the server
+            return  # it ran while the last one failed, so it is no new evidence
         self._failed_at = now
-        self._gone = False  # whatever went before, this one was there
+        self._gone = False  # this batch was sent to a server that was there
         several = set(callers)
         for caller in several:
             if caller in self._evidence or len(self._evidence) < _MOST_CALLERS:

@@ -1,8 +1,8 @@
 """The batches that are on their way: who still wants them, which had company, and their end.
 
 Owned by the batcher. A batch that nobody wants any more is dropped; the server hears of it by the
-end of its connection. One that takes several times as long as was expected is slow: it may hang,
-and with several workers nothing waits for it that others can do.
+end of its connection. A batch that takes several times as long as was expected is slow: it may
+hang, and with several workers the others go on without it.
 """
 
 import asyncio
@@ -27,29 +27,38 @@ _SLOW_UNKNOWN: Final = 10.0  # seconds, of a server of which nothing is known ye
 
 
 @dataclass(slots=True)
-class _Sent:
+class Sent:
+    """A batch that has left and not ended."""
+
     task: asyncio.Task[None]
     wanted: int
     """Rows whose calls are not settled."""
     began: float
+    """When a worker had it."""
     behind: bool
     """Whether all workers had another when it left."""
     slow_at: float
     alone: bool
     """Whether no other has been beside it."""
     callers: Collection[str]
+    """Whose rows it has, each once."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether it has rows of several callers."""
+        return len(self.callers) > 1
 
 
 class InFlight:
     """Tasks that carry batches, by batch."""
 
     def __init__(self, dropped: Callable[[Batch], None]) -> None:
-        """`dropped` is told of a batch that nobody carries any more though it has not `ended`."""
+        """`dropped` is called for a batch whose task has ended though nobody said `ended`."""
         self._dropped = dropped
-        self._in_flight: dict[BatchId, _Sent] = {}
+        self._in_flight: dict[BatchId, Sent] = {}
 
     def slots(self, depth: int, *, just_in_time: bool) -> Slots:
-        """What is taken by these of a server that can hold so many; `just_in_time` as there."""
+        """How much of a server that can hold `depth` batches is taken; see `Slots`."""
         return Slots(depth=depth, in_flight=len(self._in_flight), just_in_time=just_in_time)
 
     def start(
@@ -60,7 +69,7 @@ class InFlight:
         pipeline: Pipeline,
         callers: Collection[str],
     ) -> None:
-        """Carry a batch; whoever carries it says `ended`."""
+        """Carry a batch; the coroutine that carries it calls `ended`."""
         for other in self._in_flight.values():
             other.alone = False
         workers, slow_at = pipeline.most_workers, math.inf
@@ -69,7 +78,7 @@ class InFlight:
             slow_at = now + (
                 _SLOW_UNKNOWN if expected is None else _SLOW_SECONDS + _SLOW * expected
             )
-        self._in_flight[batch.id] = _Sent(
+        self._in_flight[batch.id] = Sent(
             task=asyncio.get_running_loop().create_task(carrying),
             wanted=len(batch.items),
             began=now,
@@ -91,21 +100,9 @@ class InFlight:
         """Whether a batch has left and not ended."""
         return batch is not None and batch.id in self._in_flight
 
-    def began(self, batch: Batch) -> float:
-        """When a worker had a batch that has not ended."""
-        return self._in_flight[batch.id].began
-
-    def alone(self, batch: Batch) -> bool:
-        """Whether no other has been beside a batch that has not ended."""
-        return self._in_flight[batch.id].alone
-
-    def callers(self, batch: Batch) -> Collection[str]:
-        """Whose rows a batch has that has not ended, each once."""
-        return self._in_flight[batch.id].callers
-
-    def shared(self, batch: Batch) -> bool:
-        """Whether a batch that has not ended has rows of several callers."""
-        return len(self.callers(batch)) > 1
+    def sent(self, batch: Batch) -> Sent:
+        """What is known of a batch that has not ended."""
+        return self._in_flight[batch.id]
 
     def slow(self, now: float) -> int:
         """How many are overdue."""
@@ -158,7 +155,7 @@ def patience(batch: Batch, settings: BatchSettings, now: float, pipeline: Pipeli
 
 
 async def carried(ask: Callable[[], Awaitable[BatchReply]]) -> BatchReply | Unserved:
-    """The reply to a batch, or why there is none, be it that it could not even be asked for."""
+    """The reply to a batch, or why there is none; whatever `ask` raises is such a reason."""
     try:
         return await ask()
     except asyncio.CancelledError:
@@ -168,7 +165,7 @@ async def carried(ask: Callable[[], Awaitable[BatchReply]]) -> BatchReply | Unse
 
 
 def noted(tell: Callable[..., object], *what: object) -> None:
-    """Tell the policy something; what goes wrong in it must not cost those of whom it is told."""
+    """Tell the policy something; if it fails over that, no caller suffers for it."""
     try:
         tell(*what)
     except Exception:
@@ -176,7 +173,7 @@ def noted(tell: Callable[..., object], *what: object) -> None:
 
 
 def our_bug(bug: BaseException) -> Unserved:
-    """Whatever is not foreseen is ours, and no caller may hang for it."""
+    """The error for whatever was not foreseen, so that no caller waits for ever."""
     if isinstance(bug, Unserved):
         return bug
     logger.error("a batch failed in the sidecar", exc_info=bug)

@@ -1,15 +1,12 @@
-"""Callers whose requests the server often refuses while it answers others': theirs go apart.
+"""Callers whose rows share no batch with others', and callers whose rows rest for a while.
 
-Pure; owned by the batcher. A request that is refused costs those who share its batch: what a server
-says of a whole batch says nothing of each of them, and the search for those to blame takes as
-long as several batches. So one caller's bad requests would slow all others down. Whoever is refused
-more often than about every tenth time gets batches of its own: that costs less than its company.
-Whoever is refused more often than every third time has each call sent by itself.
-
-A refusal counts only if others were answered since the last one that counted: where a server
-refuses everybody, nobody is to blame. Over whose row alone a server died goes apart at once.
+Pure; owned by the batcher and by its request window. A request that is refused costs those who
+share its batch: what a server says of a whole batch says nothing of each of them, and the search
+for those to blame takes as long as several batches. So one caller's bad requests would slow all
+others down.
 """
 
+import math
 from collections.abc import Hashable
 from dataclasses import dataclass
 from itertools import count
@@ -28,10 +25,11 @@ _LATELY: Final = 0.1
 _MADE_GOOD: Final = 0.1
 """By an answer."""
 _MOST_CALLERS: Final = 1_024
+_MOST_KEYS: Final = 64
 
 
 class Alone(NamedTuple):
-    """The compatibility key of a suspect, which nobody shares."""
+    """The compatibility key of a row over which the server died: no other row has it."""
 
     item: ItemId
 
@@ -51,7 +49,7 @@ def original(key: Hashable) -> Hashable:
 
 
 def apart(item: Item, caller: str) -> Item:
-    """The row with a key that others' rows have not; a suspect has one, and is known by it."""
+    """The row with a key of its caller's own; it stays as it is where it has one already."""
     if isinstance(item.key, Apart | Alone):
         return item
     return item._replace(key=Apart(item.key, caller))
@@ -64,12 +62,18 @@ class _Record:
     """Calls of its own, since there is this record."""
     part: float = 0.0
     """Of its calls that are refused, lately."""
-    others: int = 0
+    others: int = -1
     """Calls of others that had been answered when a refusal counted last; -1: none has."""
 
 
 class Standing:
-    """How callers fared lately; of too many the first are forgotten."""
+    """How callers fared lately; of too many the first are forgotten.
+
+    Whoever is refused more often than about every tenth time gets batches of its own. Whoever is
+    refused more often than every third time has each call sent by itself. A refusal counts only if
+    others were answered since the last one that counted: where a server refuses everybody, nobody
+    is to blame. A caller over whose row alone a server died goes apart at once.
+    """
 
     def __init__(self) -> None:
         self._answered = 0
@@ -77,7 +81,7 @@ class Standing:
         self._records: dict[str, _Record] = {}
 
     def __len__(self) -> int:
-        """Callers of whom something bad is known."""
+        """How many callers there is a record of."""
         return len(self._records)
 
     def placed(self, call: Call, caller: str) -> Call:
@@ -94,7 +98,7 @@ class Standing:
         return record is not None and record.refused >= _FROM
 
     def parts(self, caller: str, result: Answer | CallError | None) -> bool:
-        """A call of this caller has ended so; whether it goes apart from now on."""
+        """A call of this caller has ended so; whether the caller goes apart from now on."""
         if isinstance(result, Answer):
             self._was_answered(caller)
             return False
@@ -106,9 +110,9 @@ class Standing:
 
     def _was_answered(self, caller: str) -> None:
         self._answered += 1
-        if caller not in self._records:
+        record = self._records.get(caller)
+        if record is None:
             return  # nothing bad is known of it, as of nearly everybody
-        record = self._records[caller]
         record.answered += 1
         record.part -= _LATELY * record.part
         record.refused -= _MADE_GOOD
@@ -116,18 +120,72 @@ class Standing:
             del self._records[caller]
 
     def _was_refused(self, caller: str, weight: float) -> None:
-        record = self._record_of(caller)
+        if caller not in self._records and len(self._records) >= _MOST_CALLERS:
+            del self._records[next(iter(self._records))]
+        record = self._records.setdefault(caller, _Record())
         record.part += _LATELY * (1 - record.part)
         if self._answered - record.answered > record.others:
             record.others = self._answered - record.answered
             record.refused = min(_MOST, record.refused + weight)
 
-    def _record_of(self, caller: str) -> _Record:
-        """What is known of a caller; one of whom nothing bad was known has one from now on."""
-        record = self._records.get(caller)
-        if record is None:
-            if len(self._records) >= _MOST_CALLERS:
-                del self._records[next(iter(self._records))]
-            record = _Record(refused=0.0, others=-1)
-            self._records[caller] = record
-        return record
+
+class Backoff:
+    """Callers' keys that the server asked to be left alone with, and their rows, which wait here.
+
+    The policy sees none of these rows, so that others go on. A server that refuses one kind of
+    request with 429 or 503 (a tenant's quota, one of its models) says nothing of the others, and
+    nothing of other callers' requests of that kind. Times are monotonic seconds.
+    """
+
+    def __init__(self) -> None:
+        self._until: dict[tuple[Hashable, str], float] = {}
+        self._held: dict[ItemId, tuple[Item, str]] = {}
+        """With their callers."""
+        self._cut_short = False
+        """Whether rows may be held whose key rests no more."""
+
+    def rest(self, key: Hashable, caller: str, until: float) -> None:
+        """A caller's key rests until then; of too many the one that would end first ends now."""
+        rests = original(key), caller
+        self._until[rests] = max(until, self._until.get(rests, -math.inf))
+        if len(self._until) > _MOST_KEYS:
+            del self._until[min(self._until, key=lambda one: self._until[one])]
+            self._cut_short = True
+
+    def rests(self, key: Hashable, caller: str) -> bool:
+        """Whether a caller's key rests; `woken` ends what is over."""
+        return (original(key), caller) in self._until
+
+    def takes(self, item: Item, caller: str) -> bool:
+        """Whether the key of a caller's row rests; it waits here then."""
+        if not self._until or not self.rests(item.key, caller):
+            return False
+        self._held[item.id] = item, caller
+        return True
+
+    def discard(self, item_id: ItemId) -> None:
+        """A row is not wanted any more."""
+        self._held.pop(item_id, None)
+
+    def woken(self, now: float) -> list[Item]:
+        """The rows whose keys rest no more; they wait here no longer."""
+        over = [key for key, until in self._until.items() if until <= now]
+        if not over and not self._cut_short:
+            return []
+        for key in over:
+            del self._until[key]
+        self._cut_short = False
+        held = self._held.values()
+        woken = [item for item, caller in held if not self.rests(item.key, caller)]
+        for item in woken:
+            del self._held[item.id]
+        return woken
+
+    def changes_at(self) -> float:
+        """When the next key ends its rest; infinity when none rests."""
+        return min(self._until.values(), default=math.inf)
+
+    @property
+    def holds_any(self) -> bool:
+        """Whether any row waits here."""
+        return bool(self._held)

@@ -2,13 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from batchedmodel_contract.inference.batch_wire import BatchRequest
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Outcome
-from batchedmodel_scheduling.core.policy import Batch, BatchId, Item, ItemId
+from batchedmodel_scheduling.core.policy import BatchId, Item, ItemId
 from batchedmodel_sidecar.calls import (
     Answer,
     Call,
@@ -28,30 +28,6 @@ logger: Final = logging.getLogger(__name__)
 
 class PendingRequest:
     """An accepted call that is not settled."""
-
-    __slots__ = (
-        "accepted_at",
-        "answers",
-        "batch_size",
-        "call",
-        "deadline",
-        "due",
-        "expiry",
-        "future",
-        "ids",
-        "in_flight",
-        "missing",
-        "model_seconds",
-        "queue_seconds",
-        "recorded",
-        "rests",
-        "said",
-        "share",
-        "tenant",
-        "terms",
-        "waiting",
-        "work",
-    )
 
     def __init__(
         self,
@@ -117,7 +93,7 @@ class PendingRequest:
         return Answer(outputs=outputs, rows=rows, timing=timing, said=said)
 
     def told(self, result: Answer | CallError | None, outcome: Outcome) -> None:
-        """Its caller hears how it ended, unless that has left or there is nothing to tell."""
+        """Tell its caller how it ended, unless the caller has left."""
         if outcome is not Outcome.COMPLETED:
             why = "the caller left" if result is None else type(result).__name__  # quotes no body
             logger.debug("%d rows %s: %s", len(self.call.rows), outcome, why)
@@ -138,8 +114,8 @@ class PendingRequest:
     def show(self, item_id: ItemId, now: float) -> Item:
         """Its next row that the policy has not seen, as the policy sees it.
 
-        One that is shown later stands back as if it had come now: a long list is served in turns
-        with those that came behind it. But the less the nearer its own due time is.
+        A row that is shown later yields to others as if it had come now: so a long list is served
+        in turns with what came after it. It yields less the nearer its own due time is.
         """
         row = self.call.rows[len(self.ids)]
         self.ids.append(item_id)
@@ -161,7 +137,7 @@ Members = Sequence[tuple[PendingRequest, int]]
 
 
 def batch_of(members: Members, now: float) -> BatchRequest:
-    """Rows of equal keys, each as its call and its place there, as a batch for the server."""
+    """Rows of equal keys as a batch for the server."""
     rows = [pending.call.rows[index] for pending, index in members]
     first = members[0][0].call
     if first.envelope is None:
@@ -178,17 +154,3 @@ def batch_of(members: Members, now: float) -> BatchRequest:
         traces=tuple(pending.call.trace for pending, _ in members),
         deadlines=tuple(pending.deadline for pending, _ in members),
     )
-
-
-class Told:
-    """A batch for the log, put into words only if somebody reads them."""
-
-    def __init__(self, batch: Batch, rows: Mapping[ItemId, tuple[PendingRequest, int]]) -> None:
-        self._batch = batch
-        self._rows = rows
-
-    def __str__(self) -> str:
-        """Its size, why it left, and its members' trace ids, by which their own logs are found."""
-        items = self._batch.items
-        traces = {self._rows[item.id][0].terms.trace or "-" for item in items}
-        return f"{len(items)} rows, {self._batch.reason}, traces {sorted(traces)}"

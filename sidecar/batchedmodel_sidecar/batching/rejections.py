@@ -17,7 +17,7 @@ MODEL_GONE: Final = "the model is gone and this pod is stopping"
 
 
 def rejected(refusal: Refusal, settings: BatchSettings, seconds: float) -> Rejected:
-    """A call was not taken, which had so many seconds."""
+    """A call that had so many seconds was not taken."""
     message = f"the queue is full: {settings.max_queue_size} rows may wait"
     if refusal.reason is Rejection.OVER_SHARE:
         message += ", and this caller has more than its share of them"
@@ -47,7 +47,7 @@ def refuse_unfit(rows: int, left: float, terms: AgreedTerms, settings: BatchSett
 
 
 def ended(outcome: Outcome, *, seconds: float, retry_after: float) -> CallError:
-    """A call that waited was given up; what still waits takes the device `retry_after` seconds."""
+    """A call that waited was given up; it may come again after `retry_after` seconds."""
     if outcome is Outcome.EXPIRED:
         return Expired(seconds)
     return GivenUp(outcome, seconds, retry_after=retry_after)
@@ -60,6 +60,6 @@ def other_model() -> Unserved:
 
 
 def refused_for_another_model() -> Rejected:
-    """The same for a call that was not taken."""
+    """The same for a call that was not accepted."""
     other = other_model()
     return Rejected(Rejection.NOT_READY, other.message, retry_after=other.retry_after)

@@ -1,11 +1,11 @@
 """What the policy sees of the calls that wait: all of a short one, of a long list a part at a time.
 
-Owned by the batcher. A list of thousands of rows would keep everybody behind it waiting; shown in
-parts, whose later ones stand back, it is served in turns with what came after it.
+Owned by the batcher. A list of thousands of rows would keep everybody behind it waiting. So it is
+shown in parts whose rows yield, and is served in turns with what came after it.
 
-While more waits than leaves next and it belongs to several tenants, the policy sees only the rows
-whose tenants' turn it is, so that no tenant can keep another waiting. With one tenant it sees all.
-Rows whose key the server asked to be left alone with it does not see either, until that is over.
+While several tenants have more rows waiting than leave next, the policy sees only the rows whose
+tenants' turn it is, so that no tenant can keep another waiting. With one tenant it sees all. Rows
+whose key rests because the server asked for it are hidden until the rest is over.
 """
 
 from collections import Counter
@@ -21,9 +21,8 @@ from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_scheduling.core.base import BasePolicy
 from batchedmodel_scheduling.core.fair_queue import FairQueue
 from batchedmodel_scheduling.core.policy import Batch, Item, ItemId, Refusal
-from batchedmodel_sidecar.batching.backoff import Backoff
 from batchedmodel_sidecar.batching.batch_reply import refused
-from batchedmodel_sidecar.batching.isolation import apart
+from batchedmodel_sidecar.batching.isolation import Backoff, apart
 from batchedmodel_sidecar.batching.pending_request import Members, PendingRequest
 from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.telemetry.ledger import Ledger
@@ -46,14 +45,15 @@ class RequestWindow:
         """Where tenants take turns; None while the policy sees everything."""
         self._lined: dict[ItemId, Item] = {}
         """Rows in the line, seen by the policy or not."""
-        self._backoff = Backoff()
+        self.backoff: Final = Backoff()
+        """Rows that the server asked not to be sent for a while."""
         self._settings: BatchSettings | None = None
-        """Those by which what follows was computed."""
+        """Those in force when `_at_once` was computed."""
         self._at_once = 0
-        """Rows of one call that the policy sees, and of everybody's while tenants take turns."""
+        """How many rows of one call the policy sees; of all calls, while tenants take turns."""
 
     def offer(self, pending: PendingRequest, policy: BasePolicy, now: float) -> Refusal | None:
-        """Ask for room for all rows of a call; if there is none nothing of it waits."""
+        """Let all rows of a call wait, or none if there is no room."""
         self._follow(policy)
         rows, shown = len(pending.call.rows), self._at_once
         refusal = self._no_room(pending.share, rows, policy)
@@ -66,16 +66,17 @@ class RequestWindow:
                     self._line_up(line, pending.tenant, item, policy)
         else:
             if refusal is None and rows > shown:
-                refusal = self._too_long(pending, policy, now)
+                work = self._ledger.work_live + pending.work
+                refusal = self._late_behind(work, pending, policy, now)
             while refusal is None and len(pending.ids) < min(rows, shown):
                 item = pending.show(ItemId(next(self._ids)), now)
                 refusal = policy.offer(item, now)
-                if refusal is None and self._backoff.takes(item, pending.tenant):
+                if refusal is None and self.backoff.takes(item, pending.tenant):
                     policy.withdraw(item.id, now)
         if refusal is not None:
             for item_id in pending.ids:
                 policy.withdraw(item_id, now)
-                self._backoff.discard(item_id)
+                self.backoff.discard(item_id)
             self._ledger.tenants.refused(pending.tenant, rows)
             return refusal
         self._unseen += rows - len(pending.ids)
@@ -83,8 +84,8 @@ class RequestWindow:
         return None
 
     def show(self, policy: BasePolicy, now: float) -> None:
-        """Let the policy see the rows whose turn it is, and no others."""
-        for item in self._backoff.woken(now):
+        """Let the policy see exactly the rows whose turn it is."""
+        for item in self.backoff.woken(now):
             tenant = self._tenant_of(item.id)
             if self._is_contended(tenant, 0, policy):
                 self._line_up(self._take_turns(policy, now), tenant, item, policy)
@@ -96,7 +97,7 @@ class RequestWindow:
             policy.withdraw(item_id, now)
         while shown := self._line.show(*self._ahead(policy)):
             for item_id in shown:
-                if self._backoff.takes(self._lined[item_id], self._tenant_of(item_id)):
+                if self.backoff.takes(self._lined[item_id], self._tenant_of(item_id)):
                     self._leave_line(item_id)  # and make room for one that can leave
                 else:
                     policy.take_over(self._lined[item_id])
@@ -108,9 +109,9 @@ class RequestWindow:
         self, key: Hashable, caller: str, until: float, policy: BasePolicy, now: float
     ) -> None:
         """The policy sees no row of a caller and key until then."""
-        self._backoff.rest(key, caller, until)
+        self.backoff.rest(key, caller, until)
         for one in list(policy.waiting()):
-            if self._backoff.takes(one, self._tenant_of(one.id)):
+            if self.backoff.takes(one, self._tenant_of(one.id)):
                 policy.withdraw(one.id, now)
                 self._leave_line(one.id)
 
@@ -124,21 +125,13 @@ class RequestWindow:
             if self._tenant_of(item_id) == caller:
                 self._lined[item_id] = apart(item, caller)
 
-    def rests(self, key: Hashable, caller: str) -> bool:
-        """Whether rows of a caller and key are kept from the policy."""
-        return self._backoff.rests(key, caller)
-
-    def changes_at(self) -> float:
-        """When the policy may see more though nothing happens; infinity when that cannot be."""
-        return self._backoff.changes_at()
-
     def come_back(self, item: Item, pending: PendingRequest, policy: BasePolicy) -> None:
         """A row that left waits once more; it had its turn."""
-        if not self._backoff.takes(item, pending.tenant):
+        if not self.backoff.takes(item, pending.tenant):
             policy.take_over(item)
 
     def show_more(self, pending: PendingRequest, policy: BasePolicy, now: float) -> range:
-        """Rows of a call have left: let the policy see as many of the unseen ones; says which."""
+        """Rows of a call have left: show as many of its unseen ones; returns their places."""
         self._follow(policy)
         unseen = len(pending.call.rows) - len(pending.ids)
         more = max(0, min(unseen, self._at_once - (pending.waiting - unseen)))
@@ -159,10 +152,9 @@ class RequestWindow:
         seconds: float,
         policy: BasePolicy,
     ) -> None:
-        """A batch took so long: who was refused in it pays for what that is beyond the expected.
+        """A batch took so long: the tenants that were refused in it pay for unexpected time.
 
-        `members`: its rows, each as its call and its place there. Where the server hung or died
-        nobody knows for what, so no more than a full batch is charged.
+        Where the server hung or died nobody knows why, so no more than a full batch is charged.
         """
         lengths = [item.length for item in batch.items]
         took = policy.work_of(seconds, max(lengths))
@@ -174,7 +166,7 @@ class RequestWindow:
         self._charge(tenants, took - policy.batch_work(lengths))
 
     def _charge(self, tenants: Sequence[str], work: float) -> None:
-        """They pay equal parts of it."""
+        """The tenants pay equal parts of the work."""
         if self._line is not None and work > 0:
             for tenant in tenants:
                 self._line.charge(tenant, work / len(tenants))
@@ -182,10 +174,8 @@ class RequestWindow:
     def left(self, items: Sequence[Item], members: Members, policy: BasePolicy) -> None:
         """These rows left in a batch, whose whole time is charged while tenants take turns.
 
-        `members`: the same rows, each as its call and its place there.
-
-        Padding is its costliest row's tenant's to pay. Places that nobody could fill, as no other
-        row goes with these, are paid by all, and so are rows that had no turn.
+        `members` are the same rows. The tenant of the costliest row pays for padding. All pay for
+        places in the batch that no row could fill, and for rows that had no turn.
         """
         if self._line is not None:
             padded = policy.pipeline.times.rule is CostRule.PADDED
@@ -193,7 +183,7 @@ class RequestWindow:
             paid = self._line.leave_together([item.id for item in lined], padded=padded)
             prices = [policy.work(item.length) for item in lined] or [0.0]
             price = len(lined) * max(prices) if padded else sum(prices)
-            # It was paid at prices that may have changed since.
+            # The rows were paid for at prices that may have changed since.
             beyond = policy.batch_work([item.length for item in items]) - price
             self._charge(
                 [pending.tenant for pending, _ in members],
@@ -212,16 +202,16 @@ class RequestWindow:
 
     def discard(self, item_id: ItemId) -> None:
         """A row that waited is not wanted any more."""
-        self._backoff.discard(item_id)
+        self.backoff.discard(item_id)
         self._leave_line(item_id)
 
     def waits_again(self, pending: PendingRequest) -> None:
-        """A row of an accepted call came back; it has room, whoever has come meanwhile."""
+        """A row of an accepted call came back; it has room, however full the queue is."""
         pending.waiting += 1
         self._room.take(pending.share, 1)
 
     def settled(self, pending: PendingRequest, outcome: Outcome) -> None:
-        """An accepted call ended, whatever of it was seen."""
+        """An accepted call ended, however many of its rows were shown."""
         self._unseen -= len(pending.call.rows) - len(pending.ids)
         if outcome is Outcome.COMPLETED:
             self._ledger.tenants.served(pending.tenant, len(pending.call.rows))
@@ -237,18 +227,18 @@ class RequestWindow:
         return refusal
 
     def _no_room(self, share: Share, rows: int, policy: BasePolicy) -> Refusal | None:
-        """Whether so many rows do not fit in: what the policy cannot know, as it sees a part."""
+        """The refusal of rows that do not fit; the policy cannot know, as it sees only a part."""
         reason = self._room.refusal(share, rows)
         if reason is None:
             return None
-        hides = self._unseen or self._line or self._backoff.holds_any
+        hides = self._unseen or self._line or self.backoff.holds_any
         sees_all = not (hides or rows > self._at_once or self._room.has_others(share.tenant))
         if reason is Rejection.QUEUE_FULL and sees_all:
             return None
         return Refusal(reason=reason, retry_after=policy.retry_after(self._room.taken))
 
     def _follow(self, policy: BasePolicy) -> None:
-        """Go by the policy's settings, which may be others than they were."""
+        """Use the policy's settings, which may have changed."""
         settings = policy.settings
         if settings is not self._settings:
             self._settings = settings
@@ -277,7 +267,7 @@ class RequestWindow:
         return self._line
 
     def _leave_line(self, item_id: ItemId) -> None:
-        """A row has no turn, and costs its tenant none."""
+        """Take a row out of the line; its tenant pays nothing for it."""
         if self._line is not None:
             self._lined.pop(item_id, None)
             self._line.discard(item_id)
@@ -301,20 +291,17 @@ class RequestWindow:
         self, pending: PendingRequest, policy: BasePolicy, now: float
     ) -> Refusal | None:
         """Whether a call that is no use when late would be late after its tenant's own rows."""
-        strict = pending.due == pending.deadline and policy.pipeline.times.profiled
         tenants = len(self._room) + (not self._room.of(pending.tenant))
         own = self._room.of(pending.tenant) * self._ledger.work_live
-        work = pending.work + own / max(1, self._ledger.rows_live)
-        if not strict or now + tenants * work / policy.pipeline.workers <= pending.deadline:
-            return None
-        delay = policy.retry_after(self._ledger.rows_waiting)
-        return Refusal(reason=Rejection.PREDICTED_LATE, retry_after=delay)
+        work = tenants * (pending.work + own / max(1, self._ledger.rows_live))
+        return self._late_behind(work, pending, policy, now)
 
-    def _too_long(self, pending: PendingRequest, policy: BasePolicy, now: float) -> Refusal | None:
-        """Whether a list that is no use when late would be late even in full batches."""
+    def _late_behind(
+        self, work: float, pending: PendingRequest, policy: BasePolicy, now: float
+    ) -> Refusal | None:
+        """Whether a call that is no use when late is late though so much work has full batches."""
         strict = pending.due == pending.deadline and policy.pipeline.times.profiled
-        seconds = (self._ledger.work_live + pending.work) / policy.pipeline.workers
-        if not strict or now + seconds <= pending.deadline:
+        if not strict or now + work / policy.pipeline.workers <= pending.deadline:
             return None
         delay = policy.retry_after(self._ledger.rows_waiting)
         return Refusal(reason=Rejection.PREDICTED_LATE, retry_after=delay)

@@ -22,8 +22,7 @@ from batchedmodel_http.connection import NotHere
 from batchedmodel_http.request_head import path_and_query
 from batchedmodel_http.response import is_empty
 from batchedmodel_scheduling.core.shared_room import SharedRoom
-from batchedmodel_sidecar.backends.foreign.client import end_with_connection
-from batchedmodel_sidecar.backends.foreign.connector import Connector
+from batchedmodel_sidecar.backends.foreign.client import Connector, end_with_connection
 from batchedmodel_sidecar.backends.foreign.headers import of_this_hop
 from batchedmodel_sidecar.body.buffers import BuffersBody, body_of
 from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Expired, Rejected, Unserved

@@ -3,8 +3,10 @@
 The registry is handed in, so that every test and every process has its own.
 """
 
+import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate
 from typing import Any, Final
@@ -19,11 +21,15 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from batchedmodel_contract.inference.batch_wire import BatchReply
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
 from batchedmodel_contract.processes import sidecar_metrics as names
+from batchedmodel_scheduling.core.policy import Batch
 from batchedmodel_scheduling.core.signals import Signals
-from batchedmodel_sidecar.telemetry.ledger import Ledger
-from batchedmodel_sidecar.telemetry.tenant_counts import TenantCounts
+from batchedmodel_sidecar.batching.pending_request import Members
+from batchedmodel_sidecar.telemetry.ledger import Ledger, TenantCounts
+
+logger: Final = logging.getLogger(__name__)
 
 _SECONDS: Final = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
@@ -33,10 +39,10 @@ _ROWS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
 class Distribution:
-    """A histogram of which one thread writes and which the same thread shows.
+    """A histogram that one thread writes and shows.
 
-    Without the locks and the label look-ups of the client library's own, whose `observe` takes
-    longer than everything else that the books note of a row.
+    It has no locks and no labels: `observe` of the client library's own histogram takes longer than
+    everything else that is counted of a row.
     """
 
     def __init__(self, name: str, doc: str, bounds: Sequence[float]) -> None:
@@ -78,40 +84,58 @@ class Durations(Collector):
             yield distribution.metric()
 
 
+class BatchCounts:
+    """What ledger, histograms and log are told of each batch of one batcher."""
+
+    def __init__(self, ledger: Ledger, durations: Durations) -> None:
+        self._ledger = ledger
+        self._durations = durations
+
+    def leaves(self, batch: Batch, members: Members, now: float) -> None:
+        """A batch leaves: its rows wait no more."""
+        for item, (pending, _) in zip(batch.items, members, strict=True):
+            self._ledger.leave(len(pending.call.rows), pending.waiting)
+            pending.leaves(batch.id, len(batch.items), now)
+            self._durations.queue.observe(now - item.arrived)
+        self._ledger.batch_leaves(batch.reason, len(batch.items), now)
+        self._durations.batch_size.observe(len(batch.items))
+        if logger.isEnabledFor(logging.DEBUG):
+            # By these ids the logs of its callers are found.
+            traces = sorted({pending.terms.trace or "-" for pending, _ in members})
+            logger.debug(
+                "batch %d: %d rows, %s, traces %s", batch.id, len(members), batch.reason, traces
+            )
+
+    def ends(self, batch: Batch, reply: BatchReply | None, now: float) -> None:
+        """A batch is off the server, with a reply or without one."""
+        self._ledger.batch_ends(len(batch.items), now)
+        if reply is not None:
+            self._ledger.computed(reply.tokens, reply.padded_tokens)
+            self._durations.model.observe(reply.compute_seconds)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class LedgerCollector(Collector):
     """Shows the ledger and the few facts of the other parts at the moment of the scrape."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        *,
-        settings_hash: Callable[[], str],
-        settings_errors: Callable[[], int],
-        model_is_ready: Callable[[], bool],
-        circuit_is_open: Callable[[], bool],
-        oldest_age: Callable[[], float],
-        signals: Callable[[], Signals],
-        clock: Callable[[], float],
-    ) -> None:
-        self._ledger = ledger
-        self._settings_hash = settings_hash
-        self._settings_errors = settings_errors
-        self._model_is_ready = model_is_ready
-        self._circuit_is_open = circuit_is_open
-        self._oldest_age = oldest_age
-        self._signals = signals
-        self._clock = clock
+    ledger: Ledger
+    settings_hash: Callable[[], str]
+    settings_errors: Callable[[], int]
+    model_is_ready: Callable[[], bool]
+    circuit_is_open: Callable[[], bool]
+    oldest_age: Callable[[], float]
+    signals: Callable[[], Signals]
+    clock: Callable[[], float]
 
     def collect(self) -> Iterator[Metric]:
         """One pass over the books, in one turn of the loop: the figures belong together."""
-        books = self._ledger
+        books = self.ledger
         yield _counter(names.REQUESTS_OFFERED, "Calls that were told a verdict", books.offered)
         yield _counter(names.REQUESTS_ACCEPTED, "Calls that were accepted", books.accepted)
         yield _by(names.REQUESTS_REJECTED, "Calls refused", "reason", Rejection, books.rejected)
         yield _by(names.REQUESTS_SETTLED, "Accepted calls", "outcome", Outcome, books.settled)
-        untrusted = books.untrusted_priorities
         doc = "Calls that asked for more priority than they may have"
-        yield _counter(names.UNTRUSTED_PRIORITIES, doc, untrusted)
+        yield _counter(names.UNTRUSTED_PRIORITIES, doc, books.untrusted_priorities)
         cancelled = CounterMetricFamily(names.CANCELLED, "Callers that left", labels=["stage"])
         cancelled.add_metric(["queued"], books.cancelled_waiting)
         cancelled.add_metric(["inflight"], books.cancelled_in_flight)
@@ -121,29 +145,27 @@ class LedgerCollector(Collector):
         yield _counter(names.RETURNED_ITEMS, returned, books.rows_returned)
         yield from _by_tenant(books.tenants)
         yield _by(names.BATCHES, "Batches released", "reason", ReleaseReason, books.batches)
-        yield GaugeMetricFamily(names.QUEUE_LENGTH, "Rows that wait", books.rows_waiting)
-        yield _gauge(names.QUEUE_OLDEST_AGE, "Of the calls that wait", self._oldest_age())
-        yield GaugeMetricFamily(names.QUEUE_REQUESTS, "Calls that wait", books.waiting)
+        yield _gauge(names.QUEUE_LENGTH, "Rows that wait", books.rows_waiting)
+        yield _gauge(names.QUEUE_OLDEST_AGE, "Of the calls that wait", self.oldest_age())
+        yield _gauge(names.QUEUE_REQUESTS, "Calls that wait", books.waiting)
         at_model = books.in_flight + books.passing
-        yield GaugeMetricFamily(names.INFLIGHT_REQUESTS, "Calls at the model", at_model)
-        in_flight = books.batches_in_flight
-        yield GaugeMetricFamily(names.INFLIGHT_BATCHES, "Batches at the model", in_flight)
+        yield _gauge(names.INFLIGHT_REQUESTS, "Calls at the model", at_model)
+        yield _gauge(names.INFLIGHT_BATCHES, "Batches at the model", books.batches_in_flight)
         yield _gauge(names.EXECUTING_ITEMS, "Rows at the model", books.rows_at_model.value)
-        now = self._clock()
-        for name, level, doc in (
-            (names.QUEUE_ITEM_SECONDS, books.waiting_rows, "Rows that wait, over time"),
-            (names.EXECUTING_ITEM_SECONDS, books.rows_at_model, "Rows at the model, over time"),
-        ):
-            yield CounterMetricFamily(name, doc, value=level.integral(now))
+        now = self.clock()
+        waited = books.waiting_rows.integral(now)
+        yield _counter(names.QUEUE_ITEM_SECONDS, "Rows that wait, over time", waited)
+        executed = books.rows_at_model.integral(now)
+        yield _counter(names.EXECUTING_ITEM_SECONDS, "Rows at the model, over time", executed)
         yield _counter(names.TOKENS, "Of answered rows, as the server counts", books.tokens)
         yield _counter(names.PADDED_TOKENS, "Computed for them, padding too", books.padded_tokens)
-        yield _gauge(names.CIRCUIT_OPEN, "1 if batches keep failing", self._circuit_is_open())
-        yield GaugeMetricFamily(names.MODEL_READY, "1 if the model answers", self._model_is_ready())
-        yield from _adaptive(self._signals())
-        errors = self._settings_errors()
-        yield _counter(names.SETTINGS_ERRORS, "Settings files that could not be used", errors)
+        yield _gauge(names.CIRCUIT_OPEN, "1 if batches keep failing", self.circuit_is_open())
+        yield _gauge(names.MODEL_READY, "1 if the model answers", self.model_is_ready())
+        yield from _adaptive(self.signals())
+        doc = "Settings files that could not be used"
+        yield _counter(names.SETTINGS_ERRORS, doc, self.settings_errors())
         in_force = GaugeMetricFamily(names.SETTINGS, "Batch settings in force", labels=["hash"])
-        in_force.add_metric([self._settings_hash()], 1)
+        in_force.add_metric([self.settings_hash()], 1)
         yield in_force
 
 
@@ -179,7 +201,7 @@ def _gauge(name: str, doc: str, value: float | None) -> Metric:
     return GaugeMetricFamily(name, doc, value)
 
 
-def _counter(name: str, doc: str, value: int) -> Metric:
+def _counter(name: str, doc: str, value: float) -> Metric:
     return CounterMetricFamily(name, doc, value)
 
 

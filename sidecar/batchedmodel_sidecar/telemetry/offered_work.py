@@ -1,17 +1,66 @@
 """What was offered to this sidecar, for the autoscaler: also what was refused, read or unread.
 
-Owned by the batcher. It has a name of its own from start to start, so that a restart is not taken
-for a fall of the counters.
+An overload that is shed must not look like calm. Written by the batcher, read through `/v1/stats`.
 """
 
 import uuid
 from typing import Final
 
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.processes.stats import SidecarStats
+from batchedmodel_contract.processes.stats import BUCKET_SECONDS, BUCKETS, SidecarStats
 from batchedmodel_scheduling.core.base import BasePolicy
 from batchedmodel_sidecar.telemetry.ledger import Ledger
-from batchedmodel_sidecar.telemetry.work_meter import WorkMeter
+
+
+class WorkMeter:
+    """How much work was offered in each second of the last minute; times are monotonic seconds."""
+
+    def __init__(self, started: float) -> None:
+        self._started = started
+        self._buckets = [0.0] * BUCKETS
+        self._newest = self._second(started)
+        self._changes_at = (self._newest + 1) * BUCKET_SECONDS
+        self._requests = 0
+        self.total = 0.0
+        """Work since the start."""
+
+    def add(self, work: float, now: float) -> None:
+        """A request brought so much work."""
+        self._requests += 1
+        self._put(work, now)
+
+    def add_unseen(self, now: float) -> None:
+        """A request was refused before its body was read: it counts as an average one."""
+        if self._requests:
+            self._put(self.total / self._requests, now)
+            self._requests += 1
+
+    def buckets(self, now: float) -> tuple[float, ...]:
+        """The last minute, oldest second first; the present second is the last and not over yet."""
+        self._advance(now)
+        start = (self._newest + 1) % BUCKETS
+        return tuple(self._buckets[start:] + self._buckets[:start])
+
+    def age(self, now: float) -> float:
+        """Seconds since counting began."""
+        return now - self._started
+
+    def _put(self, work: float, now: float) -> None:
+        if now >= self._changes_at:
+            self._advance(now)
+        self._buckets[self._newest % BUCKETS] += work
+        self.total += work
+
+    def _advance(self, now: float) -> None:
+        second = self._second(now)
+        for passed in range(max(self._newest, second - BUCKETS) + 1, second + 1):
+            self._buckets[passed % BUCKETS] = 0.0
+        self._newest = max(self._newest, second)
+        self._changes_at = (self._newest + 1) * BUCKET_SECONDS
+
+    @staticmethod
+    def _second(now: float) -> int:
+        return int(now // BUCKET_SECONDS)
 
 
 class OfferedWork:
@@ -21,13 +70,14 @@ class OfferedWork:
         self._ledger = ledger
         self._meter = WorkMeter(now)
         self._instance: Final = uuid.uuid4().hex
+        """Another one after a restart, which is then no fall of the counters."""
 
     def add(self, work: float, now: float) -> None:
         """A call brought so much work."""
         self._meter.add(work, now)
 
     def add_unseen(self, now: float) -> None:
-        """A call was refused unread for want of room: it was offered work all the same."""
+        """A call was refused unread, as there was no room; it counts as offered."""
         self._ledger.rows_offered += 1  # it had one at least
         self._meter.add_unseen(now)
 

@@ -1,13 +1,13 @@
-"""The HTTP client towards a server of somebody else's: what it raises ends here.
+"""The HTTP client towards a server of somebody else's: the errors of aiohttp end here.
 
-Called by `upstream.link` only; it knows nothing of batches.
+The link calls it; it knows nothing of batches.
 """
 
 import asyncio
 import logging
 import sys
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 from aiohttp.http_exceptions import ContentEncodingError
@@ -17,7 +17,6 @@ from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_http.response import LARGE
-from batchedmodel_sidecar.backends.foreign.connector import Connector
 from batchedmodel_sidecar.backends.foreign.protocol import BackendRequest, Response
 from batchedmodel_sidecar.body.buffers import body_of, json_bytes, read_whole
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
@@ -35,11 +34,11 @@ _JSON: Final = "application/json"
 
 
 class Unreachable(Exception):
-    """Nobody who is trusted answered a question; the message says what is told of it."""
+    """Nobody who is trusted answered a question; the message is for callers."""
 
 
 class Garbled(aiohttp.ClientPayloadError):
-    """A body that turned out to be none while it came."""
+    """What came is no valid body."""
 
 
 class Deaf(Unserved):
@@ -47,6 +46,23 @@ class Deaf(Unserved):
 
     def __init__(self) -> None:
         super().__init__("the model does not answer", status=504)
+
+
+class Connector(aiohttp.TCPConnector):
+    """Looks at a kept connection before it is used.
+
+    One on which the server spoke unasked is not used again: what it sent would be taken for the
+    answer to the next request, which is another caller's.
+    """
+
+    async def connect(self, *given: Any, **named: Any) -> aiohttp.connector.Connection:
+        """A new connection, or a kept one on which nothing has come since its last answer."""
+        while True:
+            connection = await super().connect(*given, **named)
+            protocol = connection.protocol
+            if protocol is None or not protocol.should_close:
+                return connection
+            connection.close()
 
 
 class Client:
@@ -57,19 +73,19 @@ class Client:
     """
 
     def __init__(self, url: str, *, keeps: Callable[[], bool], most: int = _LONGEST_ANSWER) -> None:
-        """`url` has no path; `keeps` says whether a batch may take its predecessor's connection.
+        """`url` has no path; `keeps` says whether a batch may use its predecessor's connection.
 
-        That binds it to the process that has accepted the connection, however busy that is by now.
+        A connection binds the batch to the process that accepted it, however busy that is by now.
         `most`: bytes of an answer to a batch.
         """
         self._url = url
         self._most = most
         self._keeps = keeps
         self._apart = _session(keeps=False)
-        """A connection for each question, and for each batch of several: the server is asked to end
-        it, for whoever does has its port taken for a minute."""
+        """Has a connection for each question, and for each batch where several run at a time. The
+        server is asked to end it: whoever ends it has its port taken for a minute."""
         self._kept: aiohttp.ClientSession | None = None
-        """Has one connection, while no batch uses it."""
+        """Has one connection, which no batch uses now."""
         self._under_way = 0
         self._closed = False
 
@@ -85,7 +101,7 @@ class Client:
             raise InvalidInput(f"the answer at {path}", f"is longer than {_LONGEST_REPLY} bytes")
         return response.status, body
 
-    async def post(self, backend_request: BackendRequest, seconds: float) -> Response:
+    async def post(self, request: BackendRequest, seconds: float) -> Response:
         """The answer to a request, whatever its status, within so many seconds.
 
         Raises `Deaf`, `Lost` when the connection broke, `Busy` when there was none, `Unserved` for
@@ -94,9 +110,9 @@ class Client:
         self._under_way += 1
         try:
             if self._keeps():
-                return await self._posted_alone(backend_request, seconds)
+                return await self._posted_alone(request, seconds)
             await self._drop_kept()
-            return await self._posted(self._apart, backend_request, seconds)
+            return await self._posted(self._apart, request, seconds)
         finally:
             self._under_way -= 1
             await self._hang_up()
@@ -120,12 +136,12 @@ class Client:
         kept, self._kept = self._kept, None
         return kept
 
-    async def _posted_alone(self, backend_request: BackendRequest, seconds: float) -> Response:
+    async def _posted_alone(self, request: BackendRequest, seconds: float) -> Response:
         """Over the connection of the batch before, if it is there still and free."""
         session = self._take_kept() or _session(keeps=True)
         sound = False
         try:
-            response = await self._posted(session, backend_request, seconds)
+            response = await self._posted(session, request, seconds)
             # Servers exist that hang up after an error and do not announce it (uvicorn does): the
             # next request on this connection would seem to have killed them.
             sound = response.status < _SERVER_ERROR
@@ -137,24 +153,24 @@ class Client:
         return response
 
     async def _posted(
-        self, session: aiohttp.ClientSession, backend_request: BackendRequest, seconds: float
+        self, session: aiohttp.ClientSession, request: BackendRequest, seconds: float
     ) -> Response:
         headers = [("Content-Type", _JSON)]
-        if any(name.lower() == "content-type" for name, _ in backend_request.headers):
+        if any(name.lower() == "content-type" for name, _ in request.headers):
             headers = []
         try:
             async with (
                 asyncio.timeout(seconds),
                 session.post(
-                    URL(self._url + backend_request.path, encoded=True),
-                    data=body_of(backend_request.parts, _JSON),
-                    headers=[*headers, *backend_request.headers],
+                    URL(self._url + request.path, encoded=True),
+                    data=body_of(request.parts, _JSON),
+                    headers=[*headers, *request.headers],
                     allow_redirects=False,
                 ) as response,
             ):
                 end_with_connection(response)
                 if response.status < _FINAL:
-                    # Whoever is told of it would wait for more, or take the connection for another.
+                    # Its caller would wait for more, or take the connection for another's.
                     message = f"the model answers {response.status}, which ends no request"
                     raise Unserved(message, status=502, answered=True)
                 refused = response.status >= _REFUSED
@@ -185,9 +201,9 @@ class Client:
 
 
 def end_with_connection(response: aiohttp.ClientResponse) -> None:
-    """Let whoever reads this answer's body hear that the connection has ended.
+    """End the reading of this answer's body when the connection ends.
 
-    aiohttp hangs up on a server whose bytes are no chunk, and leaves the reader waiting for ever.
+    aiohttp hangs up on a server whose bytes are no chunk, and the reader would wait for ever.
     """
     connection, body = response.connection, response.content
     if connection is None or connection.protocol is None or body.is_eof():
@@ -197,7 +213,7 @@ def end_with_connection(response: aiohttp.ClientResponse) -> None:
         return
 
     def tell(ended: asyncio.Future[None]) -> None:
-        ended.exception()  # how it ended is told by the body, where that was sound so far
+        ended.exception()  # marked as seen; a body that was sound so far tells how it ended
         if not body.is_eof() and body.exception() is None:
             body.set_exception(Garbled("what follows is no part of a body"))
 
@@ -222,7 +238,7 @@ def _unreachable(error: Exception) -> str:
 
 
 async def _beginning(response: aiohttp.ClientResponse, most: int) -> tuple[bytes, bool]:
-    """So many bytes of a body, and whether they are all; the rest is never fetched."""
+    """The first `most` bytes of a body, and whether they are all; the rest is never fetched."""
     pieces: list[bytes] = []
     size = 0
     async for piece in response.content.iter_any():
@@ -234,7 +250,7 @@ async def _beginning(response: aiohttp.ClientResponse, most: int) -> tuple[bytes
 
 
 async def _read(response: aiohttp.ClientResponse, most: int) -> Buffer | SharedMemory:
-    """The body; where it answers with much JSON, it lies where the helper can reach it.
+    """The body; much JSON lies in memory that the codec process can reach.
 
     Raises `Unserved` for one that is longer than `most`.
     """

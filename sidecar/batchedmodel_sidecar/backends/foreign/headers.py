@@ -1,8 +1,8 @@
 """Which headers pass a batch, in either direction.
 
-A batch is one request for several callers, so a caller's header can pass only if it is a part of
-the key, and a server's only if it is true for all of them. Whoever is alone in a request gets all
-headers that are not about the connection or about the form in which the body travels.
+A batch is one request for several callers. So a caller's header passes only if it is a part of the
+batch's key, and a server's header only if it is true for all of them. A caller who is alone in a
+request gets all headers that are not about the connection or about the body's form.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -23,10 +23,10 @@ FORWARDED: Final = (
     "openai-project",
     "openai-beta",
 )
-"""Who asks, and for which variant: calls that differ in one of them never share a batch."""
+"""They say who asks and for which variant: calls that differ in one never share a batch."""
 
 TRACE: Final = ("traceparent", "tracestate")
-"""W3C trace context: true for one caller, so it passes where nobody else is in the request."""
+"""W3C trace context: true for one caller, so it passes only where the request has no other."""
 
 SHARED: Final = frozenset({"model-version", "x-model-version", "openai-version", "openai-model"})
 """What is true for each caller of a batch."""

@@ -1,8 +1,8 @@
 """The link to a server of somebody else's: its readiness, and the batches on their way to it.
 
 Such a server has no events and no batch extension: it is asked for its readiness, and it has one
-status for all rows of a request. What it refuses is cut in parts by `isolation`; this shell sends
-the parts and keeps what came back for each row.
+status for all rows of a request. `Isolation` cuts what it refuses into parts; this shell sends the
+parts and keeps what came back for each row.
 """
 
 import asyncio
@@ -18,18 +18,20 @@ from batchedmodel_contract.inference.isolation import Isolation, Rows
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_scheduling.core.policy import MemoryCap
 from batchedmodel_sidecar.backends.base import LinkListener, LinkStatus
-from batchedmodel_sidecar.backends.foreign.batch_result import BatchResult, refusal, said_to
+from batchedmodel_sidecar.backends.foreign.batch_result import (
+    BatchResult,
+    Evidence,
+    MemoryRoom,
+    Verdict,
+    judged,
+)
 from batchedmodel_sidecar.backends.foreign.client import Client, Deaf, Unreachable
 from batchedmodel_sidecar.backends.foreign.protocol import (
     BackendProtocol,
     BackendRequest,
     NotReady,
-    Probe,
     Response,
-    SplitReply,
 )
-from batchedmodel_sidecar.backends.foreign.refusals import MemoryRoom, Verdict, judged
-from batchedmodel_sidecar.backends.foreign.row_evidence import Evidence
 from batchedmodel_sidecar.batching.batch_reply import RawReply
 from batchedmodel_sidecar.calls import RawBatch, Row
 from batchedmodel_sidecar.codec.codec import Codec
@@ -54,7 +56,6 @@ class ForeignLink:
         self,
         *,
         client: Client,
-        probe: Probe,
         protocol: BackendProtocol,
         codec: Codec,
         listener: LinkListener,
@@ -62,7 +63,6 @@ class ForeignLink:
     ) -> None:
         """`idempotent` says whether a row may be sent again after its batch was refused."""
         self._client = client
-        self._probe = probe
         self._protocol = protocol
         self._codec = codec
         self._listener = listener
@@ -84,7 +84,7 @@ class ForeignLink:
         return LinkStatus(model=self._model, reason=self._reason, stuck=self._stuck)
 
     async def follow(self) -> None:
-        """Ask for readiness for ever: nothing else tells when a foreign server comes or goes."""
+        """Ask for readiness for ever: nothing else says when a foreign server comes or goes."""
         while True:
             self._ask_now.clear()
             try:
@@ -127,9 +127,10 @@ class ForeignLink:
         await self._client.close()
 
     async def _served(self, batch: RawBatch, seconds: float) -> RawReply:
-        """Each request has so many seconds: what an earlier one took says nothing of the server.
+        """Send requests until every row of a batch is settled; raises `Unserved`.
 
-        They come to an end, for no row is sent again after its deadline.
+        Each request has so many seconds, whatever earlier ones took. The search ends, because no
+        row is sent again after its deadline.
         """
         clock = asyncio.get_running_loop().time
         subject = self._protocol.subject(batch.envelope)
@@ -139,53 +140,93 @@ class ForeignLink:
             idempotent=self._idempotent,
             callers=batch.callers,
             # Asked before each request: a trial that was refused has proven nothing.
-            trial=lambda rows: self._wants_trial(subject, len(rows)),
+            trial=lambda rows: self._evidence.wants_trial(subject, len(rows)),
         )
-        findings = BatchResult(batch.owners)
+        result = BatchResult(batch.owners)
         started = clock()
         while (rows := search.next(clock())) is not None:
             members = [batch.rows[row] for row in rows]
-            backend_request = self._protocol.backend_request(members, batch.envelope)
-            if findings.of_one_call(rows):
-                trace = batch.traces[rows[0]]
-                backend_request = replace(
-                    backend_request, headers=(*backend_request.headers, *trace)
-                )
+            request = self._protocol.backend_request(members, batch.envelope)
+            if result.of_one_call(rows):
+                request = replace(request, headers=(*request.headers, *batch.traces[rows[0]]))
             try:
-                response = await self._post(backend_request, seconds)
+                response = await self._post(request, seconds)
                 verdict = judged(response.status, bytes(response.body[:_JUDGED_BYTES]))
                 if verdict in (Verdict.BUSY, Verdict.WHOLE):
-                    alone = findings.of_one_call(search.whole())
-                    raise refusal(response, busy=verdict is Verdict.BUSY, alone=alone)
+                    raise result.refusal(search.whole(), response)
             except Unserved as fault:
                 if search.calls == 1:
                     raise
                 # It is no row's fault: what has no answer yet fares as a whole batch would have.
-                findings.fault = fault
+                result.fault = fault
                 break
-            await self._judge(search, findings, verdict, rows, members, response, subject)
-        findings.failed(search.expired, Unserved("no time was left to try this alone", status=504))
+            if verdict is Verdict.FINE:
+                await self._divide(search, result, rows, members, response, subject)
+            elif verdict is Verdict.SPOILT:
+                settled = search.spoilt((response.status, bytes(response.body)))
+                if search.broken:
+                    raise result.refusal(tuple(range(len(batch.rows))), response)
+                result.refused(settled, response)
+            else:
+                result.refused(search.outgrown(), response)
+        result.failed(search.expired, Unserved("no time was left to try this alone", status=504))
         self._learn(search, clock())
         # One request that was refused took the time of nothing.
-        passes = search.calls if search.largest_fine else 0
-        return findings.reply(clock() - started, passes=passes)
+        return result.reply(clock() - started, passes=search.calls if search.largest_fine else 0)
 
-    async def _post(self, backend_request: BackendRequest, seconds: float) -> Response:
-        """The answer to one request, whose end may tell of the server; raises `Unserved`."""
+    async def _divide(
+        self,
+        search: Isolation,
+        result: BatchResult,
+        rows: Rows,
+        members: Sequence[Row],
+        response: Response,
+        subject: Hashable | None,
+    ) -> None:
+        """Give rows their parts of an answer; raises `Unserved` when the server is broken."""
+        alone, unproven = result.of_one_call(rows), None
         try:
-            response = await self._client.post(backend_request, seconds)
+            dealt = await self._codec.dealt(self._protocol, response, members, alone=alone)
+            names = [output.name for output in dealt.outputs]
+            unproven = self._evidence.saw(subject, names, len(rows))
+            if unproven is not None and not alone:
+                rule = (
+                    f"is {len(rows)} long for {len(rows)} rows, which may be chance: "
+                    "no other number was seen yet"
+                )
+                raise InvalidInput(f"outputs.{unproven}.shape", rule)
+        except InvalidInput as error:
+            if unproven is None:
+                self._evidence.contradicted(subject)
+            message = f"the model answers nonsense: {error}"
+            nonsense = Unserved(message, status=502, answered=True)
+            result.failed(search.spoilt(_NONSENSE), nonsense)
+            if search.broken:
+                raise nonsense from error
+        except Unserved as failure:
+            # The server did its part: neither it nor a row is to blame.
+            search.fine()
+            result.failed(rows, failure)
+        else:
+            search.fine()
+            result.answered(rows, dealt, response)
+
+    async def _post(self, request: BackendRequest, seconds: float) -> Response:
+        """The answer to one request; how it ends may change the status. Raises `Unserved`."""
+        try:
+            response = await self._client.post(request, seconds)
         except Deaf:
             self._stuck = True
             raise
         except Busy as refused:
             if self._at_work > 1:
-                self._doubt_it()  # others are at work, so that it is there, perhaps
+                self._doubt_it()  # it has other batches, so perhaps it is there
             else:
                 self._lose(refused.message)
                 self._ask_now.set()
             raise
         except Lost:
-            # Perhaps one worker died, or this connection alone: ask before all callers are refused.
+            # Perhaps only one worker or this connection died: ask before all callers are refused.
             self._doubt_it()
             raise
         self._stuck = False
@@ -194,62 +235,6 @@ class ForeignLink:
     def _doubt_it(self) -> None:
         self._doubted_until = asyncio.get_running_loop().time() + _DOUBT_SECONDS
         self._ask_now.set()
-
-    async def _judge(
-        self,
-        search: Isolation,
-        findings: BatchResult,
-        verdict: Verdict,
-        rows: Rows,
-        members: Sequence[Row],
-        response: Response,
-        subject: Hashable | None,
-    ) -> None:
-        """Tell the search what became of rows that were sent, and keep their answers.
-
-        Raises `Unserved` when the server is broken, so that the batch fails as a whole.
-        """
-        match verdict:
-            case Verdict.FINE:
-                alone = findings.of_one_call(rows)
-                try:
-                    dealt = await self._codec.dealt(self._protocol, response, members, alone=alone)
-                except InvalidInput as error:
-                    self._evidence.contradicted(subject)
-                    _nobodys(search, findings, error)
-                    return
-                except Unserved as failure:
-                    # The server did its part: neither it nor a row is to blame.
-                    search.fine()
-                    findings.failed(rows, failure)
-                    return
-                doubt = self._doubt(subject, dealt, len(rows))
-                if doubt is not None and not alone:
-                    findings.failed(search.doubted(), _nonsense(doubt))
-                    return
-                search.fine()
-                findings.answered(rows, dealt, said_to(response, dealt, alone=alone))
-                return
-            case Verdict.SPOILT:
-                settled = search.spoilt((response.status, bytes(response.body)))
-                if search.broken:
-                    raise refusal(response, busy=False, alone=False)
-            case _:  # outgrown: the others have ended the search
-                settled = search.outgrown()
-        findings.refused(settled, response)
-
-    def _wants_trial(self, subject: Hashable | None, rows: int) -> bool:
-        return subject is not None and self._evidence.wants_trial(subject, rows)
-
-    def _doubt(self, subject: Hashable | None, dealt: SplitReply, rows: int) -> InvalidInput | None:
-        """Why this answer cannot be divided: it may only look as if it had a part for each row."""
-        if subject is None:
-            return None
-        unproven = self._evidence.saw(subject, [output.name for output in dealt.outputs], rows)
-        if unproven is None:
-            return None
-        rule = f"is {rows} long for {rows} rows, which may be chance: no other number was seen yet"
-        return InvalidInput(f"outputs.{unproven}.shape", rule)
 
     def _learn(self, search: Isolation, now: float) -> None:
         """Pass on what the server's memory seems to hold."""
@@ -262,12 +247,12 @@ class ForeignLink:
             self._listener.memory_bound(MemoryCap(cost=None, rows=self._room.rows))
 
     async def _check(self) -> None:
-        await self._probe.check_ready(self._client.ask)
+        await self._protocol.check_ready(self._client.ask)
         # It answers again: whatever it was stuck in is over.
         self._stuck = False
         if self._model is not None:
             return
-        description = await self._probe.describe(self._client.ask)
+        description = await self._protocol.describe(self._client.ask)
         self._room = MemoryRoom(grow_after=_GROW_AFTER_SECONDS)
         self._evidence = Evidence()
         self._model = ReadyModel(
@@ -282,15 +267,3 @@ class ForeignLink:
         self._model = None
         self._reason = reason
         self._listener.model_lost(reason)
-
-
-def _nobodys(search: Isolation, findings: BatchResult, error: InvalidInput) -> None:
-    """What was answered is no answer to these rows; raises `Unserved` when the server is broken."""
-    nonsense = _nonsense(error)
-    findings.failed(search.spoilt(_NONSENSE), nonsense)
-    if search.broken:
-        raise nonsense from error
-
-
-def _nonsense(error: InvalidInput) -> Unserved:
-    return Unserved(f"the model answers nonsense: {error}", status=502, answered=True)

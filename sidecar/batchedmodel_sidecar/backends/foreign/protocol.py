@@ -1,13 +1,14 @@
 """What the link and the data handler ask of a protocol behind.
 
-A dialect is pure: it makes rows of a body, a request of rows, and answers of a response. The rows'
+A protocol is pure: it makes rows of a body, a request of rows, and answers of a response. The rows'
 contents stay the text or the bytes in which they came.
 """
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from batchedmodel_contract.inference.description import ModelDescription
 from batchedmodel_contract.inference.params import Values
@@ -34,21 +35,13 @@ class NotReady(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignRequest:
-    """A caller's request, as far as a protocol looks at it."""
-
-    body: Buffer
-    header_length: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
     """What the rows of a request are wrapped in; only rows of equal ones share a request."""
 
     path: str
     headers: Headers
     frame: Any
-    """Hashable; made and read by the dialect alone."""
+    """Hashable; made and read by the protocol alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +56,7 @@ class BackendRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
-    """The server's answer to a posting."""
+    """The server's answer to a request."""
 
     status: int
     headers: Headers
@@ -73,7 +66,7 @@ class Response:
     memory: SharedMemory | None = None
     """Where the body lies when it is more JSON than is read in the loop."""
     whole: bool = True
-    """Whether the body is all that was said, or the beginning of a refusal without end."""
+    """False where only the beginning of a long refusal was read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,18 +77,6 @@ class SplitReply:
     rows: Sequence[tuple[Value, ...]]
     frame: Any = None
     """What belongs to the answer beside its rows."""
-
-
-class Probe(Protocol):
-    """How to learn whether a server can be asked, and what it serves."""
-
-    async def check_ready(self, ask: Ask) -> None:
-        """Raises `NotReady`."""
-        ...
-
-    async def describe(self, ask: Ask) -> ModelDescription:
-        """Asked once for each start of the server; raises `NotReady` or `InvalidInput`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,75 +96,77 @@ class ParsedRequest:
     """What it sets of our own server's model's parameters."""
 
 
-class Questions(Protocol):
-    """From callers to the server."""
+class BackendProtocol(ABC):
+    """One protocol that a server may speak. It is small and can be pickled."""
+
+    @abstractmethod
+    async def check_ready(self, ask: Ask) -> None:
+        """Raises `NotReady`."""
+
+    @abstractmethod
+    async def describe(self, ask: Ask) -> ModelDescription:
+        """The server's model, asked for once for each start; raises `NotReady`, `InvalidInput`."""
 
     def converts(self, size: int, header_length: str | None) -> int:
         """How many bytes of a body of that size `parse` reads as JSON, or turns into it."""
-        ...
+        return size
 
-    def parse(self, asked: ForeignRequest) -> ParsedRequest | None:
+    @abstractmethod
+    def parse(self, body: Buffer, header_length: str | None = None) -> ParsedRequest | None:
         """What the body asks; None when it can only go alone. Raises `InvalidInput`."""
-        ...
 
+    @abstractmethod
     def backend_request(self, rows: Sequence[Row], envelope: Envelope) -> BackendRequest:
         """One request for rows of equal envelopes."""
-        ...
-
-
-class Answers(Protocol):
-    """From the server to callers."""
 
     def subject(self, envelope: Envelope) -> Hashable | None:
         """What must be equal in requests whose answers are divided alike.
 
         None where the protocol itself says which part of an answer belongs to which row.
         """
-        ...
+        return None
 
+    @abstractmethod
     def dealt(self, response: Response, rows: Sequence[Row], *, alone: bool) -> SplitReply:
-        """The answers in a response of status 200, which is one caller's alone or for several.
+        """The rows' answers in a response of status 200; `alone`: they are all one caller's.
 
-        Raises `InvalidInput` when it has not these, or cannot be divided.
+        Raises `InvalidInput` when these are missing, or cannot be divided.
         """
-        ...
 
+    @abstractmethod
     def render(self, memo: Any, answer: Answer) -> Body:
         """The body for one caller; raises `InvalidInput` or `Unserved`."""
-        ...
 
     def texts(self, memo: Any, answer: Answer) -> int:
-        """How many bytes of the answer `render` would read as JSON, or turn into it.
+        """How many bytes of the answer `render` reads as JSON, or turns into it.
 
         Raises what `render` raises.
         """
-        ...
+        return 0
 
 
-class BackendProtocol(Questions, Answers, Protocol):
-    """One protocol, on both sides of the sidecar; small, and can be pickled."""
-
-
-def drafted(protocol: BackendProtocol, asked: ForeignRequest) -> ParsedRequest:
+def drafted(
+    protocol: BackendProtocol, body: Buffer, header_length: str | None = None
+) -> ParsedRequest:
     """What a body asks; raises `InvalidInput`, and `Unbatchable` when it can only go alone."""
-    draft = protocol.parse(asked)
+    draft = protocol.parse(body, header_length)
     if draft is None:
         raise Unbatchable("body", "has no rows that could share a request")
     return replace(draft, digest=digest_of(draft.frame, draft.shapes))
 
 
 def digest_of(*given: object) -> bytes:
-    """What stands for texts, numbers and tuples or records of them where it is kept.
+    """A short key for texts, numbers, and tuples or records of them.
 
-    Keys outlive their requests, and callers decide how large these are. Equal for what is written
-    equally, and only for that: its collisions cannot be found.
+    Keys outlive their requests, and callers decide how large these texts are. Two digests are equal
+    only where the `repr` is: nobody can find a collision.
     """
     text = repr(given).encode("utf-8", "surrogatepass")
     return hashlib.blake2b(text, digest_size=_DIGEST_BYTES).digest()
 
 
 class ForeignAdapter:
-    """One request's way through a dialect, as the data handler's adapter."""
+    """One request's way through a server's protocol, as the data handler's adapter."""
 
     def __init__(
         self,
@@ -206,9 +189,7 @@ class ForeignAdapter:
 
     async def parse(self, body: Buffer, header_length: str | None, model: ReadyModel) -> Parsed:
         """The call with the rows that the body holds; raises `InvalidInput`."""
-        return self.parsed(
-            drafted(self.protocol, ForeignRequest(body=body, header_length=header_length)), model
-        )
+        return self.parsed(drafted(self.protocol, body, header_length), model)
 
     def parsed(self, draft: ParsedRequest, model: ReadyModel) -> Parsed:
         """The call of what a body asks, wherever it was read."""
@@ -223,7 +204,7 @@ class ForeignAdapter:
         return Parsed(call=call, memo=draft.memo, options=draft.options)
 
     def texts(self, parsed: Parsed, answer: Answer) -> int:
-        """Most is neither read nor turned into JSON: it came as text and stays it."""
+        """See `BackendProtocol`: most came as text and stays it."""
         return self.protocol.texts(parsed.memo, answer)
 
     def render(self, parsed: Parsed, answer: Answer, model: ReadyModel) -> Body:

@@ -1,7 +1,7 @@
 """Carries batches to our model server: HTTP/1.1 over its Unix socket, and nothing else of HTTP.
 
 Used by the link, once for each batch. A general client spends a quarter of a millisecond on one
-request, which a lone caller would wait for; here a request is two writes and one wake-up. What our
+request, for which a lone caller would wait; here a request is two writes and one wake-up. What our
 server never sends (chunks, redirects, compressed bodies) is refused.
 """
 
@@ -74,7 +74,7 @@ class Http1Client:
         return answer
 
     def close(self) -> None:
-        """Hang up where nothing is under way; who waits for an answer ends that himself."""
+        """End the idle connections; those in use end when their `post` is cancelled."""
         while self._idle:
             self._idle.pop().hang_up()
 
@@ -102,7 +102,8 @@ class _Connection(asyncio.Protocol):
         self._head = b""
         self._answer: Answered | None = None
         """Its head, while the body is not whole."""
-        self._body: bytearray | Room = bytearray()
+        self._body: Room | None = None
+        """What came of a body in several pieces."""
         self._lacks = 0
         self.usable = True
 
@@ -110,7 +111,7 @@ class _Connection(asyncio.Protocol):
         """Send a request and wait for its answer, until a time of the loop."""
         self._waiter = self._loop.create_future()
         # Not `asyncio.timeout`, which costs five times as much for each batch.
-        patience = self._loop.call_at(until, self._fail, TimeoutError())
+        time_out = self._loop.call_at(until, self._fail, TimeoutError())
         start = f"{head}\r\nContent-Length: {size_of(parts)}\r\n\r\n".encode()
         if size_of(parts) > LARGE:
             self._transport.writelines([start, *parts])
@@ -119,7 +120,7 @@ class _Connection(asyncio.Protocol):
         try:
             return await self._waiter
         finally:
-            patience.cancel()
+            time_out.cancel()
 
     def hang_up(self) -> None:
         """End it at once, whatever is under way."""
@@ -141,21 +142,20 @@ class _Connection(asyncio.Protocol):
         """A piece of an answer."""
         if self._answer is None:
             data = self._after_head(self._head + data)
-        if self._answer is None:
+        if self._answer is None or (not data and self._lacks):
             return
         if len(data) > self._lacks:
             self._garbled("it is longer than it says")
             return
+        if self._body is None:
+            if len(data) == self._lacks:
+                self._done(data)  # all of it in one piece
+                return
+            self._body = Room(self._lacks)
+        self._body.write(data)
         self._lacks -= len(data)
-        if not self._lacks and not len(self._body):
-            self._done(data)  # all of it in one piece
-            return
-        if isinstance(self._body, Room):
-            self._body.write(data)
-        else:
-            self._body += data
         if not self._lacks:
-            self._done(self._body.view() if isinstance(self._body, Room) else bytes(self._body))
+            self._done(self._body.view())
 
     def _after_head(self, data: bytes) -> bytes:
         """Read the head if it is whole; what comes behind it."""
@@ -176,7 +176,7 @@ class _Connection(asyncio.Protocol):
             self._garbled("it has no length" if self._waiter else "nothing was asked")
             return b""
         self._lacks = int(length)
-        self._body = Room(self._lacks) if self._lacks > LARGE else bytearray()
+        self._body = None
         self.usable = headers.get("connection", "").lower() != "close"
         self._answer = Answered(status, headers, b"")
         return data[end:]
@@ -208,11 +208,10 @@ def _read(head: bytes) -> tuple[int, dict[str, str]]:
     version, status, _ = first.split(" ", 2)
     if version != "HTTP/1.1" or len(status) != _STATUS_DIGITS:
         raise ValueError
-    return int(status), dict([_pair(line) for line in lines])
-
-
-def _pair(line: str) -> tuple[str, str]:
-    name, separator, value = line.partition(": ")
-    if not separator:
-        raise ValueError
-    return name.lower(), value
+    headers = {}
+    for line in lines:
+        name, separator, value = line.partition(": ")
+        if not separator:
+            raise ValueError
+        headers[name.lower()] = value
+    return int(status), headers

@@ -1,8 +1,8 @@
-"""The one place that talks to our model server: its life line and its batches.
+"""The link to our model server: its life line and its batches.
 
-The link keeps the server's event stream open. The stream's lines say when the model is ready, its
-end says at once that the server is gone; nobody asks periodically. Errors of the HTTP client and
-answers that make no sense end here, as `Unserved`.
+The life line is the server's event stream, which the link keeps open. A line says when the model is
+ready; the stream's end says at once that the server is gone. Nothing is asked periodically. Errors
+of the HTTP client and answers that make no sense become `Unserved` here.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from batchedmodel_contract.inference.batch_wire import (
     read_reply,
     write_request,
 )
-from batchedmodel_contract.inference.description import ModelDescription, description_from_metadata
+from batchedmodel_contract.inference.description import description_from_metadata
 from batchedmodel_contract.inference.profile import profile_from_mapping
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH
@@ -50,8 +50,8 @@ _BASE: Final = "http://model"
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 5.0
 _LONGEST_ABSENCE: Final = 0.5
-"""Between two looks for a socket that is not served: they cost next to nothing, and whoever waits
-for a server that was restarted should not wait for this as well."""
+"""Between two tries where nobody listens on the socket: they cost next to nothing, and a server
+that is started again is found soon."""
 _HANDSHAKE_SECONDS: Final = 30.0
 _MOST_DOUBLINGS: Final = 10
 _THREADS: Final = 2
@@ -64,8 +64,8 @@ class _LinkBroken(Exception):
     """The life line ended or never began; the message says why."""
 
 
-class _Way(NamedTuple):
-    """How one version of the model is asked, and answers."""
+class _Route(NamedTuple):
+    """How one version of the model is asked, and what it answers."""
 
     head: str
     """Of the HTTP request, up to the length of its JSON."""
@@ -86,8 +86,8 @@ class NativeLink:
             cookie_jar=aiohttp.DummyCookieJar(),
         )
         self._http = Http1Client(socket_path)
-        self._ways: dict[str, _Way] = {}
-        """By version: that of the model, and of those that it replaced and that are needed."""
+        self._routes: dict[str, _Route] = {}
+        """By version: the model's, and those that it replaced and that requests still need."""
         self._releases: set[asyncio.Task[None]] = set()
         self._stream: aiohttp.ClientResponse | None = None
         self._distrusted = False
@@ -109,8 +109,8 @@ class NativeLink:
     @property
     def status(self) -> LinkStatus:
         """Whether the model can be asked now."""
-        # One may be a pause that is over. After a second one a new handshake proves nothing: the
-        # pass that hangs is not what answers it.
+        # One unanswered batch may have been a pause that is over. After a second one a new
+        # handshake proves nothing: what answers it is not the pass that hangs.
         stuck = self._hung or self._stuck or self._unanswered >= _UNANSWERED
         return LinkStatus(model=self._model, reason=self._reason, stuck=stuck)
 
@@ -145,12 +145,12 @@ class NativeLink:
 
     async def infer(self, request: BatchRequest, seconds: float) -> BatchReply:
         """The server's reply to a batch; raises `Unserved`."""
-        way = self._ways.get(request.version or "")
-        if way is None:
+        route = self._routes.get(request.version or "")
+        if route is None:
             raise Busy(f"version {request.version} of the model is not served any more")
         length, parts = write_request(request, orjson.dumps)
         try:
-            answer = await self._http.post(f"{way.head}{length}", parts, seconds)
+            answer = await self._http.post(f"{route.head}{length}", parts, seconds)
         except TimeoutError as error:
             self._stuck = True
             self._unanswered += 1
@@ -161,8 +161,7 @@ class NativeLink:
             raise Busy("the model server cannot be reached") from error
         except BrokenOff as error:
             logger.debug("batch: %s", type(error).__name__)
-            message = "the model server went away while it worked on this"
-            raise Lost(message) from error
+            raise Lost("the model server went away while it worked on this") from error
         except Garbled as error:
             raise self._nonsense("the model server answers nonsense", quoting=error) from error
         if answer.status != 200:
@@ -171,10 +170,10 @@ class NativeLink:
             reply = read_reply(answer.body, answer.header(HEADER_LENGTH), orjson.loads)
         except InvalidInput as error:
             raise self._nonsense("the model server answers nonsense", quoting=error) from error
-        if len(reply.statuses) != len(request.inputs[0].shapes):
-            rows = len(request.inputs[0].shapes)
+        rows = len(request.inputs[0].shapes)
+        if len(reply.statuses) != rows:
             raise self._nonsense(f"the model answered {len(reply.statuses)} of {rows} rows")
-        if [(output.name, output.datatype) for output in reply.outputs] != way.outputs:
+        if [(output.name, output.datatype) for output in reply.outputs] != route.outputs:
             raise self._nonsense("the model answered other outputs than it declares")
         self._distrusts = self._unanswered = 0
         self._stuck = False
@@ -185,7 +184,7 @@ class NativeLink:
         return reply
 
     def watch(self, closely: bool) -> None:
-        """See `Link`; the life line ends with the server, so that nothing more is to be done."""
+        """See `Link`: the life line ends with the server, so there is nothing to do."""
 
     async def close(self) -> None:
         """Hang up."""
@@ -231,21 +230,17 @@ class NativeLink:
         described = await self._json(server_api.model_path(self._name, version))
         description = description_from_metadata(described)
         measured = await self._json(server_api.profile_path(self._name, version))
-        profile = profile_from_mapping(measured)
-        tokens = await self._tokens(description, version)
+        tokens = None
+        if description.text is not None:
+            tokenizer = await self._get(server_api.tokenizer_path(self._name, version))
+            tokens = Tokens(tokenizer, description.text, self._threads)
         return ReadyModel(
             description=description,
-            profile=profile,
+            profile=profile_from_mapping(measured),
             tokens=tokens,
             depth=_DEPTH,
             rows_pad=not description.equal_lengths,
         )
-
-    async def _tokens(self, description: ModelDescription, version: str | None) -> Tokens | None:
-        if description.text is None:
-            return None
-        tokenizer = await self._get(server_api.tokenizer_path(self._name, version))
-        return Tokens(tokenizer, description.text, self._threads)
 
     async def _json(self, path: str) -> Any:
         try:
@@ -261,7 +256,7 @@ class NativeLink:
 
     def _found(self, model: ReadyModel, version: str | None) -> None:
         path = URL(server_api.infer_path(self._name, version)).raw_path
-        way = _Way(
+        route = _Route(
             head=f"POST {path} HTTP/1.1\r\nHost: model\r\nContent-Type: {_BINARY}\r\n"
             f"{HEADER_LENGTH}: ",
             outputs=[(spec.name, spec.datatype) for spec in model.description.outputs],
@@ -269,8 +264,8 @@ class NativeLink:
         self._failures = 0
         replaced, self._model = self._model, model
         # After a loss the versions are those of another process, perhaps.
-        others = {} if replaced is None else self._ways
-        self._ways = {**others, model.description.version: way}
+        others = {} if replaced is None else self._routes
+        self._routes = {**others, model.description.version: route}
         self._max_cost = model.profile.max_cost if model.profile else None
         self._reason = ""
         self._stuck = False
@@ -281,8 +276,8 @@ class NativeLink:
             replaced.users.replaced(lambda: self._release(gone))
 
     def _release(self, version: str) -> None:
-        """Tell the server that nobody needs a version any more which it has replaced."""
-        self._ways.pop(version, None)
+        """Let the server end a version that it has replaced and that no request needs."""
+        self._routes.pop(version, None)
         releasing = asyncio.get_running_loop().create_task(self._released(version))
         self._releases.add(releasing)
         releasing.add_done_callback(self._releases.discard)
@@ -293,12 +288,12 @@ class NativeLink:
             async with asyncio.timeout(_HANDSHAKE_SECONDS), self._session.post(url):
                 pass
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            # The server lets go of it by itself, later.
+            # The server ends it by itself later.
             logger.debug("version %s could not be released: %s", version, type(error).__name__)
 
     def _lose(self, reason: str, level: int = logging.WARNING) -> None:
         if self._distrusted:
-            # The line ended because we hung up; why we did so is what callers should read.
+            # The line ended because we hung up. Callers are told why we did.
             self._distrusted = False
             return
         if reason != self._reason:
@@ -321,9 +316,10 @@ class NativeLink:
         return Unserved(found if quoting is None else f"{found}: {quoting}", status=502)
 
     def _distrust(self, reason: str) -> None:
-        """Hang up, so that readiness goes and a fresh handshake decides.
+        """Hang up: the model is not ready until a fresh handshake succeeds.
 
-        The reason is logged and told to others: it quotes no answer, which may quote a request.
+        The reason is logged and told to other callers, so it quotes no answer: that may quote a
+        request.
         """
         if self._stream is None:
             return

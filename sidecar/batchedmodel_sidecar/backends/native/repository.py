@@ -1,7 +1,7 @@
 """Asks our model server for its versions, and tells it to load and unload, for the two ports.
 
-The link carries batches and follows states; what a person asks must not wait for either, so that
-this has connections of its own. It translates nothing: the server's documents pass as they are.
+The link carries batches and follows states; what a person asks must not wait for either, so this
+has connections of its own. It translates nothing: the server's documents pass as they are.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from batchedmodel_sidecar.errors import Unserved
 logger: Final = logging.getLogger(__name__)
 
 MOST_BYTES: Final = 16 * 1024
-"""Of what is asked; all that is known fits into a hundredth of it."""
+"""Of a question; all that is known fits into a hundredth of it."""
 _INDEX_SECONDS: Final = 10.0
 
 

@@ -5,11 +5,10 @@ last request has. The data handler counts; the link hears of the end and tells t
 """
 
 from collections.abc import Callable
-from types import TracebackType
 
 
 class VersionUsers:
-    """Of one version."""
+    """The requests of one version."""
 
     __slots__ = ("_count", "_unneeded")
 
@@ -19,31 +18,31 @@ class VersionUsers:
 
     @property
     def any(self) -> bool:
-        """Whether there is one."""
+        """Whether a request needs the version."""
         return self._count > 0
 
     def come(self) -> None:
-        """One more."""
+        """One more request needs it."""
         self._count += 1
 
     def leave(self) -> None:
-        """One less."""
+        """One request has ended."""
         self._count -= 1
-        self._look()
+        self._end_if_unneeded()
 
     def replaced(self, unneeded: Callable[[], None]) -> None:
         """No more will come; `unneeded` is called once, when the last has left."""
         self._unneeded = unneeded
-        self._look()
+        self._end_if_unneeded()
 
-    def _look(self) -> None:
+    def _end_if_unneeded(self) -> None:
         if self._unneeded is not None and not self._count:
             unneeded, self._unneeded = self._unneeded, None
             unneeded()
 
 
 class VersionLease:
-    """One request's, behind a `with` block over."""
+    """What one request needs until its `with` block ends."""
 
     __slots__ = ("_users",)
 
@@ -51,20 +50,13 @@ class VersionLease:
         self._users: VersionUsers | None = None
 
     def turn_to(self, users: VersionUsers) -> None:
-        """The request is read for that version, and for none that it was read for before."""
+        """The request is read for that version; said once."""
         users.come()
-        before, self._users = self._users, users
-        if before is not None:
-            before.leave()
+        self._users = users
 
     def __enter__(self) -> "VersionLease":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._users is not None:
             self._users.leave()

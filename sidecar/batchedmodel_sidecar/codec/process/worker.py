@@ -17,7 +17,7 @@ from typing import Final
 
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_sidecar.backends.foreign.protocol import ForeignRequest, ParsedRequest, drafted
+from batchedmodel_sidecar.backends.foreign.protocol import ParsedRequest, drafted
 from batchedmodel_sidecar.batching.rejections import too_many
 from batchedmodel_sidecar.calls import Call, Row
 from batchedmodel_sidecar.codec.process import wire
@@ -81,7 +81,7 @@ class Worker:
 
     async def _parsed(self, job: ParseJob, view: memoryview) -> ParsedRequest:
         if not isinstance(job.by, Endpoint):
-            return drafted(job.by, ForeignRequest(body=view, header_length=job.header_length))
+            return drafted(job.by, view, job.header_length)
         parsed = await self._adapters[job.by].parse(view, job.header_length, self._known())
         return ParsedRequest(
             rows=parsed.call.rows,

@@ -291,25 +291,6 @@ def test_a_trial_does_not_make_the_search_for_one_bad_call_of_32_longer(bad: int
     assert len(found.sent) <= 11
 
 
-def test_what_was_only_doubted_is_cut_and_neither_half_is_taken_for_bad() -> None:
-    search = Isolation([0, 0, 1, 2], [NEVER] * 4, idempotent=True)
-    assert search.next(0.0) == (0, 1, 2, 3)
-    assert search.doubted() == ()
-    assert search.next(0.0) == (0, 1)
-    search.fine()
-    assert search.next(0.0) == (2, 3), "as a whole: nothing is known against it"
-    search.fine()
-    assert search.next(0.0) is None
-    assert not search.broken
-
-
-def test_what_was_doubted_and_must_not_be_sent_twice_is_settled_by_that() -> None:
-    search = Isolation([0, 1, 2], [NEVER] * 3, idempotent=False)
-    assert search.next(0.0) == (0, 1, 2)
-    assert search.doubted() == (0, 1, 2)
-    assert search.next(0.0) is None
-
-
 def never_bad(row: int) -> bool:
     return False
 

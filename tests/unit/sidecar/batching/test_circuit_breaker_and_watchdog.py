@@ -6,7 +6,7 @@ import pytest
 
 from batchedmodel_sidecar.batching.batch_reply import RawReply, RowFailure
 from batchedmodel_sidecar.batching.circuit_breaker import CircuitBreaker
-from batchedmodel_sidecar.batching.watchdog import DecisionWatchdog
+from batchedmodel_sidecar.batching.timer import DecisionWatchdog
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 
 SEVERAL = ("a", "b")

@@ -27,7 +27,7 @@ def scraped(ledger: Ledger, signals: Signals, now: float = 0.0) -> dict[str, flo
     registry = CollectorRegistry()
     registry.register(
         LedgerCollector(
-            ledger,
+            ledger=ledger,
             settings_hash=lambda: "0",
             settings_errors=lambda: 0,
             model_is_ready=lambda: True,

@@ -7,10 +7,10 @@ import pytest
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import ReleaseReason
-from batchedmodel_contract.processes.stats import SidecarStats
+from batchedmodel_contract.processes.stats import BUCKETS, SidecarStats
 from batchedmodel_scheduling.core.policies import new_policy
 from batchedmodel_sidecar.telemetry.ledger import Ledger
-from batchedmodel_sidecar.telemetry.offered_work import OfferedWork
+from batchedmodel_sidecar.telemetry.offered_work import OfferedWork, WorkMeter
 from support.scheduling import row_profile
 
 SETTINGS = BatchSettings(max_batch_size=8, target_seconds=0.095)
@@ -57,3 +57,38 @@ def test_without_a_target_full_batches_are_what_a_pod_can_do() -> None:
 def test_without_a_profile_neither_is_known() -> None:
     stats = told(SETTINGS, None)
     assert (stats.profile_known, stats.sustainable_share) == (False, None)
+
+
+def test_work_lies_in_the_second_in_which_it_came() -> None:
+    meter = WorkMeter(100.0)
+    meter.add(1.0, 100.2)
+    meter.add(2.0, 100.9)
+    meter.add(4.0, 102.0)
+    assert meter.buckets(102.5)[-3:] == (3.0, 0.0, 4.0)
+
+
+def test_a_minute_later_nothing_is_left_but_the_total() -> None:
+    meter = WorkMeter(0.0)
+    meter.add(1.0, 0.5)
+    assert sum(meter.buckets(59.9)) == 1.0
+    assert sum(meter.buckets(60.0)) == 0.0
+    assert sum(meter.buckets(1e6)) == 0.0
+    assert meter.total == 1.0
+
+
+def test_the_oldest_second_comes_first() -> None:
+    meter = WorkMeter(0.0)
+    for second in range(90):
+        meter.add(float(second), second + 0.5)
+    assert meter.buckets(89.9) == tuple(float(second) for second in range(30, 90))
+    assert len(meter.buckets(89.9)) == BUCKETS
+
+
+def test_a_request_refused_unread_counts_as_an_average_one() -> None:
+    meter = WorkMeter(0.0)
+    meter.add_unseen(0.1)
+    assert meter.total == 0.0, "nothing is known of the requests yet"
+    meter.add(1.0, 0.2)
+    meter.add(3.0, 0.3)
+    meter.add_unseen(0.4)
+    assert meter.total == 6.0

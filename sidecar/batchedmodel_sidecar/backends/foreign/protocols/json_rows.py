@@ -1,7 +1,4 @@
-"""Rows that are the elements of one array in a JSON object, and what stands beside them.
-
-For the protocols whose requests and answers are plain objects: called by their dialects, which
-know what the fields are named.
+"""Protocols whose rows are the elements of one array in a JSON object: what V1 and OpenAI share.
 
 A single value beside the rows of an answer (the model's name, its version) is true for each caller.
 A list or an object may hold something for each row, in an order that only its author knows: it
@@ -9,12 +6,14 @@ passes to a caller who was alone, and an answer for several callers that has one
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 from batchedmodel_contract.inference.description import CostRule, ModelDescription
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.backends.foreign.protocol import (
+    Ask,
+    BackendProtocol,
     BackendRequest,
     Envelope,
     ParsedRequest,
@@ -32,16 +31,32 @@ Frame = tuple[Field, ...]
 _COMPOUND: Final = ("[", "{")
 
 
-def described(name: str, platform: str) -> ModelDescription:
-    """A model of which its protocol says nothing that matters here."""
-    return ModelDescription(
-        name=name,
-        version="",
-        platform=platform,
-        inputs=(),
-        outputs=(),
-        cost_rule=CostRule.ROWS,
-    )
+class JsonRows(BackendProtocol):
+    """What such protocols do alike."""
+
+    rows_field: ClassVar[str]
+    """The field of a request that holds the rows."""
+    platform: ClassVar[str]
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    async def describe(self, ask: Ask) -> ModelDescription:
+        """Such a protocol has no metadata that matters here."""
+        return ModelDescription(
+            name=self._name,
+            version="",
+            platform=self.platform,
+            inputs=(),
+            outputs=(),
+            cost_rule=CostRule.ROWS,
+        )
+
+    def backend_request(self, rows: Sequence[Row], envelope: Envelope) -> BackendRequest:
+        """The rows in their field, and beside them what their calls said."""
+        elements = [(row.values[0].data,) for row in rows]
+        parts = json_text.spliced(self.rows_field, elements, after=envelope.frame)
+        return BackendRequest(path=envelope.path, headers=envelope.headers, parts=parts)
 
 
 def value_of(element: str) -> Value:
@@ -59,13 +74,6 @@ def drafted(
         frame=tuple(sorted(given.items())),
         shapes=shapes,
     )
-
-
-def backend_request(field: str, rows: Sequence[Row], envelope: Envelope) -> BackendRequest:
-    """The rows in their field, and beside them what their calls said."""
-    elements = [(row.values[0].data,) for row in rows]
-    parts = json_text.spliced(field, elements, after=envelope.frame)
-    return BackendRequest(path=envelope.path, headers=envelope.headers, parts=parts)
 
 
 def body_of(field: str, elements: Iterable[Sequence[Buffer]], frame: Iterable[Field]) -> Body:

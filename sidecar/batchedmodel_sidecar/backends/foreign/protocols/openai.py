@@ -13,14 +13,10 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from batchedmodel_contract.inference.description import ModelDescription
-from batchedmodel_contract.inference.tensors import Datatype
+from batchedmodel_contract.inference.tensors import Buffer, Datatype
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.backends.foreign.protocol import (
     Ask,
-    BackendRequest,
-    Envelope,
-    ForeignRequest,
     NotReady,
     ParsedRequest,
     Response,
@@ -45,11 +41,11 @@ _NOT_FOUND: Final = 404
 _MOST_DIGITS: Final = 18  # of what counts anything; int() itself refuses some thousands of them
 
 
-class OpenAI:
+class OpenAI(json_rows.JsonRows):
     """`POST /v1/embeddings`."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    rows_field = _INPUT
+    platform = "openai"
 
     async def check_ready(self, ask: Ask) -> None:
         """Every server that embeds lists its models, or has a health page; raises `NotReady`.
@@ -64,30 +60,15 @@ class OpenAI:
                 return
         raise NotReady("the model answers 404 at /v1/models and at /health")
 
-    async def describe(self, ask: Ask) -> ModelDescription:
-        """The protocol has no metadata that matters here."""
-        return json_rows.described(self._name, "openai")
-
-    def converts(self, size: int, header_length: str | None) -> int:
-        """All of it is JSON."""
-        return size
-
-    def parse(self, asked: ForeignRequest) -> ParsedRequest | None:
+    def parse(self, body: Buffer, header_length: str | None = None) -> ParsedRequest | None:
         """One row for each input: a text, or a list of token ids; raises `InvalidInput`."""
-        given = json_text.checked_fields(asked.body)
+        given = json_text.checked_fields(body)
         inputs = _inputs(given.pop(_INPUT, ""))
         if not inputs:
             return None
         # Texts and token ids in one list are no request that a server knows.
         kind = inputs[0][0]
         return json_rows.drafted(inputs, given, kind)
-
-    def backend_request(self, rows: Sequence[Row], envelope: Envelope) -> BackendRequest:
-        """The rows' inputs, and beside them what their calls said."""
-        return json_rows.backend_request(_INPUT, rows, envelope)
-
-    def subject(self, envelope: Envelope) -> None:
-        """The protocol says which part of an answer is whose."""
 
     def dealt(self, response: Response, rows: Sequence[Row], *, alone: bool) -> SplitReply:
         """One entry of `data` for each row, and its part of the usage; raises `InvalidInput`."""
@@ -112,10 +93,6 @@ class OpenAI:
             ],
             frame=_Frame(json_rows.beside(given, alone=alone), usage if alone else None),
         )
-
-    def texts(self, memo: Any, answer: Answer) -> int:
-        """What came as text is spliced as it is."""
-        return 0
 
     def render(self, memo: Any, answer: Answer) -> Body:
         """The entries under their places in this request."""

@@ -10,14 +10,10 @@ from typing import Any, Final
 
 import orjson
 
-from batchedmodel_contract.inference.description import ModelDescription
-from batchedmodel_contract.inference.tensors import Datatype
+from batchedmodel_contract.inference.tensors import Buffer, Datatype
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.backends.foreign.protocol import (
     Ask,
-    BackendRequest,
-    Envelope,
-    ForeignRequest,
     NotReady,
     ParsedRequest,
     Response,
@@ -32,46 +28,30 @@ _PREDICTIONS: Final = "predictions"
 _OUTPUTS: Final = (Output(_PREDICTIONS, Datatype.BYTES),)
 
 
-class V1:
+class V1(json_rows.JsonRows):
     """`POST /v1/models/{name}:predict`."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._model = f"/v1/models/{name}"
+    rows_field = _INSTANCES
+    platform = "v1"
 
     async def check_ready(self, ask: Ask) -> None:
         """A server that knows the model answers 200, and some say in the body that it is loading.
 
         Raises `NotReady`.
         """
-        status, body = await ask(self._model)
+        status, body = await ask(f"/v1/models/{self._name}")
         if status != 200:
             raise NotReady(f"the model answers {status} to the question for readiness")
         if _says_not_ready(body):
             raise NotReady("the model says that it is not ready")
 
-    async def describe(self, ask: Ask) -> ModelDescription:
-        """The protocol has no metadata."""
-        return json_rows.described(self._name, "v1")
-
-    def converts(self, size: int, header_length: str | None) -> int:
-        """All of it is JSON."""
-        return size
-
-    def parse(self, asked: ForeignRequest) -> ParsedRequest | None:
+    def parse(self, body: Buffer, header_length: str | None = None) -> ParsedRequest | None:
         """One row for each instance; raises `InvalidInput`."""
-        given = json_text.checked_fields(asked.body)
+        given = json_text.checked_fields(body)
         if not given.get(_INSTANCES, "").startswith("["):
             return None
         instances = json_text.elements(given.pop(_INSTANCES), _INSTANCES)
         return json_rows.drafted(instances, given) if instances else None
-
-    def backend_request(self, rows: Sequence[Row], envelope: Envelope) -> BackendRequest:
-        """The rows' instances, and beside them what their calls said."""
-        return json_rows.backend_request(_INSTANCES, rows, envelope)
-
-    def subject(self, envelope: Envelope) -> None:
-        """The protocol says which part of an answer is whose."""
 
     def dealt(self, response: Response, rows: Sequence[Row], *, alone: bool) -> SplitReply:
         """One prediction for each row; raises `InvalidInput`."""
@@ -85,10 +65,6 @@ class V1:
             rows=[(json_rows.value_of(prediction),) for prediction in predictions],
             frame=json_rows.beside(given, alone=alone),
         )
-
-    def texts(self, memo: Any, answer: Answer) -> int:
-        """What came as text is spliced as it is."""
-        return 0
 
     def render(self, memo: Any, answer: Answer) -> Body:
         """The predictions, as the server wrote them."""

@@ -7,6 +7,7 @@ inputs that disagree) goes alone, as it came.
 """
 
 from collections.abc import Collection, Hashable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,9 +26,9 @@ from batchedmodel_contract.invalid_input import InvalidInput, Unbatchable
 from batchedmodel_http.response import size_of
 from batchedmodel_sidecar.backends.foreign.protocol import (
     Ask,
+    BackendProtocol,
     BackendRequest,
     Envelope,
-    ForeignRequest,
     NotReady,
     ParsedRequest,
     Response,
@@ -95,7 +96,7 @@ class _Said:
     outputs: tuple[OutputSaid, ...]
 
 
-class V2:
+class V2(BackendProtocol):
     """`POST /v2/models/{name}/infer`, with or without `/versions/{version}`."""
 
     def __init__(self, name: str, replicated: Collection[str] = ()) -> None:
@@ -129,28 +130,30 @@ class V2:
         """The head, or everything where caller and server do not both speak in bytes."""
         return json_bytes(size, header_length) if self._binary else size
 
-    def parse(self, asked: ForeignRequest) -> ParsedRequest | None:
+    def parse(self, body: Buffer, header_length: str | None = None) -> ParsedRequest | None:
         """The rows of all inputs; raises `InvalidInput`."""
-        end = len(asked.body)
+        end = len(body)
         tensors: Sequence[Tensor] | None = None
-        if self._binary or asked.header_length is not None:
-            _, tensors = read_body(asked.body, asked.header_length, "inputs", orjson.loads)
-        if asked.header_length is not None:
-            end = int(asked.header_length)
-        head = json_text.checked_fields(asked.body[:end])
+        if self._binary or header_length is not None:
+            _, tensors = read_body(body, header_length, "inputs", orjson.loads)
+        if header_length is not None:
+            end = int(header_length)
+        head = json_text.checked_fields(body[:end])
         memo, outputs = _wanted(head)
         parameters = object_in(head.get("parameters"), "parameters")
-        options = _wishes(parameters)
+        options = _options(parameters)
         kept = {
             name: value
             for name, value in parameters.items()
             if name not in PARAMETERS and name != BINARY_OUTPUT
         }
-        found = (
-            columns_of(head)
-            if tensors is None
-            else columns_of_tensors(tensors, head, binary=self._binary)
-        )
+        found = None
+        if tensors is not None:
+            found = columns_of_tensors(tensors, head, binary=self._binary)
+        else:
+            # What is wrong with a tensor is for the server to say.
+            with suppress(InvalidInput):
+                found = columns_of(head)
         if found is None:
             return None
         inputs, shapes, columns = found
@@ -310,16 +313,14 @@ def _wanted(head: dict[str, str]) -> tuple[_Memo, Fields | None]:
     return memo, tuple(asked) if listed else None
 
 
-def _read(text: str, name: str) -> Any:
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        # What may pass as it stands, such as NaN, may still be nothing that is read here.
-        raise InvalidInput(f"parameters.{name}", f"cannot be read: {error}") from error
-
-
-def _wishes(parameters: dict[str, str]) -> RequestOptions:
-    known = {name: _read(parameters[name], name) for name in PARAMETERS & parameters.keys()}
+def _options(parameters: dict[str, str]) -> RequestOptions:
+    known = {}
+    for name in PARAMETERS & parameters.keys():
+        try:
+            known[name] = orjson.loads(parameters[name])
+        except orjson.JSONDecodeError as error:
+            # Such as NaN, which may be passed on and cannot be read here.
+            raise InvalidInput(f"parameters.{name}", f"cannot be read: {error}") from error
     return options_of_parameters(known)
 
 

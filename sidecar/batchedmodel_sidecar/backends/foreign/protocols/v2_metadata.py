@@ -1,7 +1,4 @@
-"""What a v2 server says of itself and of its model, as far as it matters here. Pure.
-
-Used by `upstream.v2` when it asks for metadata.
-"""
+"""What a v2 server says of itself and of its model, as far as it matters here. Pure."""
 
 from typing import Any
 

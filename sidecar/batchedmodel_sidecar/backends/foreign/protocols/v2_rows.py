@@ -1,7 +1,4 @@
-"""Reads the tensors of a v2 body as rows, text or bytes, without looking at their values.
-
-Used by `upstream.v2` for requests and for answers.
-"""
+"""Reads the tensors of a v2 body as rows, text or bytes, without looking at their values."""
 
 import math
 import re
@@ -36,7 +33,7 @@ _STRING: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 _NO_VALUE: Final = re.compile(r"\[\s*\]")
 _NO_MARKS: Final = bytes(byte for byte in range(256) if byte not in b"[],")
 _OF_INPUTS: Final = frozenset({"name", "shape", "datatype", "parameters", "data"})
-"""What is understood of an input; one that says more goes on as it came."""
+"""What is understood of an input; a request that says more of one is passed on as it came."""
 _MOST_DIMENSIONS: Final = 64  # of any array library; to look at more would only cost time
 
 
@@ -56,15 +53,10 @@ Columns = tuple[tuple[Input, ...], tuple[Shape, ...], list[list[Buffer]]]
 
 
 def columns_of(head: Mapping[str, str]) -> Columns | None:
-    """The inputs of a JSON body as text; None when they have no rows in common."""
-    try:
-        return _columns_of(head)
-    except InvalidInput:
-        # What is wrong with a tensor is for the server to say.
-        return None
+    """The inputs of a JSON body as text; None when they have no rows in common.
 
-
-def _columns_of(head: Mapping[str, str]) -> Columns | None:
+    Raises `InvalidInput` for a tensor that cannot be understood.
+    """
     inputs, shapes, columns = [], [], []
     for index, text in enumerate(json_text.elements(head.get("inputs", "[]"), "inputs")):
         field = f"inputs[{index}]"
@@ -98,7 +90,7 @@ def _columns_of(head: Mapping[str, str]) -> Columns | None:
 def columns_of_tensors(
     tensors: Sequence[Tensor], head: Mapping[str, str], *, binary: bool
 ) -> Columns | None:
-    """The same where caller or server, or both, speak in bytes; raises `InvalidInput`.
+    """The same where the caller or the server, or both, use bytes; raises `InvalidInput`.
 
     `binary` says whether the rows are wanted as bytes.
     """
@@ -305,7 +297,7 @@ def as_bytes(output: OutputSaid, shape: list[int], items: list[Buffer]) -> bytes
     try:
         values = orjson.loads(b"[" + b",".join(items) + b"]")
     except orjson.JSONDecodeError as error:
-        # What passes as text, such as NaN, may still be nothing that is read here.
+        # Such as NaN, which may be passed on as text and cannot be read here.
         message = f"outputs.{output.name}: the model answers what cannot be read: {error}"
         raise Unserved(message, status=502) from error
     return values_to_bytes(values, output.datatype, tuple(shape), f"outputs.{output.name}")

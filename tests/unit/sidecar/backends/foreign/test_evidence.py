@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_sidecar.backends.foreign.row_evidence import Evidence
+from batchedmodel_sidecar.backends.foreign.batch_result import Evidence
 
 counts = st.lists(st.integers(1, 5), min_size=1, max_size=30)
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchedmodel_contract.manifest.spec import ServerProtocol
-from batchedmodel_sidecar.backends.foreign.routes import ForeignRoutes
+from batchedmodel_sidecar.backends.foreign.catalogue import ForeignRoutes
 from batchedmodel_sidecar.protocols.routes import Endpoint, Found, Lost
 
 V2 = ForeignRoutes("m", ServerProtocol.V2, Endpoint.V2_INFER, ())

@@ -10,12 +10,12 @@ import pytest
 from batchedmodel_contract.inference.v2 import BINARY_SIZE, HEADER_LENGTH
 from batchedmodel_contract.manifest.spec import ServerProtocol
 from batchedmodel_sidecar.backends.foreign.catalogue import foreign
-from batchedmodel_sidecar.backends.foreign.protocols import json_rows
+from batchedmodel_sidecar.backends.foreign.protocols.v2_metadata import described
 from batchedmodel_sidecar.model import ReadyModel
 
 PATH = "/v2/models/m/infer"
 MODEL = ReadyModel(
-    description=json_rows.described("m", "v2"), profile=None, tokens=None, depth=1, rows_pad=False
+    description=described("m", b"{}"), profile=None, tokens=None, depth=1, rows_pad=False
 )
 ROW = {"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1.0]}
 

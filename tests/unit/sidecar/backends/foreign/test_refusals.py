@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchedmodel_sidecar.backends.foreign.refusals import MemoryRoom, Verdict, judged
+from batchedmodel_sidecar.backends.foreign.batch_result import MemoryRoom, Verdict, judged
 
 
 @pytest.mark.parametrize(

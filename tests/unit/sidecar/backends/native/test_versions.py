@@ -88,8 +88,7 @@ async def test_a_replaced_version_is_needed_until_its_last_request_has_ended() -
 
 async def test_a_version_that_nobody_needs_when_it_is_replaced_is_told_at_once() -> None:
     users, told = VersionUsers(), []
-    with VersionLease() as read_again:
-        read_again.turn_to(users)
-        read_again.turn_to(VersionUsers())
+    with VersionLease() as other:
+        other.turn_to(VersionUsers())
         users.replaced(lambda: told.append("unneeded"))
         assert told == ["unneeded"]

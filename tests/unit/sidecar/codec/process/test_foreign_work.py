@@ -15,7 +15,6 @@ from batchedmodel_contract.manifest.spec import ServerProtocol
 from batchedmodel_sidecar.backends.foreign.catalogue import foreign
 from batchedmodel_sidecar.backends.foreign.protocol import (
     BackendProtocol,
-    ForeignRequest,
     ParsedRequest,
     Response,
     SplitReply,
@@ -60,7 +59,7 @@ async def dialect_of(kind: str) -> BackendProtocol:
     async def ask(path: str) -> tuple[int, bytes]:
         return 200, json.dumps(about).encode()
 
-    await theirs.probe.describe(ask)
+    await theirs.protocol.describe(ask)
     return theirs.protocol
 
 
@@ -107,7 +106,7 @@ async def assert_asks_alike(kind: str, body: bytes, head: str | None = None) -> 
     dialect = await dialect_of(kind)
 
     async def here() -> object:
-        return seen_of_draft(drafted(dialect, ForeignRequest(body=body, header_length=head)))
+        return seen_of_draft(drafted(dialect, body, head))
 
     async def elsewhere() -> object:
         replied = await there(ParseJob(dialect, head, most_rows=100), stored(body))
@@ -125,7 +124,7 @@ async def assert_answers_alike(
     dialect = await dialect_of(kind)
     protocol = ServerProtocol.V2 if kind == BINARY else ServerProtocol(kind)
     question = PLAIN[protocol]
-    rows = drafted(dialect, ForeignRequest(body=question)).rows
+    rows = drafted(dialect, question).rows
     response = Response(
         status=200, headers=(), content_type="x", header_length=head, body=memoryview(body)
     )
@@ -149,9 +148,7 @@ async def assert_answers_alike(
         asked = (
             question.replace(b"{", b"{" + wish, 1) if protocol is ServerProtocol.V2 else question
         )
-        memo = drafted(
-            dialect, ForeignRequest(body=asked.replace(b',"parameters":{"timeout":5}', b""))
-        ).memo
+        memo = drafted(dialect, asked.replace(b',"parameters":{"timeout":5}', b"")).memo
         await assert_renders_alike(dialect, memo, answer)
 
 
@@ -159,7 +156,7 @@ async def test_what_is_large_beside_the_rows_is_carried_unread_and_renders_the_s
     dialect = await dialect_of(ServerProtocol.V1)
     words = b'"' + b"w" * 100_000 + b'"'
     body = ANSWERS[ServerProtocol.V1].replace(b'"m"', words)
-    rows = drafted(dialect, ForeignRequest(body=PLAIN[ServerProtocol.V1])).rows
+    rows = drafted(dialect, PLAIN[ServerProtocol.V1]).rows
     response = Response(status=200, headers=(), content_type="x", header_length=None, body=body)
     head, parts = wire.write_dealing(response, [1, 1], alone=True)
     dealt = wire.read_dealt(*await there(DealJob(dialect, head), stored(body, *parts)))
@@ -230,7 +227,7 @@ async def test_numbers_that_cannot_be_turned_into_bytes_are_named_alike(
 async def test_rows_that_were_answered_differently_make_no_body_and_no_estimate() -> None:
     dialect = await dialect_of(ServerProtocol.V2)
     question, body = PLAIN[ServerProtocol.V2], ANSWERS[ServerProtocol.V2]
-    draft = drafted(dialect, ForeignRequest(body=question))
+    draft = drafted(dialect, question)
     first, second = (
         dialect.dealt(
             Response(status=200, headers=(), content_type="x", header_length=None, body=one),
