@@ -16,6 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from autoscaling_loop import loop as simulated_loop
+from autoscaling_loop.hpa import read_autoscaler
+from autoscaling_loop.loop import Load, Outage, Result, Setup, run
+from autoscaling_loop.pods import Device
 from batchedmodel_autoscaler.cluster.objects import read_model
 from batchedmodel_contract.kubernetes.capacity import FIELD, Capacity
 from batchedmodel_contract.kubernetes.names import GROUP, VERSION
@@ -23,16 +27,12 @@ from batchedmodel_contract.manifest.workload import ScalingMetric
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.reconcile.state import model_from
 from batchedmodel_operator.render.autoscaler import autoscaler
-from batchedmodel_scheduling.autoscaling import simulated_loop
 from batchedmodel_scheduling.autoscaling.formula import (
     outstanding,
     queue_length,
     queue_wait,
     required_replicas,
 )
-from batchedmodel_scheduling.autoscaling.hpa import read_autoscaler
-from batchedmodel_scheduling.autoscaling.simulated_loop import Load, Outage, Result, Setup, run
-from batchedmodel_scheduling.autoscaling.simulated_pods import Device
 from batchedmodel_scheduling.simulator.traces import read_trace
 from bench_report import Figure, at_least, at_most, new_parser, report
 

@@ -9,10 +9,10 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Final
 
-from batchedmodel_scheduling.simulator.fluid import highest_fluid_rate
 from batchedmodel_scheduling.simulator.traces import Trace
 from batchedmodel_scheduling.simulator.verdicts import Verdict
 from bench_report import Figure, at_least
+from scheduling_bench.fluid import highest_fluid_rate
 from scheduling_bench.scenarios import MAX_ROWS, Plan, Scenario, beginning, mixed, replayed
 from scheduling_bench.summaries import over_seeds
 from scheduling_bench.trials import our_cap99, requests_of, served, window_cap99

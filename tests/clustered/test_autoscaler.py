@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from autoscaling_loop.hpa import Autoscaler, Memory, read_behavior, step
 from batchedmodel_autoscaler.telemetry import REGISTERED
 from batchedmodel_contract.kubernetes.names import (
     BLIND,
@@ -19,7 +20,6 @@ from batchedmodel_contract.kubernetes.names import (
     QUEUE_LENGTH_METRIC,
     REQUIRED_REPLICAS_METRIC,
 )
-from batchedmodel_scheduling.autoscaling.hpa import Autoscaler, Memory, read_behavior, step
 from cluster import CommandFailed, ControlPlane
 from support.autoscaler_cluster import (
     API_SERVICES,

@@ -21,6 +21,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from autoscaling_loop.hpa import Autoscaler
 from batchedmodel_contract.kubernetes.names import (
     METRICS_GROUP,
     NAME_LABEL,
@@ -30,7 +31,6 @@ from batchedmodel_contract.kubernetes.names import (
 )
 from batchedmodel_contract.processes.sidecar_api import STATS
 from batchedmodel_contract.processes.stats import SidecarStats
-from batchedmodel_scheduling.autoscaling.hpa import Autoscaler
 from cluster import ControlPlane
 from support.chart import chart_objects
 from support.plane import (

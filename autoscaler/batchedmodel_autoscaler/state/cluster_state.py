@@ -17,10 +17,11 @@ from batchedmodel_autoscaler.state.capacity_estimator import ReadyPod, learnt
 from batchedmodel_contract.kubernetes.capacity import Capacity
 from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_scheduling.autoscaling.formula import ModelObservation, Target
-from batchedmodel_scheduling.autoscaling.hpa import SYNC_SECONDS
 from batchedmodel_scheduling.autoscaling.observation import PodState, model_sight
 from batchedmodel_scheduling.autoscaling.windows import WINDOW_SECONDS, History, Window
 
+_HPA_SYNC_SECONDS: Final = 15.0
+"""How often an HPA looks, unless the controller manager is told otherwise."""
 UNKNOWN_STARTUP_SECONDS: Final = 30.0
 """Assumed until a pod of the model has got ready."""
 MOST_OF_A_POD: Final = 8
@@ -194,7 +195,7 @@ class ClusterState:
             present=self.ownership.replicas_of(key),
             startup_seconds=UNKNOWN_STARTUP_SECONDS if startup is None else startup,
             poll_seconds=seconds_between(self.ownership.sizes(), key, self.poll_seconds),
-            sync_seconds=SYNC_SECONDS,
+            sync_seconds=_HPA_SYNC_SECONDS,
             now=now,
         )
 

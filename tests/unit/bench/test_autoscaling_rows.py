@@ -15,13 +15,13 @@ from autoscaling import (
     once,
     setup_of,
 )
+from autoscaling_loop.loop import Outage
 from batchedmodel_scheduling.autoscaling.formula import (
     outstanding,
     queue_length,
     queue_wait,
     required_replicas,
 )
-from batchedmodel_scheduling.autoscaling.simulated_loop import Outage
 
 
 def test_the_default_is_what_a_manifest_without_wishes_gets() -> None:

@@ -3,10 +3,10 @@
 import pytest
 
 from autoscaling import DEFAULT, QUEUE, setup_of
+from autoscaling_loop.loop import Result, ideal_replicas
 from batchedmodel_contract.manifest.manifest import read_manifest
 from batchedmodel_contract.manifest.workload import ScalingMetric
 from batchedmodel_contract.processes.stats import BUCKETS, SidecarStats, stats_from_mapping
-from batchedmodel_scheduling.autoscaling.simulated_loop import Result, ideal_replicas
 from replayed_pods import Replay
 from scaling_trace import (
     FULL,

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoscaling_loop.hpa import read_behavior
 from batchedmodel_contract.manifest.workload import ScalingMetric, ScalingProfile
 from batchedmodel_operator import render
 from batchedmodel_operator.reconcile.state import model_from
 from batchedmodel_operator.render.autoscaler import behavior
-from batchedmodel_scheduling.autoscaling.hpa import read_behavior
 from support.operator_world import SIMULATED, manifest
 
 FAST, BALANCED = ScalingProfile.FAST, ScalingProfile.BALANCED

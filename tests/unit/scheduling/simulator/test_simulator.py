@@ -20,11 +20,11 @@ from batchedmodel_scheduling.simulator.arrivals import (
 )
 from batchedmodel_scheduling.simulator.curves import Affine, profile_of
 from batchedmodel_scheduling.simulator.engine import NANOSECONDS, simulate
-from batchedmodel_scheduling.simulator.oracle import least_dropped, machine, on_time_at_least
 from batchedmodel_scheduling.simulator.plants import Disturbances, Plant
 from batchedmodel_scheduling.simulator.search import highest_rate
 from batchedmodel_scheduling.simulator.verdicts import verdict
 from batchedmodel_scheduling.simulator.workload import Constant, Lognormal, Workload, stream
+from scheduling_bench.oracle import least_dropped, machine, on_time_at_least
 
 FIXED, PER_ROW = 0.005, 0.001
 CURVE = Affine(fixed=FIXED, per_row=PER_ROW)

@@ -6,8 +6,8 @@ import pytest
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_scheduling.simulator.curves import Affine
-from batchedmodel_scheduling.simulator.fluid import highest_fluid_rate
 from batchedmodel_scheduling.simulator.workload import Lognormal, stream
+from scheduling_bench.fluid import highest_fluid_rate
 
 EDGES = (32, 64, 96, 128, 192, 256, 384, 512)
 LENGTHS = Lognormal(mu=math.log(90), sigma=0.9, lowest=8, highest=512).draw(

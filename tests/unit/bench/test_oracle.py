@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from batchedmodel_scheduling.simulator.curves import Affine
 from batchedmodel_scheduling.simulator.engine import Request
-from batchedmodel_scheduling.simulator.oracle import (
+from batchedmodel_scheduling.simulator.workload import requests
+from scheduling_bench.oracle import (
     Machine,
     least_dropped,
     machine,
     on_time_at_least,
 )
-from batchedmodel_scheduling.simulator.workload import requests
 from support.examples import examples
 
 NEVER = 1 << 60

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_scheduling.autoscaling.hpa import (
+from autoscaling_loop.hpa import (
     SYNC_SECONDS,
     Autoscaler,
     Memory,

@@ -4,17 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from batchedmodel_scheduling.autoscaling import simulated_loop
-from batchedmodel_scheduling.autoscaling.formula import Target, queue_length
-from batchedmodel_scheduling.autoscaling.hpa import Autoscaler, Behavior, read_behavior
-from batchedmodel_scheduling.autoscaling.simulated_loop import (
+from autoscaling_loop import loop as simulated_loop
+from autoscaling_loop.hpa import Autoscaler, Behavior, read_behavior
+from autoscaling_loop.loop import (
     Outage,
     Result,
     Setup,
     ideal_replicas,
     run,
 )
-from batchedmodel_scheduling.autoscaling.simulated_pods import Device, Replicas, SimulatedPod, Tally
+from autoscaling_loop.pods import Device, Replicas, SimulatedPod, Tally
+from batchedmodel_scheduling.autoscaling.formula import Target, queue_length
 from batchedmodel_scheduling.simulator.workload import stream
 
 DEVICE = Device(

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from itertools import count, pairwise
 from typing import Final
 
-from batchedmodel_scheduling.autoscaling import hpa
+from autoscaling_loop import hpa
+from autoscaling_loop.pods import Device, Replicas
 from batchedmodel_scheduling.autoscaling.formula import (
     ModelObservation,
     Target,
@@ -22,7 +23,6 @@ from batchedmodel_scheduling.autoscaling.formula import (
     required_replicas,
 )
 from batchedmodel_scheduling.autoscaling.observation import PodState, model_sight
-from batchedmodel_scheduling.autoscaling.simulated_pods import Device, Replicas
 from batchedmodel_scheduling.autoscaling.windows import History, Window
 from batchedmodel_scheduling.simulator.workload import stream
 
