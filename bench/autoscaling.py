@@ -68,8 +68,8 @@ _MOST_PODS: Final = 12
 _DECISIONS: Final = {
     ScalingMetric.LOAD: required_replicas,
     ScalingMetric.QUEUE_LENGTH: queue_length,
-    ScalingMetric.OUTSTANDING: outstanding,
-    ScalingMetric.QUEUE_WAIT: queue_wait,
+    ScalingMetric.CONCURRENCY: outstanding,
+    ScalingMetric.QUEUE_TIME: queue_wait,
 }
 _QUIET: Final = simulated_loop.steps("constant load", (900, 4.0))
 _BLACKOUT: Final = (300.0, 360.0)
@@ -95,14 +95,14 @@ CONSERVATIVE: Final = Scaling(
     name="Load, Conservative", wishes=_PLAIN | {"profile": "Conservative"}
 )
 QUEUE: Final = Scaling(name="QueueLength", wishes=_BY_QUEUE)
-OUTSTANDING: Final = Scaling(name="Outstanding", wishes=_PLAIN | {"metric": "Outstanding"})
+CONCURRENCY: Final = Scaling(name="Concurrency", wishes=_PLAIN | {"metric": "Concurrency"})
 WAIT: Final = Scaling(
-    name="QueueWait", wishes=_PLAIN | {"metric": "QueueWait", "targetQueueWaitMilliseconds": 200}
+    name="QueueTime", wishes=_PLAIN | {"metric": "QueueTime", "targetQueueTimeMilliseconds": 200}
 )
 STOCK_QUEUE: Final = Scaling(
     name="QueueLength, Kubernetes' behaviour", wishes=_BY_QUEUE | {"behavior": _STOCK}
 )
-_RIVALS: Final = (QUEUE, STOCK_QUEUE, OUTSTANDING, WAIT)
+_RIVALS: Final = (QUEUE, STOCK_QUEUE, CONCURRENCY, WAIT)
 HURRIED: Final = replace(DEFAULT, name="Load, target 100 ms", device=_HURRIED)
 HEAVY: Final = replace(DEFAULT, name="Load, rows of 4 s", device=_HEAVY)
 SLOW: Final = replace(DEFAULT, name="Load, start-up 300 s", startup_seconds=_SLOW_STARTUP_SECONDS)

@@ -86,7 +86,7 @@ def test_a_pickle_is_read_only_if_it_is_trusted(weights: tuple[Any, Path]) -> No
     net, file = weights
     pickled = file.with_suffix(".pt")
     torch.save(net.state_dict(), pickled)
-    with pytest.raises(CannotLoad, match="net.pt is a pickle, .* spec.model.trust: true"):
+    with pytest.raises(CannotLoad, match="net.pt is a pickle, .* spec.model.trustRemoteCode: true"):
         load_module(Net, pickled, "cpu")
     loaded = load_module(Net, pickled, "cpu", trusted=True)
     x = torch.randn(3, 4)

@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 from batchedmodel_contract.kubernetes.capacity import Capacity, capacity_of
 from batchedmodel_contract.kubernetes.names import NAME_LABEL, REVISION_LABEL
 from batchedmodel_contract.manifest.effective import (
-    target_outstanding,
+    target_concurrency,
     target_queue_length,
-    target_queue_wait_milliseconds,
+    target_queue_time_milliseconds,
     target_utilization_percent,
 )
 from batchedmodel_contract.manifest.spec import Batching
@@ -108,8 +108,8 @@ def read_model(found: Object) -> Model:
     spec = found.get("spec") or {}
     scaling, batching = spec.get("autoscaling") or {}, spec.get("batching") or {}
     batch = batching.get("maxBatchSize") or Batching().max_batch_size
-    wait = target_queue_wait_milliseconds(
-        scaling.get("targetQueueWaitMilliseconds"),
+    wait = target_queue_time_milliseconds(
+        scaling.get("targetQueueTimeMilliseconds"),
         target_latency_milliseconds=batching.get("targetLatencyMilliseconds"),
     )
     return Model(
@@ -121,8 +121,8 @@ def read_model(found: Object) -> Model:
             queue_length=target_queue_length(
                 scaling.get("targetQueueLength"), max_batch_size=batch
             ),
-            outstanding=target_outstanding(
-                scaling.get("targetOutstanding"),
+            outstanding=target_concurrency(
+                scaling.get("targetConcurrency"),
                 max_batch_size=batch,
                 max_concurrent_batches=batching.get("maxConcurrentBatches")
                 or Batching().max_concurrent_batches,

@@ -51,8 +51,8 @@ MODELS: Final = Collection(
                 (
                     "targetUtilizationPercent",
                     "targetQueueLength",
-                    "targetOutstanding",
-                    "targetQueueWaitMilliseconds",
+                    "targetConcurrency",
+                    "targetQueueTimeMilliseconds",
                 )
             ),
             "batching": dict.fromkeys(

@@ -8,12 +8,12 @@ from batchedmodel_autoscaler.cluster.objects import ModelKey
 from batchedmodel_autoscaler.cluster.resources import METRICS_VERSIONS
 from batchedmodel_autoscaler.errors import RefusedAnswer
 from batchedmodel_contract.kubernetes.names import (
+    CONCURRENCY_METRIC,
     GROUP,
     METRICS_GROUP,
-    OUTSTANDING_METRIC,
     PLURAL,
     QUEUE_LENGTH_METRIC,
-    QUEUE_WAIT_METRIC,
+    QUEUE_TIME_METRIC,
     REQUIRED_REPLICAS_METRIC,
 )
 from batchedmodel_contract.manifest.manifest import API_VERSION, KIND
@@ -24,8 +24,8 @@ RESOURCE: Final = f"{PLURAL}.{GROUP}"
 METRICS: Final = (
     REQUIRED_REPLICAS_METRIC,
     QUEUE_LENGTH_METRIC,
-    OUTSTANDING_METRIC,
-    QUEUE_WAIT_METRIC,
+    CONCURRENCY_METRIC,
+    QUEUE_TIME_METRIC,
 )
 
 

@@ -26,10 +26,10 @@ from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_autoscaler.telemetry import Telemetry
 from batchedmodel_contract.kubernetes.names import (
     BLIND,
+    CONCURRENCY_METRIC,
     METRICS_GROUP,
-    OUTSTANDING_METRIC,
     QUEUE_LENGTH_METRIC,
-    QUEUE_WAIT_METRIC,
+    QUEUE_TIME_METRIC,
     REQUIRED_REPLICAS_METRIC,
 )
 from batchedmodel_kube.errors import ENDINGS
@@ -52,8 +52,8 @@ _AGGREGATED: Final = "as=apigroupdiscoverylist"
 _DECISIONS: Final[dict[str, tuple[Callable[[ModelObservation, Target], Verdict], float, float]]] = {
     REQUIRED_REPLICAS_METRIC: (required_replicas, WINDOW_SECONDS, 1e9),
     QUEUE_LENGTH_METRIC: (queue_length, GAUGE_SECONDS, 1e9),
-    OUTSTANDING_METRIC: (outstanding, GAUGE_SECONDS, 1e9),
-    QUEUE_WAIT_METRIC: (queue_wait, GAUGE_SECONDS, 1e6),
+    CONCURRENCY_METRIC: (outstanding, GAUGE_SECONDS, 1e9),
+    QUEUE_TIME_METRIC: (queue_wait, GAUGE_SECONDS, 1e6),
 }
 """By metric: what decides, over which time, and the largest value that is given. An HPA counts pods
 in 32 bits, and a larger value, divided by the least target there is, would overflow to a negative

@@ -69,7 +69,7 @@ what it asked for against these, so that none is missing and none is left over.
   resources:
     - batchedmodels.batchedmodel.dev/batchedmodel_required_replicas
     - batchedmodels.batchedmodel.dev/batchedmodel_queue_length
-    - batchedmodels.batchedmodel.dev/batchedmodel_outstanding
-    - batchedmodels.batchedmodel.dev/batchedmodel_queue_wait_seconds
+    - batchedmodels.batchedmodel.dev/batchedmodel_concurrency
+    - batchedmodels.batchedmodel.dev/batchedmodel_queue_time_seconds
   verbs: [get]
 {{- end }}

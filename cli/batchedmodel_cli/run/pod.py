@@ -113,7 +113,7 @@ def processes(
         handler=model.handler,
         source=source_to_json(model.source),
         parameters=model.parameters,
-        trust=model.trust,
+        trust=model.trust_remote_code,
         max_batch_size=batching.max_batch_size,
         idempotent=model.idempotent,
         accelerator=AcceleratorNeed.NONE

@@ -129,8 +129,8 @@ CHECKS: Final[tuple[Check, ...]] = (
         "model.source", among("model.handler", "simulated"), "is not used by handler simulated"
     ),
     invalid(
-        "model.trust",
-        _IN_A_FILE & ~given("model.trust"),
+        "model.trustRemoteCode",
+        _IN_A_FILE & ~given("model.trustRemoteCode"),
         "must be true for a handler in a file, which is code among the model's files",
     ),
     required(
@@ -138,7 +138,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         _IN_A_FILE,
         "is required with a handler in a file, which is looked for there",
     ),
-    forbidden("model.trust", _OWN, _FOR_A_HANDLER),
+    forbidden("model.trustRemoteCode", _OWN, _FOR_A_HANDLER),
     invalid(
         "model.source",
         given("model.source")
@@ -207,8 +207,8 @@ CHECKS: Final[tuple[Check, ...]] = (
     ),
     _target_of("targetUtilizationPercent", ScalingMetric.LOAD, ScalingMetric.CPU),
     _target_of("targetQueueLength", ScalingMetric.QUEUE_LENGTH),
-    _target_of("targetOutstanding", ScalingMetric.OUTSTANDING),
-    _target_of("targetQueueWaitMilliseconds", ScalingMetric.QUEUE_WAIT),
+    _target_of("targetConcurrency", ScalingMetric.CONCURRENCY),
+    _target_of("targetQueueTimeMilliseconds", ScalingMetric.QUEUE_TIME),
     invalid(
         "autoscaling.metric",
         # Kubernetes takes a limit for the request that is missing.

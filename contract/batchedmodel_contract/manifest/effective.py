@@ -26,20 +26,20 @@ def target_queue_length(given: int | None, *, max_batch_size: int) -> int:
     return max_batch_size if given is None else given
 
 
-def target_outstanding(
+def target_concurrency(
     given: int | None, *, max_batch_size: int, max_concurrent_batches: int
 ) -> int:
-    """Rows that may wait or be under way per pod, for metric `Outstanding`.
+    """Rows that may wait or be under way per pod, for metric `Concurrency`.
 
     By default a full batch for each that may run, which keeps a pod busy by 70 to 85 %.
     """
     return max_batch_size * max_concurrent_batches if given is None else given
 
 
-def target_queue_wait_milliseconds(
+def target_queue_time_milliseconds(
     given: int | None, *, target_latency_milliseconds: int | None
 ) -> int:
-    """How long a row may wait on average, for metric `QueueWait`."""
+    """How long a row may wait on average, for metric `QueueTime`."""
     if given is not None:
         return given
     if target_latency_milliseconds is not None:

@@ -148,7 +148,7 @@ class Model:
     idempotent: bool = setting(
         Truth(), "Whether a row may be run again if its batch failed.", default=True
     )
-    trust: bool = setting(
+    trust_remote_code: bool = setting(
         Truth(), "Whether code in the model's files, pickles too, may run.", default=False
     )
     parameters: tuple[tuple[str, str], ...] = setting(

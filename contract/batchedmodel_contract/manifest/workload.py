@@ -59,8 +59,8 @@ class ScalingMetric(StrEnum):
 
     LOAD = "Load"
     QUEUE_LENGTH = "QueueLength"
-    OUTSTANDING = "Outstanding"
-    QUEUE_WAIT = "QueueWait"
+    CONCURRENCY = "Concurrency"
+    QUEUE_TIME = "QueueTime"
     CPU = "CPU"
 
 
@@ -80,8 +80,8 @@ class Autoscaling:
     max_replicas: int = setting(Whole(minimum=1, maximum=1000), "Most pods.", required=True)
     metric: ScalingMetric = setting(
         Choice(of=ScalingMetric),
-        "`Load` follows the work that is offered, `QueueLength` the rows that wait, `Outstanding` "
-        "those under way too, `QueueWait` how long rows wait, `CPU` what the model's container "
+        "`Load` follows the work that is offered, `QueueLength` the rows that wait, `Concurrency` "
+        "those under way too, `QueueTime` how long rows wait, `CPU` what the model's container "
         "uses of the cpu that it asks for.",
         default=ScalingMetric.LOAD,
     )
@@ -96,15 +96,15 @@ class Autoscaling:
         "Rows that may wait per pod; for metric `QueueLength`.",
         effective="`maxBatchSize` with metric `QueueLength`",
     )
-    target_outstanding: int | None = setting(
+    target_concurrency: int | None = setting(
         Whole(minimum=1, maximum=1_000_000),
-        "Rows that may wait or be under way per pod; for metric `Outstanding`.",
-        effective="`maxBatchSize` x `maxConcurrentBatches` with metric `Outstanding`",
+        "Rows that may wait or be under way per pod; for metric `Concurrency`.",
+        effective="`maxBatchSize` x `maxConcurrentBatches` with metric `Concurrency`",
     )
-    target_queue_wait_milliseconds: int | None = setting(
+    target_queue_time_milliseconds: int | None = setting(
         Whole(minimum=1, maximum=3_600_000),
-        "How long a row may wait on average until its batch begins; for metric `QueueWait`.",
-        effective="with metric `QueueWait` half of `targetLatencyMilliseconds`, or "
+        "How long a row may wait on average until its batch begins; for metric `QueueTime`.",
+        effective="with metric `QueueTime` half of `targetLatencyMilliseconds`, or "
         f"{DEFAULT_TARGET_QUEUE_WAIT_MILLISECONDS} without one",
     )
     profile: ScalingProfile = setting(

@@ -71,8 +71,8 @@ def _tensors(weights: Path, *, trusted: bool) -> dict[str, Any]:
         return found
     if not trusted:
         raise CannotLoad(
-            f"{weights} is a pickle, which is read only with spec.model.trust: true; safetensors "
-            "need no trust"
+            f"{weights} is a pickle, which is read only with spec.model.trustRemoteCode: true; "
+            "safetensors need no trust"
         )
     try:
         loaded = torch.load(weights, map_location="cpu", mmap=True, weights_only=False)

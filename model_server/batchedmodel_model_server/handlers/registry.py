@@ -74,7 +74,8 @@ def _module_in(name: str, folder: Path | None, file_name: str, *, trust: bool) -
     """The module that a file among the model's own holds."""
     if not trust:
         raise CannotLoad(
-            f"handler {name}: code among the model's files is run only with spec.model.trust: true"
+            f"handler {name}: code among the model's files is run only with "
+            "spec.model.trustRemoteCode: true"
         )
     if folder is None:
         raise CannotLoad(f"handler {name}: there is no spec.model.source to look for {file_name}")

@@ -61,19 +61,19 @@ def scaling_target(spec: Spec, scaling: Autoscaling) -> tuple[str, int]:
         case ScalingMetric.QUEUE_LENGTH:
             rows = rules.target_queue_length(scaling.target_queue_length, max_batch_size=batch)
             return "targetQueueLength", rows
-        case ScalingMetric.OUTSTANDING:
-            rows = rules.target_outstanding(
-                scaling.target_outstanding,
+        case ScalingMetric.CONCURRENCY:
+            rows = rules.target_concurrency(
+                scaling.target_concurrency,
                 max_batch_size=batch,
                 max_concurrent_batches=spec.batching.max_concurrent_batches,
             )
-            return "targetOutstanding", rows
-        case ScalingMetric.QUEUE_WAIT:
-            wait = rules.target_queue_wait_milliseconds(
-                scaling.target_queue_wait_milliseconds,
+            return "targetConcurrency", rows
+        case ScalingMetric.QUEUE_TIME:
+            wait = rules.target_queue_time_milliseconds(
+                scaling.target_queue_time_milliseconds,
                 target_latency_milliseconds=spec.batching.target_latency_milliseconds,
             )
-            return "targetQueueWaitMilliseconds", wait
+            return "targetQueueTimeMilliseconds", wait
 
 
 def effective(spec: Spec, model_image: str, mode: Mode) -> dict[str, Any]:

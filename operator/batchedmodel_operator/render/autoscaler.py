@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from batchedmodel_contract.kubernetes.capacity import capacity_of
 from batchedmodel_contract.kubernetes.names import (
+    CONCURRENCY_METRIC,
     MODEL_CONTAINER,
-    OUTSTANDING_METRIC,
     QUEUE_LENGTH_METRIC,
-    QUEUE_WAIT_METRIC,
+    QUEUE_TIME_METRIC,
     REQUIRED_REPLICAS_METRIC,
 )
 from batchedmodel_contract.manifest.spec import Spec
@@ -32,7 +32,7 @@ _LONGEST_UP_PERIOD_SECONDS: Final = 300
 _ROUNDED_TO_SECONDS: Final = 30
 """Pods' starts differ, and the HPA need not be written anew for each."""
 _BY_QUEUE: Final = frozenset(
-    {ScalingMetric.QUEUE_LENGTH, ScalingMetric.OUTSTANDING, ScalingMetric.QUEUE_WAIT}
+    {ScalingMetric.QUEUE_LENGTH, ScalingMetric.CONCURRENCY, ScalingMetric.QUEUE_TIME}
 )
 """Metrics that go on calling for pods while those that they called for start."""
 
@@ -121,10 +121,10 @@ def _metric(model: Model, spec: Spec, scaling: Autoscaling) -> Manifest:
             return _of_the_model(model, REQUIRED_REPLICAS_METRIC, "1")
         case ScalingMetric.QUEUE_LENGTH:
             return _of_the_model(model, QUEUE_LENGTH_METRIC, f"{target}")
-        case ScalingMetric.OUTSTANDING:
-            return _of_the_model(model, OUTSTANDING_METRIC, f"{target}")
-        case ScalingMetric.QUEUE_WAIT:
-            return _of_the_model(model, QUEUE_WAIT_METRIC, _seconds(target))
+        case ScalingMetric.CONCURRENCY:
+            return _of_the_model(model, CONCURRENCY_METRIC, f"{target}")
+        case ScalingMetric.QUEUE_TIME:
+            return _of_the_model(model, QUEUE_TIME_METRIC, _seconds(target))
         case ScalingMetric.CPU:
             # Of this container: what the sidecar does for a row is no measure of the model.
             used = {"type": "Utilization", "averageUtilization": target}

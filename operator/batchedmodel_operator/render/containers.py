@@ -98,7 +98,7 @@ def fetch_container(spec: Spec, images: Images) -> Manifest | None:
         return None
     settings = FetchSettings(
         source=source_to_json(model.source),
-        trust=model.trust,
+        trust=model.trust_remote_code,
         cache_folder=CACHE_PATH,
         report_file="/dev/termination-log",
     )
@@ -286,7 +286,7 @@ def _variables(model: Model, spec: Spec, pinned: PinnedBatching) -> dict[str, st
         handler=spec.model.handler,
         source=source_to_json(source_in_pod(spec.model.source)),
         parameters=spec.model.parameters,
-        trust=spec.model.trust,
+        trust=spec.model.trust_remote_code,
         max_batch_size=pinned.max_batch_size,
         idempotent=spec.model.idempotent,
         accelerator=AcceleratorNeed.NONE if spec.accelerator is None else AcceleratorNeed.REQUIRED,

@@ -6,8 +6,8 @@ import pytest
 
 import autoscaling
 from autoscaling import (
+    CONCURRENCY,
     DEFAULT,
-    OUTSTANDING,
     QUEUE,
     SLOW,
     WAIT,
@@ -39,7 +39,7 @@ def test_the_queue_is_scaled_on_by_its_own_metric_and_target() -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "average", "decide"), [(OUTSTANDING, 32, outstanding), (WAIT, 0.2, queue_wait)]
+    ("way", "average", "decide"), [(CONCURRENCY, 32, outstanding), (WAIT, 0.2, queue_wait)]
 )
 def test_other_gauges_too(way: Scaling, average: float, decide: object) -> None:
     setup = setup_of(way, seed=1)

@@ -128,7 +128,7 @@ def test_what_fetches_asks_for_no_more_than_the_model_and_for_no_device() -> Non
 
 def test_what_the_manifest_trusts_is_fetched_as_well() -> None:
     spec = from_hub()
-    spec["model"]["trust"] = True
+    spec["model"]["trustRemoteCode"] = True
     assert from_environment(FetchSettings, environment_of(fetch_of(spec))).trust is True
 
 

@@ -68,8 +68,8 @@ def test_discovery_names_each_metric_of_a_model(version: str) -> None:
     assert [resource["name"] for resource in found["resources"]] == [
         "batchedmodels.batchedmodel.dev/batchedmodel_required_replicas",
         "batchedmodels.batchedmodel.dev/batchedmodel_queue_length",
-        "batchedmodels.batchedmodel.dev/batchedmodel_outstanding",
-        "batchedmodels.batchedmodel.dev/batchedmodel_queue_wait_seconds",
+        "batchedmodels.batchedmodel.dev/batchedmodel_concurrency",
+        "batchedmodels.batchedmodel.dev/batchedmodel_queue_time_seconds",
     ]
     assert all(resource["verbs"] == ["get"] for resource in found["resources"])
 
@@ -170,8 +170,8 @@ def test_the_rows_outstanding_are_as_many_as_all_workers_hold() -> None:
 def test_targets_that_are_given_hold() -> None:
     assert wishes(autoscaling={"targetUtilizationPercent": 65}).utilization == 0.65
     assert wishes(autoscaling={"targetQueueLength": 7}).queue_length == 7
-    assert wishes(autoscaling={"targetOutstanding": 9}).outstanding == 9
-    assert wishes(autoscaling={"targetQueueWaitMilliseconds": 20}).queue_wait_seconds == 0.02
+    assert wishes(autoscaling={"targetConcurrency": 9}).outstanding == 9
+    assert wishes(autoscaling={"targetQueueTimeMilliseconds": 20}).queue_wait_seconds == 0.02
 
 
 POD = {

@@ -154,8 +154,8 @@ async def test_whatever_discovery_lists_is_served(people: People, version: str) 
         assert values == {
             "batchedmodel_required_replicas": "0",
             "batchedmodel_queue_length": "5",
-            "batchedmodel_outstanding": "9",
-            "batchedmodel_queue_wait_seconds": "1500m",
+            "batchedmodel_concurrency": "9",
+            "batchedmodel_queue_time_seconds": "1500m",
         }
 
 

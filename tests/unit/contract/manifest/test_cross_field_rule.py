@@ -39,7 +39,7 @@ def spec(**sections: Any) -> Spec:
         (SCALED, "has(self.autoscaling)"),
         (~SCALED, "!has(self.autoscaling)"),
         (~~SCALED, "has(self.autoscaling)"),
-        (given("model.trust"), "self.model.trust"),
+        (given("model.trustRemoteCode"), "self.model.trustRemoteCode"),
         (given("model.args"), "(has(self.model.args) && size(self.model.args) != 0)"),
         (
             SURGE,

@@ -85,7 +85,7 @@ def test_a_handler_beside_the_weights_is_run_if_they_are_trusted(tmp_path: Path)
 @pytest.mark.parametrize(
     ("name", "code", "trust", "message"),
     [
-        ("handler.py:Beside", HANDLER, False, "run only with spec.model.trust: true"),
+        ("handler.py:Beside", HANDLER, False, "run only with spec.model.trustRemoteCode: true"),
         ("other.py:Beside", HANDLER, True, "has no other.py"),
         ("handler.py:Absent", HANDLER, True, "has no Absent"),
         ("handler.py:Scale", HANDLER, True, "Scale is not a subclass of"),

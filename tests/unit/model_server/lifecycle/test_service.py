@@ -361,7 +361,7 @@ def test_a_handler_in_a_file_is_loaded_from_the_models_folder(tmp_path: Path) ->
     )
     source = Source(path=str(tmp_path))
     assert load(settings, source).handler.inputs["x"].max == 9
-    with pytest.raises(CannotLoad, match="run only with spec.model.trust: true"):
+    with pytest.raises(CannotLoad, match="run only with spec.model.trustRemoteCode: true"):
         load(replace(settings, trust=False), source)
 
 

@@ -291,12 +291,12 @@ def test_the_autoscaler_follows_the_metric_of_the_model() -> None:
 @pytest.mark.parametrize(
     ("scaling", "name", "average"),
     [
-        ({"metric": "Outstanding"}, "batchedmodel_outstanding", "32"),
-        ({"metric": "Outstanding", "targetOutstanding": 9}, "batchedmodel_outstanding", "9"),
-        ({"metric": "QueueWait"}, "batchedmodel_queue_wait_seconds", "500m"),
+        ({"metric": "Concurrency"}, "batchedmodel_concurrency", "32"),
+        ({"metric": "Concurrency", "targetConcurrency": 9}, "batchedmodel_concurrency", "9"),
+        ({"metric": "QueueTime"}, "batchedmodel_queue_time_seconds", "500m"),
         (
-            {"metric": "QueueWait", "targetQueueWaitMilliseconds": 2000},
-            "batchedmodel_queue_wait_seconds",
+            {"metric": "QueueTime", "targetQueueTimeMilliseconds": 2000},
+            "batchedmodel_queue_time_seconds",
             "2",
         ),
     ],
@@ -315,11 +315,11 @@ def test_rows_outstanding_are_divided_by_what_all_workers_of_a_pod_hold() -> Non
         {
             "model": {"protocol": "V2", "image": "mine"},
             "batching": {"maxBatchSize": 16, "maxConcurrentBatches": 4},
-            "autoscaling": {"maxReplicas": 3, "metric": "Outstanding"},
+            "autoscaling": {"maxReplicas": 3, "metric": "Concurrency"},
         }
     )
     assert spec.autoscaling is not None
-    assert scaling_target(spec, spec.autoscaling) == ("targetOutstanding", 64)
+    assert scaling_target(spec, spec.autoscaling) == ("targetConcurrency", 64)
 
 
 def test_cpu_is_that_of_the_models_container() -> None:

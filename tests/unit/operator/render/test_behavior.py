@@ -50,7 +50,7 @@ def periods(metric: ScalingMetric, startup: float | None) -> set[int]:
 
 
 def test_by_a_queue_pods_are_ordered_once_in_the_time_that_they_take_to_start() -> None:
-    for metric in (QUEUE, ScalingMetric.OUTSTANDING, ScalingMetric.QUEUE_WAIT):
+    for metric in (QUEUE, ScalingMetric.CONCURRENCY, ScalingMetric.QUEUE_TIME):
         assert periods(metric, None) == {15}
         assert periods(metric, 100.0) == {120}
         assert periods(metric, 900.0) == {300}
