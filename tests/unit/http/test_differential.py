@@ -185,8 +185,12 @@ BAD: Final = [
 
 
 def changed(good: bytes, at: int, byte: int) -> bytes:
-    """With another byte somewhere in its first lines."""
+    """With another byte somewhere in its first lines, but for "#".
+
+    A target with a fragment is refused here, and aiohttp drops the fragment.
+    """
     at %= min(len(good), 120)
+    byte = ord("?") if byte == ord("#") else byte
     return Shown(good[:at] + bytes([byte]) + good[at + 1 :])
 
 
@@ -200,6 +204,12 @@ bad: Final = st.sampled_from([Shown(one) for one in BAD]) | st.builds(
 cut: Final = st.lists(
     st.tuples(st.integers(1, 40) | st.integers(1, 20_000), st.booleans()), max_size=12
 )
+
+
+def test_a_target_with_a_fragment_is_refused() -> None:
+    (ours, ended), (theirs, _) = by_both([get(first="GET /other#part HTTP/1.1"), get()], [])
+    assert (ours, ended) == ([], True)
+    assert len(theirs) == 2
 
 
 @given(
