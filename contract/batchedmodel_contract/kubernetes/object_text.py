@@ -22,6 +22,8 @@ MOST_CONTAINERS: Final = 20_000
 """Lists and objects in a value that is parsed: an empty one has two bytes and takes sixty."""
 LARGE: Final = 65_536
 """Bytes of a text that takes milliseconds to read: an event loop leaves it to a thread."""
+_READ_WHOLE: Final = 32_768
+"""Bytes of a text that is parsed whole first, four times as fast; it makes 0.8 MB at most."""
 LARGEST_OBJECT: Final = 16_777_216
 """Bytes. An API server keeps 1.5 MB by default, and JSON writes some characters in six bytes."""
 
@@ -42,6 +44,7 @@ _OPEN: Final = re.compile(rb"\s*+\{\s*+")
 _COMMA: Final = re.compile(rb"\s*+,")
 _CLOSE: Final = re.compile(rb"\s*+\}\s*+")
 _OPENING: Final = b"{["
+_CONTAINERS: Final = (dict, list)
 
 _BLOCK: Final = 2_048
 """Bytes that are passed over at one go where nothing ends in them that is looked for."""
@@ -107,6 +110,8 @@ def pick(text: bytes, wanted: Wanted, *, largest: int = LARGEST_PART) -> dict[st
 
     Raises `Unreadable`, also where one of them has more than `largest` bytes.
     """
+    if (whole := read_whole(text, largest)) is not None:
+        return _picked(whole, wanted)
     found: dict[str, Any] = {}
     for name, value in members(text):
         if name not in wanted:
@@ -139,6 +144,11 @@ def all_but(
     text: bytes, unwanted: Collection[str], *, largest: int = LARGEST_PART
 ) -> dict[str, Any]:
     """An object without some fields of its metadata. Raises `Unreadable`."""
+    if (whole := read_whole(text, largest)) is not None:
+        metadata = whole.get("metadata")
+        if isinstance(metadata, dict):
+            whole["metadata"] = {key: metadata[key] for key in metadata if key not in unwanted}
+        return whole
     found: dict[str, Any] = {}
     for name, value in members(text):
         try:
@@ -344,6 +354,39 @@ def _passed(pattern: re.Pattern[bytes], text: bytes | bytearray, at: int) -> int
     while (run := pattern.match(text, at)) is not None and run.end() > at:
         at = run.end()
     return at
+
+
+def read_whole(text: bytes, largest: int) -> dict[str, Any] | None:
+    """An object that is surely within all bounds; None where somebody must look closer."""
+    if len(text) > min(largest, _READ_WHOLE):
+        return None
+    try:
+        found = _loaded(text)
+    except Unreadable:
+        return None
+    if not isinstance(found, dict):
+        return None
+    level: list[Any] = [found]
+    for _ in range(DEEPEST):
+        inner: list[Any] = []
+        for one in level:
+            inner += one.values() if type(one) is dict else one
+        level = [part for part in inner if type(part) in _CONTAINERS]
+        if not level:
+            return found
+    return None
+
+
+def _picked(whole: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, inner in wanted.items():
+        if name not in whole:
+            continue
+        value = whole[name]
+        if inner is not None and isinstance(value, dict):
+            value = _picked(value, inner)
+        found[name] = value
+    return found
 
 
 def _loaded(text: bytes) -> Any:

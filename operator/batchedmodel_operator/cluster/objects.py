@@ -21,6 +21,7 @@ from batchedmodel_contract.kubernetes.object_text import (
     members,
     parsed,
     pick,
+    read_whole,
 )
 from batchedmodel_contract.manifest.manifest import LARGEST_SPEC
 from batchedmodel_operator.interfaces import UNREAD, Body, Unread
@@ -81,6 +82,9 @@ def _read_child(text: bytes, kind: Kind) -> Body:
     if kind not in CHILDREN:
         # Of children they tell who made them, and who set a Deployment's replicas.
         return all_but(text, ("managedFields",), largest=_LARGEST_CHILD_PART)
+    whole = read_whole(text, largest=_LARGEST_CHILD_PART)
+    if whole is not None and isinstance(whole.get("metadata"), dict):
+        return whole
     body: dict[str, Any] = {}
     for name, value in members(text):
         # A stranger's object may have the name of our child, and hold anything.

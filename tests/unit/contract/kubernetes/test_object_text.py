@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.kubernetes.object_text import (
@@ -49,6 +49,26 @@ def test_members_are_what_a_parser_finds(
     assert pick(text, dict.fromkeys(value)) == value
 
 
+_WANTED = st.dictionaries(
+    st.text(max_size=4),
+    st.none() | st.dictionaries(st.text(max_size=4), st.none(), max_size=3),
+    max_size=4,
+)
+
+
+@given(st.data(), _OBJECTS)
+def test_a_small_object_is_read_as_a_large_one_is(
+    data: st.DataObject, value: dict[str, Any]
+) -> None:
+    drawn = data.draw(_WANTED)
+    wanted = {name: drawn.get(name) for name in [*drawn, *list(value)[::2]]}
+    small = _written({**value, "managed": "x", "metadata": value})
+    large = _written({**value, "managed": "x" * 40_000, "metadata": value})
+    assert pick(small, wanted) == pick(large, wanted)
+    fewer = {"managed", *list(value)[::2]}
+    assert all_but(small, fewer)["metadata"] == all_but(large, fewer)["metadata"]
+
+
 @given(st.lists(_OBJECTS, max_size=5), st.integers(1, 40), st.booleans())
 def test_a_list_gives_its_items_however_it_is_cut(
     items: list[dict[str, Any]], size: int, indented: bool
@@ -85,6 +105,7 @@ def _nested(value: object, depth: int) -> object:
     st.integers(0, 60),
     st.integers(500, 5_000),
 )
+@settings(deadline=None)
 def test_large_values_end_where_a_parser_says_that_they_end(
     values: list[Any], times: int, depth: int, size: int
 ) -> None:
