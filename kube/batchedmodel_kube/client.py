@@ -32,14 +32,9 @@ from batchedmodel_kube.reading import CHUNK, Object, apart, items_of, message_of
 _log: Final = logging.getLogger(__name__)
 _CALL_SECONDS: Final = 30.0
 """From connecting to the last byte of an answer; for a list the longest silence."""
-_PAGE_SECONDS: Final = 120.0
-"""For a page of a list. It includes the time in which its objects are read."""
 _WATCH_SECONDS: Final = 240
 """A watch ends by itself after this, so that one which died unseen is not believed for long."""
 _CALL: Final = aiohttp.ClientTimeout(total=_CALL_SECONDS)
-_LIST: Final = aiohttp.ClientTimeout(
-    total=_PAGE_SECONDS, sock_connect=_CALL_SECONDS, sock_read=_CALL_SECONDS
-)
 _WATCH: Final = aiohttp.ClientTimeout(
     total=None, sock_connect=_CALL_SECONDS, sock_read=_WATCH_SECONDS + _CALL_SECONDS
 )
@@ -122,19 +117,27 @@ def path_of(
     return "/".join(filter(None, parts))
 
 
+def _unread(text: bytes) -> Object:
+    return {}
+
+
 class Client:
     """A connection to the API server; used inside one event loop."""
 
-    def __init__(self, configuration: Configuration) -> None:
+    def __init__(self, configuration: Configuration, *, page_seconds: float = 120.0) -> None:
+        """`page_seconds`: for a page of a list, with the time in which its objects are read."""
         # Each watch holds a connection, and other requests are bounded by the workers. With the
         # client's bound of 100 they would queue behind requests that a slow API server keeps.
         configuration.connection_pool_maxsize = 0
         self._client = ApiClient(configuration)
+        self._page_limit = aiohttp.ClientTimeout(
+            total=page_seconds, sock_connect=_CALL_SECONDS, sock_read=_CALL_SECONDS
+        )
         self.left_out = 0
         """How many objects could not be read."""
 
     @classmethod
-    async def connect(cls, environ: Mapping[str, str]) -> "Client":
+    async def connect(cls, environ: Mapping[str, str], *, page_seconds: float = 120.0) -> "Client":
         """As the pod's service account, or by `KUBECONFIG` outside a cluster.
 
         Raises `Unreachable` without usable credentials.
@@ -152,7 +155,7 @@ class Client:
                 )
         except (config.ConfigException, OSError, ValueError) as error:
             raise Unreachable(f"no credentials for an API server: {error}") from error
-        return cls(configuration)
+        return cls(configuration, page_seconds=page_seconds)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -175,7 +178,9 @@ class Client:
         leave_out = partial(self._leave_out, collection)
         while True:
             splitter = ItemSplitter()
-            chunks = self._chunks("GET", collection.path, query, accept=accept, limit=_LIST)
+            chunks = self._chunks(
+                "GET", collection.path, query, accept=accept, limit=self._page_limit
+            )
             items = items_of(chunks, splitter, collection.read, leave_out)
             try:
                 async with aclosing(chunks), aclosing(items):
@@ -218,7 +223,7 @@ class Client:
         manifest: Object,
         *,
         manager: str,
-        read: Callable[[bytes], Object] = parsed,
+        read: Callable[[bytes], Object] = _unread,
     ) -> Object:
         """Server-side apply as `manager`, with force; what is read of the object as it then is."""
         query = {"fieldManager": manager, "force": "true"}
@@ -313,10 +318,6 @@ def _one_escape(found: re.Match[str]) -> str:
         return found[0]
     high, low = int(found[1], 16), int(found[2], 16)
     return f"\\U{0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00):08X}"
-
-
-def _unread(text: bytes) -> Object:
-    return {}
 
 
 def _event(collection: Collection, line: bytes) -> Event:

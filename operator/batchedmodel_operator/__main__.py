@@ -82,7 +82,9 @@ async def _run(settings: OperatorSettings) -> None:
     # 60 ms.
     gc.collect()
     gc.freeze()
-    client, leases = await Client.connect(os.environ), await Client.connect(os.environ)
+    # Several slow pages within one reconcile must not make it count as stuck.
+    client = await Client.connect(os.environ, page_seconds=30.0)
+    leases = await Client.connect(os.environ)
     candidacy = election(leases, settings.namespace, settings.lease_name)
     cluster = KubernetesCluster(client, may_write=candidacy.leads)
     reconciler = Reconciler(

@@ -11,7 +11,7 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 PASSED: Final = Path(__file__).with_name("nightly-passed")
 _UNDER_ALL: Final = (
-    *("constraints.txt", "contract", "pyproject.toml"),
+    *("constraints.txt", "contract", "kube", "pyproject.toml"),
     *("tests/conftest.py", "tests/cluster", "tests/support"),
 )
 """What every test stands on."""

@@ -37,7 +37,7 @@ class Ownership:
 
     def sizes(self) -> Mapping[ModelKey, int]:
         """How many pods each model has that has any."""
-        found = {key: len(self.pods_of(key)) for key in self._labelled}
+        found = {key: len(self.pods_of(key)) for key in self._models}
         return {key: count for key, count in found.items() if count}
 
     def is_of(self, key: ModelKey, uid: str) -> bool:

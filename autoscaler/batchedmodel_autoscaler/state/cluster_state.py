@@ -116,8 +116,11 @@ class ClusterState:
         self.ownership.model_seen(model.key, model.uid)
 
     def model_gone(self, model: Model) -> None:
-        """A model is no more."""
-        self._models.pop(model.key, None)
+        """A model is no more. Another one may have its name by now."""
+        known = self._models.get(model.key)
+        if known is None or known.model.uid != model.uid:
+            return
+        del self._models[model.key]
         self.ownership.model_gone(model.key)
 
     def pod_seen(self, pod: Pod) -> None:

@@ -181,14 +181,14 @@ class Study:
 
     def _replicas_needed(self, highest: float) -> int | None:
         settings, rate = self._settings, self.pods.traffic.rate
-        if not highest:
-            return None
 
         def enough(replicas: int) -> bool:
             return self.pods.run(settings, replicas, rate).in_time_share >= IN_TIME
 
         if settings.target_seconds is None:
-            needed = math.ceil(rate * self.replicas / highest)
+            needed = math.ceil(rate * self.replicas / highest) if highest else MOST_REPLICAS + 1
+        elif self.pods.alone_seconds() > settings.target_seconds:
+            return None
         else:
             needed = 1 + bisect_left(range(1, MOST_REPLICAS + 1), True, key=enough)
         return needed if needed <= MOST_REPLICAS else None

@@ -15,7 +15,7 @@ from support.release import Release, remove_namespace
 
 _HOME, _TEAM = "upgrade-home", "upgrade-team"
 _ROOT = CHART.parents[1]
-_PACKAGES = ("contract", "operator", "scheduling", "autoscaler", "http", "election")
+_PACKAGES = ("contract", "operator", "scheduling", "autoscaler", "http", "kube", "election")
 
 
 @pytest.fixture(scope="module")

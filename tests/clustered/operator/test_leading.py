@@ -13,7 +13,7 @@ from support.operator_process import ACCOUNT, HOME, OperatorProcess, operator
 from support.operator_team import SIMULATED, Team
 from support.plane import get, until
 
-_NIGHTLY = pytest.mark.nightly("operator", "election")
+_NIGHTLY = pytest.mark.nightly("operator")
 _LOST = 3
 
 

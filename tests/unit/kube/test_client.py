@@ -34,7 +34,7 @@ from batchedmodel_kube.errors import (
 async def client_of(answer: Handler) -> AsyncIterator[Client]:
     """A client of an API server that answers everything so."""
     application = web.Application()
-    application.router.add_get("/{path:.*}", answer)
+    application.router.add_route("*", "/{path:.*}", answer)
     async with TestServer(application) as server:
         client = Client(Configuration(host=str(server.make_url(""))))
         try:
@@ -97,6 +97,46 @@ async def test_a_refusal_that_comes_in_pieces_is_read_whole() -> None:
     async with client_of(answer) as client:
         with pytest.raises(QuotaExceeded, match="exceeded quota: q"):
             await client.get("/api/v1/pods")
+
+
+async def test_of_an_answer_to_a_write_nothing_is_read_unless_somebody_wants_it() -> None:
+    async def answer(request: web.Request) -> web.Response:
+        await request.read()
+        labels = {f"key-{number}": "x" * 60 for number in range(10_000)}
+        return web.json_response({"metadata": {"name": "a", "labels": labels}})
+
+    async with client_of(answer) as client:
+        assert await client.apply("/api/v1/x", {}, manager="us") == {}
+        await client.merge("/api/v1/x", {})
+        await client.replace("/api/v1/x", {})
+        await client.delete("/api/v1/x", uid="1")
+        with pytest.raises(Unreachable, match="more than the 524288 that are read"):
+            await client.apply("/api/v1/x", {}, manager="us", read=parsed)
+
+
+@pytest.mark.parametrize(("status", "expected"), [(409, Conflict), (403, Forbidden)])
+async def test_a_write_that_is_refused_says_so(status: int, expected: type[ClusterError]) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(status=status, body=_answer('User "u" cannot do this'))
+
+    async with client_of(answer) as client:
+        for write in (
+            client.apply("/api/v1/x", {}, manager="us"),
+            client.merge("/api/v1/x", {}),
+            client.replace("/api/v1/x", {}),
+            client.delete("/api/v1/x", uid="1"),
+        ):
+            with pytest.raises(expected):
+                await write
+
+
+async def test_what_is_gone_already_need_not_be_deleted() -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(status=404, body=_answer("not found"))
+
+    async with client_of(answer) as client:
+        await client.delete("/api/v1/x", uid="1")
+        assert await client.get("/api/v1/x") is None
 
 
 # A key of YAML has at most 1,024 characters as it is written; those of Kubernetes are shorter.

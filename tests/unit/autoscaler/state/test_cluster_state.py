@@ -336,6 +336,15 @@ def test_a_deleted_model_leaves_nothing_behind() -> None:
     assert known.observation(KEY, NOW).departed_rate == 0.0
 
 
+def test_a_model_that_has_the_name_of_one_that_is_gone_stays() -> None:
+    known = fleet([pod(1)])
+    known.model_seen(replace(MODEL, uid="another"))
+    known.model_gone(MODEL)
+    assert known.counts[0] == 1
+    known.model_gone(replace(MODEL, uid="another"))
+    assert known.counts[0] == 0
+
+
 def test_of_another_model_by_the_same_name_nothing_is_known() -> None:
     known = fleet([pod(1)])
     assert known.capacity(KEY) is not None

@@ -21,6 +21,8 @@ class PretendedPods(SimulatedPods):
 
     capacity: dict[PolicyName, float]
     alone: float = 0.01
+    least: int = 1
+    """Replicas below which nothing is in time."""
     asked: list[tuple[BatchSettings, int, float]] = field(default_factory=list)
     crowded: dict[int, float] = field(default_factory=dict)
     """In time a second, whatever is offered beyond 200/s, by rows of a batch."""
@@ -32,7 +34,7 @@ class PretendedPods(SimulatedPods):
         capacity = self.capacity[settings.policy] * self.fewer.get(settings.max_batch_size, 1.0)
         if rate > 200:
             capacity = self.crowded.get(settings.max_batch_size, capacity)
-        share = min(1.0, replicas * capacity / rate)
+        share = min(1.0, replicas * capacity / rate) if replicas >= self.least else 0.0
         waits = 0.01 + settings.max_wait_seconds
         return Trial(
             requests=100,
@@ -160,6 +162,13 @@ def test_replicas_are_added_until_99_percent_are_in_time() -> None:
     pods = pretended(rate=995.0, capacity=EQUAL)
     found = answer(spec(target_latency_milliseconds=50), pods)
     assert found.replicas_needed == 10
+
+
+def test_replicas_are_looked_for_where_the_given_ones_sustain_no_rate_at_all() -> None:
+    # As of a trace in which several requests come at the same instant.
+    pods = pretended(rate=10.0, capacity=EQUAL, least=4)
+    found = answer(spec(target_latency_milliseconds=50), pods)
+    assert (found.outlook.highest_rate, found.replicas_needed) == (0.0, 4)
 
 
 def test_more_replicas_than_are_tried_are_no_number() -> None:
