@@ -1,5 +1,5 @@
 """The batching proxy beside every model container.
 
-Callers → `front` (admission, parsing, tokenising) → `batcher` (the asyncio shell around a pure
-policy) → `model_link` (one batch over the Unix socket) → answers split back to their callers.
+`http` and `codec` read requests, `batching` forms batches by a pure policy, and `backends` brings
+them to the model server and its answers back.
 """

@@ -1,7 +1,7 @@
 """A model server that starts again: its phases, and the file that it leaves for the next start.
 
 Whether a kept profile still holds goes by times, which depend on whatever else runs: so the model
-here mostly sleeps, and `test_profile_cache` has the rest in simulated time.
+here mostly sleeps, and `profiling/test_trial` has the rest in simulated time.
 """
 
 import json

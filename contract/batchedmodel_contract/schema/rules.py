@@ -195,8 +195,8 @@ class Quantity:
         # `cpu: 1` is a number in YAML and as good as "1" to Kubernetes. A custom resource can allow
         # integers beside strings, but no fractions.
         good = isinstance(value, str | int) and not isinstance(value, bool)
-        text = str(value)
-        if not good or len(text) > _LONGEST_QUANTITY or not re.fullmatch(_QUANTITY, text):
+        text = str(value) if good else ""
+        if len(text) > _LONGEST_QUANTITY or not re.fullmatch(_QUANTITY, text):
             raise Broken("is not a quantity such as 500m or 2Gi (quote fractions)")
         return text
 

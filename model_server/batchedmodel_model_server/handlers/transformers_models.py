@@ -104,7 +104,13 @@ def _without_compiler() -> Iterator[None]:
     compiler, tracing = ModuleType(COMPILER), ModuleType(_TRACING)
     compiler.__path__ = []
 
+    def put_back() -> None:
+        for module in (compiler, tracing):
+            if sys.modules.get(module.__name__) is module:
+                del sys.modules[module.__name__]
+
     def real(*args: Any, **kwargs: Any) -> Any:
+        put_back()
         return importlib.import_module(_TRACING).TransformGetItemToIndex(*args, **kwargs)
 
     vars(compiler).update(dict.fromkeys(_MARKS, _unmarked))
@@ -113,7 +119,7 @@ def _without_compiler() -> Iterator[None]:
     try:
         yield
     finally:
-        del sys.modules[COMPILER], sys.modules[_TRACING]
+        put_back()
 
 
 def _unmarked(function: Any = None, *args: Any, **kwargs: Any) -> Any:

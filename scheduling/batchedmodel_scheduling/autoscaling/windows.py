@@ -118,7 +118,9 @@ class History:
             left = self.window()
             self._samples.clear()
         self.stats, self.received = stats, now
-        self._samples.append(_Sample(now, replace(stats, offered_work=())))
+        # The texts are as long as a sidecar likes, and a window has many samples.
+        bare = replace(stats, offered_work=(), instance="", settings_hash="")
+        self._samples.append(_Sample(now, bare))
         while self._samples[0].received <= now - GAUGE_SECONDS:
             self._samples.popleft()
         return left

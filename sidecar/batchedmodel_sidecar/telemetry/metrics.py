@@ -3,7 +3,6 @@
 The registry is handed in, so that every test and every process has its own.
 """
 
-import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,15 +20,10 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from batchedmodel_contract.inference.batch_wire import BatchReply
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
 from batchedmodel_contract.processes import sidecar_metrics as names
-from batchedmodel_scheduling.core.policy import Batch
 from batchedmodel_scheduling.core.signals import Signals
-from batchedmodel_sidecar.batching.pending_request import Members
 from batchedmodel_sidecar.telemetry.ledger import Ledger, TenantCounts
-
-logger: Final = logging.getLogger(__name__)
 
 _SECONDS: Final = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
@@ -82,36 +76,6 @@ class Durations(Collector):
         """All of them as they are now."""
         for distribution in (self.queue, self.model, self.request, self.loop_lag, self.batch_size):
             yield distribution.metric()
-
-
-class BatchCounts:
-    """What ledger, histograms and log are told of each batch of one batcher."""
-
-    def __init__(self, ledger: Ledger, durations: Durations) -> None:
-        self._ledger = ledger
-        self._durations = durations
-
-    def leaves(self, batch: Batch, members: Members, now: float) -> None:
-        """A batch leaves: its rows wait no more."""
-        for item, (pending, _) in zip(batch.items, members, strict=True):
-            self._ledger.leave(len(pending.call.rows), pending.waiting)
-            pending.leaves(batch.id, len(batch.items), now)
-            self._durations.queue.observe(now - item.arrived)
-        self._ledger.batch_leaves(batch.reason, len(batch.items), now)
-        self._durations.batch_size.observe(len(batch.items))
-        if logger.isEnabledFor(logging.DEBUG):
-            # By these ids the logs of its callers are found.
-            traces = sorted({pending.terms.trace or "-" for pending, _ in members})
-            logger.debug(
-                "batch %d: %d rows, %s, traces %s", batch.id, len(members), batch.reason, traces
-            )
-
-    def ends(self, batch: Batch, reply: BatchReply | None, now: float) -> None:
-        """A batch is off the server, with a reply or without one."""
-        self._ledger.batch_ends(len(batch.items), now)
-        if reply is not None:
-            self._ledger.computed(reply.tokens, reply.padded_tokens)
-            self._durations.model.observe(reply.compute_seconds)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -206,6 +206,8 @@ class CodecClient:
         """Do one job in the process that is there, or in a new one."""
         if self._closed:
             raise CodecFailed("this pod is stopping")
+        if not task.wanted:
+            raise CodecFailed("its caller has left")
         if self._process is None:
             self._told, self._process = None, await CodecProcess.start()
         process = self._process

@@ -28,7 +28,7 @@ from batchedmodel_sidecar.protocols.adapter import Body
 from batchedmodel_sidecar.protocols.routes import Endpoint
 
 _SMALL_MEMO: Final = 64 * 1024  # a larger one is carried to and fro and not made into objects
-_FEW_BYTES: Final = 1024  # copied sooner than they are kept apart
+_FEW_BYTES: Final = 128  # copied sooner than they are kept apart
 
 
 class News(NamedTuple):
@@ -122,7 +122,7 @@ def write_parsed(draft: ParsedRequest) -> Content:
 def read_parsed(memory: Buffer, head: int) -> ParsedRequest:
     """What `write_parsed` wrote; the rows' bytes stay in the memory. Raises a `Refusal`."""
     columns, lengths, draft, memo = _result(memory, head)
-    rows = tuple(map(Row, _rows(columns), lengths))
+    rows = tuple(Row(*row) for row in zip(_rows(columns), lengths, strict=True))
     parsed: ParsedRequest = replace(draft, rows=rows, memo=_read_if_small(memo))
     return parsed
 
@@ -183,15 +183,16 @@ def _packed(content: object) -> Content:
     buffers: list[PickleBuffer] = []
     pickled = pickle.dumps(content, 5, buffer_callback=buffers.append)
     parts: list[Buffer] = [buffer.raw() for buffer in buffers]
-    head = pickle.dumps((list(map(len, parts)), pickled))
-    return len(head), [*parts, head]
+    sizes = pickle.dumps((list(map(len, parts)), len(pickled)))
+    return len(sizes) + len(pickled), [*parts, sizes, pickled]
 
 
 def _unpacked(memory: Buffer, head: int) -> Any:
     view = memoryview(memory)
-    sizes, pickled = pickle.loads(view[len(view) - head :])
+    sizes, rest = pickle.loads(view[len(view) - head :])  # of the first that lies there
     ends = zip(sizes, accumulate(sizes), strict=True)
-    return pickle.loads(pickled, buffers=(view[end - size : end] for size, end in ends))
+    buffers = (view[end - size : end] for size, end in ends)
+    return pickle.loads(view[len(view) - rest :], buffers=buffers)
 
 
 def _result(memory: Buffer, head: int) -> Any:

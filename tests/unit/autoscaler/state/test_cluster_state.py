@@ -1,5 +1,6 @@
 """What is remembered of pods, those that restarted or have gone included."""
 
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -334,6 +335,17 @@ def test_a_deleted_model_leaves_nothing_behind() -> None:
     known.pod_gone(pod(1))
     assert known.counts == (0, 0)
     assert known.observation(KEY, NOW).departed_rate == 0.0
+
+
+def test_of_a_sidecars_texts_the_last_ones_are_kept() -> None:
+    history = History()
+    tracemalloc.start()
+    try:
+        for number in range(10):
+            history.record(replace(CALM, settings_hash=f"{number}" * 100_000), NOW + number)
+        assert tracemalloc.get_traced_memory()[0] < 200_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_model_that_has_the_name_of_one_that_is_gone_stays() -> None:

@@ -134,6 +134,17 @@ async def test_a_job_whose_caller_left_is_not_tried_by_a_second_helper(
         assert [process.asked for process in started] == [[gone.memory], [stays.memory]]
 
 
+async def test_no_helper_is_started_again_for_a_caller_that_left(started: list[NoProcess]) -> None:
+    async with a_helper() as helper:
+        gone = Caller(helper)
+        await turns()
+        gone.leave()
+        await turns()
+        started[0].die()
+        await turns()
+        assert len(started) == 1
+
+
 async def test_a_caller_that_leaves_while_the_helper_learns_of_the_model_costs_nobody_anything(
     started: list[NoProcess],
 ) -> None:
