@@ -33,13 +33,8 @@ _SOURCES: Final = (
 _KEEPING: Final = (
     *("batching/in_flight", "batching/isolation", "batching/pending_request"),
     *("batching/rejections", "batching/request_window", "batching/retry", "batching/timer"),
-    *(
-        "body/byte_budget",
-        "telemetry/arrivals",
-        "telemetry/batch_counts",
-        "telemetry/ledger",
-        "telemetry/offered_work",
-    ),
+    *("body/byte_budget", "telemetry/arrivals", "telemetry/batch_counts"),
+    *("telemetry/offered_work", "telemetry/tenant_counts"),
 )
 _COMPILED: Final = (
     *(f"{_SCHEDULING}/{room}/*.py" for room in ("core", "latency", "fifo", "deadline")),

@@ -23,7 +23,8 @@ from prometheus_client.utils import floatToGoString
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
 from batchedmodel_contract.processes import sidecar_metrics as names
 from batchedmodel_scheduling.core.signals import Signals
-from batchedmodel_sidecar.telemetry.ledger import Ledger, TenantCounts
+from batchedmodel_sidecar.telemetry.ledger import Ledger
+from batchedmodel_sidecar.telemetry.tenant_counts import TenantCounts
 
 _SECONDS: Final = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,

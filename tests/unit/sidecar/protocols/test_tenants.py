@@ -19,7 +19,7 @@ from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.errors import CallError, Rejected
 from batchedmodel_sidecar.protocols.headers import RequestOptions
-from batchedmodel_sidecar.telemetry.ledger import TenantCount
+from batchedmodel_sidecar.telemetry.tenant_counts import TenantCount
 from support.examples import examples
 from support.sidecar_world import FIXED, MODEL, PER_ROW, World, rows_of, world
 
