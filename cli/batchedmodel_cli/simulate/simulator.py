@@ -24,7 +24,7 @@ from batchedmodel_scheduling.simulator.arrivals import Ramp
 from batchedmodel_scheduling.simulator.curves import curve_of
 from batchedmodel_scheduling.simulator.engine import NANOSECONDS, Request, simulate
 from batchedmodel_scheduling.simulator.plants import Plant
-from batchedmodel_scheduling.simulator.verdicts import Verdict, verdict
+from batchedmodel_scheduling.simulator.verdicts import Latency, Verdict, verdict
 from batchedmodel_scheduling.simulator.workload import requests, stream
 
 _OUR_DEPTH: Final = 2
@@ -39,16 +39,6 @@ _LESSON_BATCHES: Final = 128  # full ones; far more than a policy needs to learn
 _LONGEST_LESSON: Final = 20_000
 _LESSON_RISES: Final = 20.0  # times, so that batches of all sizes are seen
 _PAUSE: Final = 1_000_000_000  # nanoseconds between the lesson and what counts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Latency:
-    """Seconds from arrival to answer, of the requests that were answered."""
-
-    mean: float
-    p50: float
-    p95: float
-    p99: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +195,6 @@ class SimulatedPods:
 
 def _trial(found: Verdict) -> Trial:
     gone = found.refused_share + found.shed_share + found.expired_share
-    latency = found.latency
     return Trial(
         requests=found.requests,
         in_time_share=found.on_time_share,
@@ -214,9 +203,7 @@ def _trial(found: Verdict) -> Trial:
         refused_share=found.refused_share,
         shed_share=found.shed_share,
         expired_share=found.expired_share,
-        latency=None
-        if latency is None
-        else Latency(mean=latency.mean, p50=latency.p50, p95=latency.p95, p99=latency.p99),
+        latency=found.latency,
         goodput=found.goodput,
         busy_share=found.busy_share,
         mean_batch=found.mean_batch,

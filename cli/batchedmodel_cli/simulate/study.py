@@ -7,8 +7,7 @@ that part of what one replica answers when more requests always wait.
 
 import dataclasses
 import math
-from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -125,6 +124,26 @@ def utilisation(spec: Spec) -> float:
     return target_utilization_percent(given) / 100
 
 
+def smallest(holds: Callable[[int], bool], guess: int, most: int) -> int | None:
+    """The smallest number from 1 to `most` that holds, if all larger ones do; None if none does.
+
+    Each question is a simulation of seconds, so it asks little when the guess is near.
+    """
+    low, high = 0, most + 1  # low does not hold, high does or is out of bounds
+    tried, step = min(max(guess, 1), most), 1
+    while high - low > 1:
+        if holds(tried):
+            high = tried
+            tried = high - step
+        else:
+            low = tried
+            tried = low + step
+        step *= 2
+        if not low < tried < high:
+            tried, step = (low + high) // 2, most
+    return high if high <= most else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
     """Questions about so many replicas of a manifest."""
@@ -181,17 +200,16 @@ class Study:
 
     def _replicas_needed(self, highest: float) -> int | None:
         settings, rate = self._settings, self.pods.traffic.rate
+        guess = math.ceil(rate * self.replicas / highest) if highest else MOST_REPLICAS + 1
+        if settings.target_seconds is None:
+            return guess if guess <= MOST_REPLICAS else None
+        if self.pods.alone_seconds() > settings.target_seconds:
+            return None
 
         def enough(replicas: int) -> bool:
             return self.pods.run(settings, replicas, rate).in_time_share >= IN_TIME
 
-        if settings.target_seconds is None:
-            needed = math.ceil(rate * self.replicas / highest) if highest else MOST_REPLICAS + 1
-        elif self.pods.alone_seconds() > settings.target_seconds:
-            return None
-        else:
-            needed = 1 + bisect_left(range(1, MOST_REPLICAS + 1), True, key=enough)
-        return needed if needed <= MOST_REPLICAS else None
+        return smallest(enough, guess, MOST_REPLICAS)
 
     def _comparison(self, outlook: Outlook) -> Comparison:
         measure, rate = self._measure(outlook)

@@ -3,15 +3,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from batchedmodel_cli.simulate import report
 from batchedmodel_cli.simulate.inputs import LengthsWish
-from batchedmodel_cli.simulate.simulator import Latency, SimulatedPods, Trial
-from batchedmodel_cli.simulate.study import Answers, Measure, Study, changes
+from batchedmodel_cli.simulate.simulator import SimulatedPods, Trial
+from batchedmodel_cli.simulate.study import Answers, Measure, Study, changes, smallest
 from batchedmodel_cli.simulate.traffic import drawn
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import Batching, Lateness, Model, PolicyName, Spec
 from batchedmodel_contract.manifest.workload import Autoscaling
+from batchedmodel_scheduling.simulator.verdicts import Latency
 from support.simulate_command import PROFILE
 
 
@@ -169,6 +172,23 @@ def test_replicas_are_looked_for_where_the_given_ones_sustain_no_rate_at_all() -
     pods = pretended(rate=10.0, capacity=EQUAL, least=4)
     found = answer(spec(target_latency_milliseconds=50), pods)
     assert (found.outlook.highest_rate, found.replicas_needed) == (0.0, 4)
+
+
+@given(
+    wanted=st.integers(min_value=1, max_value=80),
+    guess=st.integers(min_value=-3, max_value=200),
+)
+def test_the_smallest_number_that_holds_is_found_from_any_guess(wanted: int, guess: int) -> None:
+    asked: list[int] = []
+
+    def holds(number: int) -> bool:
+        asked.append(number)
+        return number >= wanted
+
+    assert smallest(holds, guess, 64) == (wanted if wanted <= 64 else None)
+    assert all(1 <= number <= 64 for number in asked)
+    most = 2 if guess == wanted <= 64 else 13
+    assert len(asked) == len(set(asked)) <= most
 
 
 def test_more_replicas_than_are_tried_are_no_number() -> None:
