@@ -17,6 +17,7 @@ from batchedmodel_autoscaler.service import Service
 from batchedmodel_autoscaler.settings import AutoscalerSettings
 from batchedmodel_kube.client import Client
 from support.pretend_api_server import PretendApiServer, becomes, pretend_api_server
+from support.running_task import running
 
 MOST_NAMESPACES = 64
 SETTINGS = AutoscalerSettings(
@@ -46,24 +47,13 @@ async def api_server(folder: Path) -> AsyncIterator[tuple[PretendApiServer, Serv
         yield server, Service(SETTINGS, cluster, leases)
 
 
-@asynccontextmanager
-async def running(service: Service) -> AsyncIterator[None]:
-    task = asyncio.create_task(service.run(asyncio.Event()))
-    try:
-        yield
-        assert not task.done(), task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
 @pytest.mark.slow
 async def test_an_api_server_that_answers_nothing_else_costs_nobody_the_lease(
     tmp_path: Path,
 ) -> None:
     async with api_server(tmp_path) as (server, service):
         server.hangs = True
-        async with running(service):
+        async with running(service.run(asyncio.Event())):
             await becomes(lambda: server.unanswered >= 100)
             await becomes(lambda: server.renewals >= 2, seconds=6)
 
@@ -73,7 +63,7 @@ async def test_as_many_namespaces_as_the_chart_allows_are_watched_at_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
-        async with api_server(tmp_path) as (server, service), running(service):
+        async with api_server(tmp_path) as (server, service), running(service.run(asyncio.Event())):
             await becomes(lambda: server.watches.total() == WATCHES)
             assert set(server.watches.values()) == {1}
             assert await said_of_readiness(caplog) == (200, "ready\n")
@@ -94,7 +84,7 @@ async def test_it_is_not_ready_until_api_servers_believe_it(
                     "spec": {"service": {"namespace": "ns", "name": "svc"}},
                 }
             ]
-            async with running(service):
+            async with running(service.run(asyncio.Event())):
                 await becomes(lambda: server.watches.total() == WATCHES)
                 status, words = await said_of_readiness(caplog)
     assert status == 503

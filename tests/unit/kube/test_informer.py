@@ -1,10 +1,9 @@
 """Lists and watches in virtual time: what is missed once comes the next time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -13,19 +12,9 @@ from batchedmodel_kube.client import Client, Collection, Event, EventType
 from batchedmodel_kube.errors import ClusterError, Forbidden, TooOld, Unreachable
 from batchedmodel_kube.informer import Cache, follow, pause_after
 from batchedmodel_kube.reading import Object
+from support.running_task import running
 
 PODS = Collection(path="/api/v1/pods", read=parsed)
-
-
-@asynccontextmanager
-async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    task = asyncio.create_task(work)
-    try:
-        yield
-        assert not task.done(), task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 def an_object(name: str) -> Object:

@@ -3,8 +3,6 @@
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -23,22 +21,12 @@ from batchedmodel_autoscaler.telemetry import Telemetry
 from batchedmodel_contract.processes.sidecar_api import Whom
 from batchedmodel_contract.processes.stats import SidecarStats
 from support.autoscaler_world import CALM, KEY, fleet, pod
+from support.running_task import running
 
 pytestmark = pytest.mark.looptime
 
 MOST_IN_A_MOMENT = 13
 """Starts ahead of their pace and those behind it, after a rest."""
-
-
-@asynccontextmanager
-async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    task = asyncio.create_task(work)
-    try:
-        yield
-        assert not task.done(), task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 def test_what_is_watched_of_namespaces_is_asked_for_within_each_of_them() -> None:
