@@ -26,6 +26,9 @@ class Ownership:
         """The owners of pods that carry a model's label, by uid of the pod."""
         self._pods: dict[ModelKey, Set[str]] = {}
         """The pods of models since whose last change somebody asked for them."""
+        self._sizes: dict[ModelKey, int] = {}
+        self._changed: dict[ModelKey, None] = {}
+        """Models whose sizes may be others by now."""
 
     def pods_of(self, key: ModelKey) -> Set[str]:
         """The uids of a model's pods."""
@@ -37,8 +40,12 @@ class Ownership:
 
     def sizes(self) -> Mapping[ModelKey, int]:
         """How many pods each model has that has any."""
-        found = {key: len(self.pods_of(key)) for key in self._models}
-        return {key: count for key, count in found.items() if count}
+        for key in self._changed:
+            self._sizes.pop(key, None)
+            if key in self._models and (count := len(self.pods_of(key))):
+                self._sizes[key] = count
+        self._changed.clear()
+        return self._sizes
 
     def is_of(self, key: ModelKey, uid: str) -> bool:
         """Whether a pod is a model's."""
@@ -57,38 +64,43 @@ class Ownership:
     def model_seen(self, key: ModelKey, uid: str) -> None:
         """A model is there, or has changed."""
         self._models[key] = uid
-        self._pods.pop(key, None)
+        self._forget(key)
 
     def model_gone(self, key: ModelKey) -> None:
         """A model is no more."""
+        self._forget(key)
         self._models.pop(key, None)
-        self._pods.pop(key, None)
 
     def seen(self, owned: Owned) -> None:
         """A Deployment or a ReplicaSet is there, or has changed."""
         self.gone(owned)
         self._labels[owned.uid] = owned.model
         self._between.setdefault(owned.model, {})[owned.uid] = owned
-        self._pods.pop(owned.model, None)
+        self._forget(owned.model)
 
     def gone(self, owned: Owned) -> None:
         """A Deployment or a ReplicaSet is no more."""
         key = self._labels.pop(owned.uid, None)
         if key is not None:
             _drop(self._between, key, owned.uid)
-            self._pods.pop(key, None)
+            self._forget(key)
 
     def pod_seen(self, key: ModelKey, uid: str, owner: str) -> None:
         """A pod with the model's label is there, or has changed."""
         labelled = self._labelled.setdefault(key, {})
         if labelled.get(uid) != owner:
             labelled[uid] = owner
-            self._pods.pop(key, None)
+            self._forget(key)
 
     def pod_gone(self, key: ModelKey, uid: str) -> None:
         """Such a pod is no more, or has the label of another model."""
         _drop(self._labelled, key, uid)
+        self._forget(key)
+
+    def _forget(self, key: ModelKey) -> None:
         self._pods.pop(key, None)
+        if key in self._models:  # names that no model has are without number
+            self._changed[key] = None
 
 
 def _drop(of: dict[ModelKey, dict[str, _T]], key: ModelKey, uid: str) -> None:

@@ -42,25 +42,29 @@ def model_sight(
 ) -> ModelObservation:
     """One model; `departed` is the work of pods and of runs of sidecars since gone."""
     left = [window for window in departed if not window.over(now)]
-    windows = [pod.history.window() for pod in pods if pod.history is not None]
+    windows = [None if pod.history is None else pod.history.window() for pod in pods]
     told = [window for window in windows if window is not None]
     seconds = max(SHORTEST_SECONDS, covered_seconds([*left, *told], now))
     stale = _POLLS_MISSED * poll_seconds + _GRACE_SECONDS
     return ModelObservation(
         present=present,
-        pods=tuple(_pod(pod, seconds, stale, now) for pod in pods),
+        pods=tuple(
+            _pod(pod, window, seconds, stale, now)
+            for pod, window in zip(pods, windows, strict=True)
+        ),
         departed_rate=sum(window.work(now) for window in left) / seconds,
         departed_panic_rate=sum(window.work(now, PANIC_SECONDS) for window in left) / PANIC_SECONDS,
         reaction_seconds=startup_seconds + poll_seconds + sync_seconds,
     )
 
 
-def _pod(pod: PodState, seconds: float, stale: float, now: float) -> PodObservation:
+def _pod(
+    pod: PodState, window: Window | None, seconds: float, stale: float, now: float
+) -> PodObservation:
     expected = pod.ready and not pod.leaving
     history = pod.history
     if history is None:
         return PodObservation(expected=expected, answers=False, now=Demand(), last=Demand())
-    window = history.window()
     rate = window.work(now) / seconds if window is not None else 0.0
     if now - history.received > stale:
         panic = window.work(now, PANIC_SECONDS) / PANIC_SECONDS if window is not None else 0.0

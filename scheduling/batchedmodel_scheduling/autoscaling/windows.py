@@ -5,7 +5,7 @@ Times are arguments, monotonic seconds. Owned by the autoscaler's state, or by t
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -95,9 +95,15 @@ class Gauges:
 
 
 class _Sample(NamedTuple):
+    """What is kept of an answer: numbers alone, as thousands of pods have ten of these."""
+
     received: float
-    stats: SidecarStats
-    """Without the work that was offered: thousands of pods have ten of these."""
+    age_seconds: float
+    backlog_work: float
+    queue_length: int
+    outstanding: int
+    waited_row_seconds: float | None
+    released_rows: int | None
 
 
 class History:
@@ -118,9 +124,17 @@ class History:
             left = self.window()
             self._samples.clear()
         self.stats, self.received = stats, now
-        # The texts are as long as a sidecar likes, and a window has many samples.
-        bare = replace(stats, offered_work=(), instance="", settings_hash="")
-        self._samples.append(_Sample(now, bare))
+        self._samples.append(
+            _Sample(
+                now,
+                stats.age_seconds,
+                stats.backlog_work,
+                stats.queue_length,
+                stats.outstanding,
+                stats.waited_row_seconds,
+                stats.released_rows,
+            )
+        )
         while self._samples[0].received <= now - GAUGE_SECONDS:
             self._samples.popleft()
         return left
@@ -153,7 +167,7 @@ class History:
 
     def gauges(self) -> Gauges:
         """Averages of the last answers. Polls are jittered, so a plain mean has no bias."""
-        samples = [sample.stats for sample in self._samples]
+        samples = self._samples
         count = max(1, len(samples))
         return Gauges(
             backlog_work=sum(one.backlog_work for one in samples) / count,
@@ -163,7 +177,7 @@ class History:
         )
 
 
-def _queue_wait(samples: Sequence[SidecarStats]) -> float | None:
+def _queue_wait(samples: Sequence[_Sample]) -> float | None:
     """How long a row waited, from the first of the answers to the last.
 
     By Little's law: exact whatever happened between two answers. While nothing leaves, it is as
