@@ -43,8 +43,8 @@ from batchedmodel_operator.settings import OperatorSettings
 _log: Final = logging.getLogger("batchedmodel_operator")
 EXIT_FAILED: Final = 1
 EXIT_LEASE_LOST: Final = 3
-_LOOKS_AT_ONCE: Final = 16
-_LOOKS_OF_A_NAMESPACE: Final = 12
+_MOST_AT_ONCE: Final = 16
+_MOST_OF_A_NAMESPACE: Final = 12
 
 
 def main() -> int:
@@ -102,10 +102,10 @@ async def _run(settings: OperatorSettings) -> None:
         WorkQueue(
             jitter=random.random,
             group=lambda key: key.namespace,
-            most_of_group=_LOOKS_OF_A_NAMESPACE,
+            most_of_group=_MOST_OF_A_NAMESPACE,
         ),
         reconciler.reconcile,
-        at_most=_LOOKS_AT_ONCE,
+        at_most=_MOST_AT_ONCE,
         clock=time.monotonic,
     )
 
@@ -114,7 +114,7 @@ async def _run(settings: OperatorSettings) -> None:
             leads=candidacy.leads(),
             longest_reconcile_seconds=workers.longest_reconcile(),
             keys=len(workers),
-            looks=workers.looks,
+            reconciles=workers.reconciles,
         )
 
     probes = await serve_probes(settings.probe_port, vitals)
@@ -123,7 +123,7 @@ async def _run(settings: OperatorSettings) -> None:
         if not told.is_set():
             await _lead(cluster, candidacy, workers, settings.watch_namespaces, told)
     finally:
-        # Not before the last look has ended: from then on somebody else may write.
+        # Not before the last reconcile has ended: from then on somebody else may write.
         await candidacy.release()
         probes.close()
         await client.close()
@@ -201,7 +201,7 @@ async def _end_when_lost(election: Election) -> None:
     except BaseException:
         # Our bug; without renewals the lease is lost all the same.
         _log.exception("renewing the lease failed unexpectedly")
-    # At once. An orderly end would wait for looks, which may write no more.
+    # At once. An orderly end would wait for reconciles, which may write no more.
     os._exit(EXIT_LEASE_LOST)
 
 

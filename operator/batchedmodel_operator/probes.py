@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import Final
 
 STUCK_SECONDS: Final = 180.0
-"""A look that takes longer will never end: the process is to be started anew."""
+"""A reconcile that takes longer will never end: the process is to be started anew."""
 _READ_SECONDS: Final = 5.0
 _LARGEST_REQUEST: Final = 8_192
 _MOST_CONNECTIONS: Final = 32
@@ -28,7 +28,7 @@ class Vitals:
     longest_reconcile_seconds: float
     keys: int
     """BatchedModels in the queue, those that rest included."""
-    looks: Mapping[str, int]
+    reconciles: Mapping[str, int]
     """How many reconciles ended, by result."""
 
 
@@ -85,7 +85,7 @@ def exposition(vitals: Vitals) -> str:
         f"# HELP {prefix}_reconcile_total Reconciles that ended, by result.",
         f"# TYPE {prefix}_reconcile_total counter",
     ]
-    for outcome, count in sorted(vitals.looks.items()):
+    for outcome, count in sorted(vitals.reconciles.items()):
         lines.append(f'{prefix}_reconcile_total{{result="{outcome}"}} {count}')
     return "\n".join(lines) + "\n"
 

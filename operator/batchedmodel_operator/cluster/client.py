@@ -17,7 +17,7 @@ from batchedmodel_operator.kinds import RESOURCES, Kind
 
 _log: Final = logging.getLogger(__name__)
 _MOST_LISTED: Final = {Kind.CONTROLLER_REVISION: 524_288, Kind.POD: 16_777_216}
-"""Bytes as JSON of all objects with a model's label that are read in one look."""
+"""Bytes as JSON of all objects with a model's label that are read in one reconcile."""
 _LEAST_COUNTED: Final = 5_592
 """Bytes that each counts for: three thousand pods."""
 

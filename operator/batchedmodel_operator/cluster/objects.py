@@ -1,7 +1,7 @@
 """What of an API server's objects the operator reads, within bounds. Pure.
 
-Whoever may edit a namespace decides what its objects hold, and the operator looks at a dozen models
-at the same time. So only those parts of an object are parsed that somebody asks for.
+Whoever may edit a namespace decides what its objects hold, and the operator reconciles a dozen
+models at the same time. So only those parts of an object are parsed that somebody asks for.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,7 +1,8 @@
 """Kubernetes Events about a BatchedModel, which `kubectl describe` shows. Pure.
 
 A condition makes one only where its status or its reason has changed: a state that lasts makes no
-Event, however often it is looked at. One that comes and goes makes a few, and then one a minute.
+Event, however often the model is reconciled. One that comes and goes makes a few, and then one a
+minute.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -60,8 +61,8 @@ def announcements(
 ) -> tuple[Sequence[Body], _Told]:
     """The Events that the conditions are worth, and what has been told with them.
 
-    `told`: by the looks before. `at`: the time of the look, as RFC 3339 writes it; `now`: the same
-    in monotonic seconds.
+    `told`: by the reconciles before. `at`: the time of the reconcile, as RFC 3339 writes it; `now`:
+    the same in monotonic seconds.
     """
     told = {key: one for key, one in told.items() if now - one.at < _FORGOTTEN_SECONDS}
     events = []

@@ -21,7 +21,7 @@ _LONGEST_MESSAGE: Final = 1024
 
 
 def report(observed: Observed, plan: Plan, failure: Failure | None, *, at: str) -> dict[str, Any]:
-    """The whole `status`; `at` is the time of the look, as RFC 3339 writes it.
+    """The whole `status`; `at` is the time of the reconcile, as RFC 3339 writes it.
 
     `observed` must hold the children as they are after the steps of `plan`: otherwise a status of
     the new generation would repeat what was true of the one before.

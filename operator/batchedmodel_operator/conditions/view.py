@@ -1,4 +1,4 @@
-"""What conditions are judged by: one look at the cluster, the plan and its outcome."""
+"""What conditions are judged by: one observation of the cluster, the plan and its outcome."""
 
 from dataclasses import dataclass
 

@@ -93,7 +93,7 @@ async def _apply(cluster: Cluster, step: Apply) -> Body:
     except Conflict as error:
         if step.kind in CHILDREN:
             raise
-        # Only templates of our own are read, so another look would not tell whose this one is.
+        # Only templates of our own are read, so another reconcile would not tell whose this one is.
         raise NameTaken(
             "it exists, but not as a template of this BatchedModel's; delete it"
         ) from error

@@ -1,7 +1,8 @@
-"""What is remembered of a BatchedModel between two looks, and how soon something is tried again.
+"""What is remembered of a BatchedModel between two reconciles, and how soon something is tried
+again.
 
-`plan`, `observe` and `apply` make a new memory in each look. Losing it costs applies that change
-nothing.
+`plan`, `observe` and `apply` make a new memory in each reconcile. Losing it costs applies that
+change nothing.
 """
 
 from collections.abc import Mapping
@@ -56,7 +57,7 @@ def repaired(before: Tries | None, now: float) -> Tries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """What an apply of ours did, so that the next look tells drift from our own work."""
+    """What an apply of ours did, so that the next reconcile tells drift from our own work."""
 
     uid: str
     rendered: str

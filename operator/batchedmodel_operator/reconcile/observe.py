@@ -40,13 +40,14 @@ model's, and None where it was not read yet.
 """
 _STRANGER: Final = ""
 _MOST_READ: Final = 16
-"""ReplicaSets in one look; a rollout has two, and those that were found need no second look."""
+"""ReplicaSets in one reconcile; a rollout has two, and those that were found need no second
+question."""
 _MOST_WAITING: Final = 1024
 """ReplicaSets that are remembered though they are not, or not yet, known to be the model's."""
 _ASKED_AT_ONCE: Final = 16
 """Sidecars of one model at the same time."""
 _ANSWERS_SECONDS: Final = 0.5
-"""In one look for the answers of all its pods. Healthy ones take milliseconds."""
+"""In one reconcile for the answers of all its pods. Healthy ones take milliseconds."""
 
 _Question = Callable[[str, Whom], Awaitable[str | None]]
 
@@ -117,7 +118,7 @@ async def own_pods(
 ) -> tuple[Sequence[Body], KnownReplicaSets]:
     """Of the pods with the label those that are the model's, and what is known of ReplicaSets.
 
-    `known`: what an earlier look found out. Raises `ClusterError`.
+    `known`: what an earlier reconcile found out. Raises `ClusterError`.
     """
     if deployment is None or _controller(deployment.body).get("uid") != model.uid:
         return (), {}
@@ -201,8 +202,8 @@ async def _answers(
 ) -> Mapping[str, Tries]:
     """Put the questions, and write each answer into its dictionary, by uid of the pod.
 
-    Returns the silences to be remembered. The workers have few places, so the pods of one look have
-    one time together: slow sidecars of one namespace must not keep other models waiting.
+    Returns the silences to be remembered. The workers have few places, so the pods of one reconcile
+    have one time together: slow sidecars of one namespace must not keep other models waiting.
     """
     silences = {
         pod.uid: observed.memory.silences[pod.uid]

@@ -1,7 +1,8 @@
 """Decides what has to be done to the cluster so that it is what a BatchedModel asks for. Pure.
 
 Level-triggered: whatever happened before, the answer follows from what is there now. Where nothing
-differs nothing is planned, so that a second look, a restart or a second operator writes nothing.
+differs nothing is planned, so that a second reconcile, a restart or a second operator writes
+nothing.
 """
 
 import math
@@ -109,7 +110,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to do, in this order, and when to look again if nothing happens until then."""
+    """What to do, in this order, and when to reconcile again if nothing happens until then."""
 
     deletions: tuple[Deletion, ...] = ()
     applies: tuple[Apply, ...] = ()

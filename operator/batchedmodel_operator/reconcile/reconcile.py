@@ -54,7 +54,7 @@ class Reconciler:
         """Uid and generation of those for which nothing can be made any more, and when to try."""
 
     async def reconcile(self, key: Key) -> float | None:
-        """Seconds after which to look again at the latest; None when there is nothing to look at.
+        """Seconds after which to reconcile again at the latest; None when there is nothing left.
 
         Raises `ClusterError` when something did not succeed and is to be tried again.
         """
@@ -88,7 +88,7 @@ class Reconciler:
         try:
             observed, planned, outcome = await self._act(observed, now)
             if planned.unfinished and outcome.failure is None:
-                # From what was written, without another look at everything.
+                # From what was written, without reading everything again.
                 observed, planned, outcome = await self._act(observed, now)
             await self._report(observed, planned, outcome, now)
         except Gone:
@@ -150,7 +150,7 @@ class Reconciler:
             # Pods matter more than what is said about them.
             _log.error("%s: the status was refused: %s", model.key, error)
             return
-        # After the status, by which the next look tells what has been announced.
+        # After the status, by which the next reconcile tells what has been announced.
         await self._announce(observed, found, at, now)
 
     async def _write(self, model: Model, found: Body) -> None:

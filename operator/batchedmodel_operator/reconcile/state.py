@@ -1,4 +1,4 @@
-"""What one look at the cluster found, as records that `plan` and `status` judge. Pure.
+"""What one reconcile observed, as records that `plan` and `status` judge. Pure.
 
 `observe` makes them of the API's JSON.
 """
@@ -117,7 +117,7 @@ class Revision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """One look at a BatchedModel and what belongs to it."""
+    """One observation of a BatchedModel and what belongs to it."""
 
     model: Model
     children: Mapping[Kind, Child]
@@ -126,7 +126,7 @@ class Observed:
     pods: tuple[Pod, ...]
     memory: Memory
     made: Set[Kind] = frozenset()
-    """Children that this very look has made: nobody else can have meant to change them yet."""
+    """Children that this very reconcile has made: nobody else can have meant to change them yet."""
 
     @property
     def deployment(self) -> Child | None:
@@ -218,7 +218,7 @@ def nothing_of(model: Model) -> Observed:
 def after(
     observed: Observed, *, live: Mapping[Kind, Body], deleted: Set[str], memory: Memory
 ) -> Observed:
-    """What another look would find, as far as it is known from writing it.
+    """What another reconcile would observe, as far as it is known from writing it.
 
     `live`: objects as they are after being applied; `deleted`: uids.
     """
@@ -308,7 +308,7 @@ def keys_of(child: Body) -> frozenset[Key]:
 
 
 def is_news(model: Body) -> bool:
-    """Whether nobody has looked at a BatchedModel since it was last edited."""
+    """Whether no operator has reconciled a BatchedModel since it was last edited."""
     metadata, status = model.get("metadata") or {}, model.get("status") or {}
     return bool(metadata.get("generation") != status.get("observedGeneration"))
 

@@ -1,9 +1,9 @@
-"""Which BatchedModel is looked at next, and when. `WorkQueue` decides, `Workers` act.
+"""Which BatchedModel is reconciled next, and when. `WorkQueue` decides, `Workers` act.
 
-- Many events about one key make one look. A key is never looked at twice at the same time, and an
-  event that comes during a look makes another one after it.
-- All looks together keep to a rate (the generic cell rate algorithm), so that a thousand keys that
-  fall due at once do not fall upon the API server at once.
+- Many events about one key make one reconcile. A key is never reconciled twice at the same time,
+  and an event that comes during a reconcile makes another one after it.
+- All reconciles together keep to a rate (the generic cell rate algorithm), so that a thousand keys
+  that fall due at once do not fall upon the API server at once.
 - A key whose manifest was edited is awaited and passes the others: after a fail-over all are due.
   But one of four turns is theirs.
 - Groups of keys, which are namespaces, take turns, and none has all places.
@@ -26,49 +26,50 @@ _log: Final = logging.getLogger(__name__)
 K = TypeVar("K", bound=Hashable)
 
 SPACING_SECONDS: Final = 1.0
-"""Between looks at one key, and so between writes of its status. A rollout makes dozens of events a
-second, and one look answers all that came since the last."""
+"""Between reconciles of one key, and so between writes of its status. A rollout makes dozens of
+events a second, and one reconcile answers all that came since the last."""
 SHORTEST_SPACING_SECONDS: Final = 0.2
-"""Where somebody waits for the look, or the last one asked for it."""
+"""Where somebody waits for the reconcile, or the last one asked for it."""
 FIRST_RETRY_SECONDS: Final = 0.5
 LONGEST_RETRY_SECONDS: Final = 300.0
-LOOKS_PER_SECOND: Final = 100.0
+RECONCILES_PER_SECOND: Final = 100.0
 """Each asks for some seven objects. One process gets no further than this anyway."""
-LOOKS_IN_A_BURST: Final = 100
+BURST: Final = 100
 AWAITED_IN_A_ROW: Final = 3
 """Turns of those that are awaited before one of another that is due."""
 EDITS_AT_ONCE: Final = 4
-"""Awaited looks at a key in a row that keep the shortest spacing; a person makes no more."""
+"""Awaited reconciles of a key in a row that keep the shortest spacing; a person makes no more."""
 LONGEST_SPACING_SECONDS: Final = 10.0
-"""Between awaited looks at a key that is edited without end."""
+"""Between awaited reconciles of a key that is edited without end."""
 CALM_SECONDS: Final = 10.0
 """Without edits, beyond twice the spacing, before the next edit counts as the first."""
 _SHORTEST_SLEEP_SECONDS: Final = 0.001
 """A timer rounds, and a wait of nothing at all would be a busy loop."""
-_SHARE_SECONDS: Final = 1 / LOOKS_PER_SECOND
+_SHARE_SECONDS: Final = 1 / RECONCILES_PER_SECOND
 _JITTER: Final = 0.2
 
 
 @dataclass(slots=True, kw_only=True)
 class _Entry:
     due: float | None = None
-    """None: it is being looked at, and no event has come since."""
+    """None: it is being reconciled, and no event has come since."""
     running: bool = False
     awaited: bool = False
     """Somebody waits for it: whoever edited the manifest."""
     failures: int = 0
     started: float = float("-inf")
-    """When the last look began."""
+    """When the last reconcile began."""
     asked_again: bool = False
-    """An event came during the present look, which may have read too early to see its cause."""
+    """An event came during the present reconcile, which may have read too early to see its
+    cause."""
     edits: int = 0
-    """Awaited looks in a row."""
+    """Awaited reconciles in a row."""
     edited: float = float("-inf")
     """When the last of them began."""
 
     @property
     def spacing(self) -> float:
-        """Seconds between awaited looks."""
+        """Seconds between awaited reconciles."""
         doublings = min(max(0, self.edits - EDITS_AT_ONCE), 16)
         return min(SHORTEST_SPACING_SECONDS * 2.0**doublings, LONGEST_SPACING_SECONDS)
 
@@ -89,7 +90,7 @@ class WorkQueue(Generic[K]):
     ) -> None:
         """`jitter`: a number from 0 to 1, another one at each call.
 
-        `group`: whose key it is; of one group at most so many are looked at at the same time.
+        `group`: whose key it is; of one group at most so many are reconciled at the same time.
         """
         self._jitter = jitter
         self._group = group
@@ -104,7 +105,7 @@ class WorkQueue(Generic[K]):
         """Turns of awaited ones since another had one."""
         self._count = 0
         self._paid_until = float("-inf")
-        """When the looks so far would end if each took its share of the rate."""
+        """When the reconciles so far would end if each took its share of the rate."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -122,7 +123,7 @@ class WorkQueue(Generic[K]):
             self._schedule(key, entry, _earliest(entry, now))
 
     def take(self, now: float) -> K | None:
-        """A key that is due; it counts as being looked at until `succeeded` or `failed`."""
+        """A key that is due; it counts as being reconciled until `succeeded` or `failed`."""
         if now < self._allowed_at():
             return None
         while self._later and self._later[0][0] <= now:
@@ -152,11 +153,11 @@ class WorkQueue(Generic[K]):
         return max(self._later[0][0], self._allowed_at()) if self._later else None
 
     def succeeded(self, key: K, now: float, come_back_after: float | None) -> None:
-        """The look ended well; None forgets the key."""
+        """The reconcile ended well; None forgets the key."""
         entry = self._end(key, now)
         entry.failures = 0
         if come_back_after is not None:
-            # A thousand keys that were all looked at when the process began must not stay in step.
+            # A thousand keys that were all reconciled when the process began must not stay in step.
             spread = 1 - _JITTER * self._jitter()
             earliest = entry.started + SHORTEST_SPACING_SECONDS
             self._schedule(key, entry, max(now + come_back_after * spread, earliest))
@@ -164,7 +165,7 @@ class WorkQueue(Generic[K]):
             del self._entries[key]
 
     def failed(self, key: K, now: float) -> float:
-        """The look failed; returns the seconds until the next, unless an event comes first."""
+        """The reconcile failed; returns the seconds until the next, unless an event comes first."""
         # An event that came meanwhile may be the very change that mends it.
         entry = self._end(key, now)
         delay = min(FIRST_RETRY_SECONDS * 2.0**entry.failures, LONGEST_RETRY_SECONDS)
@@ -175,7 +176,7 @@ class WorkQueue(Generic[K]):
         return delay
 
     def longest_reconcile(self, now: float) -> float:
-        """Seconds since the beginning of the look that takes longest; 0 without any."""
+        """Seconds since the beginning of the reconcile that takes longest; 0 without any."""
         running = (now - entry.started for entry in self._entries.values() if entry.running)
         return max(running, default=0.0)
 
@@ -184,7 +185,7 @@ class WorkQueue(Generic[K]):
 
     def _allowed_at(self) -> float:
         # Half a share more, or rounding would decide whether the last of a burst is in it.
-        return self._paid_until - (LOOKS_IN_A_BURST - 0.5) * _SHARE_SECONDS
+        return self._paid_until - (BURST - 0.5) * _SHARE_SECONDS
 
     def _begin(self, key: K, group: Hashable, now: float) -> None:
         entry = self._entries[key]
@@ -221,7 +222,7 @@ class WorkQueue(Generic[K]):
 
 
 def _earliest(entry: _Entry, now: float) -> float:
-    """When a look may begin because of an event that came now or before."""
+    """When a reconcile may begin because of an event that came now or before."""
     spacing = SHORTEST_SPACING_SECONDS if entry.awaited else SPACING_SECONDS
     soonest = max(now, entry.started + spacing)
     if entry.awaited and not entry.is_calm(now):
@@ -230,26 +231,27 @@ def _earliest(entry: _Entry, now: float) -> float:
 
 
 class Workers(Generic[K]):
-    """Takes keys from the queue as they fall due and looks at several of them at the same time."""
+    """Takes keys from the queue as they fall due and reconciles several of them at the same
+    time."""
 
     def __init__(
         self,
         queue: WorkQueue[K],
-        look: Callable[[K], Awaitable[float | None]],
+        reconcile: Callable[[K], Awaitable[float | None]],
         *,
         at_most: int,
         clock: Callable[[], float],
     ) -> None:
-        """`look` returns seconds until the next look, or None to forget the key."""
+        """`reconcile` returns seconds until the next, or None to forget the key."""
         self._queue = queue
-        self._look = look
+        self._reconcile = reconcile
         self._at_most = at_most
         self._clock = clock
         self._wake = asyncio.Event()
-        self._looks: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[None]] = set()
         self._closing = False
-        self.looks = {"succeeded": 0, "failed": 0, "overtaken": 0}
-        """How many looks ended, by outcome."""
+        self.reconciles = {"succeeded": 0, "failed": 0, "overtaken": 0}
+        """How many reconciles ended, by outcome."""
 
     def add(self, key: K, *, awaited: bool = False) -> None:
         """Something happened to the key; those that are `awaited` come before others."""
@@ -257,7 +259,7 @@ class Workers(Generic[K]):
         self._wake.set()
 
     def longest_reconcile(self) -> float:
-        """Seconds since the beginning of the look that takes longest."""
+        """Seconds since the beginning of the reconcile that takes longest."""
         return self._queue.longest_reconcile(self._clock())
 
     def __len__(self) -> int:
@@ -265,34 +267,34 @@ class Workers(Generic[K]):
         return len(self._queue)
 
     async def run(self) -> None:
-        """Work until `close`; the looks that have begun are then ended first."""
+        """Work until `close`; the reconciles that have begun are then ended first."""
         try:
             while not self._closing:
                 self._wake.clear()
-                while len(self._looks) < self._at_most:
+                while len(self._running) < self._at_most:
                     key = self._queue.take(self._clock())
                     if key is None:
                         break
                     task = asyncio.create_task(self._one(key))
-                    self._looks.add(task)
+                    self._running.add(task)
                     task.add_done_callback(self._ended)
                 await self._sleep()
         finally:
             # Where it fails, too: what has begun must not write once another leads.
-            if self._looks:
-                await asyncio.wait(self._looks)
+            if self._running:
+                await asyncio.wait(self._running)
 
     def close(self) -> None:
-        """Begin no more looks."""
+        """Begin no more reconciles."""
         self._closing = True
         self._wake.set()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._looks.discard(task)
+        self._running.discard(task)
         self._wake.set()
 
     async def _sleep(self) -> None:
-        due = self._queue.wake_at() if len(self._looks) < self._at_most else None
+        due = self._queue.wake_at() if len(self._running) < self._at_most else None
         try:
             wait = None if due is None else max(_SHORTEST_SLEEP_SECONDS, due - self._clock())
             async with asyncio.timeout(wait):
@@ -302,7 +304,7 @@ class Workers(Generic[K]):
 
     async def _one(self, key: K) -> None:
         try:
-            come_back_after = await self._look(key)
+            come_back_after = await self._reconcile(key)
         except ENDINGS:
             # Kopf cancels whatever runs when its watching fails; the work itself goes on.
             self._queue.failed(key, self._clock())
@@ -311,14 +313,14 @@ class Workers(Generic[K]):
             delay = self._queue.failed(key, self._clock())
             # To be overtaken is normal where several write the same objects.
             overtaken = isinstance(error, Conflict)
-            self.looks["overtaken" if overtaken else "failed"] += 1
+            self.reconciles["overtaken" if overtaken else "failed"] += 1
             level = logging.INFO if overtaken else logging.WARNING
             _log.log(level, "%s: %s; again in %.1f s", key, error, delay)
         except BaseException:
             # Our bug, met by this key only: the others must be served all the same.
             delay = self._queue.failed(key, self._clock())
-            self.looks["failed"] += 1
+            self.reconciles["failed"] += 1
             _log.exception("%s: failed unexpectedly; again in %.1f s", key, delay)
         else:
-            self.looks["succeeded"] += 1
+            self.reconciles["succeeded"] += 1
             self._queue.succeeded(key, self._clock(), come_back_after)

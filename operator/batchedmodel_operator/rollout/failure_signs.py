@@ -1,4 +1,4 @@
-"""Reads out of one look what `rollout` decides by. Pure."""
+"""Reads out of one observation what `rollout` decides by. Pure."""
 
 from datetime import datetime
 
@@ -18,8 +18,8 @@ def signs(
     now: float,
     at: datetime,
 ) -> Signs:
-    """`template`: the target's. `now` and `at`: the time of the look, in monotonic seconds and by
-    the cluster's calendar.
+    """`template`: the target's. `now` and `at`: the time of the reconcile, in monotonic seconds and
+    by the cluster's calendar.
     """
     deployment, wanted = observed.deployment, revision_of(template)
     # What its controller reports counts only where it is about pods of the target.

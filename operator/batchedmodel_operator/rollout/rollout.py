@@ -1,8 +1,9 @@
 """How the pods of a revision are replaced, and when the last good one comes back. Pure.
 
-`plan` calls it in every look with what `failure_signs` read. What must outlast a look stands in the
-object's status (`Record`). A latch holds until the manifest asks for other pods, so that the
-decision never goes back and forth. Other edits (batch settings, the number of pods) change nothing.
+`plan` calls it in every reconcile with what `failure_signs` read. What must outlast a reconcile
+stands in the object's status (`Record`). A latch holds until the manifest asks for other pods, so
+that the decision never goes back and forth. Other edits (batch settings, the number of pods) change
+nothing.
 """
 
 import math
@@ -122,7 +123,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signs:
-    """What one look found of a rollout."""
+    """What one reconcile found of a rollout."""
 
     target: str
     """Name of the revision that the manifest asks for."""
@@ -150,7 +151,7 @@ class Signs:
 
 
 def decide(signs: Signs, before: Record) -> Record:
-    """What holds from now on; at most one latch falls at a look."""
+    """What holds from now on; at most one latch falls at a reconcile."""
     earlier = before
     if before.target != signs.target:
         earlier = replace(before, target=signs.target, latched=False, fault=None)

@@ -37,16 +37,16 @@ async def _world(*, pods: int, mute: int) -> tuple[World, MuteSidecars]:
     return world, sidecars
 
 
-async def _seconds_of_a_look(world: World) -> float:
+async def _seconds_of_a_reconcile(world: World) -> float:
     loop = asyncio.get_running_loop()
     began = loop.time()
     await world.look()
     return loop.time() - began
 
 
-async def test_a_look_waits_for_all_of_its_pods_for_half_a_second() -> None:
+async def test_a_reconcile_waits_for_all_of_its_pods_for_half_a_second() -> None:
     world, _ = await _world(pods=100, mute=100)
-    assert await _seconds_of_a_look(world) == pytest.approx(0.5, abs=0.01)
+    assert await _seconds_of_a_reconcile(world) == pytest.approx(0.5, abs=0.01)
 
 
 async def test_pods_that_answer_are_heard_beside_those_that_do_not() -> None:
@@ -74,7 +74,7 @@ async def test_pods_that_do_not_answer_are_asked_ever_more_rarely_whatever_is_ed
         world.now += 1
     # After half a second, one, two, four and so on up to a minute.
     assert len(sidecars.asked) == 3 * 8
-    assert await _seconds_of_a_look(world) == 0
+    assert await _seconds_of_a_reconcile(world) == 0
 
 
 async def test_a_pod_that_answers_again_is_asked_as_any_other() -> None:

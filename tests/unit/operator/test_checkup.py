@@ -30,7 +30,7 @@ def _lease(*reads: tuple[str, str]) -> Callable[[], Awaitable[tuple[str, str]]]:
         ([("pod-1", "5"), ("pod-1", "6")], ""),
     ],
 )
-async def test_an_operator_works_that_renews_its_lease_between_two_looks(
+async def test_an_operator_works_that_renews_its_lease_between_two_reconciles(
     reads: list[tuple[str, str]], complaint: str
 ) -> None:
     renewals = Renewals(_lease(*reads))

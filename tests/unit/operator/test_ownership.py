@@ -140,16 +140,16 @@ async def test_strangers_that_are_listed_first_do_not_hide_the_models_pods() -> 
     assert await _seen_after(world, 1)
 
 
-async def test_strangers_that_are_called_as_the_models_are_hide_its_pods_for_a_few_looks() -> None:
+async def test_strangers_that_are_called_as_the_models_are_hide_its_pods_for_a_few_reconciles() -> (
+    None
+):
     world = await _with_two_pods()
     _add_strangers(world, 40, f"{KEY.name}-a")
     assert not await _seen_after(world, 1)
     assert await _seen_after(world, 3), "sixteen are asked for at each"
 
 
-async def test_strangers_that_come_anew_at_every_look_do_not_hide_the_models_pods_for_ever() -> (
-    None
-):
+async def test_strangers_that_come_anew_each_time_do_not_hide_the_models_pods_for_ever() -> None:
     world = await _with_two_pods()
     world.restart()
     world.sidecars.asked.clear()

@@ -59,7 +59,7 @@ async def test_a_stranger_is_named_as_far_as_its_object_says(
 
 
 @pytest.mark.parametrize("kind", CHILDREN[:3])
-async def test_what_a_stranger_makes_between_look_and_apply_stays_his(kind: Kind) -> None:
+async def test_what_a_stranger_makes_between_reconcile_and_apply_stays_his(kind: Kind) -> None:
     world = World()
     await world.settle()
     world.remove(kind)
@@ -190,7 +190,7 @@ async def test_a_model_made_anew_in_a_namespace_that_was_going_is_looked_after()
     assert world.has(Kind.CONFIG_MAP)
 
 
-async def test_who_was_overtaken_looks_again() -> None:
+async def test_who_was_overtaken_reconciles_again() -> None:
     world = World()
     world.cluster.failures[Kind.SERVICE] = Conflict("has changed")
     with pytest.raises(Conflict):

@@ -14,7 +14,7 @@ WELL = Vitals(
     leads=True,
     longest_reconcile_seconds=0.25,
     keys=3,
-    looks={"succeeded": 7, "failed": 1, "overtaken": 0},
+    reconciles={"succeeded": 7, "failed": 1, "overtaken": 0},
 )
 
 
@@ -77,11 +77,11 @@ async def test_the_metrics_are_what_prometheus_reads(leads: bool) -> None:
     assert families[f"{prefix}_leader"].samples[0].value == leads
     assert families[f"{prefix}_keys"].samples[0].value == 3
     looks = {one.labels["result"]: one.value for one in families[f"{prefix}_reconcile"].samples}
-    assert looks == WELL.looks
+    assert looks == WELL.reconciles
     server.close()
 
 
 @pytest.mark.parametrize("leads", [True, False])
-def test_only_a_look_that_never_ends_is_ill(leads: bool) -> None:
+def test_only_a_reconcile_that_never_ends_is_ill(leads: bool) -> None:
     assert health(replace(WELL, leads=leads))[0] == 200
     assert health(replace(WELL, leads=leads, longest_reconcile_seconds=181))[0] == 503

@@ -204,7 +204,7 @@ async def test_a_pod_waits_since_no_node_was_found_for_it() -> None:
 
 
 @pytest.mark.parametrize("written", ["0000-01-01T00:00:00Z", "soon", ""])
-async def test_a_time_that_no_calendar_has_holds_up_no_look(written: str) -> None:
+async def test_a_time_that_no_calendar_has_holds_up_no_reconcile(written: str) -> None:
     world = await _serving(GOOD)
     [scheduled] = LACKING["conditions"]
     odd = {**scheduled, "lastTransitionTime": written}

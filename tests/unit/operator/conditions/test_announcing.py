@@ -129,9 +129,7 @@ def _failing(world: World, number: int) -> None:
     pod["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
 
 
-async def test_a_model_that_changes_at_every_look_makes_a_few_events_and_then_one_a_minute() -> (
-    None
-):
+async def test_a_model_that_always_changes_makes_a_few_events_and_then_one_a_minute() -> None:
     world = World()
     await world.settle()
     world.start_pod("1")

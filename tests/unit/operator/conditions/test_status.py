@@ -226,7 +226,7 @@ async def test_a_model_that_failed_without_a_word_is_named_too() -> None:
     assert world.condition("Ready")["message"] == "pod 1: the model cannot be loaded"
 
 
-async def test_a_pod_that_loads_is_looked_at_again_soon_and_nothing_is_written() -> None:
+async def test_a_pod_that_loads_is_reconciled_again_soon_and_nothing_is_written() -> None:
     world = await _failed()
     before = world.cluster.writes
     for _ in range(5):

@@ -21,7 +21,7 @@ async def test_a_new_model_gets_all_children_but_an_autoscaler() -> None:
     ]
 
 
-async def test_a_second_look_writes_nothing_and_the_next_is_far_away() -> None:
+async def test_a_second_reconcile_writes_nothing_and_the_next_is_far_away() -> None:
     world = World()
     await world.settle()
     before = world.cluster.writes
@@ -68,7 +68,7 @@ async def test_with_an_autoscaler_a_deployment_begins_with_the_fewest() -> None:
     assert world.child(Kind.AUTOSCALER)["spec"]["maxReplicas"] == 5
 
 
-async def test_one_look_makes_all_that_a_new_model_with_an_autoscaler_needs() -> None:
+async def test_one_reconcile_makes_all_that_a_new_model_with_an_autoscaler_needs() -> None:
     world = World(SCALED)
     await world.look()
     before = {kind for kind in CHILDREN if world.has(kind)}
@@ -98,7 +98,7 @@ async def test_children_without_a_report_are_met_all_the_same() -> None:
     assert world.verdict("Reconciled") == ("True", "Applied")
 
 
-async def test_what_one_look_could_not_make_the_next_one_does() -> None:
+async def test_what_one_reconcile_could_not_make_the_next_one_does() -> None:
     world = World(SCALED)
     world.cluster.failures[Kind.AUTOSCALER] = Unreachable("no answer")
     with pytest.raises(Unreachable):

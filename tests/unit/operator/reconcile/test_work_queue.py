@@ -9,8 +9,8 @@ import pytest
 
 from batchedmodel_kube.errors import Unreachable
 from batchedmodel_operator.reconcile.work_queue import (
-    LOOKS_IN_A_BURST,
-    LOOKS_PER_SECOND,
+    BURST,
+    RECONCILES_PER_SECOND,
     SPACING_SECONDS,
     Workers,
     WorkQueue,
@@ -28,7 +28,7 @@ def _numbers(jitter: Callable[[], float]) -> WorkQueue[int]:
     return WorkQueue(jitter, group=lambda key: "", most_of_group=1000)
 
 
-def test_many_events_are_one_look() -> None:
+def test_many_events_are_one_reconcile() -> None:
     queue = _queue()
     for _ in range(5):
         queue.add("a", now=0.0)
@@ -36,18 +36,18 @@ def test_many_events_are_one_look() -> None:
     assert queue.take(0.0) is None
 
 
-def test_an_event_during_a_look_makes_another_after_it() -> None:
+def test_an_event_during_a_reconcile_makes_another_after_it() -> None:
     queue = _queue()
     queue.add("a", now=0.0)
     queue.take(0.0)
     queue.add("a", now=0.05)
-    assert queue.take(0.1) is None, "a key is never looked at twice at the same time"
+    assert queue.take(0.1) is None, "a key is never reconciled twice at the same time"
     queue.succeeded("a", 0.1, come_back_after=600.0)
     assert queue.wake_at() == SPACING_SECONDS
     assert queue.take(SPACING_SECONDS) == "a"
 
 
-def test_an_event_during_a_look_does_not_put_off_what_the_look_asks_for() -> None:
+def test_an_event_during_a_reconcile_does_not_put_off_what_the_reconcile_asks_for() -> None:
     queue = _queue()
     queue.add("a", now=0.0)
     queue.take(0.0)
@@ -58,7 +58,7 @@ def test_an_event_during_a_look_does_not_put_off_what_the_look_asks_for() -> Non
     assert queue.take(2.0) is None, "the look came after the event"
 
 
-def test_looks_at_a_key_keep_their_distance() -> None:
+def test_reconciles_of_a_key_keep_their_distance() -> None:
     queue = _queue()
     queue.add("a", now=0.0)
     queue.take(0.0)
@@ -75,7 +75,7 @@ def test_keys_come_in_the_order_in_which_they_are_due() -> None:
     assert [queue.take(1.0), queue.take(1.0), queue.take(1.0)] == ["b", "a", None]
 
 
-def test_a_look_that_went_well_comes_back_when_it_wants_to() -> None:
+def test_a_reconcile_that_went_well_comes_back_when_it_wants_to() -> None:
     queue = _queue(jitter=0.5)
     queue.add("a", now=0.0)
     queue.take(0.0)
@@ -133,7 +133,7 @@ def test_the_longest_reconcile_is_told() -> None:
     assert queue.longest_reconcile(5.0) == 4
 
 
-def test_a_thousand_keys_at_once_are_looked_at_at_a_rate() -> None:
+def test_a_thousand_keys_at_once_are_reconciled_at_a_rate() -> None:
     queue = _numbers(lambda: 0.0)
     for key in range(1000):
         queue.add(key, now=0.0)
@@ -150,8 +150,8 @@ def test_a_thousand_keys_at_once_are_looked_at_at_a_rate() -> None:
         else:
             times[taken] = now
             queue.succeeded(taken, now, come_back_after=600.0)
-    assert sum(at == 0 for at in times.values()) == LOOKS_IN_A_BURST
-    assert now == pytest.approx((1000 - LOOKS_IN_A_BURST) / LOOKS_PER_SECOND, rel=0.02)
+    assert sum(at == 0 for at in times.values()) == BURST
+    assert now == pytest.approx((1000 - BURST) / RECONCILES_PER_SECOND, rel=0.02)
     assert len(times) == 1000
 
 
@@ -164,7 +164,7 @@ def test_a_key_that_somebody_waits_for_passes_the_others() -> None:
     assert [queue.take(1.0) for _ in range(5)] == ["c", "d", "a", "b", None]
 
 
-def test_a_key_that_was_awaited_is_looked_at_once_and_then_like_any_other() -> None:
+def test_a_key_that_was_awaited_is_reconciled_once_and_then_like_any_other() -> None:
     queue = _queue()
     queue.add("a", now=0.0, awaited=True)
     assert queue.take(0.0) == "a"
@@ -196,20 +196,20 @@ def test_an_edit_does_not_wait_for_the_retry_of_what_was_before() -> None:
 def test_after_a_pause_a_burst_is_allowed_again_and_no_more() -> None:
     queue = _numbers(lambda: 0.0)
     for round_ in (0.0, 100.0):
-        for key in range(LOOKS_IN_A_BURST + 50):
+        for key in range(BURST + 50):
             queue.add(key, now=round_)
         taken = 0
         while queue.take(round_) is not None:
             taken += 1
-        assert taken == LOOKS_IN_A_BURST
-        for key in range(LOOKS_IN_A_BURST):
+        assert taken == BURST
+        for key in range(BURST):
             queue.succeeded(key, round_, come_back_after=None)
-        for key in range(LOOKS_IN_A_BURST, LOOKS_IN_A_BURST + 50):
+        for key in range(BURST, BURST + 50):
             assert queue.take(round_ + 50) == key
             queue.succeeded(key, round_ + 50, come_back_after=None)
 
 
-def test_all_that_was_looked_at_at_once_comes_back_spread_over_minutes() -> None:
+def test_all_that_was_reconciled_at_once_comes_back_spread_over_minutes() -> None:
     spread = iter(number / 100 for number in range(100))
     queue = _numbers(lambda: next(spread))
     for key in range(100):
@@ -312,7 +312,7 @@ class _Bench:
 
 
 @pytest.mark.looptime
-async def test_no_more_looks_are_taken_than_allowed() -> None:
+async def test_no_more_reconciles_are_taken_than_allowed() -> None:
     most = running = 0
 
     async def look(key: str) -> float | None:
@@ -363,7 +363,7 @@ async def test_one_key_that_fails_keeps_nobody_else_waiting(
 
 
 @pytest.mark.looptime
-async def test_a_look_that_is_cancelled_is_taken_again() -> None:
+async def test_a_reconcile_that_is_cancelled_is_taken_again() -> None:
     looks = 0
 
     async def look(key: str) -> float | None:
@@ -381,7 +381,7 @@ async def test_a_look_that_is_cancelled_is_taken_again() -> None:
 
 
 @pytest.mark.looptime
-async def test_the_end_waits_for_looks_that_have_begun() -> None:
+async def test_the_end_waits_for_reconciles_that_have_begun() -> None:
     ended = False
 
     async def look(key: str) -> float | None:
@@ -398,7 +398,7 @@ async def test_the_end_waits_for_looks_that_have_begun() -> None:
 
 
 @pytest.mark.looptime
-async def test_where_the_queue_itself_fails_the_looks_that_have_begun_are_ended_too() -> None:
+async def test_where_the_queue_itself_fails_the_reconciles_that_have_begun_are_ended_too() -> None:
     begun, may_end = asyncio.Event(), asyncio.Event()
 
     async def look(key: str) -> None:
@@ -423,7 +423,7 @@ async def test_where_the_queue_itself_fails_the_looks_that_have_begun_are_ended_
     may_end.set()
     with pytest.raises(RuntimeError, match="a bug"):
         await running
-    assert workers.looks["succeeded"] == 1
+    assert workers.reconciles["succeeded"] == 1
 
 
 @pytest.mark.looptime
@@ -441,5 +441,5 @@ async def test_workers_keep_to_the_rate_and_sleep_between() -> None:
     await asyncio.sleep(30)
     assert len(looks) == 300
     assert looks[-1] - began == pytest.approx(2.0, abs=0.1)
-    assert bench.workers.looks["succeeded"] == 300
+    assert bench.workers.reconciles["succeeded"] == 300
     await bench.end()
