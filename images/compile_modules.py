@@ -20,25 +20,37 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
+_CONTRACT: Final = "batchedmodel_contract"
+_HTTP: Final = "batchedmodel_http"
 _SCHEDULING: Final = "batchedmodel_scheduling"
 _SIDECAR: Final = "batchedmodel_sidecar"
 _SOURCES: Final = (
-    "contract/batchedmodel_contract",
-    "http/batchedmodel_http",
+    f"contract/{_CONTRACT}",
+    f"http/{_HTTP}",
     f"scheduling/{_SCHEDULING}",
     f"sidecar/{_SIDECAR}",
 )
 """All whose types are read."""
-# What runs for each request or batch, but for HTTP and the protocols.
-_KEEPING: Final = (
-    *("batching/in_flight", "batching/isolation", "batching/pending_request"),
-    *("batching/rejections", "batching/request_window", "batching/retry", "batching/timer"),
-    *("body/byte_budget", "telemetry/arrivals", "telemetry/batch_counts"),
+# In the order in which a request meets them, from bytes in to bytes out.
+_REQUEST: Final = (*("connection", "head_cache", "request_head", "eager_coroutine", "response"),)
+_SIDECAR_MODULES: Final = (
+    *("http/data_handler", "http/routed_head", "http/time_out", "http/responses"),
+    *("http/body_reader", "body/byte_budget"),
+    *("codec/codec", "codec/rows", "protocols/adapter", "protocols/v1", "protocols/v2"),
+    *("protocols/openai", "protocols/scores", "protocols/classify", "protocols/rerank"),
+    *("backends/foreign/adapter", "backends/native/version_lease"),
+    *("backends/native/http1_client",),
+    *("batching/batch_reply", "batching/batcher", "batching/in_flight", "batching/isolation"),
+    *("batching/pending_request", "batching/rejections", "batching/request_window"),
+    *("batching/retry", "batching/timer"),
+    *("telemetry/arrivals", "telemetry/batch_counts", "telemetry/durations", "telemetry/ledger"),
     *("telemetry/offered_work", "telemetry/tenant_counts"),
 )
 _COMPILED: Final = (
+    *(f"{_CONTRACT}/inference/{name}.py" for name in ("batch_wire", "tensors")),
+    *(f"{_HTTP}/{name}.py" for name in _REQUEST),
     *(f"{_SCHEDULING}/{room}/*.py" for room in ("core", "latency", "fifo", "deadline")),
-    *(f"{_SIDECAR}/{name}.py" for name in _KEEPING),
+    *(f"{_SIDECAR}/{name}.py" for name in _SIDECAR_MODULES),
 )
 _LEFT_OUT: Final = shutil.ignore_patterns("__pycache__", "*.so")
 
@@ -73,7 +85,7 @@ def compile_modules(target: Path, *, python: str = sys.executable) -> None:
         if ended.returncode != 0:
             raise CompileError(f"the modules do not compile:\n{ended.stdout}")
         target.mkdir(parents=True, exist_ok=True)
-        for package in (_SCHEDULING, _SIDECAR):
+        for package in (_CONTRACT, _HTTP, _SCHEDULING, _SIDECAR):
             shutil.copytree(folder / package, target / package, dirs_exist_ok=True)
         # What the modules share lies beside the package, under a name made of its content.
         for library in folder.glob("*.so"):

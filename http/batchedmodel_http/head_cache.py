@@ -6,7 +6,7 @@ take, or what is not a plain request whose end is known, is nothing here.
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Generic
+from typing import Any, Final, Generic
 
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import HttpRequestParser, HttpVersion11
@@ -45,7 +45,10 @@ class HeadCache(Generic[AnyRequestHead]):
             return asked
 
     def _read(self, head: bytes) -> AnyRequestHead | None:
-        parser = HttpRequestParser(self._protocol, self._loop, _BUFFER, auto_decompress=False)
+        # Any: what its extension in C makes is no such class as its types say.
+        parser: Any = HttpRequestParser(
+            self._protocol, self._loop, _BUFFER, auto_decompress=False
+        )
         try:
             messages, _, tail = parser.feed_data(head)
         except UNREADABLE:

@@ -36,8 +36,9 @@ from batchedmodel_sidecar.lifecycle import DrainEnd, Lifecycle
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.settings import SettingsFolder
 from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
+from batchedmodel_sidecar.telemetry.durations import Durations
 from batchedmodel_sidecar.telemetry.ledger import Ledger
-from batchedmodel_sidecar.telemetry.metrics import Durations, LedgerCollector
+from batchedmodel_sidecar.telemetry.metrics import DurationsCollector, LedgerCollector
 
 logger: Final = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ class Service:
         registry = CollectorRegistry()
         self._process = CodecClient(time.monotonic)
         codec = Codec(self._process, most_rows=lambda: self._batcher.settings.max_queue_size)
-        durations, loop = Durations(registry), asyncio.get_running_loop()
+        durations, loop = Durations(), asyncio.get_running_loop()
         self._link: Link
         self._passthrough: Passthrough | None = None
         self._repository: Repository | None = None
@@ -120,6 +121,7 @@ class Service:
             delay=settings.drain_delay_seconds,
             limit=settings.drain_timeout_seconds,
         )
+        registry.register(DurationsCollector(durations))
         registry.register(
             LedgerCollector(
                 ledger=self._ledger,

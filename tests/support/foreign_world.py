@@ -5,8 +5,6 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from prometheus_client import CollectorRegistry
-
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName, ServerProtocol
 from batchedmodel_contract.manifest.tenants import Share
@@ -20,7 +18,7 @@ from batchedmodel_sidecar.codec.process.client import CodecClient
 from batchedmodel_sidecar.errors import Busy, Unserved
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
-from batchedmodel_sidecar.telemetry.metrics import Durations
+from batchedmodel_sidecar.telemetry.durations import Durations
 from support.sidecar_world import LoopTimer, Seen, StrictLedger, WatchedBatcher
 
 SECONDS = 0.01
@@ -122,7 +120,7 @@ class Foreigners:
             clock=now,
             timer=LoopTimer,
             ledger=StrictLedger(seen),
-            durations=Durations(CollectorRegistry()),
+            durations=Durations(),
             recorder=RecentArrivals(now()),
         )
 

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from prometheus_client import CollectorRegistry
-
 from batchedmodel_contract.inference.batch_wire import BatchReply, BatchRequest, Ragged
 from batchedmodel_contract.inference.description import (
     RAGGED,
@@ -29,8 +27,8 @@ from batchedmodel_sidecar.errors import CallError, Lost, Rejected, Unserved
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.headers import NO_OPTIONS, RequestOptions
 from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
+from batchedmodel_sidecar.telemetry.durations import Durations
 from batchedmodel_sidecar.telemetry.ledger import Ledger
-from batchedmodel_sidecar.telemetry.metrics import Durations
 
 FIXED = 0.010
 PER_ROW = 0.001
@@ -364,7 +362,7 @@ def world(
         clock=asyncio.get_running_loop().time,
         timer=LoopTimer,
         ledger=ledger,
-        durations=Durations(CollectorRegistry()),
+        durations=Durations(),
         recorder=recorder,
         idempotent=idempotent,
     )

@@ -33,8 +33,8 @@ from batchedmodel_sidecar.model import ReadyModel, still_needed, take
 from batchedmodel_sidecar.protocols.headers import NO_OPTIONS, RequestOptions, agreed, in_force
 from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
 from batchedmodel_sidecar.telemetry.batch_counts import BatchCounts
+from batchedmodel_sidecar.telemetry.durations import Durations
 from batchedmodel_sidecar.telemetry.ledger import Ledger
-from batchedmodel_sidecar.telemetry.metrics import Durations
 from batchedmodel_sidecar.telemetry.offered_work import OfferedWork
 
 logger: Final = logging.getLogger(__name__)

@@ -11,9 +11,9 @@ from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_http.response import LARGE
+from batchedmodel_sidecar.backends.foreign.adapter import ForeignAdapter
 from batchedmodel_sidecar.backends.foreign.protocol import (
     BackendProtocol,
-    ForeignAdapter,
     Response,
     SplitReply,
 )

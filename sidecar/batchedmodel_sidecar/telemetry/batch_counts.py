@@ -9,8 +9,8 @@ from typing import Final
 from batchedmodel_contract.inference.batch_wire import BatchReply
 from batchedmodel_scheduling.core.policy import Batch
 from batchedmodel_sidecar.batching.pending_request import Members
+from batchedmodel_sidecar.telemetry.durations import Durations
 from batchedmodel_sidecar.telemetry.ledger import Ledger
-from batchedmodel_sidecar.telemetry.metrics import Durations
 
 logger: Final = logging.getLogger(__name__)
 

@@ -3,14 +3,11 @@
 The registry is handed in, so that every test and every process has its own.
 """
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import accumulate
-from typing import Any, Final
+from typing import Any
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -23,60 +20,27 @@ from prometheus_client.utils import floatToGoString
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
 from batchedmodel_contract.processes import sidecar_metrics as names
 from batchedmodel_scheduling.core.signals import Signals
+from batchedmodel_sidecar.telemetry.durations import Durations, Histogram
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 from batchedmodel_sidecar.telemetry.tenant_counts import TenantCounts
 
-_SECONDS: Final = (
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
-)  # fmt: skip
-_LAGS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
-_ROWS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
+class DurationsCollector(Collector):
+    """Shows the histograms."""
 
-class Distribution:
-    """A histogram that one thread writes and shows.
-
-    It has no locks and no labels: `observe` of the client library's own histogram takes longer than
-    everything else that is counted of a row.
-    """
-
-    def __init__(self, name: str, doc: str, bounds: Sequence[float]) -> None:
-        self._name = name
-        self._doc = doc
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
-
-    def observe(self, amount: float) -> None:
-        """Count a measurement in."""
-        self._counts[bisect_left(self._bounds, amount)] += 1
-        self._sum += amount
-
-    def metric(self) -> Metric:
-        """What was observed so far."""
-        bounds = [*map(floatToGoString, self._bounds), "+Inf"]
-        buckets = list(zip(bounds, accumulate(self._counts), strict=True))
-        return HistogramMetricFamily(self._name, self._doc, buckets=buckets, sum_value=self._sum)
-
-
-class Durations(Collector):
-    """The histograms, which the batcher feeds as things happen."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        def seconds(name: str, doc: str) -> Distribution:
-            return Distribution(name, doc, _SECONDS)
-
-        self.queue: Final = seconds(names.QUEUE_DURATION, "From a row's arrival to its release")
-        self.model: Final = seconds(names.MODEL_DURATION, "Forward pass, as the server measured it")
-        self.request: Final = seconds(names.REQUEST_DURATION, "From a call's acceptance to its end")
-        self.loop_lag: Final = Distribution(names.LOOP_LAG, "By how much the loop woke late", _LAGS)
-        self.batch_size: Final = Distribution(names.BATCH_SIZE, "Rows in a released batch", _ROWS)
-        registry.register(self)
+    def __init__(self, durations: Durations) -> None:
+        self._durations = durations
 
     def collect(self) -> Iterator[Metric]:
         """All of them as they are now."""
-        for distribution in (self.queue, self.model, self.request, self.loop_lag, self.batch_size):
-            yield distribution.metric()
+        known = self._durations
+        yield _histogram(names.QUEUE_DURATION, "From a row's arrival to its release", known.queue)
+        doc = "Forward pass, as the server measured it"
+        yield _histogram(names.MODEL_DURATION, doc, known.model)
+        doc = "From a call's acceptance to its end"
+        yield _histogram(names.REQUEST_DURATION, doc, known.request)
+        yield _histogram(names.LOOP_LAG, "By how much the loop woke late", known.loop_lag)
+        yield _histogram(names.BATCH_SIZE, "Rows in a released batch", known.batch_size)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -168,6 +132,12 @@ def _gauge(name: str, doc: str, value: float | None) -> Metric:
 
 def _counter(name: str, doc: str, value: float) -> Metric:
     return CounterMetricFamily(name, doc, value)
+
+
+def _histogram(name: str, doc: str, histogram: Histogram) -> Metric:
+    bounds = [*map(floatToGoString, histogram.bounds), "+Inf"]
+    buckets = list(zip(bounds, histogram.cumulative(), strict=True))
+    return HistogramMetricFamily(name, doc, buckets=buckets, sum_value=histogram.sum)
 
 
 def _by(

@@ -15,8 +15,9 @@ from typing import Final
 
 from batchedmodel_contract.invalid_input import shown
 from batchedmodel_contract.manifest.spec import ServerProtocol
+from batchedmodel_sidecar.backends.foreign.adapter import ForeignAdapter
 from batchedmodel_sidecar.backends.foreign.headers import forwarded, trace_context
-from batchedmodel_sidecar.backends.foreign.protocol import BackendProtocol, ForeignAdapter
+from batchedmodel_sidecar.backends.foreign.protocol import BackendProtocol
 from batchedmodel_sidecar.backends.foreign.protocols.openai import OpenAI
 from batchedmodel_sidecar.backends.foreign.protocols.v1 import V1
 from batchedmodel_sidecar.backends.foreign.protocols.v2 import V2

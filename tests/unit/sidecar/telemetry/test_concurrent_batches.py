@@ -7,7 +7,6 @@ from itertools import cycle
 from string import ascii_letters
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
@@ -15,8 +14,8 @@ from batchedmodel_sidecar.backends.foreign.protocol import Response
 from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.errors import Expired, Lost, Unserved
 from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
+from batchedmodel_sidecar.telemetry.durations import Durations
 from batchedmodel_sidecar.telemetry.ledger import Ledger
-from batchedmodel_sidecar.telemetry.metrics import Durations
 from support.foreign_world import (
     SECONDS,
     Foreigners,
@@ -253,7 +252,7 @@ async def test_a_server_of_ours_has_one_batch_and_the_next_whatever_the_settings
         clock=now,
         timer=LoopTimer,
         ledger=Ledger(),
-        durations=Durations(CollectorRegistry()),
+        durations=Durations(),
         recorder=RecentArrivals(now()),
         one_by_one=True,
     )

@@ -8,8 +8,9 @@ from prometheus_client import CollectorRegistry
 
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
 from batchedmodel_scheduling.core.signals import Signals
+from batchedmodel_sidecar.telemetry.durations import Durations
 from batchedmodel_sidecar.telemetry.ledger import Ledger
-from batchedmodel_sidecar.telemetry.metrics import Durations, LedgerCollector
+from batchedmodel_sidecar.telemetry.metrics import DurationsCollector, LedgerCollector
 
 SIGNALS = Signals(
     effective_batch_size=7.5,
@@ -102,7 +103,8 @@ def test_the_integral_of_a_level_gives_its_exact_average_whatever_the_scrapes_mi
 
 def test_a_histogram_counts_what_is_at_most_its_bound() -> None:
     registry = CollectorRegistry()
-    durations = Durations(registry)
+    durations = Durations()
+    registry.register(DurationsCollector(durations))
     for seconds in (0.0004, 0.001, 0.0011, 7.5, 31.0):
         durations.queue.observe(seconds)
     durations.batch_size.observe(32)
