@@ -12,7 +12,6 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from batchedmodel_http.eager_coroutine import EagerCoroutine
 from batchedmodel_http.head_cache import LONGEST, HeadCache
 from batchedmodel_http.request_head import AnyRequestHead, RequestHead
 from batchedmodel_http.response import Response
@@ -31,7 +30,13 @@ _PATIENCE: Final = 0.05
 _LARGE_ANSWER: Final = 64 * 1024
 _END_OF_HEAD: Final = b"\r\n\r\n"
 
+Reply = Callable[[Response | None, BaseException | None], None]
+"""Hears how a call ended: one of the two."""
 AskedIn = TypeVar("AskedIn", bound=RequestHead, contravariant=True)
+
+
+def unheard(response: Response | None, error: BaseException | None) -> None:
+    """A `Reply` of a caller that has left."""
 
 
 class NotHere(Exception):
@@ -42,11 +47,23 @@ class Answers(Protocol[AskedIn]):
     """Who answers what is asked."""
 
     def is_call(self, asked: AskedIn) -> bool:
-        """Whether `respond` is to be asked; the general way gets all else."""
+        """Whether `answer` is to be asked; the general way gets all else."""
         ...
 
-    async def respond(self, asked: AskedIn, source: bytes, caller: str) -> Response:
-        """The answer to a call with this body; raises nothing but `NotHere`."""
+    def answer(self, asked: AskedIn, source: bytes, caller: str, reply: Reply) -> "Running":
+        """Begin to answer a call with this body.
+
+        `reply` is called once, perhaps before this returns, with a response or `NotHere`, or with
+        an error where there is a bug.
+        """
+        ...
+
+
+class Running(Protocol):
+    """A call that is being answered."""
+
+    def cancel(self) -> None:
+        """Its caller has left: end it. Nobody is told anything any more."""
         ...
 
 
@@ -144,7 +161,7 @@ class Connection(asyncio.Protocol, Generic[AnyRequestHead]):
         """Whether the host counts what is behind."""
         self._request = b""
         """The call that is being answered; kept for the general way, should that have to."""
-        self._running: EagerCoroutine[Response] | None = None
+        self._running: Running | None = None
         self._choked = False
         self._deaf = False
         """Whether no more is read until what came is answered."""
@@ -278,9 +295,7 @@ class Connection(asyncio.Protocol, Generic[AnyRequestHead]):
     def _answer(self, asked: AnyRequestHead, request: bytes, body: bytes) -> None:
         self._stage = _Stage.ANSWERING
         self._request = request
-        running = EagerCoroutine(
-            self._answers.respond(asked, body, self._caller), self._answered, self._loop
-        )
+        running = self._answers.answer(asked, body, self._caller, self._answered)
         if self._request:  # not answered already
             self._running = running
 

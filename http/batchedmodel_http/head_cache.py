@@ -46,9 +46,7 @@ class HeadCache(Generic[AnyRequestHead]):
 
     def _read(self, head: bytes) -> AnyRequestHead | None:
         # Any: what its extension in C makes is no such class as its types say.
-        parser: Any = HttpRequestParser(
-            self._protocol, self._loop, _BUFFER, auto_decompress=False
-        )
+        parser: Any = HttpRequestParser(self._protocol, self._loop, _BUFFER, auto_decompress=False)
         try:
             messages, _, tail = parser.feed_data(head)
         except UNREADABLE:

@@ -12,6 +12,7 @@ from batchedmodel_http.head_cache import HeadCache
 from batchedmodel_http.request_head import RequestHead
 from batchedmodel_http.response import Response
 from batchedmodel_http.streaming import StreamingProtocol, request_factory
+from support.responding import Responds
 from support.wire import Wire
 
 SECONDS: Final = "x-seconds"
@@ -21,7 +22,7 @@ ENOUGH: Final = 64 * 1024
 
 
 @dataclass
-class PretendFront:
+class PretendFront(Responds):
     """Echoes calls, each after its `x-seconds`; some paths go alone, or wrong."""
 
     begun: int = 0

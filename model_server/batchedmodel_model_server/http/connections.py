@@ -16,8 +16,9 @@ from aiohttp import web
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH
 from batchedmodel_contract.processes.server_api import infer_path
 from batchedmodel_http import request_head
-from batchedmodel_http.connection import Connection
+from batchedmodel_http.connection import Connection, Reply
 from batchedmodel_http.connection_set import ConnectionSet
+from batchedmodel_http.eager_coroutine import EagerCoroutine
 from batchedmodel_http.head_cache import HeadCache
 from batchedmodel_http.response import Response
 from batchedmodel_http.streaming import StreamingProtocol
@@ -68,8 +69,13 @@ class Connections:
         """Whether it is an inference."""
         return asked.infers
 
-    async def respond(self, asked: RequestHead, source: bytes, caller: str = "") -> Response:
-        """The answer to an inference."""
+    def answer(
+        self, asked: RequestHead, source: bytes, caller: str, reply: Reply
+    ) -> EagerCoroutine[Response]:
+        """Begin to answer an inference."""
+        return EagerCoroutine(self._inferred(asked, source), reply, self._loop)
+
+    async def _inferred(self, asked: RequestHead, source: bytes) -> Response:
         try:
             return await infer(self._service, asked.version, asked.header_length, source)
         except (asyncio.CancelledError, GeneratorExit):

@@ -23,12 +23,19 @@ from batchedmodel_sidecar.backends.health import Health
 from batchedmodel_sidecar.batching import rejections
 from batchedmodel_sidecar.batching.batch_reply import RawReply, RowFailure, dealt, finished
 from batchedmodel_sidecar.batching.in_flight import InFlight, carried, noted, our_bug, patience
-from batchedmodel_sidecar.batching.pending_request import Members, PendingRequest, batch_of
+from batchedmodel_sidecar.batching.pending_request import (
+    Members,
+    PendingRequest,
+    Result,
+    Told,
+    batch_of,
+    settle,
+)
 from batchedmodel_sidecar.batching.request_window import RequestWindow
 from batchedmodel_sidecar.batching.retry import Quarantine, again
 from batchedmodel_sidecar.batching.timer import Deadlines, DecisionWatchdog, Timer
 from batchedmodel_sidecar.calls import Answer, Call
-from batchedmodel_sidecar.errors import CallError, Rejected, Unserved
+from batchedmodel_sidecar.errors import Rejected, Unserved
 from batchedmodel_sidecar.model import ReadyModel, still_needed, take
 from batchedmodel_sidecar.protocols.headers import NO_OPTIONS, RequestOptions, agreed, in_force
 from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
@@ -38,7 +45,6 @@ from batchedmodel_sidecar.telemetry.ledger import Ledger
 from batchedmodel_sidecar.telemetry.offered_work import OfferedWork
 
 logger: Final = logging.getLogger(__name__)
-_Result = Answer | CallError | None
 
 
 class Batcher:
@@ -129,24 +135,42 @@ class Batcher:
 
         Its time counts from `arrived`, by default from now. Cancelling the await withdraws it.
         """
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        pending = self.offer(call, arrived, options, share, partial(settle, future))
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self.withdraw(pending)
+            raise
+        finally:
+            # Its error holds this frame, which would keep the error, the call and its rows alive.
+            del pending, future
+
+    def offer(
+        self,
+        call: Call,
+        arrived: float | None,
+        options: RequestOptions,
+        share: Share,
+        told: Told,
+    ) -> PendingRequest:
+        """Accept a call; raises `Rejected`. `told` hears once, and later, how it ended."""
         now = self._clock()
         terms = self._terms if options is NO_OPTIONS else agreed(options, self.settings)
         self._ledger.untrusted_priorities += options.priority not in (None, terms.priority)
         call = self._health.standing.placed(call, share.tenant)
-        pending = PendingRequest(call, now, arrived, terms, share)
+        pending = PendingRequest(call, now, arrived, terms, share, told)
         try:
             self._accept(pending, now)
         except Rejected as refused:
             self._recorder.refused(call.lengths, terms.priority, refused.reason, now)
             self._request_step()  # its rows may have cost others their place
             raise
-        try:
-            return await pending.future
-        except asyncio.CancelledError:
-            self._settle(pending, Outcome.CANCELLED, None)
-            raise
-        finally:
-            del pending  # its error holds this frame, which would keep the call and its rows alive
+        return pending
+
+    def withdraw(self, pending: PendingRequest) -> None:
+        """The caller of an accepted call has left."""
+        self._settle(pending, Outcome.CANCELLED, None)
 
     def attach(self, model: ReadyModel) -> None:
         """A server is ready, or another version beside the one that was not lost."""
@@ -367,12 +391,12 @@ class Batcher:
                 self._settle(pending, Outcome.COMPLETED, answered)
                 self._health.keep(pending.tenant, pending.call)
 
-    def _settle(self, pending: PendingRequest, outcome: Outcome, result: _Result) -> None:
+    def _settle(self, pending: PendingRequest, outcome: Outcome, result: Result) -> None:
         """The one place where a call ends; later endings of the same call change nothing."""
         if pending.missing < 0:
             return
         pending.missing = -1
-        pending.told(result, outcome)  # first: what fails below leaves no caller waiting
+        pending.tell(result, outcome)  # first: what fails below leaves no caller waiting
         self._deadlines.discard(pending.expiry)
         now, rows = self._clock(), len(pending.call.rows)
         if self._health.standing.parts(pending.tenant, result):

@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from batchedmodel_contract.inference.batch_wire import BatchRequest
-from batchedmodel_contract.manifest.tenants import NOBODY, Share
+from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_scheduling.core.policy import BatchId, Item, ItemId
 from batchedmodel_sidecar.calls import (
@@ -25,6 +25,11 @@ from batchedmodel_sidecar.protocols.headers import AgreedTerms
 
 logger: Final = logging.getLogger(__name__)
 
+Result = Answer | CallError | None
+"""How a call ended; None where its caller left."""
+Told = Callable[[Result], None]
+"""Hears how a call ended, and raises nothing."""
+
 
 class PendingRequest:
     """An accepted call that is not settled."""
@@ -35,9 +40,10 @@ class PendingRequest:
         now: float,
         arrived: float | None,
         terms: AgreedTerms,
-        share: Share = NOBODY,
+        share: Share,
+        told: Told,
     ) -> None:
-        """`arrived`: None for now. `share`: what it uses a part of."""
+        """`arrived`: None for now. `share`: what it uses a part of. `told` is called once."""
         arrived = now if arrived is None else arrived
         self.call: Final = call
         self.share: Final = share
@@ -46,7 +52,7 @@ class PendingRequest:
         self.terms: Final = terms
         self.due: Final = arrived + terms.due
         self.deadline: Final = arrived + terms.limit
-        self.future: Final[asyncio.Future[Answer]] = asyncio.get_running_loop().create_future()
+        self._told = told
         self.ids: list[ItemId] = []
         """Of the rows that the policy has been shown, in order."""
         self.in_flight: list[BatchId] = []
@@ -92,17 +98,13 @@ class PendingRequest:
         said = tuple(said for said in self.said if said is not None)
         return Answer(outputs=outputs, rows=rows, timing=timing, said=said)
 
-    def told(self, result: Answer | CallError | None, outcome: Outcome) -> None:
-        """Tell its caller how it ended, unless the caller has left."""
+    def tell(self, result: Result, outcome: Outcome) -> None:
+        """Tell its caller how it ended; said once."""
         if outcome is not Outcome.COMPLETED:
             why = "the caller left" if result is None else type(result).__name__  # quotes no body
             logger.debug("%d rows %s: %s", len(self.call.rows), outcome, why)
-        if self.future.done():
-            return
-        if isinstance(result, Answer):
-            self.future.set_result(result)
-        elif result is not None:
-            self.future.set_exception(result)
+        told, self._told = self._told, _heard  # whoever is told may keep this request
+        told(result)
 
     def leaves(self, batch: BatchId, batch_size: int, now: float) -> None:
         """One of its rows leaves in a batch."""
@@ -130,6 +132,20 @@ class PendingRequest:
             priority=self.terms.priority,
             request_group=self.terms.request_group,
         )
+
+
+def settle(future: asyncio.Future[Answer], result: Result) -> None:
+    """Tell whoever awaits a call how it ended, unless it has left."""
+    if future.done():
+        return
+    if isinstance(result, Answer):
+        future.set_result(result)
+    elif result is not None:
+        future.set_exception(result)
+
+
+def _heard(result: Result) -> None:
+    """It was told before."""
 
 
 Members = Sequence[tuple[PendingRequest, int]]

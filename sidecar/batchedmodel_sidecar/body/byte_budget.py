@@ -84,6 +84,11 @@ class Hold:
         self._room.give_back(self.share.tenant, size)
         self._size -= size
 
+    def release(self) -> None:
+        """Give back all that is held."""
+        size, self._size = self._size, 0
+        self._room.give_back(self.share.tenant, size)
+
     def __enter__(self) -> "Hold":
         return self
 
@@ -93,4 +98,4 @@ class Hold:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._room.give_back(self.share.tenant, self._size)
+        self.release()

@@ -87,6 +87,12 @@ class Codec:
         call = model.call_of(draft.rows, draft.params)
         return Parsed(call=call, memo=draft.memo, options=draft.options)
 
+    def renders_here(self, adapter: Adapter, parsed: Parsed, answer: Answer) -> bool:
+        """Whether this process makes the body that answers a call, because it is small."""
+        return not _is_kept(parsed, answer) and (
+            answer.size <= _SMALL_ANSWER or adapter.texts(parsed, answer) <= LARGE_ANSWER
+        )
+
     async def render(
         self,
         adapter: Adapter,
@@ -96,9 +102,7 @@ class Codec:
         share: Share = NOBODY,
     ) -> Body:
         """The body that answers a call; raises `InvalidInput` or `Unserved`."""
-        if not _is_kept(parsed, answer) and (
-            answer.size <= _SMALL_ANSWER or adapter.texts(parsed, answer) <= LARGE_ANSWER
-        ):
+        if self.renders_here(adapter, parsed, answer):
             return adapter.render(parsed, answer, model)
         foreign = adapter if isinstance(adapter, ForeignAdapter) else None
         head, parts = wire.write_question(parsed.call.lengths, answer, parsed.memo)

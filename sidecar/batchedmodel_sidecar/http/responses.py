@@ -25,6 +25,7 @@ from batchedmodel_sidecar.errors import RETRY_SOON, CallError, ModelNotFound
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols import openai, v2
 from batchedmodel_sidecar.protocols.adapter import Body
+from batchedmodel_sidecar.protocols.headers import REQUEST_ID_HEADER
 from batchedmodel_sidecar.protocols.routes import Endpoint, Found
 
 VERSION: Final = metadata.version("batchedmodel")
@@ -60,6 +61,11 @@ def model_response(body: Body, timing: Timing | None) -> Response:
             (_MODEL_TIME_HEADER, f"{timing.model_seconds * 1000:.3f}"),
         )
     return Response(parts, body.content_type, headers=headers)
+
+
+def named(response: Response, request_id: str | None) -> Response:
+    """The response with the name that its caller gave the request."""
+    return response if request_id is None else response.with_header(REQUEST_ID_HEADER, request_id)
 
 
 async def gzipped(response: Response, compression: Compression, share: Share) -> Response:

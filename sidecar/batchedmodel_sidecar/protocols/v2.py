@@ -49,6 +49,10 @@ class V2Adapter(Adapter):
     def __init__(self) -> None:
         self.forms: Final = Forms()
 
+    def parse_at_once(self, body: bytes, model: ReadyModel) -> Parsed | None:
+        """The call in a body of a known form."""
+        return self.forms.parsed(body, model) if len(body) <= _SMALL else None
+
     async def parse(self, body: Buffer, header_length: str | None, model: ReadyModel) -> Parsed:
         """Tensors as the model declares them, or its text input instead of its tokens."""
         formed = header_length is None and isinstance(body, bytes) and len(body) <= _SMALL

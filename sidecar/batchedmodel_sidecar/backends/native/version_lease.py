@@ -42,7 +42,7 @@ class VersionUsers:
 
 
 class VersionLease:
-    """What one request needs until its `with` block ends."""
+    """What one request needs until it is closed."""
 
     __slots__ = ("_users",)
 
@@ -54,9 +54,8 @@ class VersionLease:
         users.come()
         self._users = users
 
-    def __enter__(self) -> "VersionLease":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._users is not None:
-            self._users.leave()
+    def close(self) -> None:
+        """The request needs none any more."""
+        users, self._users = self._users, None
+        if users is not None:
+            users.leave()

@@ -14,6 +14,7 @@ from batchedmodel_sidecar.http.connections import Connections
 from batchedmodel_sidecar.http.data_handler import DataHandler
 from batchedmodel_sidecar.http.routed_head import RequestHead
 from batchedmodel_sidecar.http.unread_answers import UnreadAnswers
+from support.responding import Responds
 from support.wire import Wire
 
 pytestmark = pytest.mark.looptime
@@ -29,7 +30,7 @@ SLOW_OTHER: Final = OTHER.replace(b"Host", b"x-seconds: 10\r\nHost")
 CLOSE: Final = b"connection: close"
 
 
-class Answering:
+class Answering(Responds):
     """Answers what it is asked, after the seconds of `x-seconds`."""
 
     closing = False
@@ -43,7 +44,7 @@ class Answering:
     def unreadable(self, status: int, rule: str) -> Response:
         return Response((b"unreadable",), status=status)
 
-    async def respond(self, asked: RequestHead, source: object, caller: str = "") -> Response:
+    async def respond(self, asked: RequestHead, source: bytes, caller: str = "") -> Response:
         await asyncio.sleep(float(asked.headers.get("x-seconds", 0)))
         return Response((b"answer",))
 

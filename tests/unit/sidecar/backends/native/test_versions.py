@@ -1,6 +1,7 @@
 """Two versions of a model at a time: each request goes to the one that it was read for."""
 
 import asyncio
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -29,7 +30,7 @@ def read_for(model: ReadyModel, row: bytes) -> Call:
 
 async def asked(here: World, model: ReadyModel, row: bytes) -> Answer:
     """As the front asks."""
-    with VersionLease() as need:
+    with closing(VersionLease()) as need:
         need.turn_to(model.users)
         return await here.batcher.submit(read_for(model, row))
 
@@ -50,7 +51,7 @@ async def test_rows_that_wait_go_to_the_version_that_was_replaced_and_new_ones_t
 async def test_what_was_being_read_during_the_swap_is_taken_still() -> None:
     here, old, new = world(attached=False), version("1"), version("2")
     here.batcher.attach(old)
-    with VersionLease() as need:
+    with closing(VersionLease()) as need:
         need.turn_to(old.users)
         here.batcher.attach(new)
         here.batcher.attach(version("3"))
@@ -74,21 +75,21 @@ async def test_with_the_server_its_older_versions_are_lost() -> None:
 
 async def test_a_replaced_version_is_needed_until_its_last_request_has_ended() -> None:
     users, told = VersionUsers(), []
-    with VersionLease() as first:
+    with closing(VersionLease()) as first:
         first.turn_to(users)
-        with VersionLease() as second:
+        with closing(VersionLease()) as second:
             second.turn_to(users)
             users.replaced(lambda: told.append("unneeded"))
         assert told == []
     assert told == ["unneeded"]
-    with VersionLease() as late:
+    with closing(VersionLease()) as late:
         late.turn_to(users)
     assert told == ["unneeded"], "it is said once"
 
 
 async def test_a_version_that_nobody_needs_when_it_is_replaced_is_told_at_once() -> None:
     users, told = VersionUsers(), []
-    with VersionLease() as other:
+    with closing(VersionLease()) as other:
         other.turn_to(VersionUsers())
         users.replaced(lambda: told.append("unneeded"))
         assert told == ["unneeded"]
