@@ -31,27 +31,33 @@ _SOURCES: Final = (
     f"sidecar/{_SIDECAR}",
 )
 """All whose types are read."""
-# In the order in which a request meets them, from bytes in to bytes out.
-_REQUEST: Final = (*("connection", "head_cache", "request_head", "eager_coroutine", "response"),)
-_SIDECAR_MODULES: Final = (
-    *("http/data_handler", "http/routed_head", "http/time_out", "http/responses"),
-    *("http/body_reader", "body/byte_budget"),
-    *("codec/codec", "codec/rows", "protocols/adapter", "protocols/v1", "protocols/v2"),
-    *("protocols/openai", "protocols/scores", "protocols/classify", "protocols/rerank"),
-    *("backends/foreign/adapter", "backends/native/version_lease"),
-    *("backends/native/http1_client",),
-    *("batching/batch_reply", "batching/batcher", "batching/in_flight", "batching/isolation"),
-    *("batching/pending_request", "batching/rejections", "batching/request_window"),
-    *("batching/retry", "batching/timer"),
-    *("telemetry/arrivals", "telemetry/batch_counts", "telemetry/durations", "telemetry/ledger"),
-    *("telemetry/offered_work", "telemetry/tenant_counts"),
-)
-_COMPILED: Final = (
-    *(f"{_CONTRACT}/inference/{name}.py" for name in ("batch_wire", "tensors")),
-    *(f"{_HTTP}/{name}.py" for name in _REQUEST),
-    *(f"{_SCHEDULING}/{room}/*.py" for room in ("core", "latency", "fifo", "deadline")),
-    *(f"{_SIDECAR}/{name}.py" for name in _SIDECAR_MODULES),
-)
+_COMPILED: Final = {
+    f"{_CONTRACT}/inference": ("batch_wire", "tensors"),
+    _HTTP: ("connection", "eager_coroutine", "head_cache", "request_head", "response"),
+    f"{_SCHEDULING}/core": ("*",),
+    f"{_SCHEDULING}/deadline": ("*",),
+    f"{_SCHEDULING}/fifo": ("*",),
+    f"{_SCHEDULING}/latency": ("*",),
+    f"{_SIDECAR}/backends/foreign": ("adapter",),
+    f"{_SIDECAR}/backends/native": ("http1_client", "version_lease"),
+    f"{_SIDECAR}/batching": (
+        *("batch_reply", "batcher", "in_flight", "isolation", "pending_request"),
+        *("rejections", "request_window", "retry", "timer"),
+    ),
+    f"{_SIDECAR}/body": ("byte_budget",),
+    f"{_SIDECAR}/codec": ("codec", "rows"),
+    f"{_SIDECAR}/http": (
+        *("body_reader", "connections", "data_handler", "exchange", "inference"),
+        *("responses", "routed_head", "time_out"),
+    ),
+    f"{_SIDECAR}/protocols": (
+        *("adapter", "classify", "openai", "rerank", "scores", "v1", "v2", "v2_forms"),
+    ),
+    f"{_SIDECAR}/telemetry": (
+        *("arrivals", "batch_counts", "durations", "ledger", "offered_work", "tenant_counts"),
+    ),
+}
+"""By folder, the modules that are compiled: what runs for each request or batch."""
 _LEFT_OUT: Final = shutil.ignore_patterns("__pycache__", "*.so")
 
 
@@ -72,7 +78,12 @@ def compile_modules(target: Path, *, python: str = sys.executable) -> None:
         folder = Path(name)
         for source in _SOURCES:
             shutil.copytree(ROOT / source, folder / Path(source).name, ignore=_LEFT_OUT)
-        modules = sorted(path for pattern in _COMPILED for path in folder.glob(pattern))
+        modules = sorted(
+            path
+            for room, names in _COMPILED.items()
+            for name in names
+            for path in (folder / room).glob(f"{name}.py")
+        )
         files = [str(path.relative_to(folder)) for path in modules if path.stem != "__init__"]
         ended = subprocess.run(
             [sys.executable, "-m", "mypyc", "--python-executable", python, *files],

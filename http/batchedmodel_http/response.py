@@ -11,8 +11,11 @@ from batchedmodel_contract.inference.tensors import Buffer
 SERVER: Final = "batchedmodel"
 LARGE: Final = 256 * 1024
 """Bytes from which on joining, parsing and making JSON take so long that the loop should not."""
+# As plain numbers, which compare at once.
+_OK: Final = HTTPStatus.OK.value
+_RESET_CONTENT: Final = HTTPStatus.RESET_CONTENT.value
 _WITHOUT_BODY: Final = frozenset(
-    {HTTPStatus.NO_CONTENT, HTTPStatus.RESET_CONTENT, HTTPStatus.NOT_MODIFIED}
+    {HTTPStatus.NO_CONTENT.value, _RESET_CONTENT, HTTPStatus.NOT_MODIFIED.value}
 )
 _EMPTY: Final = "Content-Length: 0\r\n"
 _REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
@@ -42,8 +45,10 @@ class Response(NamedTuple):
         body = f"Content-Type: {_line(self.content_type)}\r\nContent-Length: {size}\r\n"
         if is_empty(self.status):
             parts, size = (), 0
-            body = _EMPTY if self.status == HTTPStatus.RESET_CONTENT else ""
-        more = "".join([f"{name}: {_line(value)}\r\n" for name, value in self.headers])
+            body = _EMPTY if self.status == _RESET_CONTENT else ""
+        more = ""
+        if self.headers:
+            more = "".join([f"{name}: {_line(value)}\r\n" for name, value in self.headers])
         head = (
             f"HTTP/1.1 {self.status} {_REASONS.get(self.status, '')}\r\n{body}{more}"
             f"Date: {rfc822_formatted_time()}\r\nServer: {SERVER}\r\n"
@@ -59,12 +64,12 @@ def is_empty(status: int) -> bool:
 
     A body behind such a head would be taken for the next answer.
     """
-    return status in _WITHOUT_BODY or status < HTTPStatus.OK
+    return status in _WITHOUT_BODY or status < _OK
 
 
 def size_of(parts: Sequence[Buffer]) -> int:
     """How many bytes they are together."""
-    return sum(map(len, parts))
+    return len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
 
 
 def _line(value: str) -> str:

@@ -1,22 +1,16 @@
 """Open Inference Protocol v2 over REST: JSON and binary tensors."""
 
-import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import orjson
 
 from batchedmodel_contract.inference.batch_wire import SHAPES
-from batchedmodel_contract.inference.description import ModelDescription
-from batchedmodel_contract.inference.params import Values, read_values
+from batchedmodel_contract.inference.params import read_values
 from batchedmodel_contract.inference.tensors import (
     Buffer,
     Datatype,
-    Shape,
     Tensor,
-    rows,
     split_byte_elements,
-    values_to_bytes,
 )
 from batchedmodel_contract.inference.v2 import (
     BINARY_EXTENSION,
@@ -28,19 +22,15 @@ from batchedmodel_contract.inference.v2 import (
     write_answer,
 )
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_sidecar.calls import Answer, Row, Value
+from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.codec.rows import rows_of_tensors, rows_of_texts
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
-from batchedmodel_sidecar.protocols.headers import PARAMETERS, RequestOptions, options_of_parameters
+from batchedmodel_sidecar.protocols.headers import PARAMETERS, options_of_parameters
+from batchedmodel_sidecar.protocols.v2_forms import AnswerForms, Forms
 
 _SMALL: Final = 16 * 1024
 """Bytes of a body up to which it is worth while to look for its form."""
-_DATA: Final = b'"data"'
-_NUMBERS: Final = re.compile(rb'"data": ?(\[[][\d\s.,eE+-]*\])')
-_LONGEST_FORM: Final = 2048
-"""In bytes."""
-_MOST_FORMS: Final = 256
 
 
 class V2Adapter(Adapter):
@@ -48,6 +38,7 @@ class V2Adapter(Adapter):
 
     def __init__(self) -> None:
         self.forms: Final = Forms()
+        self._answers = AnswerForms()
 
     def parse_at_once(self, body: bytes, model: ReadyModel) -> Parsed | None:
         """The call in a body of a known form."""
@@ -87,6 +78,10 @@ class V2Adapter(Adapter):
     def render(self, parsed: Parsed, answer: Answer, model: ReadyModel) -> Body:
         """The selected outputs, each as JSON or as binary data, as the caller asked for it."""
         output_options: Options = parsed.memo
+        as_json = output_options.outputs is None and not output_options.binary
+        if as_json and output_options.id is None and len(answer.rows) == 1:
+            # What nearly everybody asks for.
+            return Body(data=self._answers.body(answer, model))
         head: dict[str, Any] = {
             "model_name": model.description.name,
             "model_version": model.description.version,
@@ -94,8 +89,7 @@ class V2Adapter(Adapter):
         if output_options.id is not None:
             head["id"] = output_options.id
         tensors = answer.tensors()
-        if output_options.outputs is None and not output_options.binary:
-            # What nearly everybody asks for.
+        if as_json:
             head["outputs"] = [to_json(tensor) for tensor in tensors]
             return Body(data=orjson.dumps(head))
         # The shapes of a ragged output go with the output that they describe.
@@ -147,89 +141,3 @@ def _texts(tensor: Tensor) -> list[str]:
         return [str(element, "utf-8") for element in split_byte_elements(tensor.data)]
     except UnicodeDecodeError as error:
         raise InvalidInput(field, "holds a text that is not UTF-8") from error
-
-
-class _Form(NamedTuple):
-    name: str
-    datatype: Datatype
-    shape: Shape
-    length: int
-    """Of each row."""
-    output_options: Options
-    options: RequestOptions
-    params: Values | None
-
-
-class Forms:
-    """Forms of JSON bodies: of two that differ in one tensor's numbers only, one is read fast.
-
-    A client sends the same text again and again with other numbers in its data. Where a body of the
-    same form was understood before, only the numbers are read: what JSON means behind a text
-    depends on that text alone. Forms are of one model, bounded, and forgotten as a whole.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[bytes, bytes], _Form] = {}
-        self._of: ModelDescription | None = None
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def parsed(self, body: bytes, model: ReadyModel) -> Parsed | None:
-        """The call in a body of a known form; None if it has none, or its numbers are none.
-
-        Raises `InvalidInput` for numbers that do not fit the form.
-        """
-        if self._of is not model.description:
-            self._known.clear()
-            self._of = model.description
-        found = _NUMBERS.search(body)
-        if found is None:
-            return None
-        form = self._known.get((body[: found.start(1)], body[found.end(1) :]))
-        if form is None:
-            return None
-        try:
-            values = orjson.loads(found[1])
-        except orjson.JSONDecodeError:
-            return None  # its error is told with its place in the whole body
-        data = values_to_bytes(values, form.datatype, form.shape, "inputs[0].data")
-        each = form.shape[1:]
-        if form.shape[0] == 1:
-            parts: Sequence[Any] = (data,)
-        else:
-            parts = rows(
-                Tensor(name=form.name, datatype=form.datatype, shape=form.shape, data=data)
-            )
-        of_rows = tuple([Row(values=(Value(each, part),), length=form.length) for part in parts])
-        call = model.call_of(of_rows, form.params)
-        return Parsed(call=call, memo=form.output_options, options=form.options)
-
-    def learn(
-        self, body: bytes, tensors: Sequence[Tensor], parsed: Parsed, head: Mapping[str, Any]
-    ) -> None:
-        """Remember the form of a body that was understood, if it is one."""
-        tensor, found = tensors[0], _NUMBERS.search(body)
-        if found is None or len(tensors) > 1 or tensor.datatype is Datatype.BYTES:
-            return
-        before, behind = body[: found.start(1)], body[found.end(1) :]
-        # The data found must be the tensor's: with two such keys, or with one that is written in
-        # escapes, it may be another's.
-        if (
-            len(before) + len(behind) > _LONGEST_FORM
-            or body.count(_DATA) != 1
-            or b"\\" in body
-            or head["inputs"][0].get("data") != orjson.loads(found[1])
-        ):
-            return
-        if len(self._known) >= _MOST_FORMS:
-            self._known.clear()
-        self._known[before, behind] = _Form(
-            name=tensor.name,
-            datatype=tensor.datatype,
-            shape=tensor.shape,
-            length=parsed.call.rows[0].length,
-            output_options=parsed.memo,
-            options=parsed.options,
-            params=parsed.call.params,
-        )
