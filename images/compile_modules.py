@@ -38,6 +38,7 @@ _COMPILED: Final = {
     f"{_SCHEDULING}/deadline": ("*",),
     f"{_SCHEDULING}/fifo": ("*",),
     f"{_SCHEDULING}/latency": ("*",),
+    _SIDECAR: ("calls",),
     f"{_SIDECAR}/backends/foreign": ("adapter",),
     f"{_SIDECAR}/backends/native": ("http1_client", "version_lease"),
     f"{_SIDECAR}/batching": (

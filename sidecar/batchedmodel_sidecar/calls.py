@@ -1,64 +1,132 @@
-"""A call and its answer, without any protocol.
-
-Adapters make a `Call` of a body and a body of an `Answer`. The batcher sees only these.
-"""
+"""Calls, without any protocol: adapters make them of bodies. Compiled: one is made per request."""
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Final
 
-from batchedmodel_contract.inference.batch_wire import BatchRequest, flattened, ragged
+from batchedmodel_contract.inference.batch_wire import BatchRequest, Ragged
 from batchedmodel_contract.inference.description import ModelDescription
 from batchedmodel_contract.inference.params import Values, columns
-from batchedmodel_contract.inference.tensors import Buffer, Datatype, Scattered, Shape, Tensor
+from batchedmodel_contract.inference.tensors import Buffer, Datatype, Shape
 
 
-class Value(NamedTuple):
+class Value:
     """One tensor of one row: its shape without batch dimension and its bytes."""
 
-    shape: Shape
-    data: Buffer
+    __slots__ = ("data", "shape")
+
+    def __init__(self, shape: Shape, data: Buffer) -> None:
+        self.shape: Final = shape
+        self.data: Final = data
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both hold the same."""
+        return isinstance(other, Value) and self.shape == other.shape and self.data == other.data
+
+    def __hash__(self) -> int:
+        """As of both parts."""
+        return hash((self.shape, self.data))
+
+    def __repr__(self) -> str:
+        """What it holds."""
+        return f"Value({self.shape}, {self.data!r})"
 
 
-class Row(NamedTuple):
+class Row:
     """One row of a call, its tensors in the order of the model's inputs."""
 
-    values: tuple[Value, ...]
-    length: int
+    __slots__ = ("length", "values")
+
+    def __init__(self, values: tuple[Value, ...], length: int) -> None:
+        self.values: Final = values
+        self.length: Final = length
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both hold the same."""
+        return (
+            isinstance(other, Row) and self.length == other.length and self.values == other.values
+        )
+
+    def __hash__(self) -> int:
+        """As of its values."""
+        return hash(self.values)
 
 
-class Call(NamedTuple):
+class Call:
     """Rows that are accepted and answered together."""
 
-    rows: tuple[Row, ...]
-    description: ModelDescription
-    """The rows were checked against it; a server that takes other rows must not get them."""
-    key: Hashable
-    """Only rows of equal keys may share a batch."""
-    equal_shapes: bool = False
-    """Whether rows that share a batch must have equal shapes too, even within the call."""
-    params: Values | None = None
-    """The model's parameters that the call sets; rows with others may share its batch."""
-    envelope: Hashable = None
-    """What a foreign server is asked beside the rows; a part of the key. None for our server."""
-    trace: tuple[tuple[str, str], ...] = ()
-    """Headers that go with the rows only where no other call's rows go with them."""
+    __slots__ = (
+        "description",
+        "envelope",
+        "equal_shapes",
+        "key",
+        "params",
+        "rows",
+        "trace",
+    )
+
+    def __init__(
+        self,
+        rows: tuple[Row, ...],
+        description: ModelDescription,
+        key: Hashable,
+        *,
+        equal_shapes: bool = False,
+        params: Values | None = None,
+        envelope: Hashable = None,
+        trace: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        self.rows: Final = rows
+        self.description: Final = description
+        """The rows were checked against it; a server that takes other rows must not get them."""
+        self.key: Final = key
+        """Only rows of equal keys may share a batch."""
+        self.equal_shapes: Final = equal_shapes
+        """Whether rows that share a batch must have equal shapes too, even within the call."""
+        self.params: Final = params
+        """The model's parameters that the call sets; rows with others may share its batch."""
+        self.envelope: Final = envelope
+        """What a foreign server is asked beside the rows; a part of the key. None for ours."""
+        self.trace: Final = trace
+        """Headers that go with the rows only where no other call's rows go with them."""
 
     @property
     def size(self) -> int:
         """Bytes of all inputs of all rows."""
-        return sum(len(value.data) for row in self.rows for value in row.values)
-
-    def key_of(self, row: Row) -> Hashable:
-        """What must be equal in rows that share a batch with this one of its rows."""
-        if not self.equal_shapes:
-            return self.key
-        return self.key, tuple(value.shape for value in row.values)
+        return sum([len(value.data) for row in self.rows for value in row.values])
 
     @property
     def lengths(self) -> list[int]:
         """The length of each row."""
         return [row.length for row in self.rows]
+
+    def key_of(self, row: Row) -> Hashable:
+        """What must be equal in rows that share a batch with this one of its rows."""
+        if not self.equal_shapes:
+            return self.key
+        return self.key, tuple([value.shape for value in row.values])
+
+    def apart(self, key: Hashable) -> "Call":
+        """The same with another key."""
+        return Call(
+            self.rows,
+            self.description,
+            key,
+            equal_shapes=self.equal_shapes,
+            params=self.params,
+            envelope=self.envelope,
+            trace=self.trace,
+        )
+
+    def with_rows(self, rows: tuple[Row, ...]) -> "Call":
+        """The same with other rows, and no trace."""
+        return Call(
+            rows,
+            self.description,
+            self.key,
+            equal_shapes=self.equal_shapes,
+            params=self.params,
+            envelope=self.envelope,
+        )
 
 
 def request_of(
@@ -73,7 +141,7 @@ def request_of(
     """
     return BatchRequest(
         inputs=tuple(
-            ragged(spec.name, spec.datatype, [row.values[column] for row in rows])
+            _ragged(spec.name, spec.datatype, [row.values[column] for row in rows])
             for column, spec in enumerate(description.inputs)
         ),
         params=columns(params, description.params) if params else (),
@@ -82,96 +150,6 @@ def request_of(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RawBatch(BatchRequest):
-    """A batch for a foreign server: the rows as they came. Its `inputs` are empty."""
-
-    rows: tuple[Row, ...]
-    envelope: Any
-    """The envelope of every call in the batch."""
-    owners: tuple[int, ...]
-    """For each row, the number of its call: rows of one call are answered together."""
-    callers: tuple[str, ...]
-    """For each row, who asks."""
-    traces: tuple[tuple[tuple[str, str], ...], ...]
-    """For each row, the `trace` of its call."""
-    deadlines: tuple[float, ...]
-    """For each row, the time after which it is not sent again, by the batcher's clock."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """What a foreign server answered beside the rows."""
-
-    status: int
-    headers: tuple[tuple[str, str], ...] = ()
-    """The headers that may pass to whoever shares the answer."""
-    content_type: str = "application/json"
-    body: bytes = b""
-    """The whole body, where one caller gets it as it is."""
-    frame: Any = None
-    """What the protocol keeps of the answer, such as the model's version."""
-
-
-class Output(NamedTuple):
-    """Name and type of an output."""
-
-    name: str
-    datatype: Datatype
-
-
-class Timing(NamedTuple):
-    """How a call was served; of several rows the slowest counts, and the largest batch."""
-
-    batch_size: int
-    queue_seconds: float
-    """From acceptance to the release of its batch."""
-    model_seconds: float
-    """The forward pass, as the server measured it."""
-
-
-class RowAnswer(NamedTuple):
-    """One row's outputs."""
-
-    values: tuple[Value, ...]
-    said: Said | None
-    """What a foreign server said with them."""
-
-
-class Answer(NamedTuple):
-    """The rows' outputs, in the order in which the call gave its rows."""
-
-    outputs: tuple[Output, ...]
-    rows: tuple[tuple[Value, ...], ...]
-    timing: Timing | None = None
-    said: tuple[Said, ...] = ()
-    """For each row, what a foreign server said with it; empty from ours."""
-
-    @property
-    def size(self) -> int:
-        """Bytes of all outputs of all rows."""
-        return sum([len(value.data) for row in self.rows for value in row])
-
-    def column(self, index: int) -> list[Value]:
-        """One output of every row."""
-        return [row[index] for row in self.rows]
-
-    def tensors(self) -> list[Tensor | Scattered]:
-        """Each output as one tensor with a batch dimension; the rows stay where they lie.
-
-        An output whose rows differ in shape is flat. A tensor with the shapes follows it, as in the
-        batch extension.
-        """
-        tensors: list[Tensor | Scattered] = []
-        for index, output in enumerate(self.outputs):
-            values = self.column(index)
-            shapes = {value.shape for value in values}
-            if len(shapes) == 1:
-                shape = (len(values), *shapes.pop())
-                parts = tuple(value.data for value in values)
-                tensors.append(
-                    Scattered(name=output.name, datatype=output.datatype, shape=shape, parts=parts)
-                )
-            else:
-                tensors += flattened([ragged(output.name, output.datatype, values)])
-        return tensors
+def _ragged(name: str, datatype: Datatype, values: list[Value]) -> Ragged:
+    shapes, parts = [value.shape for value in values], [value.data for value in values]
+    return Ragged(name, datatype, tuple(shapes), tuple(parts))

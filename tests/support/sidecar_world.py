@@ -20,9 +20,10 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Outcome, ReleaseReason
+from batchedmodel_sidecar.answers import Answer, RawBatch
 from batchedmodel_sidecar.backends.base import Infer
 from batchedmodel_sidecar.batching.batcher import Batcher
-from batchedmodel_sidecar.calls import Answer, Call, RawBatch, Row, Value
+from batchedmodel_sidecar.calls import Call, Row, Value
 from batchedmodel_sidecar.errors import CallError, Lost, Rejected, Unserved
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.headers import NO_OPTIONS, RequestOptions

@@ -15,13 +15,14 @@ from batchedmodel_contract.inference.batch_wire import BatchReply, BatchRequest
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_scheduling.core.base import BasePolicy
 from batchedmodel_scheduling.core.policy import Batch
+from batchedmodel_sidecar.answers import RawBatch
 from batchedmodel_sidecar.backends.base import Infer
 from batchedmodel_sidecar.batching.batch_reply import RawReply
 from batchedmodel_sidecar.batching.circuit_breaker import CircuitBreaker
 from batchedmodel_sidecar.batching.in_flight import InFlight, Sent, carried, patience
 from batchedmodel_sidecar.batching.isolation import Alone, Standing
 from batchedmodel_sidecar.batching.retry import told_apart
-from batchedmodel_sidecar.calls import Call, RawBatch, Row, Value, request_of
+from batchedmodel_sidecar.calls import Call, Row, Value, request_of
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.model import ReadyModel, take
 
@@ -162,7 +163,7 @@ def _copy(call: Call) -> Call:
         Row(tuple(Value(value.shape, bytes(value.data)) for value in row.values), row.length)
         for row in call.rows
     )
-    return call._replace(rows=rows, trace=())
+    return call.with_rows(rows)
 
 
 def _probe_of(caller: str, call: Call, deadline: float, seconds: float) -> BatchRequest:

@@ -5,16 +5,28 @@ Pure; called by the batcher. A reply that contradicts itself is nobody's answer.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from batchedmodel_contract.inference.batch_wire import OK, BatchReply
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_scheduling.core.policy import Batch, Finished
-from batchedmodel_sidecar.calls import Output, RowAnswer, Said, Value
+from batchedmodel_sidecar.answers import Output, Said
+from batchedmodel_sidecar.calls import Value
 from batchedmodel_sidecar.errors import Unserved
 
 _RETRY_SOON = 1.0
 _Member = TypeVar("_Member")
+
+
+class RowAnswer:
+    """One row's outputs."""
+
+    __slots__ = ("said", "values")
+
+    def __init__(self, values: tuple[Value, ...], said: Said | None) -> None:
+        """`said`: what a foreign server said with them."""
+        self.values: Final = values
+        self.said: Final = said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_scheduling.core import policies
 from batchedmodel_scheduling.core.policy import Batch, HandedOver, Item, ItemId, MemoryCap
 from batchedmodel_scheduling.core.signals import Signals
+from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.backends.base import Infer
 from batchedmodel_sidecar.backends.health import Health
 from batchedmodel_sidecar.batching import rejections
@@ -34,7 +35,7 @@ from batchedmodel_sidecar.batching.pending_request import (
 from batchedmodel_sidecar.batching.request_window import RequestWindow
 from batchedmodel_sidecar.batching.retry import Quarantine, again
 from batchedmodel_sidecar.batching.timer import Deadlines, DecisionWatchdog, Timer
-from batchedmodel_sidecar.calls import Answer, Call
+from batchedmodel_sidecar.calls import Call
 from batchedmodel_sidecar.errors import Rejected, Unserved
 from batchedmodel_sidecar.model import ReadyModel, still_needed, take
 from batchedmodel_sidecar.protocols.headers import NO_OPTIONS, RequestOptions, agreed, in_force

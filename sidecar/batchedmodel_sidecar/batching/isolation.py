@@ -13,7 +13,8 @@ from itertools import count
 from typing import Final, NamedTuple
 
 from batchedmodel_scheduling.core.policy import Item, ItemId
-from batchedmodel_sidecar.calls import Answer, Call
+from batchedmodel_sidecar.answers import Answer
+from batchedmodel_sidecar.calls import Call
 from batchedmodel_sidecar.errors import CallError, Fatal, Unserved
 
 _FROM: Final = 3.0
@@ -90,7 +91,7 @@ class Standing:
             return call
         by_itself = self._records[caller].part > _MOSTLY
         number = next(self._numbers) if by_itself else 0
-        return call._replace(key=Apart(call.key, caller, number))
+        return call.apart(Apart(call.key, caller, number))
 
     def goes_apart(self, caller: str) -> bool:
         """Whether a caller's calls share no batch with others'."""

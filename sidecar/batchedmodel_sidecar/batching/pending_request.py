@@ -9,17 +9,9 @@ from batchedmodel_contract.inference.batch_wire import BatchRequest
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_scheduling.core.policy import BatchId, Item, ItemId
-from batchedmodel_sidecar.calls import (
-    Answer,
-    Call,
-    Output,
-    RawBatch,
-    RowAnswer,
-    Said,
-    Timing,
-    Value,
-    request_of,
-)
+from batchedmodel_sidecar.answers import Answer, Output, RawBatch, Said, Timing
+from batchedmodel_sidecar.batching.batch_reply import RowAnswer
+from batchedmodel_sidecar.calls import Call, Value, request_of
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.protocols.headers import AgreedTerms
 
@@ -88,7 +80,7 @@ class PendingRequest:
         self, index: int, outputs: tuple[Output, ...], answer: RowAnswer, seconds: float
     ) -> Answer | None:
         """One of its rows is answered after so many seconds; the whole answer with the last one."""
-        self.answers[index], self.said[index] = answer
+        self.answers[index], self.said[index] = answer.values, answer.said
         self.model_seconds = max(self.model_seconds, seconds)
         self.missing -= 1
         if self.missing:

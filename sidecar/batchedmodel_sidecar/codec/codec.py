@@ -11,13 +11,14 @@ from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_http.response import LARGE
+from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.backends.foreign.adapter import ForeignAdapter
 from batchedmodel_sidecar.backends.foreign.protocol import (
     BackendProtocol,
     Response,
     SplitReply,
 )
-from batchedmodel_sidecar.calls import Answer, Row
+from batchedmodel_sidecar.calls import Row
 from batchedmodel_sidecar.codec.process import wire
 from batchedmodel_sidecar.codec.process.client import CodecClient, CodecFailed, stored
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory

@@ -7,10 +7,10 @@ from typing import Any, Final, Protocol
 from batchedmodel_http.connection import Reply, unheard
 from batchedmodel_http.eager_coroutine import EagerCoroutine
 from batchedmodel_http.response import Response
+from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.backends.native.version_lease import VersionLease
 from batchedmodel_sidecar.batching.pending_request import PendingRequest, Result
 from batchedmodel_sidecar.body.byte_budget import Hold
-from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.http.responses import named
 from batchedmodel_sidecar.http.routed_head import RequestHead

@@ -17,13 +17,13 @@ from batchedmodel_contract.manifest.tenants import Share, address_group, share_o
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_http.connection import Reply, unheard
 from batchedmodel_http.response import LARGE, Response, size_of
+from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.backends.base import Link
 from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.batching.pending_request import PendingRequest
 from batchedmodel_sidecar.batching.rejections import invalid
 from batchedmodel_sidecar.body.buffers import json_bytes
 from batchedmodel_sidecar.body.encodings import Encoding, wants_gzip
-from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.codec.codec import Codec
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
 from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Rejected, TooLate

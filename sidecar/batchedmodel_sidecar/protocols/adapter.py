@@ -1,11 +1,12 @@
 """What the data handler asks of a protocol."""
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
 from batchedmodel_contract.inference.tensors import Buffer
-from batchedmodel_sidecar.calls import Answer, Call
+from batchedmodel_sidecar.answers import Answer
+from batchedmodel_sidecar.calls import Call
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.headers import NO_OPTIONS, RequestOptions
@@ -21,13 +22,16 @@ class Body(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
 
 
-class Parsed(NamedTuple):
+class Parsed:
     """A call, what its body wishes, and what the adapter must remember to answer it."""
 
-    call: Call
-    memo: Any
-    """Only the adapter looks into it; it can be pickled."""
-    options: RequestOptions = NO_OPTIONS
+    __slots__ = ("call", "memo", "options")
+
+    def __init__(self, call: Call, memo: Any, options: RequestOptions = NO_OPTIONS) -> None:
+        """Only the adapter looks into `memo`, which can be pickled."""
+        self.call: Final = call
+        self.memo: Final = memo
+        self.options: Final = options
 
 
 class Adapter(Protocol):

@@ -9,10 +9,10 @@ from enum import Enum, auto
 from typing import Final
 
 from batchedmodel_contract.inference.isolation import Rows
+from batchedmodel_sidecar.answers import Output, Said
 from batchedmodel_sidecar.backends.foreign.headers import end_to_end, shared
 from batchedmodel_sidecar.backends.foreign.protocol import Response, SplitReply
-from batchedmodel_sidecar.batching.batch_reply import RawReply, RowFailure
-from batchedmodel_sidecar.calls import Output, RowAnswer, Said
+from batchedmodel_sidecar.batching.batch_reply import RawReply, RowAnswer, RowFailure
 from batchedmodel_sidecar.errors import Busy, Unserved
 
 _SHOWN_BYTES: Final = 500

@@ -17,6 +17,7 @@ from batchedmodel_contract.inference.batch_wire import BatchRequest
 from batchedmodel_contract.inference.isolation import Isolation, Rows
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_scheduling.core.policy import MemoryCap
+from batchedmodel_sidecar.answers import RawBatch
 from batchedmodel_sidecar.backends.base import LinkListener, LinkStatus
 from batchedmodel_sidecar.backends.foreign.batch_result import (
     BatchResult,
@@ -33,7 +34,7 @@ from batchedmodel_sidecar.backends.foreign.protocol import (
     Response,
 )
 from batchedmodel_sidecar.batching.batch_reply import RawReply
-from batchedmodel_sidecar.calls import RawBatch, Row
+from batchedmodel_sidecar.calls import Row
 from batchedmodel_sidecar.codec.codec import Codec
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.model import ReadyModel

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from batchedmodel_contract.inference.tensors import Buffer, Shape
 from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.backends.foreign.protocol import (
     BackendProtocol,
     ParsedRequest,
@@ -21,7 +22,7 @@ from batchedmodel_sidecar.backends.foreign.protocol import (
     SplitReply,
 )
 from batchedmodel_sidecar.backends.native.version_lease import VersionUsers
-from batchedmodel_sidecar.calls import Answer, Row, Value
+from batchedmodel_sidecar.calls import Row, Value
 from batchedmodel_sidecar.errors import Rejected, Unserved
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Body

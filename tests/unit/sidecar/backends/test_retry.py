@@ -9,6 +9,7 @@ import pytest
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_sidecar.backends.base import LinkStatus
+from batchedmodel_sidecar.calls import Call
 from batchedmodel_sidecar.errors import Busy, Expired, Lost, Unserved
 from batchedmodel_sidecar.lifecycle import DrainEnd, Lifecycle
 from support.sidecar_world import (
@@ -156,7 +157,9 @@ async def test_what_the_model_says_must_not_be_sent_twice_fails_at_once_as_well(
     w = world(SETTINGS)
     w.batcher.attach(replace(MODEL, description=replace(DESCRIPTION, idempotent=False)))
     w.server.failure = Lost("gone")
-    call = call_of([b"a"])._replace(description=replace(DESCRIPTION, idempotent=False))
+    served = replace(DESCRIPTION, idempotent=False)
+    whole = call_of([b"a"])
+    call = Call(whole.rows, served, whole.key)
     with pytest.raises(Lost):
         await w.batcher.submit(call)
     assert w.server.batches == [1]

@@ -177,7 +177,7 @@ async def test_a_row_that_fails_alone_harms_no_neighbour() -> None:
 async def test_a_batch_that_cannot_be_made_fails_and_the_next_one_leaves() -> None:
     w = world()
     # Of no value that the model's description has a place for: our bug, wherever it was made.
-    broken = call_of([b"a"])._replace(rows=(Row(values=(), length=1),))
+    broken = call_of([b"a"]).with_rows((Row(values=(), length=1),))
     failing, other = asyncio.ensure_future(w.batcher.submit(broken)), w.send(b"b")
     results = await asyncio.gather(failing, other, return_exceptions=True)
     assert [r.status for r in results if isinstance(r, Unserved)] == [500, 500]

@@ -16,7 +16,7 @@ from batchedmodel_contract.inference.profile import Profile, ProfilePoint
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_sidecar.calls import Answer
+from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.errors import CallError, Rejected
 from batchedmodel_sidecar.protocols.headers import RequestOptions
 from batchedmodel_sidecar.telemetry.tenant_counts import TenantCount

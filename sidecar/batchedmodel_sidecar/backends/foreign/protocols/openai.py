@@ -15,6 +15,7 @@ import orjson
 
 from batchedmodel_contract.inference.tensors import Buffer, Datatype
 from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_sidecar.answers import Answer, Output
 from batchedmodel_sidecar.backends.foreign.protocol import (
     Ask,
     NotReady,
@@ -23,7 +24,7 @@ from batchedmodel_sidecar.backends.foreign.protocol import (
     SplitReply,
 )
 from batchedmodel_sidecar.backends.foreign.protocols import json_rows, json_text
-from batchedmodel_sidecar.calls import Answer, Output, Row, Value
+from batchedmodel_sidecar.calls import Row, Value
 from batchedmodel_sidecar.protocols.adapter import Body
 
 _INPUT: Final = "input"

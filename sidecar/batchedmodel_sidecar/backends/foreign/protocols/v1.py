@@ -12,6 +12,7 @@ import orjson
 
 from batchedmodel_contract.inference.tensors import Buffer, Datatype
 from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_sidecar.answers import Answer, Output
 from batchedmodel_sidecar.backends.foreign.protocol import (
     Ask,
     NotReady,
@@ -20,7 +21,7 @@ from batchedmodel_sidecar.backends.foreign.protocol import (
     SplitReply,
 )
 from batchedmodel_sidecar.backends.foreign.protocols import json_rows, json_text
-from batchedmodel_sidecar.calls import Answer, Output, Row
+from batchedmodel_sidecar.calls import Row
 from batchedmodel_sidecar.protocols.adapter import Body
 
 _INSTANCES: Final = "instances"

@@ -24,6 +24,7 @@ from batchedmodel_contract.inference.v2 import (
 )
 from batchedmodel_contract.invalid_input import InvalidInput, Unbatchable
 from batchedmodel_http.response import size_of
+from batchedmodel_sidecar.answers import Answer, Output
 from batchedmodel_sidecar.backends.foreign.protocol import (
     Ask,
     BackendProtocol,
@@ -52,7 +53,7 @@ from batchedmodel_sidecar.backends.foreign.protocols.v2_rows import (
     output_of,
 )
 from batchedmodel_sidecar.body.buffers import json_bytes
-from batchedmodel_sidecar.calls import Answer, Output, Row, Value
+from batchedmodel_sidecar.calls import Row, Value
 from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.protocols.adapter import Body
 from batchedmodel_sidecar.protocols.headers import PARAMETERS, RequestOptions, options_of_parameters

@@ -6,10 +6,10 @@ import pytest
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_scheduling.core.policy import Item, ItemId
+from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.backends.foreign.protocol import Response
 from batchedmodel_sidecar.backends.health import Health
 from batchedmodel_sidecar.batching.isolation import Alone, Apart, Standing, apart, original
-from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.errors import CallError, Fatal, Lost, Unserved
 from support.foreign_world import SECONDS, Foreigners, Reaction, Rows, in_front, now, said, well
 from support.sidecar_world import call_of

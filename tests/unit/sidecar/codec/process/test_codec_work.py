@@ -19,8 +19,9 @@ from batchedmodel_contract.inference.description import RAGGED, ModelDescription
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput, Unbatchable
 from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_sidecar.answers import Answer, Output
 from batchedmodel_sidecar.backends.foreign.protocol import ParsedRequest
-from batchedmodel_sidecar.calls import Answer, Call, Output, Row, Value
+from batchedmodel_sidecar.calls import Call, Row, Value
 from batchedmodel_sidecar.codec.process import wire
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
 from batchedmodel_sidecar.codec.process.wire import Kept, News, ParseJob, RenderJob

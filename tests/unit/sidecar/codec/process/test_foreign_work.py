@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.spec import ServerProtocol
+from batchedmodel_sidecar.answers import Answer, Said
 from batchedmodel_sidecar.backends.foreign.catalogue import foreign
 from batchedmodel_sidecar.backends.foreign.protocol import (
     BackendProtocol,
@@ -21,7 +22,6 @@ from batchedmodel_sidecar.backends.foreign.protocol import (
     drafted,
 )
 from batchedmodel_sidecar.batching.rejections import too_many
-from batchedmodel_sidecar.calls import Answer, Said
 from batchedmodel_sidecar.codec.process import wire
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
 from batchedmodel_sidecar.codec.process.wire import DealJob, Job, ParseJob, RenderJob

@@ -1,0 +1,99 @@
+"""Answers of calls and what a foreign server says beside them, without any protocol.
+
+Both pass between the sidecar and its codec process.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from batchedmodel_contract.inference.batch_wire import BatchRequest, flattened, ragged
+from batchedmodel_contract.inference.tensors import Datatype, Scattered, Tensor
+from batchedmodel_sidecar.calls import Row, Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawBatch(BatchRequest):
+    """A batch for a foreign server: the rows as they came. Its `inputs` are empty."""
+
+    rows: tuple[Row, ...]
+    envelope: Any
+    """The envelope of every call in the batch."""
+    owners: tuple[int, ...]
+    """For each row, the number of its call: rows of one call are answered together."""
+    callers: tuple[str, ...]
+    """For each row, who asks."""
+    traces: tuple[tuple[tuple[str, str], ...], ...]
+    """For each row, the `trace` of its call."""
+    deadlines: tuple[float, ...]
+    """For each row, the time after which it is not sent again, by the batcher's clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What a foreign server answered beside the rows."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...] = ()
+    """The headers that may pass to whoever shares the answer."""
+    content_type: str = "application/json"
+    body: bytes = b""
+    """The whole body, where one caller gets it as it is."""
+    frame: Any = None
+    """What the protocol keeps of the answer, such as the model's version."""
+
+
+class Output(NamedTuple):
+    """Name and type of an output."""
+
+    name: str
+    datatype: Datatype
+
+
+class Timing(NamedTuple):
+    """How a call was served; of several rows the slowest counts, and the largest batch."""
+
+    batch_size: int
+    queue_seconds: float
+    """From acceptance to the release of its batch."""
+    model_seconds: float
+    """The forward pass, as the server measured it."""
+
+
+class Answer(NamedTuple):
+    """The rows' outputs, in the order in which the call gave its rows."""
+
+    outputs: tuple[Output, ...]
+    rows: tuple[tuple[Value, ...], ...]
+    timing: Timing | None = None
+    said: tuple[Said, ...] = ()
+    """For each row, what a foreign server said with it; empty from ours."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all outputs of all rows."""
+        return sum([len(value.data) for row in self.rows for value in row])
+
+    def column(self, index: int) -> list[Value]:
+        """One output of every row."""
+        return [row[index] for row in self.rows]
+
+    def tensors(self) -> list[Tensor | Scattered]:
+        """Each output as one tensor with a batch dimension; the rows stay where they lie.
+
+        An output whose rows differ in shape is flat. A tensor with the shapes follows it, as in the
+        batch extension.
+        """
+        tensors: list[Tensor | Scattered] = []
+        for index, output in enumerate(self.outputs):
+            values = self.column(index)
+            shapes = {value.shape for value in values}
+            if len(shapes) == 1:
+                shape = (len(values), *shapes.pop())
+                parts = tuple(value.data for value in values)
+                tensors.append(
+                    Scattered(name=output.name, datatype=output.datatype, shape=shape, parts=parts)
+                )
+            else:
+                pairs = [(value.shape, value.data) for value in values]
+                tensors += flattened([ragged(output.name, output.datatype, pairs)])
+        return tensors
