@@ -38,18 +38,19 @@ _COMPILED: Final = {
     f"{_SCHEDULING}/deadline": ("*",),
     f"{_SCHEDULING}/fifo": ("*",),
     f"{_SCHEDULING}/latency": ("*",),
-    _SIDECAR: ("calls",),
+    _SIDECAR: ("answers", "calls", "lifecycle", "model"),
+    f"{_SIDECAR}/backends": ("health",),
     f"{_SIDECAR}/backends/foreign": ("adapter",),
     f"{_SIDECAR}/backends/native": ("http1_client", "version_lease"),
     f"{_SIDECAR}/batching": (
-        *("batch_reply", "batcher", "in_flight", "isolation", "pending_request"),
+        *("batch_reply", "batcher", "circuit_breaker", "in_flight", "isolation", "pending_request"),
         *("rejections", "request_window", "retry", "timer"),
     ),
     f"{_SIDECAR}/body": ("byte_budget",),
     f"{_SIDECAR}/codec": ("codec", "rows"),
     f"{_SIDECAR}/http": (
         *("body_reader", "connections", "data_handler", "exchange", "inference"),
-        *("responses", "routed_head", "time_out"),
+        *("responses", "routed_head", "time_out", "unread_answers"),
     ),
     f"{_SIDECAR}/protocols": (
         *("adapter", "classify", "openai", "rerank", "scores", "v1", "v2", "v2_forms"),

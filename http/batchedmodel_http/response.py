@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Final, NamedTuple
+from typing import Final
 
 from aiohttp.helpers import rfc822_formatted_time
 
@@ -24,17 +24,27 @@ _CLOSE: Final = "Connection: close\r\n"
 Headers = tuple[tuple[str, str], ...]
 
 
-class Response(NamedTuple):
+class Response:
     """An answer whose whole body is known; of a status that allows none, it goes without."""
 
-    parts: Sequence[Buffer]
-    content_type: str = "application/json"
-    status: int = 200
-    headers: Headers = ()
+    __slots__ = ("content_type", "headers", "parts", "status")
+
+    def __init__(
+        self,
+        parts: Sequence[Buffer],
+        content_type: str = "application/json",
+        status: int = 200,
+        headers: Headers = (),
+    ) -> None:
+        self.parts: Final = parts
+        self.content_type: Final = content_type
+        self.status: Final = status
+        self.headers: Final = headers
 
     def with_header(self, name: str, value: str) -> "Response":
         """The same with one header more."""
-        return self._replace(headers=(*self.headers, (name, value)))
+        headers = (*self.headers, (name, value))
+        return Response(self.parts, self.content_type, self.status, headers)
 
     def to_wire(self, *, close: bool) -> list[Buffer]:
         """As it goes over the wire in HTTP/1.1; with `close` it says that it is the last one.

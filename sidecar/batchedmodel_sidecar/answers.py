@@ -1,14 +1,12 @@
-"""Answers of calls and what a foreign server says beside them, without any protocol.
-
-Both pass between the sidecar and its codec process.
-"""
+"""Answers of calls, without any protocol: adapters make bodies of them. Compiled, as calls are."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from batchedmodel_contract.inference.batch_wire import BatchRequest, flattened, ragged
 from batchedmodel_contract.inference.tensors import Datatype, Scattered, Tensor
 from batchedmodel_sidecar.calls import Row, Value
+from batchedmodel_sidecar.said import Said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,20 +26,6 @@ class RawBatch(BatchRequest):
     """For each row, the time after which it is not sent again, by the batcher's clock."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """What a foreign server answered beside the rows."""
-
-    status: int
-    headers: tuple[tuple[str, str], ...] = ()
-    """The headers that may pass to whoever shares the answer."""
-    content_type: str = "application/json"
-    body: bytes = b""
-    """The whole body, where one caller gets it as it is."""
-    frame: Any = None
-    """What the protocol keeps of the answer, such as the model's version."""
-
-
 class Output(NamedTuple):
     """Name and type of an output."""
 
@@ -49,24 +33,36 @@ class Output(NamedTuple):
     datatype: Datatype
 
 
-class Timing(NamedTuple):
+class Timing:
     """How a call was served; of several rows the slowest counts, and the largest batch."""
 
-    batch_size: int
-    queue_seconds: float
-    """From acceptance to the release of its batch."""
-    model_seconds: float
-    """The forward pass, as the server measured it."""
+    __slots__ = ("batch_size", "model_seconds", "queue_seconds")
+
+    def __init__(self, batch_size: int, queue_seconds: float, model_seconds: float) -> None:
+        self.batch_size: Final = batch_size
+        self.queue_seconds: Final = queue_seconds
+        """From acceptance to the release of its batch."""
+        self.model_seconds: Final = model_seconds
+        """The forward pass, as the server measured it."""
 
 
-class Answer(NamedTuple):
+class Answer:
     """The rows' outputs, in the order in which the call gave its rows."""
 
-    outputs: tuple[Output, ...]
-    rows: tuple[tuple[Value, ...], ...]
-    timing: Timing | None = None
-    said: tuple[Said, ...] = ()
-    """For each row, what a foreign server said with it; empty from ours."""
+    __slots__ = ("outputs", "rows", "said", "timing")
+
+    def __init__(
+        self,
+        outputs: tuple[Output, ...],
+        rows: tuple[tuple[Value, ...], ...],
+        timing: Timing | None = None,
+        said: tuple[Said, ...] = (),
+    ) -> None:
+        """`said`: for each row, what a foreign server said with it; empty from ours."""
+        self.outputs: Final = outputs
+        self.rows: Final = rows
+        self.timing: Final = timing
+        self.said: Final = said
 
     @property
     def size(self) -> int:

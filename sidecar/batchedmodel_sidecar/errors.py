@@ -7,7 +7,7 @@ server's in `http`.
 from typing import Final
 
 from batchedmodel_contract.outcomes import Outcome, Rejection
-from batchedmodel_sidecar.answers import Said
+from batchedmodel_sidecar.said import Said
 
 _STATUS_OF_REJECTION: Final = {
     Rejection.INVALID: 400,

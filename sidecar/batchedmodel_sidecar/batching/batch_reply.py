@@ -10,9 +10,10 @@ from typing import Final, TypeVar
 from batchedmodel_contract.inference.batch_wire import OK, BatchReply
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_scheduling.core.policy import Batch, Finished
-from batchedmodel_sidecar.answers import Output, Said
+from batchedmodel_sidecar.answers import Output
 from batchedmodel_sidecar.calls import Value
 from batchedmodel_sidecar.errors import Unserved
+from batchedmodel_sidecar.said import Said
 
 _RETRY_SOON = 1.0
 _Member = TypeVar("_Member")

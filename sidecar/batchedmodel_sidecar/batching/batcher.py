@@ -232,10 +232,14 @@ class Batcher:
         """Offer all rows or none: a call is refused whole."""
         rows, lengths = len(pending.call.rows), pending.call.lengths
         self._ledger.rows_offered += rows
-        if self.model is not None and not take(pending.call, self.model, *self._older):
+        model = self.model
+        if model is not None and not (
+            model.takes(pending.call) or take(pending.call, *self._older)
+        ):
             raise rejections.refused_for_another_model()
         rejections.refuse_unfit(rows, pending.deadline - now, pending.terms, self.settings)
-        pending.work = sum(map(self._policy.work, lengths))
+        for length in lengths:
+            pending.work += self._policy.work(length)
         self._offered.add(pending.work, now)
         if refusal := self._window.offer(pending, self._policy, now):
             raise rejections.rejected(refusal, self.settings, pending.terms.limit)
@@ -243,7 +247,8 @@ class Batcher:
             self._rows[item_id] = (pending, index)
         pending.recorded = self._recorder.accepted(lengths, pending.terms.priority, now)
         self._ledger.accept(rows, pending.work, now)
-        self._idle.clear()
+        if self._ledger.live == 1:
+            self._idle.clear()
         pending.expiry = self._deadlines.add(pending.deadline, pending)
         self._request_step()
 

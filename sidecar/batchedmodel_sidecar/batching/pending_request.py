@@ -9,11 +9,12 @@ from batchedmodel_contract.inference.batch_wire import BatchRequest
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_scheduling.core.policy import BatchId, Item, ItemId
-from batchedmodel_sidecar.answers import Answer, Output, RawBatch, Said, Timing
+from batchedmodel_sidecar.answers import Answer, Output, RawBatch, Timing
 from batchedmodel_sidecar.batching.batch_reply import RowAnswer
 from batchedmodel_sidecar.calls import Call, Value, request_of
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.protocols.headers import AgreedTerms
+from batchedmodel_sidecar.said import Said
 
 logger: Final = logging.getLogger(__name__)
 

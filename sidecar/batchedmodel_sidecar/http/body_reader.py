@@ -126,7 +126,7 @@ class BodyReader:
     def whole(self, body: bytes, asked: RequestHead, held: Hold, head: str | None) -> Received:
         """A body that is here, charged to `held`; raises `Rejected`."""
         self._charge(len(body), len(body), held)
-        return body if asked.packed else placed(body, head)
+        return body if asked.packed or len(body) <= LARGE else placed(body, head)
 
     async def _pieces(
         self, request: web.BaseRequest, asked: RequestHead, held: Hold, head: str | None

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from batchedmodel_contract.invalid_input import InvalidInput, Unbatchable
-from batchedmodel_contract.manifest.tenants import Share, address_group, share_of
+from batchedmodel_contract.manifest.tenants import Share, share_of
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_http.connection import Reply, unheard
 from batchedmodel_http.response import LARGE, Response, size_of
@@ -38,6 +38,7 @@ from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
 from batchedmodel_sidecar.protocols.headers import (
     BATCH_HEADER,
+    NO_OPTIONS,
     RequestOptions,
     combined,
     declines_batching,
@@ -129,7 +130,7 @@ class InferenceHandler:
             exchange.lease.turn_to(model.users)
             options = header_options.options
             exchange.timed = options.timing
-            return combined(options, parsed.options)
+            return parsed.options if options is NO_OPTIONS else combined(options, parsed.options)
         except InvalidInput as error:
             refused = invalid(error)
             self._recorder.refused_unread(refused.reason, self._clock())
@@ -154,7 +155,7 @@ class InferenceHandler:
                 if self._compresses(exchange, response):
                     exchange.goes_on(self._sent(exchange, response))
                     return
-                response = self._bodies.unread.admitted(response, address_group(exchange.caller))
+                response = self._bodies.unread.admitted(response, exchange.caller)
             else:
                 exchange.goes_on(self._answer(exchange, result))
                 return
@@ -214,7 +215,7 @@ class InferenceHandler:
         if self._compresses(exchange, response):
             share = exchange.held.share
             response = await gzipped(response, self._bodies.compression, share)
-        return self._bodies.unread.admitted(response, address_group(exchange.caller))
+        return self._bodies.unread.admitted(response, exchange.caller)
 
     def _compresses(self, exchange: Exchange, response: Response) -> bool:
         options = exchange.asked.header_options

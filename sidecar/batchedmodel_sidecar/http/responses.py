@@ -71,9 +71,8 @@ def named(response: Response, request_id: str | None) -> Response:
 async def gzipped(response: Response, compression: Compression, share: Share) -> Response:
     """The same answer, shorter."""
     headers = (*response.headers, ("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding"))
-    return response._replace(
-        parts=(await compression.gzipped(response.parts, share),), headers=headers
-    )
+    parts = (await compression.gzipped(response.parts, share),)
+    return Response(parts, response.content_type, response.status, headers)
 
 
 def error_response(error: CallError, body: Body) -> Response:

@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
+from batchedmodel_contract.manifest.tenants import address_group
 from batchedmodel_http.response import Response, size_of
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.errors import RETRY_SOON, CallError
@@ -87,7 +88,7 @@ class UnreadAnswers:
         if answer is not None:
             self._grow(-answer.size)
 
-    def admitted(self, response: Response, holder: str = "") -> Response:
+    def admitted(self, response: Response, caller: str = "") -> Response:
         """The same response, if there is room for it; raises `CallError` (503).
 
         The holder of most bytes gives way: the connection that reads slowest is cut off. To an
@@ -95,6 +96,7 @@ class UnreadAnswers:
         """
         if self.size < self._room or size_of(response.parts) <= SMALL:
             return response
+        holder = address_group(caller)
         now = asyncio.get_running_loop().time()
         self._measure_all(now)
         while self.size >= self._room:

@@ -1,6 +1,6 @@
 """What the data handler asks of a protocol."""
 
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 import orjson
 
@@ -12,14 +12,23 @@ from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.headers import NO_OPTIONS, RequestOptions
 
 
-class Body(NamedTuple):
+class Body:
     """The body of an answer, with the headers that belong to its form."""
 
-    data: Buffer
-    tail: tuple[Buffer, ...] = ()
-    """What follows it, in as many buffers as it happens to lie in."""
-    content_type: str = "application/json"
-    headers: tuple[tuple[str, str], ...] = ()
+    __slots__ = ("content_type", "data", "headers", "tail")
+
+    def __init__(
+        self,
+        data: Buffer,
+        tail: tuple[Buffer, ...] = (),
+        content_type: str = "application/json",
+        headers: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        """`tail`: what follows `data`, in as many buffers as it happens to lie in."""
+        self.data: Final = data
+        self.tail: Final = tail
+        self.content_type: Final = content_type
+        self.headers: Final = headers
 
 
 class Parsed:

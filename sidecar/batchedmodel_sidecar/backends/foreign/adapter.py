@@ -67,7 +67,7 @@ class ForeignAdapter(Adapter):
     def addressed(self, body: Body, answer: Answer) -> Body:
         """A body, wherever it was made, with the headers of the server that may pass."""
         headers = common(said.headers for said in answer.said)
-        return body._replace(headers=(*headers, *body.headers))
+        return Body(body.data, body.tail, body.content_type, (*headers, *body.headers))
 
     def error(self, error: CallError) -> Body:
         """What the server said, if it was the server; or else the protocol's own form."""

@@ -9,11 +9,12 @@ from enum import Enum, auto
 from typing import Final
 
 from batchedmodel_contract.inference.isolation import Rows
-from batchedmodel_sidecar.answers import Output, Said
+from batchedmodel_sidecar.answers import Output
 from batchedmodel_sidecar.backends.foreign.headers import end_to_end, shared
 from batchedmodel_sidecar.backends.foreign.protocol import Response, SplitReply
 from batchedmodel_sidecar.batching.batch_reply import RawReply, RowAnswer, RowFailure
 from batchedmodel_sidecar.errors import Busy, Unserved
+from batchedmodel_sidecar.said import Said
 
 _SHOWN_BYTES: Final = 500
 _REST_SECONDS: Final = 1.0  # for a busy server that does not say how long

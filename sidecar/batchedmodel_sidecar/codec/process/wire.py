@@ -21,7 +21,6 @@ from batchedmodel_sidecar.backends.foreign.protocol import (
     Response,
     SplitReply,
 )
-from batchedmodel_sidecar.backends.native.version_lease import VersionUsers
 from batchedmodel_sidecar.calls import Row, Value
 from batchedmodel_sidecar.errors import Rejected, Unserved
 from batchedmodel_sidecar.model import ReadyModel
@@ -101,13 +100,15 @@ class _Refused(NamedTuple):
 def write_model(model: ReadyModel) -> Content:
     """The content for `News`."""
     tokenizer = model.tokens.tokenizer_json if model.tokens is not None else b""
-    bare = replace(model, profile=None, tokens=None, users=VersionUsers())
-    return _packed((bare, _apart(tokenizer)))
+    return _packed((model.description, model.depth, model.rows_pad, _apart(tokenizer)))
 
 
 def read_model(memory: Buffer, head: int) -> tuple[ReadyModel, Buffer]:
     """The model without its tokenizer, and the tokenizer's file; empty where it takes no text."""
-    model, tokenizer = _unpacked(memory, head)
+    description, depth, rows_pad, tokenizer = _unpacked(memory, head)
+    model = ReadyModel(
+        description=description, profile=None, tokens=None, depth=depth, rows_pad=rows_pad
+    )
     return model, tokenizer
 
 
@@ -130,25 +131,24 @@ def read_parsed(memory: Buffer, head: int) -> ParsedRequest:
 
 def write_question(lengths: list[int], answer: Answer, memo: Any) -> Content:
     """The content for `RenderJob`."""
-    return _packed((lengths, _columns(answer.rows), answer._replace(rows=()), memo))
+    return _packed((lengths, _columns(answer.rows), answer.outputs, answer.said, memo))
 
 
 def read_question(memory: Buffer, head: int) -> tuple[list[int], Answer, Any]:
     """What `write_question` was given."""
-    lengths, columns, answer, memo = _unpacked(memory, head)
-    return lengths, answer._replace(rows=_rows(columns)), memo
+    lengths, columns, outputs, said, memo = _unpacked(memory, head)
+    return lengths, Answer(outputs, _rows(columns), said=said), memo
 
 
 def write_rendered(body: Body) -> Content:
     """The content of a reply to `RenderJob`."""
     tail = tuple(map(_apart, body.tail))
-    return _packed(body._replace(data=_apart(body.data), tail=tail))
+    return _packed((_apart(body.data), tail, body.content_type, body.headers))
 
 
 def read_rendered(memory: Buffer, head: int) -> Body:
     """What `write_rendered` wrote; its bytes stay in the memory. Raises a `Refusal`."""
-    body: Body = _result(memory, head)
-    return body
+    return Body(*_result(memory, head))
 
 
 def write_dealing(response: Response, lengths: list[int], *, alone: bool) -> Content:

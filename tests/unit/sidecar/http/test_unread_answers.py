@@ -129,7 +129,8 @@ async def test_when_answers_have_used_their_room_no_large_one_is_added_at_once(
     with pytest.raises(CallError, match="have not read 2000000 bytes") as refused:
         unread.admitted(answer())
     assert refused.value.status == 503
-    assert unread.admitted(answer(SMALL)), "small ones always fit"
+    small = answer(SMALL)
+    assert unread.admitted(small) is small, "small ones always fit"
 
 
 async def test_who_has_not_read_for_longest_gives_way_to_the_next_answer(
@@ -147,7 +148,8 @@ async def test_who_has_not_read_for_longest_gives_way_to_the_next_answer(
 async def test_what_was_read_since_makes_room_at_once(unread: UnreadAnswers) -> None:
     transports = [written(unread), written(unread)]
     transports[0].unread = 0
-    assert unread.admitted(answer())
+    large = answer()
+    assert unread.admitted(large) is large
     assert not any(transport.aborted for transport in transports)
 
 

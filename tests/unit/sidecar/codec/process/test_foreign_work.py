@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.spec import ServerProtocol
-from batchedmodel_sidecar.answers import Answer, Said
+from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.backends.foreign.catalogue import foreign
 from batchedmodel_sidecar.backends.foreign.protocol import (
     BackendProtocol,
@@ -28,6 +28,7 @@ from batchedmodel_sidecar.codec.process.wire import DealJob, Job, ParseJob, Rend
 from batchedmodel_sidecar.codec.process.worker import Worker
 from batchedmodel_sidecar.errors import Rejected, Unserved
 from batchedmodel_sidecar.protocols.adapter import Body
+from batchedmodel_sidecar.said import Said
 from support.examples import examples
 from support.strategies import json_values
 
