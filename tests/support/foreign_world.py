@@ -19,7 +19,7 @@ from batchedmodel_sidecar.errors import Busy, Unserved
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
 from batchedmodel_sidecar.telemetry.durations import Durations
-from support.sidecar_world import LoopTimer, Seen, StrictLedger, WatchedBatcher
+from support.sidecar_world import LoopTimer, watched_batcher
 
 SECONDS = 0.01
 """Of each request."""
@@ -112,14 +112,11 @@ class Foreigners:
             listener=self,
             idempotent=True,
         )
-        seen = Seen()
-        self.batcher = WatchedBatcher(
-            seen,
+        self.batcher, _ = watched_batcher(
             self.settings,
             infer=self.link.infer,
             clock=now,
             timer=LoopTimer,
-            ledger=StrictLedger(seen),
             durations=Durations(),
             recorder=RecentArrivals(now()),
         )

@@ -32,7 +32,9 @@ _PROBES_APART: Final = 1.0  # seconds
 _FIRST_PAUSE: Final = 1.0  # seconds
 _LONGEST_PAUSE: Final = 30.0
 _AFTER_A_LOSS: Final = 0.2  # seconds
-_REST_BOUNDS: Final = (0.05, 5.0)  # seconds, whatever the server asks for
+# Seconds, whatever the server asks for. Not a pair: see docs/adr/0019.
+_SHORTEST_REST: Final = 0.05
+_LONGEST_REST: Final = 5.0
 
 
 class CircuitBreaker:
@@ -151,8 +153,7 @@ class CircuitBreaker:
     @staticmethod
     def _rest_ends(now: float, seconds: float) -> float:
         """The end of a rest that the server asked for; it may ask for nonsense."""
-        shortest, longest = _REST_BOUNDS
-        return now + min(longest, max(shortest, seconds))
+        return now + min(_LONGEST_REST, max(_SHORTEST_REST, seconds))
 
     def depth(self, depth: int, now: float, *, slow: int = 0) -> int:
         """How many batches the server may hold, of `depth` that it can.

@@ -12,15 +12,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Final
+from typing import Final, Protocol
+
+from aiohttp import web
 
 from batchedmodel_contract.manifest.tenants import address_group
-from batchedmodel_http.connection import Connection
+from batchedmodel_http.connection import Answers, Connection
 from batchedmodel_http.connection_set import ConnectionSet
 from batchedmodel_http.head_cache import HeadCache
+from batchedmodel_http.response import Response
 from batchedmodel_http.streaming import StreamingProtocol, request_factory
 from batchedmodel_sidecar.body.byte_budget import Hold
-from batchedmodel_sidecar.http.data_handler import DataHandler
 from batchedmodel_sidecar.http.routed_head import RequestHead
 from batchedmodel_sidecar.http.unread_answers import UnreadAnswers
 
@@ -46,12 +48,33 @@ class _Term:
     """Bytes of answers that were unread when the connection was last found idle."""
 
 
+class Front(Answers[RequestHead], Protocol):
+    """Who answers what comes on the connections."""
+
+    @property
+    def closing(self) -> bool:
+        """Whether connections should end behind their answers."""
+        ...
+
+    def left_early(self) -> None:
+        """A caller left while its call was still arriving."""
+        ...
+
+    def unreadable(self, status: int, rule: str) -> Response:
+        """The answer to bytes that are no request."""
+        ...
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer a request whose body streams."""
+        ...
+
+
 class Connections:
     """Bounds the connections in number, and ends each in time."""
 
     def __init__(
         self,
-        front: DataHandler,
+        front: Front,
         *,
         unread: UnreadAnswers,
         hold: Callable[[str], Hold],
@@ -61,7 +84,7 @@ class Connections:
     ) -> None:
         """Needs a running loop. `mean_age` is in seconds; `hold` charges memory to an address."""
         self._loop = asyncio.get_running_loop()
-        self._data_handler = front
+        self._front = front
         self._unread = unread
         self._hold = hold
         self._of_address: dict[str, dict[Connection[RequestHead], None]] = {}
@@ -75,9 +98,7 @@ class Connections:
 
     def open(self) -> Connection[RequestHead]:
         """The connection of a caller that comes."""
-        return Connection(
-            self, self._data_handler, self._heads, self._loop, self._data_handler.left_early
-        )
+        return Connection(self, self._front, self._heads, self._loop, self._front.left_early)
 
     async def close(self, seconds: float) -> None:
         """Hang up behind the answers that are under way, which have so long."""
@@ -138,7 +159,7 @@ class Connections:
         """Whether this connection should be closed behind its present answer."""
         term = self._terms.get(connection)
         return (
-            self._data_handler.closing
+            self._front.closing
             or self._open.closing
             or term is None
             or self._loop.time() >= term.retires_at
@@ -147,9 +168,9 @@ class Connections:
     def general(self, connection: Connection[RequestHead]) -> StreamingProtocol:
         """What answers the other requests of a connection."""
         return StreamingProtocol(
-            self._data_handler.handle,
+            self._front.handle,
             self._make_request,
-            unreadable=self._data_handler.unreadable,
+            unreadable=self._front.unreadable,
             ends=partial(self.ends, connection),
             used=connection.used,
             behind=partial(self.behind, connection),

@@ -5,8 +5,7 @@ likeliest label is told, with the token's place in the text. What the tokenizer 
 that are part of nothing, are left out as transformers leaves them out.
 """
 
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -42,8 +41,7 @@ _TOKEN: Final = 64
 """Bytes of tensors that take as long to become JSON as an entry does beside its own scores."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Form:
+class _Form(NamedTuple):
     """How the scores are wanted."""
 
     tei: bool
@@ -79,7 +77,7 @@ class ClassifyAdapter(ScoreAdapter):
             _refuse_pairs(texts)
             tokens = await tokens_of(model, field).encode(texts, whole=whole, marked=True)
             rows = rows_of_tokens(tokens, model.description, field)
-            form = replace(form, marks=tuple(one.marks for one in tokens if one.marks))
+            form = form._replace(marks=tuple(one.marks for one in tokens if one.marks))
         else:
             rows = await rows_of_texts(texts, model, field, whole=whole)
         return Parsed(call=model.call_of(rows), memo=form)

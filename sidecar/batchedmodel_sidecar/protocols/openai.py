@@ -5,8 +5,7 @@ from __future__ import annotations  # array.array takes no type argument at run 
 import base64
 import math
 from array import array
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -32,8 +31,7 @@ from batchedmodel_sidecar.protocols.json_bodies import (
 _KNOWN: Final = frozenset({"model", "input", "encoding_format", "dimensions", "user"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Form:
+class _Form(NamedTuple):
     """How the vectors are wanted."""
 
     base64: bool

@@ -1,7 +1,6 @@
 """Ranking of documents for a query: TEI's form, and that of Cohere and Jina, by the question."""
 
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -34,8 +33,7 @@ _OF_COHERE: Final = frozenset({"model", "query", "documents", "top_n", "return_d
 _COUNT: Final = Whole(minimum=1, maximum=2**31)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Form:
+class _Form(NamedTuple):
     """How the ranking is wanted."""
 
     documents: list[str] | None

@@ -52,7 +52,7 @@ class V2Adapter(Adapter):
         head, tensors = read_body(body, header_length, "inputs", orjson.loads)
         outputs = [output.name for output in model.description.outputs]
         declared, given = model.description.params, head.get("parameters")
-        taken = PARAMETERS | declared.keys() if declared else PARAMETERS
+        taken = PARAMETERS.union(declared) if declared else PARAMETERS
         output_options = read_options(head, outputs, taken)
         options = options_of_parameters(given)
         params = read_values(given, declared) if declared else None

@@ -290,6 +290,7 @@ async def test_behind_a_pause_callers_come_again_though_nobody_waits() -> None:
     assert rows_of(await w.send(b"b")) == [b"b"]
 
 
+@pytest.mark.interpreted
 async def test_a_failed_decision_is_not_the_last_one(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

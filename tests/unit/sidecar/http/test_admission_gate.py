@@ -19,7 +19,7 @@ from batchedmodel_sidecar.protocols.adapter import Parsed
 from support.hostile_tokenizers import Panic
 from support.sidecar_world import World, world
 
-pytestmark = pytest.mark.looptime
+pytestmark = [pytest.mark.looptime, pytest.mark.interpreted]
 
 BODY: Final = json.dumps(
     {"inputs": [{"name": "x", "datatype": "UINT8", "shape": [1, 2], "data": [1, 2]}]}

@@ -131,4 +131,5 @@ async def _at_rest(w: World) -> None:
     """Compare the books when what happens in this moment has happened."""
     for _ in range(5):
         await asyncio.sleep(0)
-    w.ledger.check_at_rest()
+    if check := getattr(w.ledger, "check_at_rest", None):  # not of compiled ones
+        check()

@@ -50,6 +50,7 @@ def test_each_token_of_interest_has_its_likeliest_label(
         }
 
 
+@pytest.mark.interpreted
 def test_nothing_is_computed_for_tokens_that_are_part_of_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

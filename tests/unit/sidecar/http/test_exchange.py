@@ -1,0 +1,249 @@
+"""Small calls of a known form: no coroutine runs for them, and they are answered as all others."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+import pytest
+
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.outcomes import Outcome, Rejection
+from batchedmodel_http.response import Response
+from batchedmodel_sidecar.backends.base import LinkStatus
+from batchedmodel_sidecar.codec.codec import Codec
+from batchedmodel_sidecar.codec.process.client import CodecClient
+from batchedmodel_sidecar.errors import Unserved
+from batchedmodel_sidecar.http.body_reader import BodyReader
+from batchedmodel_sidecar.http.data_handler import DataHandler
+from batchedmodel_sidecar.http.exchange import Exchange
+from batchedmodel_sidecar.http.routed_head import RequestHead
+from batchedmodel_sidecar.lifecycle import Lifecycle
+from support.sidecar_world import MODEL, World, world
+
+pytestmark = pytest.mark.looptime
+
+SETTINGS: Final = BatchSettings(policy=PolicyName.GREEDY, max_batch_size=4)
+
+
+def body(*values: object, **more: object) -> bytes:
+    """A row of these values, in the form that is known once it was read."""
+    x = {"name": "x", "datatype": "UINT8", "shape": [1, len(values)], "data": list(values)}
+    return json.dumps({"inputs": [x], **more}).encode()
+
+
+class PretendLink:
+    status = LinkStatus(model=MODEL, reason="")
+
+    def watch(self, closely: bool) -> None:
+        """See `Link`."""
+
+
+@dataclass
+class Here:
+    """A data handler in front of a batcher in virtual time."""
+
+    world: World
+    bodies: BodyReader
+    lifecycle: Lifecycle
+    handler: DataHandler
+    told: list[Response] = field(default_factory=list)
+
+    def begin(self, sent: bytes, headers: Mapping[str, str] | None = None) -> Any:
+        """Begin to answer a call that came whole."""
+        head = RequestHead(
+            method="POST", target="/v2/models/m/infer", headers=headers or {}, declared=len(sent)
+        )
+        return self.handler.answer(head, sent, "127.0.0.1", self._heard)
+
+    def _heard(self, response: Response | None, error: BaseException | None) -> None:
+        assert error is None
+        assert response is not None
+        self.told.append(response)
+
+    async def answer(self, sent: bytes, headers: Mapping[str, str] | None = None) -> Response:
+        before = len(self.told)
+        self.begin(sent, headers)
+        await asyncio.sleep(1.0)
+        (response,) = self.told[before:]
+        return response
+
+    @property
+    def held(self) -> int:
+        return self.bodies._budget.held
+
+
+async def here(settings: BatchSettings = SETTINGS, *, knows: bytes = body(1, 2)) -> Here:
+    """`knows`: a body whose form has been read before."""
+    clock = asyncio.get_running_loop().time
+    made, link = world(settings), PretendLink()
+    bodies = BodyReader(max_bytes=10_000_000, max_held_bytes=50_000_000)
+    lifecycle = Lifecycle(
+        made.batcher, model=lambda: link.status, watch=link.watch, delay=0.0, limit=1.0
+    )
+    handler = DataHandler(
+        "m",
+        batcher=made.batcher,
+        link=cast("Any", link),
+        lifecycle=lifecycle,
+        ledger=made.ledger,
+        recorder=made.recorder,
+        bodies=bodies,
+        codec=Codec(CodecClient(clock), most_rows=lambda: 100),
+        foreign=None,
+        passthrough=None,
+        repository=None,
+        clock=clock,
+    )
+    place = Here(made, bodies, lifecycle, handler)
+    assert (await place.answer(knows)).status == 200
+    return place
+
+
+def text(response: Response) -> str:
+    return b"".join(map(bytes, response.parts)).decode()
+
+
+HEADERS: Final[list[dict[str, str]]] = [
+    {},
+    {"x-request-id": "mine"},
+    {"x-timing": "on"},
+    {"Accept-Encoding": "gzip"},
+    {"x-request-timeout-ms": "5000", "x-request-priority": "3"},
+]
+
+
+@pytest.mark.parametrize("headers", HEADERS, ids=repr)
+async def test_an_answer_is_that_of_a_call_in_a_form_that_is_not_known(
+    headers: dict[str, str],
+) -> None:
+    place = await here()
+    known = place.begin(body(3, 4), headers)
+    assert isinstance(known, Exchange)
+    await asyncio.sleep(1.0)
+    other = place.begin(body(3, 4) + b" ", headers)
+    assert not isinstance(other, Exchange)
+    await asyncio.sleep(1.0)
+    _, first, second = place.told
+    assert text(first) == text(second)
+    assert (first.status, first.headers, first.content_type) == (
+        second.status, second.headers, second.content_type,
+    )  # fmt: skip
+    assert place.held == 0
+    assert not MODEL.users.any
+
+
+@pytest.mark.parametrize(
+    ("sent", "headers"),
+    [
+        (body(300, 4), {}),
+        (body(1.5, 4), {}),
+        (body(1, 2), {"x-request-timeout-ms": "soon"}),
+        (body(1, 2), {"Content-Encoding": "br"}),
+        (body(1, 2), {"x-batch": "off"}),
+    ],
+    ids=repr,
+)
+async def test_bad_input_is_told_as_in_a_form_that_is_not_known(
+    sent: bytes, headers: dict[str, str]
+) -> None:
+    place = await here()
+    known = await place.answer(sent, headers)
+    other = await place.answer(sent + b" ", headers)
+    assert 400 <= known.status < 500
+    assert (known.status, text(known), known.headers) == (
+        other.status, text(other), other.headers,
+    )  # fmt: skip
+    assert place.world.ledger.rejected == {Rejection.INVALID: 2}
+    assert place.held == 0
+
+
+async def test_a_caller_that_leaves_takes_its_row_and_its_bytes_along() -> None:
+    place = await here()
+    exchange = place.begin(body(3, 4))
+    await asyncio.sleep(0)
+    assert place.held == len(body(3, 4))
+    assert MODEL.users.any
+    exchange.cancel()
+    await asyncio.sleep(1.0)
+    assert len(place.told) == 1, "only the first caller hears anything"
+    assert place.world.ledger.settled[Outcome.CANCELLED] == 1
+    assert place.world.ledger.live == 0
+    assert place.held == 0
+    assert not MODEL.users.any
+    exchange.cancel()
+    assert place.world.ledger.settled[Outcome.CANCELLED] == 1
+
+
+async def test_a_refused_caller_is_told_and_counted_once() -> None:
+    place = await here(BatchSettings(max_batch_size=1, max_queue_size=1))
+    for _ in range(20):
+        place.begin(body(3, 4))
+    await asyncio.sleep(1.0)
+    statuses = [response.status for response in place.told]
+    refused = statuses.count(429)
+    assert refused >= 10
+    assert len(statuses) == 21
+    assert place.world.ledger.rejected == {Rejection.QUEUE_FULL: refused}
+    assert all(dict(r.headers)["Retry-After"] for r in place.told if r.status == 429)
+    assert place.held == 0
+
+
+async def test_while_draining_a_call_is_refused_before_its_body_is_read() -> None:
+    place = await here()
+    place.lifecycle.refusing = True
+    assert (await place.answer(b"no JSON at all")).status == 503
+    assert (await place.answer(body(3, 4))).status == 503
+    assert place.world.ledger.rejected == {Rejection.DRAINING: 2}
+
+
+async def test_what_the_server_fails_over_is_told() -> None:
+    place = await here()
+    place.world.server.failure = Unserved("out of order", status=500)
+    response = await place.answer(body(3, 4))
+    assert response.status == 500
+    assert "out of order" in text(response)
+    assert place.held == 0
+
+
+async def test_a_large_answer_is_compressed_for_who_takes_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    values = [200] * 16
+    place = await here(knows=body(*values))
+    exchange = place.begin(body(*values), {"Accept-Encoding": "gzip"})
+    assert isinstance(exchange, Exchange)
+    monkeypatch.setattr("batchedmodel_sidecar.body.encodings._LARGE_ANSWER", 100)
+    await asyncio.sleep(5.0)
+    assert ("Content-Encoding", "gzip") in place.told[-1].headers
+    assert place.held == 0
+
+
+@pytest.mark.interpreted
+async def test_a_bug_over_an_answer_is_a_500_and_keeps_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    place = await here()
+
+    def fails(*_: object) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr("batchedmodel_sidecar.http.inference.model_response", fails)
+    response = await place.answer(body(3, 4))
+    assert response.status == 500
+    assert "KeyError" in text(response)
+    assert place.held == 0
+    assert not MODEL.users.any
+    assert place.world.ledger.settled[Outcome.COMPLETED] == 2
+
+
+async def test_answers_of_one_batch_are_all_told_though_one_is_no_more_wanted() -> None:
+    place = await here()
+    exchanges = [place.begin(body(3, number)) for number in range(4)]
+    await asyncio.sleep(0.001)
+    exchanges[1].cancel()
+    await asyncio.sleep(1.0)
+    told = [json.loads(text(response))["outputs"][0]["data"] for response in place.told[1:]]
+    assert told == [[3, 0], [3, 2], [3, 3]]
