@@ -1,14 +1,12 @@
-"""The asyncio shell around a batch policy: it owns futures and one timer, and decides nothing.
+"""The asyncio shell around a batch policy: it owns calls and one timer, and decides nothing.
 
 `RequestWindow` shows the policy rows, and the link to the server carries those that leave. A caller
-that leaves cancels `submit`. `_settle` ends each call exactly once, whoever left in between.
+that leaves withdraws its call. `_settle` ends each call exactly once, whoever left in between.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
 
 from batchedmodel_contract.inference.batch_wire import BatchReply
 from batchedmodel_contract.manifest.batching import BatchSettings
@@ -34,7 +32,7 @@ from batchedmodel_sidecar.batching.pending_request import (
 )
 from batchedmodel_sidecar.batching.request_window import RequestWindow
 from batchedmodel_sidecar.batching.retry import Quarantine, again
-from batchedmodel_sidecar.batching.timer import Deadlines, DecisionWatchdog, Timer
+from batchedmodel_sidecar.batching.timer import Deadlines, Decisions, Timer
 from batchedmodel_sidecar.calls import Call
 from batchedmodel_sidecar.errors import Rejected, Unserved
 from batchedmodel_sidecar.model import ReadyModel, still_needed, take
@@ -44,8 +42,6 @@ from batchedmodel_sidecar.telemetry.batch_counts import BatchCounts
 from batchedmodel_sidecar.telemetry.durations import Durations
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 from batchedmodel_sidecar.telemetry.offered_work import OfferedWork
-
-logger: Final = logging.getLogger(__name__)
 
 
 class Batcher:
@@ -74,7 +70,7 @@ class Batcher:
         self._policy = policies.new_policy(in_force(settings, one_by_one=one_by_one), None)
         self._infer = infer
         self._clock = clock
-        self._timer = timer(self._step)
+        self._decisions = Decisions(self._decide, clock, timer)
         self._ledger = ledger
         self._durations = durations
         self._counts = BatchCounts(ledger, durations)
@@ -82,15 +78,14 @@ class Batcher:
         self._offered = OfferedWork(ledger, clock())
         self.model: ReadyModel | None = None  # the one that new calls go to
         self._older: tuple[ReadyModel, ...] = ()  # that it replaced, and that calls need
-        self._flushing = self._closed = self._step_is_due = False
-        self._watchdog = DecisionWatchdog()
+        self._flushing = False
         self._window = RequestWindow(ledger, lambda item_id: self._rows[item_id][0])
         self._rows: dict[ItemId, tuple[PendingRequest, int]] = {}
         self._deadlines: Deadlines[PendingRequest] = Deadlines()
         self._in_flight = InFlight(dropped=lambda batch: self._finish(batch, None))
-        self._quarantine = Quarantine(self._in_flight, self._request_step)
+        self._quarantine = Quarantine(self._in_flight, self._decisions.ask)
         self._health = Health(
-            infer, clock, self._in_flight, self._request_step, idempotent=idempotent
+            infer, clock, self._in_flight, self._decisions.ask, idempotent=idempotent
         )
         self._idle = asyncio.Event()
         self._idle.set()
@@ -109,7 +104,7 @@ class Batcher:
 
     def ailment(self) -> str | None:
         """Why this process should be restarted: it decides no more; None while it does."""
-        return self._watchdog.ailment(self._clock())
+        return self._decisions.watchdog.ailment(self._clock())
 
     def oldest_age(self) -> float:
         """Seconds for which the oldest call that waits has waited; 0 when none does."""
@@ -165,7 +160,7 @@ class Batcher:
             self._accept(pending, now)
         except Rejected as refused:
             self._recorder.refused(call.lengths, terms.priority, refused.reason, now)
-            self._request_step()  # its rows may have cost others their place
+            self._decisions.ask()  # its rows may have cost others their place
             raise
         return pending
 
@@ -187,7 +182,7 @@ class Batcher:
             self._policy.observe(MemoryCap(cost=model.profile.max_cost), self._clock())
         if self._policy.pipeline.times.profiled is not knew:
             self._offered.start_over(self._clock())
-        self._request_step()
+        self._decisions.ask()
 
     def bound(self, cap: MemoryCap) -> None:
         """The server's memory holds so much, as far as is known."""
@@ -203,7 +198,7 @@ class Batcher:
         self._terms = agreed(NO_OPTIONS, settings)
         followed = in_force(settings, one_by_one=self._one_by_one, flushing=self._flushing)
         self._policy = policies.reconfigured(self._policy, followed, self._clock())
-        self._request_step()
+        self._decisions.ask()
 
     def flush(self, flushing: bool) -> None:
         """While flushing nothing is held for company that will not come."""
@@ -222,8 +217,7 @@ class Batcher:
 
     async def close(self) -> None:
         """Settle what is left and stop."""
-        self._closed = True
-        self._timer.close()
+        self._decisions.close()
         self.give_up("the service is stopping")
         await self._in_flight.cancel_all()
         await self._health.close()
@@ -250,27 +244,7 @@ class Batcher:
         if self._ledger.live == 1:
             self._idle.clear()
         pending.expiry = self._deadlines.add(pending.deadline, pending)
-        self._request_step()
-
-    def _request_step(self) -> None:
-        """Decide once for all that arrives in this turn of the loop."""
-        if not self._step_is_due:
-            self._step_is_due = True
-            asyncio.get_running_loop().call_soon(self._step)
-
-    def _step(self) -> None:
-        """Decide what is to be decided now; after a decision that fails others follow."""
-        self._step_is_due = False
-        if self._closed:
-            return
-        now = self._clock()
-        try:
-            wakes_at = self._decide(now)
-            self._watchdog.decided(wakes_at)
-        except Exception:
-            logger.exception("a decision failed")
-            wakes_at = self._watchdog.stumbled(now)
-        self._timer.arm(wakes_at)
+        self._decisions.ask()
 
     def _decide(self, now: float) -> float:
         """Expire, release as long as the policy releases; returns when something is due."""
@@ -379,8 +353,8 @@ class Batcher:
         self._health.probe_if_due(batch, callers, models, self.settings, policy, rests)
         noted(self._policy.observe, finished(batch, reply), now)
         if self._policy.pipeline.follows(batch.id):
-            self._watchdog.lost_track()
-        self._step()
+            self._decisions.watchdog.lost_track()
+        self._decisions.make()
 
     def _deliver(self, batch: Batch, reply: BatchReply) -> None:
         outputs, answers = dealt(reply, len(batch.items))
@@ -419,6 +393,6 @@ class Batcher:
         if outcome is Outcome.CANCELLED:
             # Not when calls expire: the server may hang, which only its batch can show.
             self._in_flight.unwanted(pending.in_flight)
-            self._request_step()
+            self._decisions.ask()
         if self._ledger.live == 0:
             self._idle.set()

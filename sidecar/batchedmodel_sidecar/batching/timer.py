@@ -9,11 +9,14 @@ input for whoever asks for them.
 import asyncio
 import ctypes
 import heapq
+import logging
 import math
 import os
 import time
 from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
+
+logger: Final = logging.getLogger(__name__)
 
 Entry = TypeVar("Entry")
 
@@ -166,3 +169,48 @@ class DecisionWatchdog:
             return "the policy does not know that a batch has ended"
         late = now - self._next
         return f"a decision is {late:.0f} s late" if late > _MOST_LATE else None
+
+
+class Decisions:
+    """When decisions are made: once for all that comes in a turn of the loop, and when one is due.
+
+    After a decision that fails others follow.
+    """
+
+    def __init__(
+        self,
+        decide: Callable[[float], float],
+        clock: Callable[[], float],
+        timer: Callable[[Callable[[], None]], Timer],
+    ) -> None:
+        """`decide` is told the time, and returns when the next decision is due."""
+        self._decide = decide
+        self._clock = clock
+        self._timer = timer(self.make)
+        self._asked = self._closed = False
+        self.watchdog: Final = DecisionWatchdog()
+
+    def ask(self) -> None:
+        """One is made in the next turn of the loop."""
+        if not self._asked:
+            self._asked = True
+            asyncio.get_running_loop().call_soon(self.make)
+
+    def make(self) -> None:
+        """Decide now what is to be decided."""
+        self._asked = False
+        if self._closed:
+            return
+        now = self._clock()
+        try:
+            wakes_at = self._decide(now)
+            self.watchdog.decided(wakes_at)
+        except Exception:
+            logger.exception("a decision failed")
+            wakes_at = self.watchdog.stumbled(now)
+        self._timer.arm(wakes_at)
+
+    def close(self) -> None:
+        """Make no more."""
+        self._closed = True
+        self._timer.close()
