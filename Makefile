@@ -26,6 +26,8 @@ export PIP_CACHE_DIR := $(CACHE)/pip
 # Holds the libraries of the isolated build as well, which `-c` does not reach.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# What is installed here is edited, so nothing is compiled into it.
+export HATCH_BUILD_NO_HOOKS := true
 
 # An environment is up to date when it was made from these very texts. Their times say nothing
 # after a checkout, so the stamps carry a digest.
@@ -43,7 +45,8 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 run: $(FULL) ## Serve FILE (examples/minilm.yaml) at PORT (8000) on this machine; Ctrl-C stops it
-	@exec $(BIN)/batchedmodel run $(FILE) --port $(PORT)
+	@PYTHONPATH="$$($(BIN)/python images/compile_modules.py $(CACHE) --kept)" \
+		exec $(BIN)/batchedmodel run $(FILE) --port $(PORT)
 
 check: lint types imports unit ## The fast slice of the checks, without torch: under a minute
 

@@ -1,6 +1,6 @@
 """Compiles what runs for each request, by mypyc: as it is in the sidecar's image.
 
-    python images/compile_modules.py FOLDER [--python PYTHON]
+    python images/compile_modules.py FOLDER [--python PYTHON] [--kept]
 
 FOLDER then holds the packages as they are, and beside each module that is named here a compiled
 one, which Python prefers. It needs mypy, a C compiler and Python's headers; nothing of it is in an
@@ -13,6 +13,7 @@ import hashlib
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -113,6 +114,7 @@ def compiled_modules(cache: Path) -> Path:
     """
     folder = cache / f"compiled-{_digest()}"
     if not folder.exists():
+        sys.stderr.write("compiling what runs for each request, once: some two minutes\n")
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache, prefix=".compiled-") as name:
             partial = Path(name, "made")
@@ -124,6 +126,12 @@ def compiled_modules(cache: Path) -> Path:
                 if not folder.exists():
                     raise
     return folder
+
+
+def has_compiler() -> bool:
+    """Whether there are a C compiler and Python's headers."""
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    return shutil.which("gcc") is not None and header.exists()
 
 
 def _digest() -> str:
@@ -141,9 +149,18 @@ def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="Compiles what runs for each request to C.")
     parser.add_argument("folder", type=Path, metavar="FOLDER")
     parser.add_argument("--python", default=sys.executable, help="whose libraries are imported")
+    parser.add_argument(
+        "--kept",
+        action="store_true",
+        help="keep the result in FOLDER for as long as nothing changes, and print its path;"
+        " without a compiler print nothing",
+    )
     options = parser.parse_args(words)
     try:
-        compile_modules(options.folder, python=options.python)
+        if not options.kept:
+            compile_modules(options.folder, python=options.python)
+        elif has_compiler():
+            sys.stdout.write(str(compiled_modules(options.folder)))
     except CompileError as error:
         sys.stderr.write(f"{error}\n")
         return 1

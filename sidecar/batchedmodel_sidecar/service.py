@@ -27,6 +27,7 @@ from batchedmodel_sidecar.batching.timer import TimerFd
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.codec.codec import Codec
 from batchedmodel_sidecar.codec.process.client import CodecClient
+from batchedmodel_sidecar.compiled import is_compiled
 from batchedmodel_sidecar.http.admin import Admin
 from batchedmodel_sidecar.http.body_reader import BodyReader
 from batchedmodel_sidecar.http.connections import Connections
@@ -229,7 +230,9 @@ class Service:
                 site = web.TCPSite(admin_runner, host, self._settings.admin_port, backlog=_BACKLOG)
                 await site.start()
             admin_port = admin_runner.addresses[0][1]
-            logger.info("listening: data port %d, admin port %d", self._port, admin_port)
+            form = "compiled" if is_compiled() else "interpreted"
+            listening = "listening: data port %d, admin port %d, %s"
+            logger.info(listening, self._port, admin_port, form)
             return await self._serve(stop)
         finally:
             # The order matters: callers get their answers before the connection to the model goes.

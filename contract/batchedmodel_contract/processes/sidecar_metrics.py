@@ -41,6 +41,7 @@ PREDICTED_LATENESS: Final = f"{PREFIX}_predicted_lateness_seconds"
 TARGET_FEASIBLE: Final = f"{PREFIX}_target_feasible"  # 0 or 1
 SUSTAINABLE_RATE: Final = f"{PREFIX}_sustainable_rows_per_second"
 SMALLEST_FEASIBLE_TARGET: Final = f"{PREFIX}_smallest_feasible_target_seconds"
+COMPILED: Final = f"{PREFIX}_compiled"
 SETTINGS: Final = f"{PREFIX}_settings_info"  # hash
 SETTINGS_ERRORS: Final = f"{PREFIX}_settings_errors_total"
 MODEL_READY: Final = f"{PREFIX}_model_ready"

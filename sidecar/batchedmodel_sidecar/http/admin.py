@@ -17,6 +17,7 @@ from batchedmodel_contract.processes import server_api, sidecar_api
 from batchedmodel_sidecar.backends.base import Link
 from batchedmodel_sidecar.backends.native.repository import MOST_BYTES, Repository, Told
 from batchedmodel_sidecar.batching.batcher import Batcher
+from batchedmodel_sidecar.compiled import is_compiled
 from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.lifecycle import Lifecycle
 from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
@@ -93,7 +94,8 @@ class Admin:
 
     async def _settings(self, request: web.Request) -> web.Response:
         settings = self._batcher.settings
-        return _json({"hash": settings.digest(), "settings": asdict(settings)})
+        document = {"hash": settings.digest(), "settings": asdict(settings)}
+        return _json(document | {"compiled": is_compiled()})
 
     async def _stats(self, request: web.Request) -> web.Response:
         return _json(self._batcher.stats(draining=self._lifecycle.draining).to_mapping())

@@ -20,6 +20,7 @@ from prometheus_client.utils import floatToGoString
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
 from batchedmodel_contract.processes import sidecar_metrics as names
 from batchedmodel_scheduling.core.signals import Signals
+from batchedmodel_sidecar.compiled import is_compiled
 from batchedmodel_sidecar.telemetry.durations import Durations, Histogram
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 from batchedmodel_sidecar.telemetry.tenant_counts import TenantCounts
@@ -93,6 +94,8 @@ class LedgerCollector(Collector):
         yield from _adaptive(self.signals())
         doc = "Settings files that could not be used"
         yield _counter(names.SETTINGS_ERRORS, doc, self.settings_errors())
+        doc = "1 if what runs for each request is compiled"
+        yield _gauge(names.COMPILED, doc, is_compiled())
         in_force = GaugeMetricFamily(names.SETTINGS, "Batch settings in force", labels=["hash"])
         in_force.add_metric([self.settings_hash()], 1)
         yield in_force
