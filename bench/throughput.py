@@ -12,14 +12,14 @@ same rounds: what of this machine HTTP alone takes in Python.
 
 import asyncio
 import contextlib
-import itertools
 import math
 import os
 import sys
 import tempfile
+import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +28,8 @@ import numpy as np
 from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_contract.processes import sidecar_api, sidecar_metrics
 from batchedmodel_scheduling.simulator.engine import NANOSECONDS
-from bench_report import Figure, at_least, at_most, median_of, new_parser, of_rounds, report
+from bench_report import Figure, new_parser, report
+from cpu_quota import held_to
 from device_chain import Chain, Plan, Process, device_chain, target
 from load_generator import (
     ClosedLoop,
@@ -41,6 +42,7 @@ from load_generator import (
 )
 from process_cpu import cpu_seconds
 from same_arrivals import finished, latencies, microseconds, percentiles, poisson
+from throughput_figures import OPEN, OPEN_RATE, Found, Loaded, figures_of, name_of_open
 from throughput_loads import (
     BUSY,
     DEVICES,
@@ -48,7 +50,6 @@ from throughput_loads import (
     LARGE,
     LONE,
     ONE_ROW,
-    SECOND,
     SHAPES,
     SINGLE,
     Ask,
@@ -56,11 +57,8 @@ from throughput_loads import (
     Device,
 )
 
-OPEN_RATE: Final = 500.0
 OPEN_CONNECTIONS: Final = 256
-OPEN: Final = (FIRST, SECOND)
-SHARE_OF_LIMIT: Final = 90.0
-SHARE_OF_BARE: Final = 75.0
+_HALF_A_CORE: Final = 0.5
 PROBES_RATE: Final = 250.0
 PROBES_CONNECTIONS: Final = 16
 
@@ -70,32 +68,11 @@ QUICK: Final = Plan(rounds=1, seconds=1.0, warm_up_seconds=0.3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
-    """One run of the load generator, and what the sidecar spent on it."""
+class Bare:
+    """The bare server, and how it is asked."""
 
-    result: LoadResult
-    cpu_microseconds: float
-    """Per request, warm-up and connecting included."""
-    least: Sequence[float] = ()
-    """Milliseconds, p50 and p99, of the same arrivals where only the device takes time."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Found:
-    """All rounds."""
-
-    loads: Mapping[str, list[Loaded]]
-    bare: list[LoadResult]
-    bare_alone: Mapping[str, list[LoadResult]]
-    """The bare server asked by one connection as often as each lone request comes back."""
-    probes: list[LoadResult]
-    """Of the loop that serves large bodies, at random moments."""
-    probes_alone: list[LoadResult]
-    """The same while nobody asks for anything else."""
-    idle: list[float]
-    """CPU of a sidecar that nobody asks, as a share of one core."""
-    busy: list[float]
-    """Load averages of the machine."""
+    target: Target
+    pid: int
 
 
 async def measure(plan: Plan) -> list[Figure]:
@@ -104,6 +81,8 @@ async def measure(plan: Plan) -> list[Figure]:
         loads=defaultdict(list),
         bare=[],
         bare_alone=defaultdict(list),
+        bare_open=defaultdict(list),
+        halved=[],
         probes=[],
         probes_alone=[],
         idle=[],
@@ -115,20 +94,8 @@ async def measure(plan: Plan) -> list[Figure]:
     return figures_of(found)
 
 
-def figures_of(found: Found) -> list[Figure]:
-    """The table: medians of all rounds, with their goals where they have one."""
-    return [
-        *_of_busy_devices(found),
-        *_of_callers(found),
-        *_of_shapes(found),
-        *_of_large_bodies(found),
-        at_most("requests that failed", float(_failed(found)), "", 0.0),
-        of_rounds(lambda value: Figure(name="load average", value=value, unit=""), found.busy),
-    ]
-
-
 async def _round(
-    found: Found, chains: Mapping[str, Chain], bare: Target, plan: Plan, seed: int
+    found: Found, chains: Mapping[str, Chain], bare: Bare, plan: Plan, seed: int
 ) -> None:
     found.idle.append(await _idle(chains[FIRST.name], plan.seconds))
     # Shapes have no goals; every other round is enough for them.
@@ -137,125 +104,19 @@ async def _round(
         found.loads[closed.name].append(loaded)
         # Beside what it is the yardstick of: others on the machine meet both or neither.
         if closed is BUSY[1]:
-            found.bare.append(await asyncio.to_thread(run_load, bare, _loop(closed, plan)))
+            found.bare.append(await _bare_load(bare, _loop(closed, plan)))
+        if closed is BUSY[0]:
+            found.halved += await _halved(chains[closed.device.name], closed, plan)
         if closed in LONE:
-            asked = await asyncio.to_thread(run_load, bare, _as_often(loaded.result, plan))
+            asked = await asyncio.to_thread(run_load, bare.target, _as_often(loaded.result, plan))
             found.bare_alone[closed.name].append(asked)
     for device in OPEN:
-        found.loads[_open(device)].append(await _arrivals(chains[device.name], device, plan, seed))
+        load, ideal = _arrivals(device, plan, seed)
+        loaded = await _load(chains[device.name], ONE_ROW, load)
+        found.loads[name_of_open(device)].append(replace(loaded, least=ideal))
+        found.bare_open[device.name].append(await asyncio.to_thread(run_load, bare.target, load))
     await _large_bodies(found, chains[LARGE.device.name], plan, seed)
     found.busy.append(os.getloadavg()[0])
-
-
-def _of_busy_devices(found: Found) -> list[Figure]:
-    figures = []
-    rates = {closed.name: _rates(found, closed) for closed in (*BUSY, SINGLE)}
-    first, second = BUSY
-    bare = [result.rate for result in found.bare]
-    reachable = SHARE_OF_BARE * median_of(bare) / second.device.limit
-    for closed, goal in ((first, 97.0), (second, min(SHARE_OF_LIMIT, reachable))):
-        limit = closed.device.limit
-        shares = [100 * rate / limit for rate in rates[closed.name]]
-        name = f"{closed.name}: share of the limit {limit:,.0f}/s"
-        figures += [
-            of_rounds(_at_least(name, "%", goal), shares),
-            of_rounds(_plain(f"{closed.name}: answers", "1/s"), rates[closed.name]),
-            _cpu(found, closed.name),
-        ]
-    ratios = [100 * rate / bare for rate, bare in zip(rates[second.name], bare, strict=True)]
-    gains = [one / other for one, other in zip(rates[first.name], rates[SINGLE.name], strict=True)]
-    return [
-        *figures,
-        of_rounds(_plain(f"bare server, closed loop {second.connections}: answers", "1/s"), bare),
-        of_rounds(_plain(f"{second.name}: share of the bare server", "%"), ratios),
-        of_rounds(_plain(f"{first.name}: rate against it unbatched", "x"), gains),
-    ]
-
-
-def _of_callers(found: Found) -> list[Figure]:
-    figures = []
-    for device in OPEN:
-        loads = found.loads[_open(device)]
-        name = f"{_open(device)}: added"
-        p50 = [load.result.latency.p50 / 1e3 - load.least[0] for load in loads]
-        p99 = [load.result.latency.p99 / 1e3 - load.least[1] for load in loads]
-        late = [100 * load.result.late_sends / load.result.requests for load in loads]
-        figures += [
-            of_rounds(_at_most(f"{name} to the median", "ms", 1.0), p50),
-            of_rounds(_at_most(f"{name} to the 99th percentile", "ms", 3.0), p99),
-            of_rounds(_plain(f"{_open(device)}: sent over 1 ms late", "%"), late),
-            _cpu(found, _open(device)),
-        ]
-    for lone in LONE:
-        alone = lone.device.curve.seconds([1]) * 1e3
-        p50 = [load.result.latency.p50 / 1e3 - alone for load in found.loads[lone.name]]
-        name = f"{lone.name}: added to the median (0.5 is wished for)"
-        bare = [result.latency.p50 / 1e3 for result in found.bare_alone[lone.name]]
-        figures += [
-            of_rounds(_at_most(name, "ms", 1.0), p50),
-            of_rounds(_plain(f"{lone.name}: median of the bare server, as often", "ms"), bare),
-            _cpu(found, lone.name),
-        ]
-    idle = [100 * share for share in found.idle]
-    return [*figures, of_rounds(_at_most("idle sidecar: CPU of a core", "%", 1.0), idle)]
-
-
-def _of_shapes(found: Found) -> list[Figure]:
-    figures = []
-    for closed in SHAPES:
-        limit = closed.device.limit
-        shares = [100 * rate / limit for rate in _rates(found, closed)]
-        name = f"{closed.name}: share of the limit"
-        figures += [of_rounds(_plain(name, "%"), shares), _cpu(found, closed.name)]
-    return figures
-
-
-def _of_large_bodies(found: Found) -> list[Figure]:
-    """How late the loop is for whoever comes, and how late this machine makes everybody."""
-    lag = [probes.latency.p99 / 1e3 for probes in found.probes]
-    alone = [probes.latency.p99 / 1e3 for probes in found.probes_alone]
-    late = [100 * probes.late_sends / probes.requests for probes in found.probes]
-    rates = [load.result.rate for load in found.loads[LARGE.name]]
-    return [
-        of_rounds(_at_most(f"{LARGE.name}: lag of the loop, p99", "ms", 5.0), lag),
-        of_rounds(_plain("no bodies: lag of the loop, p99", "ms"), alone),
-        of_rounds(_plain(f"{LARGE.name}: probes sent over 1 ms late", "%"), late),
-        of_rounds(_plain(f"{LARGE.name}: answers", "1/s"), rates),
-        _cpu(found, LARGE.name),
-    ]
-
-
-def _rates(found: Found, closed: Closed) -> list[float]:
-    """Rows per second in each round."""
-    return [load.result.rate * closed.ask.rows for load in found.loads[closed.name]]
-
-
-def _cpu(found: Found, name: str) -> Figure:
-    spent = [load.cpu_microseconds for load in found.loads[name]]
-    return of_rounds(_plain(f"{name}: CPU of the sidecar per request", "us"), spent)
-
-
-def _failed(found: Found) -> int:
-    results = [load.result for loads in found.loads.values() for load in loads]
-    alone = itertools.chain.from_iterable(found.bare_alone.values())
-    beside = (*found.bare, *alone, *found.probes, *found.probes_alone)
-    return sum(result.requests - result.ok for result in (*results, *beside))
-
-
-def _open(device: Device) -> str:
-    return f"{device.name}, {OPEN_RATE:.0f}/s"
-
-
-def _at_least(name: str, unit: str, bound: float) -> Callable[[float], Figure]:
-    return lambda value: at_least(name, value, unit, bound)
-
-
-def _at_most(name: str, unit: str, bound: float) -> Callable[[float], Figure]:
-    return lambda value: at_most(name, value, unit, bound)
-
-
-def _plain(name: str, unit: str) -> Callable[[float], Figure]:
-    return lambda value: Figure(name=name, value=value, unit=unit)
 
 
 @contextlib.asynccontextmanager
@@ -296,13 +157,14 @@ def _as_often(lone: LoadResult, plan: Plan) -> GivenArrivals:
 
 
 @contextlib.asynccontextmanager
-async def _bare_server() -> AsyncIterator[Target]:
+async def _bare_server() -> AsyncIterator[Bare]:
     process = Process("bare server", "bare_server", {"PYTHONPATH": os.pathsep.join(sys.path)})
     await process.start()
     try:
         port = int((await process.wait_for(r"listening: port (\d+)"))[1])
         headers = {"Content-Type": "application/json"}
-        yield Target(port=port, headers=headers, bodies=[ONE_ROW.body])
+        target_ = Target(port=port, headers=headers, bodies=[ONE_ROW.body])
+        yield Bare(target=target_, pid=process.pid)
     finally:
         await process.stop()
 
@@ -315,8 +177,8 @@ def _loop(closed: Closed, plan: Plan) -> ClosedLoop:
     )
 
 
-async def _arrivals(chain: Chain, device: Device, plan: Plan, seed: int) -> Loaded:
-    """Requests at random times, and what the simulator makes of the same."""
+def _arrivals(device: Device, plan: Plan, seed: int) -> tuple[GivenArrivals, list[float]]:
+    """Requests at random times, and p50 and p99 that the simulator makes of the same, in ms."""
     seconds = plan.warm_up_seconds + plan.seconds
     due = poisson(OPEN_RATE, seconds, seed=seed, name=f"throughput/{device.name}")
     load = GivenArrivals(
@@ -324,11 +186,9 @@ async def _arrivals(chain: Chain, device: Device, plan: Plan, seed: int) -> Load
         connections=OPEN_CONNECTIONS,
         warm_up_seconds=plan.warm_up_seconds,
     )
-    loaded = await _load(chain, ONE_ROW, load)
     ideal = latencies(due, finished(device.curve, device.settings, due))
     counted = ideal[np.array(due) >= plan.warm_up_seconds * NANOSECONDS]
-    least = percentiles(counted * 1e3, 50, 99)
-    return Loaded(result=loaded.result, cpu_microseconds=loaded.cpu_microseconds, least=least)
+    return load, list(percentiles(counted * 1e3, 50, 99))
 
 
 async def _large_bodies(found: Found, chain: Chain, plan: Plan, seed: int) -> None:
@@ -358,6 +218,27 @@ async def _load(chain: Chain, ask: Ask, load: Load) -> Loaded:
     result = await asyncio.to_thread(run_load, target(chain, ask.body, ask.headers), load)
     spent, answered = (now - then for now, then in zip(await _spent(chain), before, strict=True))
     return Loaded(result=result, cpu_microseconds=spent / (answered or math.nan) * 1e6)
+
+
+async def _bare_load(bare: Bare, load: ClosedLoop) -> Loaded:
+    """What it answers while it does nothing else, and its CPU by the same measure.
+
+    It counts no requests, so its CPU is that of a second, over its answers in a second.
+    """
+    spent, began = cpu_seconds(bare.pid), time.monotonic()
+    result = await asyncio.to_thread(run_load, bare.target, load)
+    share = (cpu_seconds(bare.pid) - spent) / (time.monotonic() - began)
+    return Loaded(result=result, cpu_microseconds=1e6 * share / result.rate)
+
+
+async def _halved(chain: Chain, closed: Closed, plan: Plan) -> list[LoadResult]:
+    """The same load while load generator, sidecar and model server have half a core each."""
+    pids = [os.getpid(), chain.sidecar.pid, chain.model.pid]
+    with held_to(_HALF_A_CORE, pids) as held:
+        if not held:
+            return []
+        load = _loop(closed, plan)
+        return [await asyncio.to_thread(run_load, target(chain, closed.ask.body), load)]
 
 
 async def _spent(chain: Chain) -> tuple[float, float]:
