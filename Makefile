@@ -37,7 +37,7 @@ FULL  := $(VENV)/.full-$(DIGEST)
 SITE  := $(VENV)/.site-$(DIGEST)
 PIP   := $(BIN)/python -m pip install -c constraints.txt
 
-.PHONY: help run environment check test nightly soak bench lint types imports unit cluster images crds chart docs drawings fmt clean
+.PHONY: help run compiled environment check test nightly soak bench lint types imports unit cluster images crds chart docs drawings fmt clean
 
 help: ## List the targets
 	@echo "BatchedModel. The first use of a target installs what it needs into $(VENV)."
@@ -49,6 +49,9 @@ run: $(FULL) ## Serve FILE (examples/minilm.yaml) at PORT (8000) on this machine
 		exec $(BIN)/batchedmodel run $(FILE) --port $(PORT)
 
 check: lint types imports unit ## The fast slice of the checks, without torch: under a minute
+
+compiled: $(FULL) # What runs for each request, as in the image, in the cache
+	@$(BIN)/python images/compile_modules.py $(CACHE) --kept
 
 environment: $(FULL) # All that tests and benchmarks need
 

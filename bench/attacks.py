@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
+sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("tests", "images")]
 
 from bench_report import Figure, at_least, at_most, median_of, new_parser, of_rounds, report, tell
 from support.attacks.aim import Attack, Kind

@@ -9,6 +9,7 @@ forms do the same: the modules' own tests pass on either.
 """
 
 import argparse
+import fcntl
 import hashlib
 import shutil
 import subprocess
@@ -113,18 +114,16 @@ def compiled_modules(cache: Path) -> Path:
         CompileError: it cannot be compiled.
     """
     folder = cache / f"compiled-{_digest()}"
-    if not folder.exists():
-        sys.stderr.write("compiling what runs for each request, once: some two minutes\n")
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache, prefix=".compiled-") as name:
-            partial = Path(name, "made")
-            compile_modules(partial)
-            try:
+    cache.mkdir(parents=True, exist_ok=True)
+    # Others who want the same wait, instead of compiling it as well.
+    with Path(cache, ".compiling").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            sys.stderr.write("compiling what runs for each request, once: some two minutes\n")
+            with tempfile.TemporaryDirectory(dir=cache, prefix=".compiled-") as name:
+                partial = Path(name, "made")
+                compile_modules(partial)
                 partial.rename(folder)
-            except OSError:
-                # Somebody else has made the same meanwhile.
-                if not folder.exists():
-                    raise
     return folder
 
 

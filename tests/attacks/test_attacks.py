@@ -15,7 +15,10 @@ from support.attacks.aim import Attack, Kind
 from support.attacks.catalogue import ATTACKS, THEMES
 from support.attacks.harness import BUDGET_BYTES, IDLE_CORES, Report, Ring, ring
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.timeout(900),  # the first who needs what is compiled compiles it
+]
 
 _NIGHTLY: Final = pytest.mark.nightly("sidecar", "http", "scheduling", "tests/support/attacks")
 _ABOVE_BUDGET_BYTES: Final = 64 * 2**20

@@ -11,14 +11,20 @@ from compile_modules import CompileError, compile_modules, compiled_modules
 from load_generator import cache_folder
 from support.repository import ROOT
 
+pytestmark = pytest.mark.timeout(900)  # the first who needs them compiles them
+
 COMPILED = (
     "batchedmodel_scheduling.core.policies",
     "batchedmodel_scheduling.fifo.queueing",
     "batchedmodel_scheduling.deadline.policy",
     "batchedmodel_scheduling.deadline.next_batch",
+    "batchedmodel_http.connection",
+    "batchedmodel_sidecar.batching.batcher",
     "batchedmodel_sidecar.batching.pending_request",
     "batchedmodel_sidecar.batching.request_window",
     "batchedmodel_sidecar.body.byte_budget",
+    "batchedmodel_sidecar.http.inference",
+    "batchedmodel_sidecar.protocols.v2",
 )
 
 
@@ -43,6 +49,7 @@ def test_what_runs_for_each_request_is_compiled(environment: dict[str, str]) -> 
     "tests",
     [
         "tests/unit/scheduling",
+        "tests/unit/http",
         pytest.param("tests/unit/sidecar", marks=pytest.mark.nightly("sidecar", "http")),
     ],
 )

@@ -91,6 +91,12 @@ def jobs(records: Path, *, nightly: str) -> list[Job]:
             commands=(_python("cluster", "prepare", "node"),),
             may_fail=True,
         ),
+        Job(
+            name="compiled",
+            needs=("environment",),
+            commands=(("make", "compiled"),),
+            may_fail=True,
+        ),
         Job(name="images", commands=(_python("support.installed", "images"),), may_fail=True),
         Job(
             name="checks",
