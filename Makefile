@@ -45,13 +45,14 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 run: $(FULL) ## Serve FILE (examples/minilm.yaml) at PORT (8000) on this machine; Ctrl-C stops it
-	@PYTHONPATH="$$($(BIN)/python images/compile_modules.py $(CACHE) --kept)" \
+	@compiled="$$($(BIN)/python images/compile_modules.py "$(CACHE)" --kept || true)"; \
+		export PYTHONPATH="$${compiled:+$$compiled:}$${PYTHONPATH:-}"; \
 		exec $(BIN)/batchedmodel run $(FILE) --port $(PORT)
 
 check: lint types imports unit ## The fast slice of the checks, without torch: under a minute
 
 compiled: $(FULL) # What runs for each request, as in the image, in the cache
-	@$(BIN)/python images/compile_modules.py $(CACHE) --kept
+	@$(BIN)/python images/compile_modules.py "$(CACHE)" --kept
 
 environment: $(FULL) # All that tests and benchmarks need
 

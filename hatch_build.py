@@ -1,7 +1,7 @@
 """Build hook: a wheel has what runs for each request compiled, where there is a C compiler.
 
 Without one the wheel is the sources alone, which do the same. An editable installation always is:
-an edit counts at once.
+an edit counts at once. `HATCH_BUILD_NO_HOOKS=true` switches it off.
 """
 
 import sys

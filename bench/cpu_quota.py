@@ -28,9 +28,10 @@ def held_to(cores: float, pids: Sequence[int]) -> Iterator[bool]:
 def _group(cores: float, pid: int) -> Iterator[None]:
     first = (_ROOT / "cpu").is_dir()  # the first version of control groups
     root = _ROOT / "cpu" if first else _ROOT
+    before = root / _own_group(pid, "cpu" if first else "").lstrip("/")
     group = root / f"bench-{pid}"
-    group.mkdir()
     quota = round(cores * _PERIOD)
+    group.mkdir()
     try:
         if first:
             (group / "cpu.cfs_period_us").write_text(str(_PERIOD))
@@ -40,5 +41,15 @@ def _group(cores: float, pid: int) -> Iterator[None]:
         (group / "cgroup.procs").write_text(str(pid))
         yield
     finally:
-        (root / "cgroup.procs").write_text(str(pid))
+        with contextlib.suppress(ProcessLookupError):
+            (before / "cgroup.procs").write_text(str(pid))
         group.rmdir()
+
+
+def _own_group(pid: int, controller: str) -> str:
+    """Where the process is at present."""
+    for line in Path("/proc", str(pid), "cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            return path
+    return "/"

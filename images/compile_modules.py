@@ -34,7 +34,7 @@ _SOURCES: Final = (
 )
 """All whose types are read."""
 _COMPILED: Final = {
-    f"{_CONTRACT}/inference": ("batch_wire", "tensors"),
+    f"{_CONTRACT}/inference": ("batch_wire", "tensors", "v2"),
     _HTTP: ("connection", "eager_coroutine", "head_cache", "request_head", "response"),
     f"{_SCHEDULING}/core": ("*",),
     f"{_SCHEDULING}/deadline": ("*",),
@@ -160,8 +160,10 @@ def main(words: Sequence[str]) -> int:
             compile_modules(options.folder, python=options.python)
         elif has_compiler():
             sys.stdout.write(str(compiled_modules(options.folder)))
-    except CompileError as error:
-        sys.stderr.write(f"{error}\n")
+        else:
+            sys.stderr.write("not compiled: there is no C compiler, or Python has no headers\n")
+    except (CompileError, OSError) as error:
+        sys.stderr.write(f"not compiled: {error}\n")
         return 1
     return 0
 

@@ -6,7 +6,7 @@ requests: nothing here belongs to one of them.
 
 import re
 from collections.abc import Mapping
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 _AUTHORITY: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?]*")
 _TARGET: Final = re.compile(r"[!\"$-~]+")
@@ -15,7 +15,7 @@ _TARGET: Final = re.compile(r"[!\"$-~]+")
 class RequestHead:
     """The head of one request, or of many that have the same; a process adds what follows."""
 
-    __slots__ = ("declared", "headers", "method", "path", "query")
+    __slots__ = ("concluded", "declared", "headers", "method", "path", "query")
 
     def __init__(
         self, *, method: str, target: str, headers: Mapping[str, str], declared: int
@@ -28,6 +28,8 @@ class RequestHead:
         self.query: Final = query
         """As it was sent, without its question mark; empty when there is none."""
         self.headers: Final = headers
+        self.concluded: Any = None
+        """What whoever answers concluded from it, for all requests that have the same head."""
         self.declared: Final = declared
 
 

@@ -1,9 +1,13 @@
 """What is compiled in the sidecar's image: the same in what it does as its sources."""
 
+import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -45,12 +49,52 @@ def test_what_runs_for_each_request_is_compiled(environment: dict[str, str]) -> 
     assert all(name.endswith(".so") for name in told)
 
 
+def test_a_manifest_is_served_by_compiled_processes(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    words = ["run", str(ROOT / "examples/simulated.yaml"), "--port", "0"]
+    command = [sys.executable, "-m", "batchedmodel_cli", *words]
+    with subprocess.Popen(
+        command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout is not None
+        try:
+            told = list(_until(running.stdout, "Ctrl-C stops it"))
+            service, admin = (_url(told, name) for name in ("service", "admin"))
+            with urlopen(f"{admin}/settings") as answered:
+                assert json.load(answered)["compiled"] is True
+            for values in ([1, 2], [3, 4], [5, 6]):
+                x = {"name": "x", "shape": [1, 2], "datatype": "INT64", "data": values}
+                body = json.dumps({"inputs": [x]}).encode()
+                with urlopen(f"{service}/v2/models/simulated/infer", body) as answered:
+                    assert json.load(answered)["outputs"][0]["data"] == values
+        finally:
+            running.send_signal(signal.SIGINT)
+    assert running.returncode == 0
+
+
+def _until(lines: Iterable[str], last: str) -> Iterator[str]:
+    for line in lines:
+        yield line
+        if last in line:
+            return
+    raise AssertionError("it ended before it was ready")
+
+
+def _url(told: list[str], name: str) -> str:
+    (found,) = (line.split()[1] for line in told if line.split()[:1] == [name])
+    return found
+
+
 @pytest.mark.parametrize(
     "tests",
     [
         "tests/unit/scheduling",
         "tests/unit/http",
         pytest.param("tests/unit/sidecar", marks=pytest.mark.nightly("sidecar", "http")),
+        # A wheel has them for all processes.
+        pytest.param("tests/unit/cli", marks=pytest.mark.nightly("scheduling", "cli")),
+        pytest.param("tests/unit/model_server/http", marks=pytest.mark.nightly("http")),
     ],
 )
 def test_compiled_modules_pass_the_tests_of_their_sources(

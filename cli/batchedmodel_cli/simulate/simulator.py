@@ -10,6 +10,7 @@ requests that count: the question is about a pod that has run for days, not abou
 
 import copy
 import dataclasses
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -120,8 +121,12 @@ class SimulatedPods:
 
     def _ready_pod(self, settings: BatchSettings) -> tuple[Policy, Plant]:
         """A policy that knows the device, and the device."""
-        # A copy: a lesson takes as long as a simulation and is the same for all pods.
-        return copy.deepcopy(self._taught_policy(settings)[0]), self._plant(settings)
+        policy, _ = self._taught_policy(settings)
+        if inspect.isfunction(type(policy).offer):
+            # A lesson takes as long as a simulation and is the same for all pods.
+            return copy.deepcopy(policy), self._plant(settings)
+        # What is compiled cannot be copied, and learns several times as fast.
+        return self._newly_taught(settings)[0], self._plant(settings)
 
     def _plant(self, settings: BatchSettings) -> Plant:
         workers = settings.max_concurrent_batches
@@ -135,11 +140,14 @@ class SimulatedPods:
     def _taught_policy(self, settings: BatchSettings) -> tuple[Policy, int]:
         """A policy as a sidecar makes it, after its lesson if it needs one, and when that ended."""
         if settings not in self._taught:
-            policy = new_policy(settings, None if self.foreign else self.profile)
-            if not self.foreign and self.profile.max_cost is not None:
-                policy.observe(MemoryCap(cost=self.profile.max_cost), 0.0)
-            self._taught[settings] = policy, self._teach(policy, settings) if self.foreign else 0
+            self._taught[settings] = self._newly_taught(settings)
         return self._taught[settings]
+
+    def _newly_taught(self, settings: BatchSettings) -> tuple[Policy, int]:
+        policy = new_policy(settings, None if self.foreign else self.profile)
+        if not self.foreign and self.profile.max_cost is not None:
+            policy.observe(MemoryCap(cost=self.profile.max_cost), 0.0)
+        return policy, self._teach(policy, settings) if self.foreign else 0
 
     def _teach(self, policy: Policy, settings: BatchSettings) -> int:
         """Let it serve traffic of these lengths that rises until all batches are full.

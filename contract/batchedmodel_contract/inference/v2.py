@@ -6,8 +6,7 @@ Layout: https://github.com/kserve/open-inference-protocol and its binary tensor 
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from batchedmodel_contract.inference.tensors import (
     Buffer,
@@ -42,8 +41,7 @@ Loads = Callable[[bytes], Any]
 Dumps = Callable[[Any], bytes]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(NamedTuple):
     """What a request says beside its tensors."""
 
     id: str | None

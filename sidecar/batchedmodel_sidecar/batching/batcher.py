@@ -224,12 +224,10 @@ class Batcher:
 
     def _accept(self, pending: PendingRequest, now: float) -> None:
         """Offer all rows or none: a call is refused whole."""
-        rows, lengths = len(pending.call.rows), pending.call.lengths
+        call, lengths = pending.call, pending.call.lengths
+        rows = len(lengths)
         self._ledger.rows_offered += rows
-        model = self.model
-        if model is not None and not (
-            model.takes(pending.call) or take(pending.call, *self._older)
-        ):
+        if (model := self.model) and not (model.takes(call) or take(call, *self._older)):
             raise rejections.refused_for_another_model()
         rejections.refuse_unfit(rows, pending.deadline - now, pending.terms, self.settings)
         for length in lengths:
@@ -295,12 +293,16 @@ class Batcher:
 
     async def _carry(self, batch: Batch, members: Members, now: float) -> None:
         """Make and send one batch and settle its members, whatever happens."""
-        seconds = patience(batch, self.settings, now, self._policy.pipeline)
-        reply = await carried(lambda: self._infer(batch_of(members, now), seconds))
+        limit = patience(batch, self.settings, now, self._policy.pipeline)
+        reply = await carried(lambda: self._infer(batch_of(members, now), limit))
         try:
             seconds = self._clock() - self._in_flight.sent(batch).began
             noted(self._window.ended, batch, members, reply, seconds, self._policy)
-            self._arrived(batch, reply)
+            answered = self._arrived(batch, reply)
+            if answered is not None:
+                if self._in_flight.any:
+                    await asyncio.sleep(0)  # the next batch is sent first: the device is idle
+                self._deliver(batch, answered)
         except BaseException as error:
             told = our_bug(error)
             for pending, _ in members:
@@ -308,19 +310,18 @@ class Batcher:
         if self._flushing and self.model is None and not isinstance(reply, Unserved):
             self.give_up(rejections.MODEL_GONE, in_flight=False)
 
-    def _arrived(self, batch: Batch, reply: BatchReply | Unserved) -> None:
-        """A batch is off the server; if this fails, the batch is dropped when its task ends."""
+    def _arrived(self, batch: Batch, reply: BatchReply | Unserved) -> BatchReply | None:
+        """A batch is off the server; the reply to deliver. If this fails, its task's end tells."""
         if isinstance(reply, Unserved):
             self._unserved(batch, batch.items, reply)
             self._finish(batch, None)
-            return
+            return None
         if isinstance(reply, RawReply) and reply.fault is not None:
             self._unserved(batch, reply.left(batch.items), reply.fault)
         else:
             self._health.replied(self._in_flight.sent(batch), reply)
-        # The next batch leaves before this one's answers do, so that the device need not wait.
         self._finish(batch, reply)
-        self._deliver(batch, reply)
+        return reply
 
     def _unserved(self, batch: Batch, items: Sequence[Item], error: Unserved) -> None:
         """Items of a batch have no answer: they fail, or wait for another try."""

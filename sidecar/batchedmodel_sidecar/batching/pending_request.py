@@ -97,7 +97,11 @@ class PendingRequest:
             why = "the caller left" if result is None else type(result).__name__  # quotes no body
             logger.debug("%d rows %s: %s", len(self.call.rows), outcome, why)
         told, self._told = self._told, _heard  # whoever is told may keep this request
-        told(result)
+        try:
+            told(result)
+        except Exception:
+            # The books are kept all the same, and others of its batch are told.
+            logger.exception("a caller could not be told")
 
     def leaves(self, batch: BatchId, batch_size: int, now: float) -> None:
         """One of its rows leaves in a batch."""

@@ -42,6 +42,7 @@ from batchedmodel_sidecar.protocols.headers import (
     options_of_headers,
 )
 from batchedmodel_sidecar.protocols.routes import Endpoint, Found, Lost, Routes
+from batchedmodel_sidecar.protocols.v2 import V2Adapter
 from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 
@@ -132,9 +133,9 @@ class DataHandler:
     def answer(self, asked: RequestHead, source: bytes, caller: str, reply: Reply) -> Running:
         """Begin to answer an inference."""
         route = asked.route or self._route(asked)
-        found = route.found
-        if self._foreign is None and route.adapter is not None and isinstance(found, Found):
-            exchange = self._inferences.begin(asked, found, route.adapter, source, caller, reply)
+        found, adapter = route.found, route.at_once
+        if adapter is not None and isinstance(found, Found):
+            exchange = self._inferences.begin(asked, found, adapter, source, caller, reply)
             if exchange is not None:
                 return exchange
         return EagerCoroutine(self.respond(asked, source, caller), reply, self._loop)
@@ -175,7 +176,11 @@ class DataHandler:
     def _route(self, asked: RequestHead) -> Route:
         """The route of a request, found once for all that have the same head."""
         found = self._routes.find(asked.method, asked.path)
-        asked.route = Route(found, self._adapter(asked, found))
+        adapter = self._adapter(asked, found)
+        plain = asked.header_length is None and not asked.packed
+        own = plain and self._foreign is None
+        at_once = adapter if own and isinstance(adapter, V2Adapter) else None
+        asked.route = Route(found, adapter, at_once)
         return asked.route
 
     def _adapter(self, asked: RequestHead, found: Found | Lost) -> Adapter | None:

@@ -40,6 +40,7 @@ class Exchange:
     """One inference, from its head to its answer."""
 
     __slots__ = (
+        "_ends",
         "_inferences",
         "_pending",
         "_reply",
@@ -79,6 +80,8 @@ class Exchange:
         self._reply = reply
         self._pending: PendingRequest | None = None
         self._running: EagerCoroutine[Response] | None = None
+        self._ends = False
+        """Whether what ran for its answer has ended."""
 
     def __enter__(self) -> "Exchange":
         return self
@@ -115,7 +118,10 @@ class Exchange:
     def goes_on(self, answering: Coroutine[Any, Any, Response]) -> None:
         """Its answer has to wait for something."""
         loop = asyncio.get_running_loop()
-        self._running = EagerCoroutine(answering, self._finished, loop)
+        self._ends = False
+        running = EagerCoroutine(answering, self._finished, loop)
+        if not self._ends:  # or each would keep the other
+            self._running = running
 
     def end(self, response: Response) -> None:
         """This is its answer."""
@@ -124,5 +130,5 @@ class Exchange:
         reply(named(response, self.asked.request_id), None)
 
     def _finished(self, response: Response | None, error: BaseException | None) -> None:
-        self._running = None
+        self._running, self._ends = None, True
         self._inferences.finished(self, response, error)

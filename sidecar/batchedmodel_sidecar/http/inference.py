@@ -45,6 +45,7 @@ from batchedmodel_sidecar.protocols.headers import (
     limit_of,
 )
 from batchedmodel_sidecar.protocols.routes import Endpoint, Found
+from batchedmodel_sidecar.protocols.v2 import V2Adapter
 from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 
@@ -89,7 +90,7 @@ class InferenceHandler:
         self,
         asked: RequestHead,
         found: Found,
-        adapter: Adapter,
+        adapter: V2Adapter,
         body: bytes,
         caller: str,
         reply: Reply,
@@ -102,7 +103,7 @@ class InferenceHandler:
         share = share_of(caller, asked.headers, self._batcher.settings.tenants)
         exchange = Exchange(self, asked, adapter, caller, self._bodies.hold(share), reply)
         try:
-            options = self._read_at_once(exchange, found, body)
+            options = self._read_at_once(exchange, adapter, found, body)
             if options is None:
                 exchange.release()
                 return None
@@ -114,16 +115,16 @@ class InferenceHandler:
             exchange.settled(CallError(ours("reading", bug), status=500))
         return exchange
 
-    def _read_at_once(self, exchange: Exchange, found: Found, body: bytes) -> RequestOptions | None:
+    def _read_at_once(
+        self, exchange: Exchange, adapter: V2Adapter, found: Found, body: bytes
+    ) -> RequestOptions | None:
         """As `_understood`, without waiting; None where that cannot be."""
         asked, held = exchange.asked, exchange.held
         try:
             model = exchange.model = self._admit(asked, found, None, held.share)
             header_options = asked.header_options or self._header_options(asked)
-            if header_options.encoding is not None or _head_length(asked, found) is not None:
-                return None
             self._bodies.whole(body, asked, held, None)
-            parsed = exchange.adapter.parse_at_once(body, model)
+            parsed = adapter.parse_at_once(body, model)
             if parsed is None:
                 return None
             exchange.parsed = parsed
@@ -132,12 +133,18 @@ class InferenceHandler:
             exchange.timed = options.timing
             return parsed.options if options is NO_OPTIONS else combined(options, parsed.options)
         except InvalidInput as error:
-            refused = invalid(error)
-            self._recorder.refused_unread(refused.reason, self._clock())
-            raise refused from error
+            raise self._unread(invalid(error)) from error
         except Rejected as error:
-            self._recorder.refused_unread(error.reason, self._clock())
+            self._unread(error)
             raise
+        except BaseException as bug:
+            told = ours("reading", bug)
+            raise self._unread(Rejected(Rejection.INVALID, told, status=500)) from bug
+
+    def _unread(self, refused: Rejected) -> Rejected:
+        """Note a call that was refused before it was understood."""
+        self._recorder.refused_unread(refused.reason, self._clock())
+        return refused
 
     def withdraw(self, pending: PendingRequest) -> None:
         """The caller of an accepted call has left."""

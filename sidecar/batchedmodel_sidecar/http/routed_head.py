@@ -18,6 +18,7 @@ from batchedmodel_sidecar.protocols.headers import (
     request_id,
 )
 from batchedmodel_sidecar.protocols.routes import Found, Lost
+from batchedmodel_sidecar.protocols.v2 import V2Adapter
 
 
 class Route(NamedTuple):
@@ -26,6 +27,8 @@ class Route(NamedTuple):
     found: Found | Lost
     adapter: Adapter | None
     """How it is batched; None when it is not."""
+    at_once: V2Adapter | None
+    """Reads its small calls without waiting; None where they may have to wait."""
 
 
 class HeaderOptions(NamedTuple):

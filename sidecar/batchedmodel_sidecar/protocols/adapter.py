@@ -50,13 +50,6 @@ class Adapter(Protocol):
         """The call in a body; raises `InvalidInput` or `Rejected`."""
         ...
 
-    def parse_at_once(self, body: bytes, model: ReadyModel) -> Parsed | None:
-        """The call in a small body that can be read without waiting; None for any other.
-
-        Raises `InvalidInput`.
-        """
-        return None
-
     def texts(self, parsed: Parsed, answer: Answer) -> int:
         """How many bytes of tensors `render` turns into JSON, or what takes it as long."""
         return answer.size

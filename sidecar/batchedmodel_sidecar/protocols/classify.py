@@ -114,29 +114,29 @@ class ClassifyAdapter(ScoreAdapter):
 
 
 def labelled(
-    scores: list[float], marks: Marks, classes: Classification, *, raw: bool
+    scores: list[Any], marks: Marks, classes: Classification, *, raw: bool
 ) -> list[dict[str, Any]]:
     """An entry for each token of interest; `scores` are those of all tokens, one after another."""
     entries, labels, width = [], classes.labels, len(classes.labels)
     for place, word, start, end in zip(*marks, strict=True):
         own = scores[place * width : (place + 1) * width]
-        highest = max(own)
+        highest: Any = max(own)
         label = labels[own.index(highest)]
         # Its probability is computed last: most tokens are part of nothing.
         if label != _OUTSIDE:
-            score = highest if raw else probability(highest, own, classes.activation)
+            score: Any = highest if raw else probability(highest, own, classes.activation)
             span = {"index": place, "word": word, "start": start, "end": end}
             entries.append({"entity": label, "score": score, **span})
     return entries
 
 
-def _ranked(scores: list[float], labels: tuple[str, ...]) -> list[dict[str, Any]]:
+def _ranked(scores: list[Any], labels: tuple[str, ...]) -> list[dict[str, Any]]:
     """TEI's form: the likeliest label first."""
     pairs = sorted(zip(scores, labels, strict=True), key=lambda pair: -pair[0])
     return [{"score": score, "label": label} for score, label in pairs]
 
 
-def _entry(index: int, scores: list[float], labels: tuple[str, ...]) -> dict[str, Any]:
+def _entry(index: int, scores: list[Any], labels: tuple[str, ...]) -> dict[str, Any]:
     """vLLM's form: the likeliest label, and all scores in the order of the labels."""
     label = labels[scores.index(max(scores))]
     return {"index": index, "label": label, "probs": scores, "num_classes": len(labels)}

@@ -53,8 +53,11 @@ def sigmoid(score: float) -> float:
     return power / (1 + power)
 
 
-def raw_scores(answer: Answer, name: str) -> list[list[float]]:
-    """The raw scores of each row in one output; raises `InvalidInput` when JSON has none."""
+def raw_scores(answer: Answer, name: str) -> list[list[Any]]:
+    """The raw scores of each row in one output, whole numbers as such.
+
+    Raises `InvalidInput` when JSON has none.
+    """
     index = [output.name for output in answer.outputs].index(name)
     datatype = answer.outputs[index].datatype
     return [bytes_to_values(value.data, datatype, name) for value in answer.column(index)]

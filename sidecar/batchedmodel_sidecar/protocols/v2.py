@@ -41,7 +41,7 @@ class V2Adapter(Adapter):
         self._answers = AnswerForms()
 
     def parse_at_once(self, body: bytes, model: ReadyModel) -> Parsed | None:
-        """The call in a body of a known form."""
+        """The call in a small body of a known form; None for any other. Raises `InvalidInput`."""
         return self.forms.parsed(body, model) if len(body) <= _SMALL else None
 
     async def parse(self, body: Buffer, header_length: str | None, model: ReadyModel) -> Parsed:

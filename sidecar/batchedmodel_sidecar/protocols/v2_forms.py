@@ -121,7 +121,7 @@ class AnswerForms:
 
     def __init__(self) -> None:
         self._head = b""
-        self._before: dict[tuple[str, Shape], bytes] = {}
+        self._before: dict[tuple[str, Datatype, Shape], bytes] = {}
         """By output and shape of a row."""
         self._of: ModelDescription | None = None
 
@@ -132,21 +132,20 @@ class AnswerForms:
             self._of = model.description
             self._head = head_text(model)
         (row,) = answer.rows
-        parts = [self._head]
-        for output, value in zip(answer.outputs, row, strict=True):
-            parts.append(self._text_before(output.name, output.datatype, value.shape))
-            parts.append(orjson.dumps(bytes_to_values(value.data, output.datatype, output.name)))
-            parts.append(b"},")
-        parts[-1] = b"}]}"
-        return b"".join(parts)
+        entries = [
+            self._text_before(output.name, output.datatype, value.shape)
+            + orjson.dumps(bytes_to_values(value.data, output.datatype, output.name))
+            for output, value in zip(answer.outputs, row, strict=True)
+        ]
+        return b"".join((self._head, b"},".join(entries), b"}]}" if entries else b"]}"))
 
     def _text_before(self, name: str, datatype: Datatype, shape: Shape) -> bytes:
-        known = self._before.get((name, shape))
+        known = self._before.get((name, datatype, shape))
         if known is None:
             if len(self._before) >= _MOST_FORMS:
                 self._before.clear()
             head = {"name": name, "datatype": datatype, "shape": (1, *shape), "data": []}
-            known = self._before[name, shape] = orjson.dumps(head).removesuffix(b"[]}")
+            known = self._before[name, datatype, shape] = orjson.dumps(head).removesuffix(b"[]}")
         return known
 
 

@@ -1,8 +1,9 @@
 """Small calls of a known form: no coroutine runs for them, and they are answered as all others."""
 
 import asyncio
+import gc
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -50,6 +51,8 @@ class Here:
     lifecycle: Lifecycle
     handler: DataHandler
     told: list[Response] = field(default_factory=list)
+    hears: Callable[[int], None] = lambda _: None
+    """Called with the number of each answer."""
 
     def begin(self, sent: bytes, headers: Mapping[str, str] | None = None) -> Any:
         """Begin to answer a call that came whole."""
@@ -62,6 +65,7 @@ class Here:
         assert error is None
         assert response is not None
         self.told.append(response)
+        self.hears(len(self.told) - 1)
 
     async def answer(self, sent: bytes, headers: Mapping[str, str] | None = None) -> Response:
         before = len(self.told)
@@ -247,3 +251,62 @@ async def test_answers_of_one_batch_are_all_told_though_one_is_no_more_wanted() 
     await asyncio.sleep(1.0)
     told = [json.loads(text(response))["outputs"][0]["data"] for response in place.told[1:]]
     assert told == [[3, 0], [3, 2], [3, 3]]
+
+
+async def test_the_next_batch_is_sent_before_the_answers_of_this_one_are_made() -> None:
+    place = await here(BatchSettings(policy=PolicyName.GREEDY, max_batch_size=2))
+    sent: list[int] = []
+    place.hears = lambda _: sent.append(len(place.world.server.batches) - 1)
+    for number in range(6):
+        place.begin(body(3, number))
+    await asyncio.sleep(1.0)
+    # Two of them are at the server at a time.
+    assert sent == [3, 3, 3, 3, 3, 3]
+
+
+async def test_a_caller_that_cannot_be_told_harms_no_other_of_its_batch() -> None:
+    place = await here()
+
+    def fails(number: int) -> None:
+        if number == 2:
+            raise RuntimeError("the transport")
+
+    place.hears = fails
+    for number in range(4):
+        place.begin(body(3, number))
+    await asyncio.sleep(1.0)
+    assert [response.status for response in place.told[1:]] == [200, 200, 200, 200]
+    assert place.world.ledger.live == 0
+    assert place.held == 0
+
+
+@pytest.mark.parametrize("sent", [body(300, 4), body(1, 2)], ids=["wrong", "right"])
+async def test_nothing_is_kept_of_an_exchange_that_has_ended(
+    sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = await here()
+    # What goes on in a coroutine, and ends there at once.
+    monkeypatch.setattr("batchedmodel_sidecar.body.encodings._LARGE_ANSWER", 10)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(20):
+            place.begin(sent, {"Accept-Encoding": "gzip"})
+            await asyncio.sleep(1.0)
+        assert not [one for one in gc.get_objects() if type(one) is Exchange]
+    finally:
+        gc.enable()
+
+
+@pytest.mark.interpreted
+async def test_a_call_over_which_reading_fails_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = await here()
+
+    def fails(*_: object) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr("batchedmodel_sidecar.protocols.v2_forms.values_to_bytes", fails)
+    response = await place.answer(body(3, 4))
+    assert response.status == 500
+    assert ("x-request-outcome", "invalid") in response.headers
+    assert place.world.ledger.rejected == {Rejection.INVALID: 1}

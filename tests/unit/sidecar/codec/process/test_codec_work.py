@@ -250,7 +250,9 @@ async def test_an_error_of_ours_is_told_and_the_helper_works_on() -> None:
     assert answered is not None
     error = refusal(answered[1].view(), answered[0].head)
     assert isinstance(error, Rejected)
-    assert (error.status, "AttributeError" in error.message) == (500, True)
+    assert error.status == 500
+    # The second is how compiled modules find the same.
+    assert "AttributeError" in error.message or "TypeError" in error.message
 
 
 def test_rows_lie_in_memory_that_outlives_its_owner() -> None:
