@@ -14,6 +14,7 @@ import struct
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import uvloop
@@ -38,10 +39,14 @@ def main(arguments: Sequence[str]) -> int:
     found = [_measured(rows) for _ in range(rounds)]
     names = "passing a row, both ways", "deciding, with its passing"
     figures = [
-        of_rounds(lambda value, name=name: Figure(name=name, value=value, unit="us"), values)
+        of_rounds(partial(_microseconds, name), values)
         for name, values in zip(names, zip(*found, strict=True), strict=True)
     ]
     return report(figures, options.json)
+
+
+def _microseconds(name: str, value: float) -> Figure:
+    return Figure(name=name, value=value, unit="us")
 
 
 def _measured(rows: int) -> tuple[float, float]:
