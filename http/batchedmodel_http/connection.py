@@ -1,8 +1,7 @@
 """One connection: bytes come in, requests are told apart, answers go out.
 
-A small call that comes whole is answered here, by whoever answers calls, with nothing of a general
-server around it. Every other request is handed to the general way, byte by byte, and the connection
-comes back when that has answered it; unless nobody but that knows where it ends.
+A small call that comes whole is answered directly. Every other request goes to `StreamingProtocol`,
+byte by byte. The connection takes over again when that has answered a request whose end is known.
 """
 
 import asyncio
@@ -21,12 +20,12 @@ logger: Final = logging.getLogger(__name__)
 
 _LARGEST: Final = 32 * 1024
 """Bytes of a body that is answered here; what HTTP costs is little beside a larger one."""
-_MOST_BEHIND: Final = 64 * 1024
+_MOST_PIPELINED: Final = 64 * 1024
 """Bytes that are taken while an earlier request is being answered."""
-_FREE_BEHIND: Final = 4096
+_FREE_PIPELINED: Final = 4096
 """So many of them are nobody's business."""
-_PATIENCE: Final = 0.05
-"""Seconds for the rest of a request that came in pieces; the general way bounds slower ones."""
+_PARTIAL_SECONDS: Final = 0.05
+"""Seconds for the rest of a request that came in pieces; `StreamingProtocol` bounds slower ones."""
 _LARGE_ANSWER: Final = 64 * 1024
 _END_OF_HEAD: Final = b"\r\n\r\n"
 
@@ -39,22 +38,22 @@ def unheard(response: Response | None, error: BaseException | None) -> None:
     """A `Reply` of a caller that has left."""
 
 
-class NotHere(Exception):
-    """A call that only the general way can bring to its answer; nothing has come of it so far."""
+class NeedsStreaming(Exception):
+    """A call that only `StreamingProtocol` can answer; nothing was done for it so far."""
 
 
 class Answers(Protocol[AskedIn]):
     """Who answers what is asked."""
 
     def is_call(self, asked: AskedIn) -> bool:
-        """Whether `answer` is to be asked; the general way gets all else."""
+        """Whether `answer` is asked; `StreamingProtocol` gets all else."""
         ...
 
     def answer(self, asked: AskedIn, source: bytes, caller: str, reply: Reply) -> "Running":
         """Begin to answer a call with this body.
 
-        `reply` is called once, perhaps before this returns, with a response or `NotHere`, or with
-        an error where there is a bug.
+        `reply` is called once, perhaps before this returns: with a response or `NeedsStreaming`, or
+        with an error where there is a bug.
         """
         ...
 
@@ -70,8 +69,8 @@ class Running(Protocol):
 class ConnectionHost(Protocol):
     """Who keeps the connections."""
 
-    def general(self, connection: "Connection[Any]") -> StreamingProtocol:
-        """What answers the other requests of a connection."""
+    def streaming(self, connection: "Connection[Any]") -> StreamingProtocol:
+        """A protocol for the other requests of a connection."""
         ...
 
     def ends(self, connection: "Connection[Any]") -> bool:
@@ -82,8 +81,8 @@ class ConnectionHost(Protocol):
         """A caller has come; False when it may not stay."""
         ...
 
-    def behind(self, connection: "Connection[Any]", size: int) -> bool:
-        """So many bytes are here behind the present request; False when they may not stay."""
+    def pipelined(self, connection: "Connection[Any]", size: int) -> bool:
+        """So many bytes came behind the present request; False when they may not stay."""
         ...
 
     def unread(self, connection: "Connection[Any]") -> None:
@@ -91,22 +90,22 @@ class ConnectionHost(Protocol):
         ...
 
     def left(self, connection: "Connection[Any]") -> None:
-        """A caller has gone, and what answered its other requests has ended."""
+        """A caller has left, and its `StreamingProtocol` has ended."""
         ...
 
 
 class _Stage(Enum):
     BETWEEN = auto()
-    """No request is at work; perhaps a part of the next one is here."""
+    """No request is being answered; perhaps a part of the next one is here."""
     ANSWERING = auto()
     """A call is being answered."""
-    CHOKED = auto()
+    WRITING_PAUSED = auto()
     """It is answered, but its caller does not read fast enough to ask for more."""
-    DUE = auto()
-    """It is answered, and what came behind it will be looked at in the loop's next turn."""
-    GENERAL = auto()
-    """The general way answers one whose end is known."""
-    GENERAL_FOR_GOOD = auto()
+    NEXT_DUE = auto()
+    """It is answered, and what came behind it is taken in the loop's next turn."""
+    STREAMING = auto()
+    """`StreamingProtocol` answers a request whose end is known."""
+    STREAMING_FOR_GOOD = auto()
 
 
 class Connection(asyncio.Protocol, Generic[AnyRequestHead]):
@@ -114,21 +113,21 @@ class Connection(asyncio.Protocol, Generic[AnyRequestHead]):
 
     __slots__ = (
         "_answers",
-        "_behind",
         "_caller",
         "_charged",
-        "_choked",
-        "_deaf",
-        "_general",
         "_heads",
         "_host",
         "_left",
         "_left_early",
         "_loop",
-        "_patience",
+        "_partial_timer",
+        "_pipelined",
+        "_reading_paused",
         "_request",
         "_running",
         "_stage",
+        "_streaming",
+        "_writing_paused",
         "answered",
         "last_used",
         "transport",
@@ -138,14 +137,14 @@ class Connection(asyncio.Protocol, Generic[AnyRequestHead]):
         self,
         host: ConnectionHost,
         answers: Answers[AnyRequestHead],
-        headings: HeadCache[AnyRequestHead],
+        heads: HeadCache[AnyRequestHead],
         loop: asyncio.AbstractEventLoop,
         left_early: Callable[[], None] = lambda: None,
     ) -> None:
         """`left_early` is told of a caller that left before all of its call was here."""
         self._host = host
         self._answers = answers
-        self._heads = headings
+        self._heads = heads
         self._loop = loop
         self._left_early = left_early
         self.transport: Any = None
@@ -155,34 +154,34 @@ class Connection(asyncio.Protocol, Generic[AnyRequestHead]):
         self.answered = False
         """Whether a request was; whoever asks may take it back, to see the next."""
         self._stage = _Stage.BETWEEN
-        self._behind = b""
-        """What came and has not been looked at, or is not whole."""
+        self._pipelined = b""
+        """Bytes of requests that are not taken yet, or not whole."""
         self._charged = False
-        """Whether the host counts what is behind."""
+        """Whether the host counts the pipelined bytes."""
         self._request = b""
-        """The call that is being answered; kept for the general way, should that have to."""
+        """The call that is being answered; kept in case it needs streaming."""
         self._running: Running | None = None
-        self._choked = False
-        self._deaf = False
-        """Whether no more is read until what came is answered."""
-        self._general: StreamingProtocol | None = None
+        self._writing_paused = False
+        self._reading_paused = False
+        """Whether reading is paused until what came is answered."""
+        self._streaming: StreamingProtocol | None = None
         self._left = 0
-        """Bytes that the general way's present request still lacks."""
-        self._patience: asyncio.TimerHandle | None = None
+        """Bytes that the streamed request still lacks."""
+        self._partial_timer: asyncio.TimerHandle | None = None
 
     @property
     def at_work(self) -> bool:
         """Whether a request is here that is not answered; what was answered may still be unread."""
         if self.transport.is_closing():
             return False
-        if self._stage in (_Stage.GENERAL, _Stage.GENERAL_FOR_GOOD):
-            return not self._generally_idle()
-        return self._stage in (_Stage.ANSWERING, _Stage.DUE) or self._patience is not None
+        if self._stage in (_Stage.STREAMING, _Stage.STREAMING_FOR_GOOD):
+            return not self._streaming_is_idle()
+        return self._stage in (_Stage.ANSWERING, _Stage.NEXT_DUE) or self._partial_timer is not None
 
     @property
     def arriving(self) -> bool:
         """Whether its caller has not sent all of a body, and takes its time."""
-        return self._general is not None and self._general.arriving
+        return self._streaming is not None and self._streaming.arriving
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A caller is there."""
@@ -196,22 +195,22 @@ class Connection(asyncio.Protocol, Generic[AnyRequestHead]):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The caller has left: nobody answers it any more."""
-        if self._patience is not None:
-            self._stop_waiting()
-            if self._begun(self._behind)[0] is not None:
+        if self._partial_timer is not None:
+            self._stop_partial_timer()
+            if self._begun(self._pipelined)[0] is not None:
                 self._left_early()
         if self._running is not None:
             self._running.cancel()
-        if self._general is None or self._generally_idle():
+        if self._streaming is None or self._streaming_is_idle():
             self._end(exc)
         else:
-            # It begins with a request in the turn after it came. Told of the loss before, it would
-            # forget one that nobody has counted yet.
+            # It begins with a request in the turn after it came. Told of the loss before that, it
+            # would forget a request that nobody has counted.
             self._loop.call_soon(self._end, exc)
 
     def _end(self, exc: Exception | None) -> None:
-        if self._general is not None:
-            self._general.connection_lost(exc)
+        if self._streaming is not None:
+            self._streaming.connection_lost(exc)
         self._host.left(self)
 
     def used(self) -> None:
@@ -223,72 +222,72 @@ class Connection(asyncio.Protocol, Generic[AnyRequestHead]):
         """Some bytes, of whatever they are a part."""
         match self._stage:
             case _Stage.BETWEEN:
-                self._take(self._behind + data if self._behind else data)
-            case _Stage.ANSWERING | _Stage.CHOKED | _Stage.DUE:
-                self._keep(self._behind + data)
-            case _Stage.GENERAL if not self._left and self._generally_idle():
+                self._take(self._pipelined + data if self._pipelined else data)
+            case _Stage.ANSWERING | _Stage.WRITING_PAUSED | _Stage.NEXT_DUE:
+                self._keep_pipelined(self._pipelined + data)
+            case _Stage.STREAMING if not self._left and self._streaming_is_idle():
                 self._stage = _Stage.BETWEEN
                 self._take(data)
-            case _Stage.GENERAL if len(data) <= self._left:
+            case _Stage.STREAMING if len(data) <= self._left:
                 self._left -= len(data)
-                self._to_general(data)
+                self._to_streaming(data)
             case _:
-                self._for_good(data)
+                self._stream_for_good(data)
 
     def pause_writing(self) -> None:
         """The caller reads more slowly than it asks."""
-        self._choked = True
+        self._writing_paused = True
         self._host.unread(self)
-        if self._general is not None:
-            self._general.pause_writing()
+        if self._streaming is not None:
+            self._streaming.pause_writing()
 
     def resume_writing(self) -> None:
         """It has caught up."""
-        self._choked = False
-        if self._general is not None:
-            self._general.resume_writing()
-        if self._stage is _Stage.CHOKED:
+        self._writing_paused = False
+        if self._streaming is not None:
+            self._streaming.resume_writing()
+        if self._stage is _Stage.WRITING_PAUSED:
             self._next()
 
     def _take(self, data: bytes) -> None:
         """Look at what begins with a request."""
         asked, end = self._begun(data)
         if asked is None:
-            self._for_good(data) if end or len(data) >= LONGEST else self._wait(data)
+            self._stream_for_good(data) if end or len(data) >= LONGEST else self._wait(data)
             return
         whole = end + asked.declared
         if asked.declared > _LARGEST or not self._answers.is_call(asked):
-            self._generally(data, whole)
+            self._stream(data, whole)
         elif len(data) < whole:
             self._wait(data)
         else:
-            if self._patience is not None:
-                self._stop_waiting()
+            if self._partial_timer is not None:
+                self._stop_partial_timer()
             if len(data) == whole and not self._charged:
-                self._behind = b""
+                self._pipelined = b""
                 self._answer(asked, data, data[end:])
-            elif self._keep(data[whole:]):
+            elif self._keep_pipelined(data[whole:]):
                 self._answer(asked, data[:whole], data[end:whole])
 
-    def _keep(self, behind: bytes) -> bool:
-        """These bytes wait for the present request's answer; False when nobody has room for them.
+    def _keep_pipelined(self, pipelined: bytes) -> bool:
+        """Keep bytes that came behind the present request; False when there is no room for them.
 
         Then the connection ends: a caller that sends ahead without measure is answered no more.
         """
-        self._behind = behind
-        if len(behind) > _FREE_BEHIND or self._charged:
-            self._charged = len(behind) > _FREE_BEHIND
-            if not self._host.behind(self, len(behind) if self._charged else 0):
-                self._behind = b""
+        self._pipelined = pipelined
+        if len(pipelined) > _FREE_PIPELINED or self._charged:
+            self._charged = len(pipelined) > _FREE_PIPELINED
+            if not self._host.pipelined(self, len(pipelined) if self._charged else 0):
+                self._pipelined = b""
                 self.transport.abort()
                 return False
-            if len(behind) > _MOST_BEHIND and not self._deaf:
-                self._deaf = True
+            if len(pipelined) > _MOST_PIPELINED and not self._reading_paused:
+                self._reading_paused = True
                 self.transport.pause_reading()
         return True
 
     def _begun(self, data: bytes) -> tuple[AnyRequestHead | None, int]:
-        """What is asked here, if it is plain, and where its body begins; 0 if that has not come."""
+        """The head, if it is a plain one, and where its body begins; 0 where that has not come."""
         end = data.find(_END_OF_HEAD, 0, LONGEST) + len(_END_OF_HEAD)
         return (self._heads.of(data[:end]), end) if end >= len(_END_OF_HEAD) else (None, 0)
 
@@ -301,8 +300,8 @@ class Connection(asyncio.Protocol, Generic[AnyRequestHead]):
 
     def _answered(self, response: Response | None, error: BaseException | None) -> None:
         request, self._request, self._running = self._request, b"", None
-        if isinstance(error, NotHere):
-            self._generally(request + self._behind, len(request))
+        if isinstance(error, NeedsStreaming):
+            self._stream(request + self._pipelined, len(request))
             return
         ends = self._host.ends(self)
         try:
@@ -320,78 +319,78 @@ class Connection(asyncio.Protocol, Generic[AnyRequestHead]):
         self.used()
         if ends:
             self.transport.close()
-        elif self._choked:
-            self._stage = _Stage.CHOKED
+        elif self._writing_paused:
+            self._stage = _Stage.WRITING_PAUSED
         else:
             self._next()
 
     def _next(self) -> None:
-        """Be ready for the next request, which may be here already."""
-        if not self._behind:
+        """Take the next request, which may be here already."""
+        if not self._pipelined:
             self._stage = _Stage.BETWEEN
             return
         # In a turn of its own: a caller that sends a thousand at once must not be served alone.
-        self._stage = _Stage.DUE
-        self._loop.call_soon(self._look_behind)
+        self._stage = _Stage.NEXT_DUE
+        self._loop.call_soon(self._take_pipelined)
 
-    def _look_behind(self) -> None:
+    def _take_pipelined(self) -> None:
         if self.transport.is_closing():
             return
         self._stage = _Stage.BETWEEN
-        self._take(self._behind)
-        if self._deaf and len(self._behind) <= _MOST_BEHIND:
-            self._hear()
+        self._take(self._pipelined)
+        if self._reading_paused and len(self._pipelined) <= _MOST_PIPELINED:
+            self._resume_reading()
 
-    def _hear(self) -> None:
-        if self._deaf:
-            self._deaf = False
+    def _resume_reading(self) -> None:
+        if self._reading_paused:
+            self._reading_paused = False
             self.transport.resume_reading()
 
     def _wait(self, data: bytes) -> None:
-        """The rest will come; most is sent in two pieces, one right behind the other."""
-        self._behind = data
-        if self._patience is None:
-            self._patience = self._loop.call_later(_PATIENCE, self._waited_enough)
+        """Wait for the rest; most is sent in two pieces, one right behind the other."""
+        self._pipelined = data
+        if self._partial_timer is None:
+            self._partial_timer = self._loop.call_later(_PARTIAL_SECONDS, self._partial_is_late)
 
-    def _waited_enough(self) -> None:
-        self._patience = None
-        data, self._behind = self._behind, b""
+    def _partial_is_late(self) -> None:
+        self._partial_timer = None
+        data, self._pipelined = self._pipelined, b""
         asked, end = self._begun(data)
         if asked is None:
-            self._for_good(data)
+            self._stream_for_good(data)
         else:
-            self._generally(data, end + asked.declared)
+            self._stream(data, end + asked.declared)
 
-    def _stop_waiting(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+    def _stop_partial_timer(self) -> None:
+        if self._partial_timer is not None:
+            self._partial_timer.cancel()
+            self._partial_timer = None
 
-    def _generally(self, data: bytes, whole: int) -> None:
-        """A request of so many bytes goes the general way."""
+    def _stream(self, data: bytes, whole: int) -> None:
+        """Hand a request of so many bytes to `StreamingProtocol`."""
         if len(data) > whole:
             # More of them are here already, and nobody would say when the first is answered.
-            self._for_good(data)
+            self._stream_for_good(data)
             return
-        self._stage, self._left = _Stage.GENERAL, whole - len(data)
-        self._to_general(data)
+        self._stage, self._left = _Stage.STREAMING, whole - len(data)
+        self._to_streaming(data)
 
-    def _for_good(self, data: bytes) -> None:
-        self._stage = _Stage.GENERAL_FOR_GOOD
-        self._to_general(data)
+    def _stream_for_good(self, data: bytes) -> None:
+        self._stage = _Stage.STREAMING_FOR_GOOD
+        self._to_streaming(data)
 
-    def _to_general(self, data: bytes) -> None:
-        self._stop_waiting()
-        self._hear()  # now, because the general way may want to hold the caller back
-        self._keep(b"")
+    def _to_streaming(self, data: bytes) -> None:
+        self._stop_partial_timer()
+        self._resume_reading()  # now, because the protocol may want to pause it
+        self._keep_pipelined(b"")
         self.last_used = self._loop.time()
-        if self._general is None:
-            self._general = self._host.general(self)
-            self._general.connection_made(self.transport)
-            if self._choked:
-                self._general.pause_writing()
-        self._general.data_received(data)
+        if self._streaming is None:
+            self._streaming = self._host.streaming(self)
+            self._streaming.connection_made(self.transport)
+            if self._writing_paused:
+                self._streaming.pause_writing()
+        self._streaming.data_received(data)
 
-    def _generally_idle(self) -> bool:
-        """Whether all whole requests that the general way was given are answered."""
-        return self._general is not None and self._general.idle
+    def _streaming_is_idle(self) -> bool:
+        """Whether `StreamingProtocol` has answered all whole requests that it was given."""
+        return self._streaming is not None and self._streaming.idle

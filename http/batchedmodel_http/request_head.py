@@ -1,6 +1,6 @@
 """What the head of a request says.
 
-Made by the headings. Clients send the same head again and again, so it is kept and used for many
+Made by the head cache. Clients send the same head again and again, so it is kept and used for many
 requests: nothing here belongs to one of them.
 """
 

@@ -1,7 +1,7 @@
-"""Requests of one connection that the fast way leaves: large, slow, in chunks, or of odd heads.
+"""Requests that `Connection` does not answer directly: large, slow, in chunks, or with odd heads.
 
-aiohttp's public parser reads them, its requests and responses carry them, and what happens between
-is ours: one request at a time, whose body streams to its handler and holds its caller back.
+aiohttp's public parser reads them, and its requests and responses carry them. One request is
+answered at a time. Its body streams to its handler, and reading is paused while nobody takes it.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ _SHOWN: Final = 200  # characters of what the parser says, which may quote all t
 
 
 class StreamingProtocol(BaseProtocol):
-    """Reads and answers such requests one after the other."""
+    """Reads and answers such requests, one after the other."""
 
     # What aiohttp's requests ask of their protocol, beside the transport.
     ssl_context = None

@@ -7,7 +7,7 @@ from typing import Final
 
 from aiohttp import web
 
-from batchedmodel_http.connection import Connection, NotHere
+from batchedmodel_http.connection import Connection, NeedsStreaming
 from batchedmodel_http.head_cache import HeadCache
 from batchedmodel_http.request_head import RequestHead
 from batchedmodel_http.response import Response
@@ -49,7 +49,7 @@ class PretendFront(Responds):
             raise
         match asked.path:
             case "/alone":
-                raise NotHere
+                raise NeedsStreaming
             case "/broken":
                 raise KeyError("a bug")
             case "/unsaid":
@@ -87,7 +87,7 @@ class PretendHouse:
             return web.Response(status=400, body=b"broken", headers={"Connection": "close"})
         return web.Response(body=b"general:" + body)
 
-    def general(self, connection: Connection[RequestHead]) -> StreamingProtocol:
+    def streaming(self, connection: Connection[RequestHead]) -> StreamingProtocol:
         loop = asyncio.get_running_loop()
         general = StreamingProtocol(
             self._handle,
@@ -95,7 +95,7 @@ class PretendHouse:
             unreadable=unreadable,
             ends=lambda: False,
             used=connection.used,
-            behind=partial(self.behind, connection),
+            behind=partial(self.pipelined, connection),
             loop=loop,
         )
         self.generals.append(general)
@@ -109,7 +109,7 @@ class PretendHouse:
             self.inside.add(connection)
         return not self.full
 
-    def behind(self, connection: Connection[RequestHead], size: int) -> bool:
+    def pipelined(self, connection: Connection[RequestHead], size: int) -> bool:
         self.behind_bytes = size
         return size <= self.room
 

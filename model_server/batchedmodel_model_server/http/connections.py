@@ -89,7 +89,7 @@ class Connections:
         except BaseException as error:
             return failure(error, f"{asked.method} {asked.path}")
 
-    def general(self, connection: Connection[RequestHead]) -> StreamingProtocol:
+    def streaming(self, connection: Connection[RequestHead]) -> StreamingProtocol:
         """What answers the other requests of a connection."""
         return StreamingProtocol(
             self._application.request_handler,
@@ -118,7 +118,7 @@ class Connections:
         self._open.add(connection)
         return True
 
-    def behind(self, connection: Connection[RequestHead], size: int) -> bool:
+    def pipelined(self, connection: Connection[RequestHead], size: int) -> bool:
         """Much came behind a request; the sidecar asks one at a time on a connection."""
         return True
 

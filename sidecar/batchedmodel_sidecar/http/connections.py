@@ -138,7 +138,7 @@ class Connections:
                 term.behind.become(0)
         self._open.remove(connection)
 
-    def behind(self, connection: Connection[RequestHead], size: int) -> bool:
+    def pipelined(self, connection: Connection[RequestHead], size: int) -> bool:
         """So many bytes are here behind the present request; False when they do not fit."""
         term = self._terms.get(connection)
         if term is None:
@@ -165,7 +165,7 @@ class Connections:
             or self._loop.time() >= term.retires_at
         )
 
-    def general(self, connection: Connection[RequestHead]) -> StreamingProtocol:
+    def streaming(self, connection: Connection[RequestHead]) -> StreamingProtocol:
         """What answers the other requests of a connection."""
         return StreamingProtocol(
             self._front.handle,
@@ -173,7 +173,7 @@ class Connections:
             unreadable=self._front.unreadable,
             ends=partial(self.ends, connection),
             used=connection.used,
-            behind=partial(self.behind, connection),
+            behind=partial(self.pipelined, connection),
             loop=self._loop,
         )
 

@@ -18,7 +18,7 @@ from yarl import URL
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
-from batchedmodel_http.connection import NotHere
+from batchedmodel_http.connection import NeedsStreaming
 from batchedmodel_http.request_head import path_and_query
 from batchedmodel_http.response import is_empty
 from batchedmodel_scheduling.core.shared_room import SharedRoom
@@ -41,7 +41,7 @@ _BETWEEN_US: Final = ("host", "expect")
 """Headers of a request that the sidecar writes or answers itself."""
 
 
-class GoesAlone(NotHere):
+class GoesAlone(NeedsStreaming):
     """A foreign server should get the request as it is, with what was read of it, if anything.
 
     Raised to who received the request and can stream it.
