@@ -50,7 +50,7 @@ class ReadingFront(PretendFront):
 
 @dataclass
 class ReadingHouse(PretendHouse):
-    """Reads what goes the general way."""
+    """Reads what is streamed."""
 
     understood: Understood = field(default_factory=list)
 

@@ -1,4 +1,4 @@
-"""What was in hand for a caller of the general way is gone when the caller is."""
+"""What was in hand for a caller of a streamed request is gone when the caller is."""
 
 import asyncio
 import gc
