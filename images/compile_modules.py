@@ -82,13 +82,10 @@ def compile_modules(target: Path, *, python: str = sys.executable) -> None:
         folder = Path(name)
         for source in _SOURCES:
             shutil.copytree(ROOT / source, folder / Path(source).name, ignore=_LEFT_OUT)
-        modules = sorted(
-            path
-            for room, names in _COMPILED.items()
-            for name in names
-            for path in (folder / room).glob(f"{name}.py")
-        )
-        files = [str(path.relative_to(folder)) for path in modules if path.stem != "__init__"]
+        packages = [folder / Path(source).name for source in _SOURCES]
+        files = [
+            str(path.relative_to(folder)) for package in packages for path in _compiled_of(package)
+        ]
         ended = subprocess.run(
             [sys.executable, "-m", "mypyc", "--python-executable", python, *files],
             cwd=folder,
@@ -125,6 +122,22 @@ def compiled_modules(cache: Path) -> Path:
                 compile_modules(partial)
                 partial.rename(folder)
     return folder
+
+
+def compiled_sources() -> list[Path]:
+    """The modules that are compiled, where their sources are."""
+    return [path for source in _SOURCES for path in _compiled_of(ROOT / source)]
+
+
+def _compiled_of(package: Path) -> list[Path]:
+    return sorted(
+        path
+        for room, names in _COMPILED.items()
+        if room.split("/")[0] == package.name
+        for name in names
+        for path in (package.parent / room).glob(f"{name}.py")
+        if path.stem != "__init__"
+    )
 
 
 def has_compiler() -> bool:

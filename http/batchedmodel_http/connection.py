@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from batchedmodel_http.head_cache import LONGEST, HeadCache
 from batchedmodel_http.request_head import AnyRequestHead, RequestHead
 from batchedmodel_http.response import Response
-from batchedmodel_http.streaming import StreamingProtocol
+from batchedmodel_http.streaming import NeedsStreaming, StreamingProtocol
 
 logger: Final = logging.getLogger(__name__)
 
@@ -36,10 +36,6 @@ AskedIn = TypeVar("AskedIn", bound=RequestHead, contravariant=True)
 
 def unheard(response: Response | None, error: BaseException | None) -> None:
     """A `Reply` of a caller that has left."""
-
-
-class NeedsStreaming(Exception):
-    """A call that only `StreamingProtocol` can answer; nothing was done for it so far."""
 
 
 class Answers(Protocol[AskedIn]):

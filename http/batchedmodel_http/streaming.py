@@ -51,6 +51,10 @@ _HEAD_TOO_LARGE: Final = 431
 _SHOWN: Final = 200  # characters of what the parser says, which may quote all that was sent
 
 
+class NeedsStreaming(Exception):
+    """A call that only `StreamingProtocol` can answer; nothing was done for it so far."""
+
+
 class StreamingProtocol(BaseProtocol):
     """Reads and answers such requests, one after the other."""
 

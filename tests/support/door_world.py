@@ -7,11 +7,11 @@ from typing import Final
 
 from aiohttp import web
 
-from batchedmodel_http.connection import Connection, NeedsStreaming
+from batchedmodel_http.connection import Connection
 from batchedmodel_http.head_cache import HeadCache
 from batchedmodel_http.request_head import RequestHead
 from batchedmodel_http.response import Response
-from batchedmodel_http.streaming import StreamingProtocol, request_factory
+from batchedmodel_http.streaming import NeedsStreaming, StreamingProtocol, request_factory
 from support.responding import Responds
 from support.wire import Wire
 

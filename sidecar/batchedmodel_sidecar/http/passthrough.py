@@ -18,9 +18,9 @@ from yarl import URL
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
-from batchedmodel_http.connection import NeedsStreaming
 from batchedmodel_http.request_head import path_and_query
 from batchedmodel_http.response import is_empty
+from batchedmodel_http.streaming import NeedsStreaming
 from batchedmodel_scheduling.core.shared_room import SharedRoom
 from batchedmodel_sidecar.backends.foreign.client import Connector, end_with_connection
 from batchedmodel_sidecar.backends.foreign.headers import of_this_hop
