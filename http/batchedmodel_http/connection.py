@@ -12,7 +12,7 @@ from enum import Enum, auto
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from batchedmodel_http.head_cache import LONGEST, HeadCache
-from batchedmodel_http.request_head import AnyRequestHead, RequestHead
+from batchedmodel_http.request_head import AnyRequestHead, Head
 from batchedmodel_http.response import Response
 from batchedmodel_http.streaming import NeedsStreaming, StreamingProtocol
 
@@ -31,7 +31,7 @@ _END_OF_HEAD: Final = b"\r\n\r\n"
 
 Reply = Callable[[Response | None, BaseException | None], None]
 """Hears how a call ended: one of the two."""
-AskedIn = TypeVar("AskedIn", bound=RequestHead, contravariant=True)
+AskedIn = TypeVar("AskedIn", bound=Head, contravariant=True)
 
 
 def unheard(response: Response | None, error: BaseException | None) -> None:

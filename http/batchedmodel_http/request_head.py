@@ -6,16 +6,25 @@ requests: nothing here belongs to one of them.
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 _AUTHORITY: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?]*")
 _TARGET: Final = re.compile(r"[!\"$-~]+")
 
 
-class RequestHead:
-    """The head of one request, or of many that have the same; a process adds what follows."""
+class Head(Protocol):
+    """What a connection asks of a head. A process adds what it concludes from it."""
 
-    __slots__ = ("concluded", "declared", "headers", "method", "path", "query")
+    @property
+    def declared(self) -> int:
+        """How long the body is, 0 when nothing says so."""
+        ...
+
+
+class RequestHead:
+    """The head of one request, or of many that have the same."""
+
+    __slots__ = ("declared", "headers", "method", "path", "query")
 
     def __init__(
         self, *, method: str, target: str, headers: Mapping[str, str], declared: int
@@ -28,8 +37,6 @@ class RequestHead:
         self.query: Final = query
         """As it was sent, without its question mark; empty when there is none."""
         self.headers: Final = headers
-        self.concluded: Any = None
-        """What whoever answers concluded from it, for all requests that have the same head."""
         self.declared: Final = declared
 
 
@@ -44,4 +51,4 @@ def is_target(text: str) -> bool:
     return _TARGET.fullmatch(text) is not None
 
 
-AnyRequestHead = TypeVar("AnyRequestHead", bound=RequestHead)
+AnyRequestHead = TypeVar("AnyRequestHead", bound=Head)

@@ -6,8 +6,9 @@ It answers everything else, and large bodies, beside which that is little.
 
 import asyncio
 import re
+from collections.abc import Mapping
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import unquote
 
 from aiohttp import web
@@ -18,7 +19,7 @@ from batchedmodel_http.connection import Connection, Reply
 from batchedmodel_http.connection_set import ConnectionSet
 from batchedmodel_http.eager_coroutine import EagerCoroutine
 from batchedmodel_http.head_cache import HeadCache
-from batchedmodel_http.request_head import RequestHead
+from batchedmodel_http.request_head import path_and_query
 from batchedmodel_http.response import Response
 from batchedmodel_http.streaming import StreamingProtocol
 from batchedmodel_model_server.http.inference import failure, infer, told
@@ -28,13 +29,26 @@ MOST_CONNECTIONS: Final = 512
 """The proxy has a handful; a process may have 1,024 files open."""
 
 
-class _Asked(NamedTuple):
-    """What a head asks for."""
+class RequestHead:
+    """The head of one request or of many that have the same, and which inference it asks for.
 
-    infers: bool
-    version: str | None
-    """Of the model; None for the one that is served."""
-    header_length: str | None
+    It inherits nothing, since the head of the package for both may be compiled.
+    """
+
+    __slots__ = ("declared", "header_length", "infers", "method", "path", "version")
+
+    def __init__(
+        self, model: str, *, method: str, target: str, headers: Mapping[str, str], declared: int
+    ) -> None:
+        """As the head cache makes it, for the model of this name."""
+        self.path, _ = path_and_query(target)
+        named = re.fullmatch(infer_path(re.escape(model), "([^/]+)"), self.path)
+        plain = self.path == infer_path(model, None)
+        self.method = method
+        self.declared = declared
+        self.version = None if named is None else unquote(named[1])
+        self.infers = method == "POST" and (plain or named is not None)
+        self.header_length = headers.get(HEADER_LENGTH)
 
 
 class Connections:
@@ -47,7 +61,7 @@ class Connections:
         self._loop = asyncio.get_running_loop()
         self._open = ConnectionSet()
         self._present: set[Connection[RequestHead]] = set()
-        self._heads = HeadCache(self._loop, RequestHead)
+        self._heads = HeadCache(self._loop, partial(RequestHead, service.name))
 
     def open(self) -> Connection[RequestHead]:
         """The connection of a caller that comes."""
@@ -59,20 +73,7 @@ class Connections:
 
     def is_call(self, asked: RequestHead) -> bool:
         """Whether it is an inference."""
-        return self._asked(asked).infers
-
-    def _asked(self, head: RequestHead) -> _Asked:
-        """Found once for all requests that have the same head."""
-        asked: _Asked | None = head.concluded
-        if asked is None:
-            named = re.fullmatch(infer_path(re.escape(self._service.name), "([^/]+)"), head.path)
-            plain = head.path == infer_path(self._service.name, None)
-            asked = head.concluded = _Asked(
-                infers=head.method == "POST" and (plain or named is not None),
-                version=None if named is None else unquote(named[1]),
-                header_length=head.headers.get(HEADER_LENGTH),
-            )
-        return asked
+        return asked.infers
 
     def answer(
         self, asked: RequestHead, source: bytes, caller: str, reply: Reply
@@ -81,9 +82,8 @@ class Connections:
         return EagerCoroutine(self._inferred(asked, source), reply, self._loop)
 
     async def _inferred(self, asked: RequestHead, source: bytes) -> Response:
-        found = self._asked(asked)
         try:
-            return await infer(self._service, found.version, found.header_length, source)
+            return await infer(self._service, asked.version, asked.header_length, source)
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as error:
