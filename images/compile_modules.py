@@ -53,7 +53,7 @@ _COMPILED: Final = {
     f"{_SIDECAR}/codec": ("codec", "rows"),
     f"{_SIDECAR}/http": (
         *("body_reader", "connections", "data_handler", "exchange", "inference"),
-        *("responses", "routed_head", "unread_answers"),
+        *("refusals", "responses", "routed_head", "unread_answers"),
     ),
     f"{_SIDECAR}/protocols": (
         *("adapter", "classify", "openai", "rerank", "scores", "v1", "v2", "v2_forms"),

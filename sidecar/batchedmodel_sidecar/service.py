@@ -32,7 +32,9 @@ from batchedmodel_sidecar.http.admin import Admin
 from batchedmodel_sidecar.http.body_reader import BodyReader
 from batchedmodel_sidecar.http.connections import Connections
 from batchedmodel_sidecar.http.data_handler import DataHandler
+from batchedmodel_sidecar.http.inference import InferenceHandler
 from batchedmodel_sidecar.http.passthrough import Passthrough
+from batchedmodel_sidecar.http.refusals import Refusals
 from batchedmodel_sidecar.lifecycle import DrainEnd, Lifecycle
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.settings import SettingsFolder
@@ -138,19 +140,32 @@ class Service:
         self._bodies = BodyReader(
             max_bytes=settings.max_body_bytes, max_held_bytes=settings.max_queue_bytes
         )
+        refusals = Refusals(self._ledger, codec.adapters)
         self._data_handler = DataHandler(
             settings.model_name,
+            inferences=InferenceHandler(
+                batcher=self._batcher,
+                link=self._link,
+                lifecycle=self._lifecycle,
+                ledger=self._ledger,
+                recorder=recorder,
+                bodies=self._bodies,
+                codec=codec,
+                is_foreign=theirs is not None,
+                passes_on=self._passthrough is not None,
+                clock=time.monotonic,
+                refusals=refusals,
+            ),
+            refusals=refusals,
             batcher=self._batcher,
             link=self._link,
-            foreign=theirs,
             lifecycle=self._lifecycle,
             ledger=self._ledger,
-            recorder=recorder,
             bodies=self._bodies,
-            codec=codec,
+            adapters=codec.adapters,
+            foreign=theirs,
             passthrough=self._passthrough,
             repository=self._repository,
-            clock=time.monotonic,
         )
         self._admin = Admin(
             settings.model_name,

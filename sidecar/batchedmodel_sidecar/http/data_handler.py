@@ -6,7 +6,7 @@ the queue before the body is read, for the body's size before it is parsed.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Final
 
 from aiohttp import web
@@ -21,15 +21,13 @@ from batchedmodel_sidecar.backends.base import Link
 from batchedmodel_sidecar.backends.foreign.catalogue import Foreign
 from batchedmodel_sidecar.backends.native.repository import MOST_BYTES, Repository
 from batchedmodel_sidecar.batching.batcher import Batcher
-from batchedmodel_sidecar.batching.rejections import invalid
-from batchedmodel_sidecar.codec.codec import Codec
 from batchedmodel_sidecar.errors import CallError, Rejected
 from batchedmodel_sidecar.http.body_reader import BodyReader, Source
 from batchedmodel_sidecar.http.inference import InferenceHandler, ours
 from batchedmodel_sidecar.http.passthrough import GoesAlone, Passthrough
+from batchedmodel_sidecar.http.refusals import Refusals
 from batchedmodel_sidecar.http.responses import (
     as_web,
-    error_response,
     info_response,
     named,
 )
@@ -43,7 +41,6 @@ from batchedmodel_sidecar.protocols.headers import (
 )
 from batchedmodel_sidecar.protocols.routes import Endpoint, Found, Lost, Routes
 from batchedmodel_sidecar.protocols.v2 import V2Adapter
-from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 
 logger: Final = logging.getLogger(__name__)
@@ -56,44 +53,36 @@ class DataHandler:
         self,
         name: str,
         *,
+        inferences: InferenceHandler,
+        refusals: Refusals,
         batcher: Batcher,
         link: Link,
         lifecycle: Lifecycle,
         ledger: Ledger,
-        recorder: RecentArrivals,
         bodies: BodyReader,
-        codec: Codec,
+        adapters: Mapping[Endpoint, Adapter],
         foreign: Foreign | None,
         passthrough: Passthrough | None,
         repository: Repository | None,
-        clock: Callable[[], float],
     ) -> None:
-        """`foreign` and `passthrough` are those of a server of one's own, `repository` of ours."""
+        """`foreign` and `passthrough` are those of a server of one's own, `repository` of ours.
+
+        `adapters` are those of our server.
+        """
         self._name = name
+        self._inferences = inferences
+        self._refusals = refusals
         self._batcher = batcher
         self._link = link
         self._lifecycle = lifecycle
         self._ledger = ledger
         self._bodies = bodies
+        self._adapters = adapters
         self._foreign = foreign
         self._passthrough = passthrough
         self._repository = repository
         self._routes = Routes(name) if foreign is None else foreign.routes
-        self._adapters = codec.adapters
         self._loop = asyncio.get_running_loop()
-        self._inferences = InferenceHandler(
-            batcher=batcher,
-            link=link,
-            lifecycle=lifecycle,
-            ledger=ledger,
-            recorder=recorder,
-            bodies=bodies,
-            codec=codec,
-            is_foreign=foreign is not None,
-            passes_on=passthrough is not None,
-            clock=clock,
-            refused=self._refused,
-        )
 
     @property
     def closing(self) -> bool:
@@ -111,7 +100,7 @@ class DataHandler:
     def unreadable(self, status: int, rule: str) -> Response:
         """The answer to bytes that are no request, which breaks that rule of HTTP."""
         nowhere = RequestHead(method="", target="", headers={}, declared=0)
-        return self._refused(nowhere, Rejected(Rejection.INVALID, rule, status=status))
+        return self._refusals.response(nowhere, Rejected(Rejection.INVALID, rule, status=status))
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request whose body streams."""
@@ -127,7 +116,7 @@ class DataHandler:
             try:
                 return await self._forwarded(request, alone)
             except (CallError, InvalidInput) as error:
-                response = named(self._refused(asked, error), asked.request_id)
+                response = named(self._refusals.response(asked, error), asked.request_id)
         return as_web(response)
 
     def answer(self, asked: RequestHead, source: bytes, caller: str, reply: Reply) -> Running:
@@ -166,11 +155,11 @@ class DataHandler:
         except GoesAlone:
             raise
         except (CallError, InvalidInput) as error:
-            response = self._refused(asked, error)
+            response = self._refusals.response(asked, error)
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as bug:
-            response = self._refused(asked, CallError(ours("answering", bug), status=500))
+            response = self._refusals.response(asked, CallError(ours("answering", bug), status=500))
         return named(response, asked.request_id)
 
     def _route(self, asked: RequestHead) -> Route:
@@ -192,21 +181,6 @@ class DataHandler:
             return None
         return self._foreign.adapter(asked.path, asked.query, asked.headers)
 
-    def _refused(self, asked: RequestHead, error: CallError | InvalidInput) -> Response:
-        if isinstance(error, InvalidInput):
-            error = invalid(error)
-        if isinstance(error, Rejected):
-            self._ledger.rejected[error.reason] += 1
-            # Not in the words that its caller reads, which may quote the body.
-            logger.debug("refused: %s, %d", error.reason, error.status)
-        adapter = asked.route.adapter if asked.route else None
-        if adapter is None:
-            # The path is no protocol's own: the error has the form that such callers expect.
-            path = asked.path
-            family = Endpoint.V1_PREDICT if path.endswith(":predict") else Endpoint.EMBEDDINGS
-            adapter = self._adapters[family if path.startswith("/v1/") else Endpoint.V2_INFER]
-        return error_response(error, adapter.error(error))
-
     async def _forwarded(self, request: web.BaseRequest, alone: GoesAlone) -> web.StreamResponse:
         """The foreign server's own answer; raises `CallError` or `InvalidInput`."""
         assert self._passthrough is not None, "there is nowhere to go to: our bug"
@@ -225,7 +199,7 @@ class DataHandler:
         error = CallError(lost.message, status=lost.status)
         if asked.method == "POST":
             error = Rejected(Rejection.INVALID, lost.message, status=lost.status)
-        response = self._refused(asked, error)
+        response = self._refusals.response(asked, error)
         return response if lost.allow is None else response.with_header("Allow", lost.allow)
 
     async def _index(self, repository: Repository, asked: RequestHead, source: Source) -> Response:

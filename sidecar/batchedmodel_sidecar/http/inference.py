@@ -30,6 +30,7 @@ from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Rejected, TooLate
 from batchedmodel_sidecar.http.body_reader import BodyReader, Received, Source
 from batchedmodel_sidecar.http.exchange import Exchange
 from batchedmodel_sidecar.http.passthrough import GoesAlone
+from batchedmodel_sidecar.http.refusals import Refusals
 from batchedmodel_sidecar.http.responses import gzipped, model_response, other_version
 from batchedmodel_sidecar.http.routed_head import HeaderOptions, RequestHead, options_of
 from batchedmodel_sidecar.http.time_out import within
@@ -68,12 +69,9 @@ class InferenceHandler:
         is_foreign: bool,
         passes_on: bool,
         clock: Callable[[], float],
-        refused: Callable[[RequestHead, CallError | InvalidInput], Response],
+        refusals: Refusals,
     ) -> None:
-        """`is_foreign`: the server is one of one's own; `passes_on`: it is also sent single calls.
-
-        `refused` makes a response of an error.
-        """
+        """`is_foreign`: the server is one of one's own. `passes_on`: it also gets single calls."""
         self._batcher = batcher
         self._link = link
         self._lifecycle = lifecycle
@@ -84,7 +82,7 @@ class InferenceHandler:
         self._is_foreign = is_foreign
         self._passes_on = passes_on
         self._clock = clock
-        self._refused = refused
+        self._refusals = refusals
 
     def begin(
         self,
@@ -154,7 +152,7 @@ class InferenceHandler:
         """Answer a call that the batcher is done with; raises nothing."""
         try:
             if not isinstance(result, Answer):
-                response = self._refused(exchange.asked, result)
+                response = self._refusals.response(exchange.asked, result)
             elif self._codec.renders_here(exchange.adapter, exchange.parsed, result):
                 self._bodies.hold_answer(result.size, exchange.held)
                 body = exchange.adapter.render(exchange.parsed, result, exchange.model)
@@ -183,9 +181,9 @@ class InferenceHandler:
 
     def _failed(self, asked: RequestHead, error: BaseException | None) -> Response:
         if isinstance(error, (CallError, InvalidInput)):
-            return self._refused(asked, error)
+            return self._refusals.response(asked, error)
         told = RuntimeError("no answer") if error is None else error
-        return self._refused(asked, CallError(ours("answering", told), status=500))
+        return self._refusals.response(asked, CallError(ours("answering", told), status=500))
 
     async def infer(
         self, asked: RequestHead, found: Found, adapter: Adapter, source: Source, caller: str

@@ -8,7 +8,6 @@ from typing import Any, Final, cast
 import pytest
 
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_sidecar.backends.base import Link
 from batchedmodel_sidecar.codec.codec import Codec
 from batchedmodel_sidecar.codec.process.client import CodecClient
 from batchedmodel_sidecar.http.body_reader import BodyReader
@@ -16,6 +15,7 @@ from batchedmodel_sidecar.http.data_handler import DataHandler
 from batchedmodel_sidecar.http.routed_head import RequestHead
 from batchedmodel_sidecar.lifecycle import Lifecycle
 from batchedmodel_sidecar.protocols.adapter import Parsed
+from support.handler_world import data_handler
 from support.hostile_tokenizers import Panic
 from support.sidecar_world import World, world
 
@@ -71,19 +71,11 @@ def here(seconds: float) -> Here:
     made, gate = world(), Gate()
     codec = Slow(CodecClient(clock), most_rows=lambda: 100)
     codec.seconds = seconds
-    front = DataHandler(
-        "m",
-        batcher=made.batcher,
-        link=cast("Link", None),
+    front = data_handler(
+        made,
         lifecycle=cast("Lifecycle", gate),
-        ledger=made.ledger,
-        recorder=made.recorder,
         bodies=BodyReader(max_bytes=10_000, max_held_bytes=10_000),
         codec=codec,
-        foreign=None,
-        passthrough=None,
-        repository=None,
-        clock=clock,
     )
     return Here(made, gate, front)
 

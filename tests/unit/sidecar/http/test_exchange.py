@@ -5,7 +5,7 @@ import gc
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import pytest
 
@@ -22,6 +22,7 @@ from batchedmodel_sidecar.http.data_handler import DataHandler
 from batchedmodel_sidecar.http.exchange import Exchange
 from batchedmodel_sidecar.http.routed_head import RequestHead
 from batchedmodel_sidecar.lifecycle import Lifecycle
+from support.handler_world import data_handler
 from support.sidecar_world import MODEL, World, world
 
 pytestmark = pytest.mark.looptime
@@ -87,19 +88,12 @@ async def here(settings: BatchSettings = SETTINGS, *, knows: bytes = body(1, 2))
     lifecycle = Lifecycle(
         made.batcher, model=lambda: link.status, watch=link.watch, delay=0.0, limit=1.0
     )
-    handler = DataHandler(
-        "m",
-        batcher=made.batcher,
-        link=cast("Any", link),
+    handler = data_handler(
+        made,
         lifecycle=lifecycle,
-        ledger=made.ledger,
-        recorder=made.recorder,
         bodies=bodies,
         codec=Codec(CodecClient(clock), most_rows=lambda: 100),
-        foreign=None,
-        passthrough=None,
-        repository=None,
-        clock=clock,
+        link=link,
     )
     place = Here(made, bodies, lifecycle, handler)
     assert (await place.answer(knows)).status == 200
