@@ -1,18 +1,14 @@
 """One connection: floods, slow readers, callers that leave, and answers that cannot be given."""
 
 import asyncio
-from typing import Any, Final
 
 import pytest
-from aiohttp import web
 
-from batchedmodel_http.request_head import RequestHead
 from batchedmodel_http.response import Response
 from support.door_world import (
     ENOUGH,
     SECONDS,
     DoorWorld,
-    PretendFront,
     PretendHouse,
     call,
     turns,
@@ -46,7 +42,7 @@ async def test_a_caller_that_does_not_read_is_not_answered_more_than_once(world:
     assert [body for _, body in world.wire.answers] == [b"call:a", b"call:b", b"call:c"]
 
 
-async def test_the_general_way_is_told_that_a_caller_does_not_read(world: DoorWorld) -> None:
+async def test_a_streamed_request_is_told_that_a_caller_does_not_read(world: DoorWorld) -> None:
     world.wire.stops_reading()
     world.wire.sends(call(b"a"))
     await asyncio.sleep(1.0)
@@ -67,7 +63,7 @@ async def test_the_general_way_is_told_that_a_caller_does_not_read(world: DoorWo
     assert len(world.wire.answers) == 3
 
 
-async def test_a_caller_that_was_held_back_is_heard_again_when_the_general_way_takes_over(
+async def test_a_caller_that_was_held_back_is_read_again_when_its_request_streams(
     world: DoorWorld,
 ) -> None:
     # Few and without bodies, at whose ends it would let the caller go on by itself.
@@ -80,7 +76,7 @@ async def test_a_caller_that_was_held_back_is_heard_again_when_the_general_way_t
     assert world.wire.answers[-1] == (200, b"general:b")
 
 
-async def test_whom_the_general_way_holds_back_is_not_let_go_by_others(world: DoorWorld) -> None:
+async def test_who_is_held_back_while_it_streams_is_not_let_go_by_others(world: DoorWorld) -> None:
     world.host.reads_first, world.host.seconds = False, 10.0
     large = call(b"x" * 1_000_000)
     world.wire.sends(call(b"a", f"{SECONDS}: 1"), large[:600_000])
@@ -151,7 +147,7 @@ async def test_a_caller_that_leaves_behind_its_answer_is_not_counted_again(
     ],
 )
 @pytest.mark.parametrize("kept", [False, True])
-async def test_the_general_way_begins_with_what_it_was_given_even_if_the_caller_leaves_at_once(
+async def test_a_streamed_request_begins_even_if_its_caller_leaves_at_once(
     world: DoorWorld, sent: bytes, kept: bool
 ) -> None:
     if kept:
@@ -165,7 +161,7 @@ async def test_the_general_way_begins_with_what_it_was_given_even_if_the_caller_
     assert not world.host.inside
 
 
-async def test_a_caller_that_leaves_the_general_way_is_told_to_it(world: DoorWorld) -> None:
+async def test_a_caller_that_leaves_a_streamed_request_is_told_to_it(world: DoorWorld) -> None:
     world.host.seconds = 10.0
     world.wire.sends(call(path="/other"))
     await asyncio.sleep(1.0)
@@ -224,7 +220,7 @@ async def test_it_is_at_work_from_the_request_to_its_answer_and_not_while_that_i
     assert not world.connection.at_work
 
 
-async def test_it_is_at_work_while_the_general_way_writes_an_answer_that_is_read_slowly(
+async def test_it_is_at_work_while_a_streamed_answer_is_read_slowly(
     world: DoorWorld,
 ) -> None:
     world.wire.stops_reading()
@@ -237,172 +233,3 @@ async def test_it_is_at_work_while_the_general_way_writes_an_answer_that_is_read
     world.wire.reads()
     await turns()
     assert not world.connection.at_work
-
-
-@pytest.mark.parametrize(
-    "length", [10, 5_000], ids=["a short head", "a head beyond what is read here"]
-)
-async def test_a_target_that_breaks_the_reader_of_targets_is_refused(
-    world: DoorWorld, length: int
-) -> None:
-    world.wire.sends(
-        b"GET http://[::1]:%80@/a HTTP/1.1\r\nHost: x\r\nX-More: " + b"a" * length + b"\r\n\r\n"
-    )
-    await turns()
-    assert world.wire.written.startswith(b"HTTP/1.1 400 ")
-    assert world.wire.is_closing()
-
-
-CHUNKED: Final = b"POST /call HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-NO_CHUNK: Final = b"two\r\n"
-
-
-@pytest.mark.parametrize("between", range(8))
-async def test_a_body_may_break_at_any_moment_of_its_requests_beginning(
-    world: DoorWorld, between: int
-) -> None:
-    world.wire.sends(CHUNKED + b"1\r\na\r\n")
-    for _ in range(between):
-        await asyncio.sleep(0)
-    world.wire.sends(NO_CHUNK)
-    await turns()
-    assert world.wire.answers == [(400, b"broken")]
-    assert world.wire.gone
-
-
-@pytest.mark.parametrize("reads_first", [True, False], ids=["while", "before"])
-@pytest.mark.parametrize("begun", [True, False], ids=["begun", "not begun"])
-async def test_who_reads_a_body_that_goes_on_with_no_chunk_is_told_so(
-    world: DoorWorld, reads_first: bool, begun: bool
-) -> None:
-    world.host.reads_first = reads_first
-    world.wire.sends(CHUNKED + b"1\r\na\r\n")
-    if begun:
-        await turns()
-    world.wire.sends(NO_CHUNK)
-    await turns()
-    assert world.wire.answers == [(400, b"broken")]
-    assert world.wire.gone
-
-
-@pytest.mark.parametrize("pause", [0.0, 0.1])
-@pytest.mark.parametrize(
-    "sent",
-    [
-        (CHUNKED + b"1\r\na\r\n", NO_CHUNK),
-        (CHUNKED + NO_CHUNK,),
-        (b"POST /call HTTP/1.1\r\nx: ", *[b"y" * 60_000] * 5),
-        (b"\x00\r\n\r\n",),
-    ],
-    ids=["no chunk", "no chunk at once", "a large head", "no request"],
-)
-async def test_what_was_broken_off_costs_nothing_any_more(
-    world: DoorWorld, sent: tuple[bytes, ...], pause: float
-) -> None:
-    world.host.reads_first, world.host.reads = False, False
-    for piece in sent:
-        world.wire.sends(piece)
-        await asyncio.sleep(pause)
-    await asyncio.sleep(5.0)
-    assert world.wire.gone
-    assert world.wire.written
-    assert await loop_turns_in_a_second() < 20
-
-
-async def loop_turns_in_a_second() -> int:
-    """How often the loop ran something beside this test; what reschedules itself runs always."""
-    loop, ran = asyncio.get_running_loop(), 0
-    original = loop.call_soon
-
-    def counted(*arguments: Any, **named: Any) -> asyncio.Handle:
-        nonlocal ran
-        ran += 1
-        assert ran < 1000, "something reschedules itself for ever"
-        return original(*arguments, **named)
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(loop, "call_soon", counted)
-        await asyncio.sleep(1.0)
-    return ran
-
-
-async def test_nonsense_behind_a_whole_request_leaves_that_its_answer(world: DoorWorld) -> None:
-    world.host.seconds = 1.0
-    world.host.reads_first = False
-    world.wire.sends(CHUNKED + b"1\r\na\r\n0\r\n\r\n")
-    await turns()
-    world.wire.sends(b"\x00\r\n\r\n")
-    await asyncio.sleep(2.0)
-    assert world.wire.answers[0] == (200, b"general:a")
-    assert [status for status, _ in world.wire.answers] == [200, 400]
-
-
-async def test_bytes_behind_a_request_without_a_body_break_nothing_of_its_answer(
-    world: DoorWorld,
-) -> None:
-    world.host.seconds = 1.0
-    world.wire.sends(b"GET /general HTTP/1.1\r\nHost: x\r\n\r\n")
-    await turns()
-    world.wire.sends(b"\x00\x01 no request\r\n\r\n")
-    await asyncio.sleep(2.0)
-    assert world.wire.answers[0] == (200, b"general:")
-
-
-async def test_what_is_behind_is_told_until_it_is_asked(world: DoorWorld) -> None:
-    world.wire.sends(call(b"a", f"{SECONDS}: 1"), call(b"x" * 5000, f"{SECONDS}: 1"))
-    assert world.host.behind_bytes > 5000
-    await asyncio.sleep(1.5)
-    assert world.host.behind_bytes == 0
-    await asyncio.sleep(1.0)
-    assert [status for status, _ in world.wire.answers] == [200, 200]
-
-
-async def test_a_head_that_is_not_whole_counts_until_it_is(world: DoorWorld) -> None:
-    head = b"GET /other HTTP/1.1\r\nHost: x\r\n" + b"".join(
-        b"x-%d: %s\r\n" % (number, b"y" * 1_000) for number in range(20)
-    )
-    world.wire.sends(head)
-    await turns()
-    assert world.host.behind_bytes > 20_000
-    world.wire.sends(b"\r\n")
-    await turns()
-    assert world.host.behind_bytes == 0
-    assert world.host.begun == 1
-
-
-async def test_whose_head_has_no_room_is_hung_up_on(world: DoorWorld) -> None:
-    world.host.room = 10_000
-    world.wire.sends(b"GET /other HTTP/1.1\r\nx: " + b"y" * 5_000)
-    await turns()
-    assert world.wire.aborted
-    assert world.host.begun == 0
-
-
-async def test_whose_bytes_behind_have_no_room_is_hung_up_on(world: DoorWorld) -> None:
-    world.host.room = 10_000
-    world.wire.sends(call(b"a", f"{SECONDS}: 1"), call(b"x" * 20_000))
-    assert world.wire.gone
-    await turns()
-    assert not world.wire.answers
-
-
-@pytest.mark.parametrize("kind", [SystemExit, BaseException, StopAsyncIteration])
-async def test_whatever_is_raised_over_a_request_its_connection_ends_and_nothing_else(
-    caplog: pytest.LogCaptureFixture, kind: type[BaseException]
-) -> None:
-    class Raising(PretendFront):
-        async def respond(self, asked: RequestHead, source: bytes, caller: str = "") -> Response:
-            raise kind("panic")
-
-    class RaisingHouse(PretendHouse):
-        async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-            raise kind("panic")
-
-    small = call(b"a")
-    for sent in (small, small.replace(b"/call", b"/other")):
-        world = DoorWorld(Raising(), RaisingHouse())
-        world.wire.sends(sent)
-        await asyncio.sleep(1.0)
-        assert world.wire.aborted
-        assert not world.wire.written
-    assert caplog.messages == ["a request was not answered"] * 2

@@ -1,18 +1,15 @@
-"""The order and the times of work, in numbers only; the workers in virtual time."""
+"""The order and the times of work, in numbers only."""
 
-import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import pytest
 
-from batchedmodel_kube.errors import Unreachable
 from batchedmodel_operator.reconcile.work_queue import (
     BURST,
     RECONCILES_PER_SECOND,
     SPACING_SECONDS,
-    Workers,
     WorkQueue,
 )
 
@@ -227,25 +224,25 @@ def test_all_that_was_reconciled_at_once_comes_back_spread_over_minutes() -> Non
 
 
 def _storm(queue: WorkQueue[str], keys: list[str], seconds: int) -> list[tuple[float, str]]:
-    """All keys are edited five times a second, and looks take no time."""
-    looks = []
+    """All keys are edited five times a second, and reconciles take no time."""
+    reconciles = []
     for tenth in range(seconds * 10):
         now = tenth / 10
         if tenth % 2 == 0:
             for key in keys:
                 queue.add(key, now, awaited=True)
         while (taken := queue.take(now)) is not None:
-            looks.append((now, taken))
+            reconciles.append((now, taken))
             queue.succeeded(taken, now, come_back_after=600.0)
-    return looks
+    return reconciles
 
 
 def test_what_is_edited_without_end_waits_ever_longer_up_to_ten_seconds() -> None:
-    looks = [at for at, _ in _storm(_queue(), ["team/a"], 120)]
-    assert looks[:3] == [0.0, 0.2, 0.4], "the first ones are immediate"
-    gaps = [later - sooner for sooner, later in itertools.pairwise(looks)]
+    reconciles = [at for at, _ in _storm(_queue(), ["team/a"], 120)]
+    assert reconciles[:3] == [0.0, 0.2, 0.4], "the first ones are immediate"
+    gaps = [later - sooner for sooner, later in itertools.pairwise(reconciles)]
     assert max(gaps) == pytest.approx(10, abs=0.3)
-    assert len(looks) < 25
+    assert len(reconciles) < 25
 
 
 def test_an_edit_after_a_calm_time_is_immediate_again() -> None:
@@ -256,15 +253,15 @@ def test_an_edit_after_a_calm_time_is_immediate_again() -> None:
 
 
 def test_events_about_its_children_do_not_hurry_what_is_edited_without_end() -> None:
-    queue, looks = _queue(), []
+    queue, reconciles = _queue(), []
     for tenth in range(600):
         now = tenth / 10
         queue.add("a", now, awaited=tenth % 2 == 0)
         if queue.take(now) is not None:
-            looks.append(now)
+            reconciles.append(now)
             queue.succeeded("a", now, come_back_after=600.0)
             queue.add("a", now)
-    assert len([at for at in looks if at > 30]) <= 6
+    assert len([at for at in reconciles if at > 30]) <= 6
 
 
 def test_edits_without_end_leave_turns_to_all_else_that_is_due() -> None:
@@ -296,150 +293,3 @@ def test_no_group_has_all_places() -> None:
     assert queue.take(1.0) == "team/a"
     queue.succeeded("crowd/0", 2.0, come_back_after=None)
     assert queue.take(2.0) == "crowd/2"
-
-
-class _Bench:
-    """Workers whose looks a test ends."""
-
-    def __init__(self, look: Callable[[str], Awaitable[float | None]], at_most: int = 2) -> None:
-        self.clock = asyncio.get_running_loop().time
-        self.workers: Workers[str] = Workers(_queue(), look, at_most=at_most, clock=self.clock)
-        self.running = asyncio.create_task(self.workers.run())
-
-    async def end(self) -> None:
-        self.workers.close()
-        await self.running
-
-
-@pytest.mark.looptime
-async def test_no_more_reconciles_are_taken_than_allowed() -> None:
-    most = running = 0
-
-    async def look(key: str) -> float | None:
-        nonlocal most, running
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(1)
-        running -= 1
-        return None
-
-    bench = _Bench(look)
-    for key in "abcde":
-        bench.workers.add(key)
-    await asyncio.sleep(10)
-    assert (most, running) == (2, 0)
-    await bench.end()
-
-
-class _Panic(BaseException):
-    pass
-
-
-@pytest.mark.looptime
-@pytest.mark.parametrize("kind", [KeyError, _Panic])
-async def test_one_key_that_fails_keeps_nobody_else_waiting(
-    caplog: pytest.LogCaptureFixture, kind: type[BaseException]
-) -> None:
-    looks: list[tuple[float, str]] = []
-
-    async def look(key: str) -> float | None:
-        looks.append((round(bench.clock() - began, 1), key))
-        if key == "bad":
-            raise Unreachable("not now")
-        if key == "bug":
-            raise kind(key)
-        return None
-
-    bench = _Bench(look)
-    began = bench.clock()
-    for key in ("bad", "bug", "good"):
-        bench.workers.add(key)
-    await asyncio.sleep(2)
-    assert (0.0, "good") in looks
-    for again in ("bad", "bug"):
-        assert len([key for _, key in looks if key == again]) == 3
-    assert "bug: failed unexpectedly" in caplog.text
-    await bench.end()
-
-
-@pytest.mark.looptime
-async def test_a_reconcile_that_is_cancelled_is_taken_again() -> None:
-    looks = 0
-
-    async def look(key: str) -> float | None:
-        nonlocal looks
-        looks += 1
-        if looks == 1:
-            raise asyncio.CancelledError
-        return None
-
-    bench = _Bench(look)
-    bench.workers.add("a")
-    await asyncio.sleep(1)
-    assert looks == 2
-    await bench.end()
-
-
-@pytest.mark.looptime
-async def test_the_end_waits_for_reconciles_that_have_begun() -> None:
-    ended = False
-
-    async def look(key: str) -> float | None:
-        nonlocal ended
-        await asyncio.sleep(3)
-        ended = True
-        return 0.0
-
-    bench = _Bench(look)
-    bench.workers.add("a")
-    await asyncio.sleep(1)
-    await bench.end()
-    assert ended
-
-
-@pytest.mark.looptime
-async def test_where_the_queue_itself_fails_the_reconciles_that_have_begun_are_ended_too() -> None:
-    begun, may_end = asyncio.Event(), asyncio.Event()
-
-    async def look(key: str) -> None:
-        begun.set()
-        await may_end.wait()
-
-    class Broken(WorkQueue[str]):
-        def wake_at(self) -> float | None:
-            raise RuntimeError("a bug")
-
-    workers: Workers[str] = Workers(
-        Broken(lambda: 0.5, group=lambda key: key, most_of_group=1),
-        look,
-        at_most=2,
-        clock=lambda: 0.0,
-    )
-    workers.add("a")
-    running = asyncio.create_task(workers.run())
-    await begun.wait()
-    await asyncio.sleep(1)
-    assert not running.done()
-    may_end.set()
-    with pytest.raises(RuntimeError, match="a bug"):
-        await running
-    assert workers.reconciles["succeeded"] == 1
-
-
-@pytest.mark.looptime
-async def test_workers_keep_to_the_rate_and_sleep_between() -> None:
-    looks: list[float] = []
-
-    async def look(key: str) -> float | None:
-        looks.append(bench.clock())
-        return None
-
-    bench = _Bench(look, at_most=16)
-    began = bench.clock()
-    for number in range(300):
-        bench.workers.add(str(number))
-    await asyncio.sleep(30)
-    assert len(looks) == 300
-    assert looks[-1] - began == pytest.approx(2.0, abs=0.1)
-    assert bench.workers.reconciles["succeeded"] == 300
-    await bench.end()
