@@ -8,10 +8,11 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.request import urlopen
+from zipfile import ZipFile
 
 import pytest
 
-from compile_modules import CompileError, compile_modules, compiled_modules
+from compile_modules import CompileError, compile_modules, compiled_modules, has_compiler
 from load_generator import cache_folder
 from support.repository import ROOT
 
@@ -41,17 +42,34 @@ def environment() -> dict[str, str]:
 
 
 def test_what_runs_for_each_request_is_compiled(environment: dict[str, str]) -> None:
-    program = (
-        "import importlib, sys; [print(importlib.import_module(n).__file__) for n in sys.argv[1:]]"
-    )
-    told = _run([sys.executable, "-c", program, *COMPILED], environment).stdout.split()
-    assert len(told) == len(COMPILED)
-    assert all(name.endswith(".so") for name in told)
+    assert len(_files(environment)) == 1
 
 
 def test_a_manifest_is_served_by_compiled_processes(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
+    _serves(environment, tmp_path)
+
+
+@pytest.mark.skipif(not has_compiler(), reason="there is no C compiler, or Python has no headers")
+@pytest.mark.nightly("hatch_build.py", "images", "pyproject.toml")
+def test_a_wheel_has_them_and_serves_a_manifest(tmp_path: Path) -> None:
+    plain = {**os.environ, "HATCH_BUILD_NO_HOOKS": ""}
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    ended = _run(command, plain)
+    assert ended.returncode == 0, ended.stdout
+    (wheel,) = tmp_path.glob("*.whl")
+    assert not wheel.name.endswith("-none-any.whl")
+    installed = tmp_path / "installed"
+    with ZipFile(wheel) as packed:
+        packed.extractall(installed)
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    assert _files(environment) == {str(installed)}
+    _serves(environment, tmp_path)
+
+
+def _serves(environment: dict[str, str], tmp_path: Path) -> None:
+    """`batchedmodel run` serves an example, compiled."""
     words = ["run", str(ROOT / "examples/simulated.yaml"), "--port", "0"]
     command = [sys.executable, "-m", "batchedmodel_cli", *words]
     with subprocess.Popen(
@@ -133,3 +151,14 @@ def _run(words: list[str], environment: dict[str, str]) -> subprocess.CompletedP
         text=True,
         check=False,
     )
+
+
+def _files(environment: dict[str, str]) -> set[str]:
+    """The folders from which the compiled modules come."""
+    program = (
+        "import importlib, sys; [print(importlib.import_module(n).__file__) for n in sys.argv[1:]]"
+    )
+    told = _run([sys.executable, "-c", program, *COMPILED], environment).stdout.split()
+    assert len(told) == len(COMPILED)
+    assert all(name.endswith(".so") for name in told)
+    return {name.split("/batchedmodel_")[0] for name in told}
