@@ -125,6 +125,8 @@ def compiled_modules(cache: Path) -> Path:
                 compile_modules(partial)
                 partial.rename(folder)
         os.utime(folder)
+        for broken_off in cache.glob(".compiled-*"):  # nobody else compiles now
+            shutil.rmtree(broken_off, ignore_errors=True)
         used = sorted(cache.glob("compiled-*"), key=lambda kept: kept.stat().st_mtime)
         for forgotten in used[:-_MOST_KEPT]:
             shutil.rmtree(forgotten, ignore_errors=True)
