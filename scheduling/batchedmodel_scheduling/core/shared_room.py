@@ -6,6 +6,7 @@ gets all but the spare room, an eighth or less. What a tenant has is never taken
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,6 +38,10 @@ class SharedRoom:
     def __len__(self) -> int:
         """How many tenants have some of it."""
         return len(self._held)
+
+    def __iter__(self) -> Iterator[str]:
+        """The tenants that have some of it."""
+        return iter(self._held)
 
     def of(self, tenant: str) -> int:
         """How much a tenant has."""

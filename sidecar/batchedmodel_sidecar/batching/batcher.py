@@ -252,7 +252,7 @@ class Batcher:
             self._release(self._quarantine.leave(self._policy.pipeline), now)
         while True:
             self._window.show(self._policy, now)
-            slots = self._in_flight.slots(self._depth(now), just_in_time=self._window.contended)
+            slots = self._in_flight.slots(self._depth(now), self._window.callers)
             decision = self._policy.poll(now, slots)
             if decision.release is not None:
                 self._release(decision.release, now)

@@ -57,9 +57,14 @@ class InFlight:
         self._dropped = dropped
         self._in_flight: dict[BatchId, Sent] = {}
 
-    def slots(self, depth: int, *, just_in_time: bool) -> Slots:
-        """How much of a server that can hold `depth` batches is taken; see `Slots`."""
-        return Slots(depth=depth, in_flight=len(self._in_flight), just_in_time=just_in_time)
+    def slots(self, depth: int, waiting: Iterable[str]) -> Slots:
+        """How much of a server that can hold `depth` batches is taken; see `Slots`.
+
+        `waiting`: the callers whose rows wait. While several callers have rows here, full batches
+        leave just in time: one that left early could take nobody along who comes meanwhile.
+        """
+        callers = set(waiting).union(*[flight.callers for flight in self._in_flight.values()])
+        return Slots(depth=depth, in_flight=len(self._in_flight), just_in_time=len(callers) > 1)
 
     def start(
         self,

@@ -9,7 +9,7 @@ whose key rests because the server asked for it are hidden until the rest is ove
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import count
 from typing import Final
 
@@ -196,9 +196,9 @@ class RequestWindow:
             self._room.give_back(tenant, rows)
 
     @property
-    def contended(self) -> bool:
-        """Whether tenants wait for each other."""
-        return self._line is not None
+    def callers(self) -> Iterable[str]:
+        """The tenants whose rows wait."""
+        return self._room
 
     def discard(self, item_id: ItemId) -> None:
         """A row that waited is not wanted any more."""
@@ -255,7 +255,7 @@ class RequestWindow:
         if self._line is not None:
             return True
         self._follow(policy)
-        return self._room.has_others(tenant) and self._room.taken + rows > self._at_once
+        return self._room.has_others(tenant) and self._room.taken + rows > self._at_once // _BATCHES_SHOWN
 
     def _take_turns(self, policy: BasePolicy, now: float) -> FairQueue[ItemId]:
         """From now on the policy sees what the line shows; all that waits lines up."""

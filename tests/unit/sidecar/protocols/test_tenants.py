@@ -106,6 +106,24 @@ async def test_a_flood_of_another_tenant_moves_the_tail_by_less_than_half(
     assert w.server.batches[10:-1].count(8) / len(w.server.batches[10:-1]) > 0.97
 
 
+@pytest.mark.parametrize("callers", [12, 16, 24])
+async def test_a_few_callers_that_always_ask_keep_another_for_a_batch_at_most(callers: int) -> None:
+    """Too few rows wait to fill two batches, so what leaves early would pass the others by."""
+    w = world(SETTINGS)
+    ends = now() + 3.0
+
+    async def asks_on() -> None:
+        while now() < ends:
+            await w.send(b"busy", tenant="busy")
+
+    busy = [asyncio.create_task(asks_on()) for _ in range(callers)]
+    await asyncio.sleep(0.5)
+    latencies = await steady(w, [n * 0.8 * BATCH for n in range(140)], now())
+    await asyncio.gather(*busy)
+    # What is left of the batch that runs, a whole one at most, and their own.
+    assert quantiles(latencies, n=100)[98] <= 2.5 * BATCH
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 async def test_clumps_of_fifty_requests_move_the_tail_of_a_steady_tenant_little(
     policy: PolicyName,
