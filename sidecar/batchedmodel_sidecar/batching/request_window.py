@@ -48,9 +48,11 @@ class RequestWindow:
         self.backoff: Final = Backoff()
         """Rows that the server asked not to be sent for a while."""
         self._settings: BatchSettings | None = None
-        """Those in force when `_at_once` was computed."""
+        """Those in force when the numbers below were computed."""
+        self._next_rows = 0
+        """Rows that leave next where all workers get full batches."""
         self._at_once = 0
-        """How many rows of one call the policy sees; of all calls, while tenants take turns."""
+        """How many rows of one call the policy sees."""
 
     def offer(self, pending: PendingRequest, policy: BasePolicy, now: float) -> Refusal | None:
         """Let all rows of a call wait, or none if there is no room."""
@@ -243,9 +245,8 @@ class RequestWindow:
         if settings is not self._settings:
             self._settings = settings
             self._room.size, self._room.spare = settings.max_queue_size, settings.spare_rows
-            self._at_once = (
-                _BATCHES_SHOWN * settings.max_concurrent_batches * settings.max_batch_size
-            )
+            self._next_rows = settings.max_concurrent_batches * settings.max_batch_size
+            self._at_once = _BATCHES_SHOWN * self._next_rows
 
     def _tenant_of(self, item_id: ItemId) -> str:
         return self._live_of(item_id).tenant
@@ -255,7 +256,7 @@ class RequestWindow:
         if self._line is not None:
             return True
         self._follow(policy)
-        return self._room.has_others(tenant) and self._room.taken + rows > self._at_once // _BATCHES_SHOWN
+        return self._room.has_others(tenant) and self._room.taken + rows > self._next_rows
 
     def _take_turns(self, policy: BasePolicy, now: float) -> FairQueue[ItemId]:
         """From now on the policy sees what the line shows; all that waits lines up."""
@@ -282,9 +283,8 @@ class RequestWindow:
 
     def _ahead(self, policy: BasePolicy) -> tuple[float, int]:
         """The work and the rows of what leaves next, at the mean length of what is here."""
-        books = self._ledger
-        settings = policy.settings
-        rows = settings.max_concurrent_batches * settings.max_batch_size
+        self._follow(policy)
+        books, rows = self._ledger, self._next_rows
         return rows * books.work_live / max(1, books.rows_live), rows
 
     def _late_in_turn(
