@@ -5,6 +5,7 @@ parser needs them all, so each imports what is heavy only when it is carried out
 """
 
 import argparse
+import io
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -20,6 +21,10 @@ _OUTPUT_CLOSED: Final = 141  # as a shell reports a program that SIGPIPE ended
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Carry out one command line; the exit code (2: the line or the manifest is wrong)."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A manifest or a process may say what this terminal's character set lacks.
+            stream.reconfigure(errors="backslashreplace")
     try:
         try:
             arguments = _parser().parse_args(argv)

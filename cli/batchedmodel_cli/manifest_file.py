@@ -65,8 +65,15 @@ def on_this_machine(manifest: BatchedModel, folder: Path) -> BatchedModel:
         _require_installed(source.python_package)
     if source.path is None:
         return manifest
-    path = (folder / Path(source.path).expanduser()).resolve()
-    if not path.is_dir():
+    try:
+        path = (folder / Path(source.path).expanduser()).resolve()
+        found_there = path.is_dir()
+    except (OSError, ValueError, RuntimeError) as error:
+        # Such as a NUL, nobody's home, links in a circle, or a name of too many characters.
+        raise _unusable(
+            "spec.model.source.path", f"cannot be a path: {error}", source.path
+        ) from error
+    if not found_there:
         raise _unusable(
             "spec.model.source.path", f"is not a folder (sought at {path})", source.path
         )
@@ -111,7 +118,9 @@ def _require_installed(package: str) -> None:
     # Only the outermost package is looked up: a lookup inside it would import it and with it torch.
     outermost = package.partition(".")[0]
     # The model server imports from the working folder too.
-    if find_spec(outermost) or PathFinder.find_spec(outermost, [str(Path.cwd())]):
+    # What runs here has that name, and no spec: a lookup raises.
+    running = outermost == "__main__"
+    if not running and (find_spec(outermost) or PathFinder.find_spec(outermost, [str(Path.cwd())])):
         return
     distribution = outermost.replace("_", "-")
     rule = f"is not installed; try: pip install {distribution}"

@@ -24,6 +24,7 @@ from batchedmodel_contract.kubernetes.object_text import (
     LARGEST_OBJECT,
     ItemSplitter,
     Unreadable,
+    members,
     parsed,
 )
 from batchedmodel_kube.errors import ClusterError, Gone, Unreachable, translated
@@ -209,7 +210,8 @@ class Client:
         }
         accept = _METADATA if collection.metadata_only else _JSON
         chunks = self._chunks("GET", collection.path, query, accept=accept, limit=_WATCH)
-        read, leave_out = partial(_event, collection), partial(self._leave_out, collection)
+        leave_out = partial(self._leave_out, collection)
+        read = partial(_event, collection, leave_out)
         try:
             async with aclosing(chunks), aclosing(messages_of(chunks, read, leave_out)) as events:
                 async for event in events:
@@ -320,15 +322,28 @@ def _one_escape(found: re.Match[str]) -> str:
     return f"\\U{0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00):08X}"
 
 
-def _event(collection: Collection, line: bytes) -> Event:
-    kind, found = message_of(line, collection.read)
+def _event(collection: Collection, leave_out: Callable[[Unreadable], None], line: bytes) -> Event:
+    """What a message tells. An object that cannot be read is gone: a list leaves it out as well."""
+    unread: Unreadable | None = None
+    try:
+        kind, found = message_of(line, collection.read)
+    except Unreadable as error:
+        _, found = message_of(line, _identity)
+        kind, unread = EventType.DELETED, error
     try:
         if kind == "ERROR":
             raise translated(int(found.get("code") or 0), json.dumps(found).encode())
         version = found["metadata"]["resourceVersion"]
-        return Event(type=EventType(kind), found=found, version=version)
+        event = Event(type=EventType(kind), found=found, version=version)
     except (LookupError, TypeError, ValueError) as error:
         raise Unreadable("is no message of a watch") from error
+    if unread is not None:
+        leave_out(unread)
+    return event
+
+
+def _identity(text: bytes) -> Object:
+    return {"metadata": parsed(dict(members(text)).get("metadata", b"{}"))}
 
 
 async def _refusal(status: int, chunks: AsyncIterator[bytes]) -> ClusterError:

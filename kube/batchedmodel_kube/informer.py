@@ -53,13 +53,17 @@ class Cache(Generic[Record]):
         self.complete.set()
 
     def take(self, event: Event) -> None:
-        """A message of a watch."""
-        if event.type is EventType.BOOKMARK or (read := self.read(event.found)) is None:
+        """A message of a watch.
+
+        What is not as its kind should be any more is gone, since a list would leave it out. What
+        was deleted is gone whatever its last state says.
+        """
+        if event.type is EventType.BOOKMARK:
             return
-        uid, record = read
-        if event.type is not EventType.DELETED:
-            self._put(uid, record)
-        elif self._records.pop(uid, None) is not None:
+        read = None if event.type is EventType.DELETED else self.read(event.found)
+        if read is not None:
+            self._put(*read)
+        elif (record := self._records.pop(_uid_of(event.found), None)) is not None:
             self._tell(self._gone, record)
 
     def read(self, found: Object) -> tuple[str, Record] | None:
@@ -90,6 +94,11 @@ class Cache(Generic[Record]):
             # Our bug, met by this object only: the others must be followed all the same.
             self.left_out += 1
             logger.exception("%.200r is left out", record)
+
+
+def _uid_of(found: Object) -> str:
+    metadata = found.get("metadata")
+    return str(metadata.get("uid")) if isinstance(metadata, Mapping) else ""
 
 
 async def follow(client: Client, collection: Collection, cache: Cache[Record]) -> None:

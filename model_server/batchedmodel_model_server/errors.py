@@ -52,3 +52,15 @@ class OutOfMemory(ForwardFailed):
 
 class DeviceLost(ForwardFailed):
     """The device is of no use to this process any more, whatever batch comes next."""
+
+
+def legible(text: str) -> str:
+    """The text as any answer and any log can have it, whatever file, handler or hub it quotes.
+
+    Control characters and halves of surrogate pairs become escapes.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+    )

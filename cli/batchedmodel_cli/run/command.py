@@ -6,7 +6,6 @@ the supervisor, with the console, the announcement and the signals.
 
 import argparse
 import asyncio
-import io
 import os
 import signal
 import sys
@@ -118,9 +117,6 @@ def carry_out(arguments: argparse.Namespace) -> int:
 
 
 async def _serve(manifest: BatchedModel, host: str, specs: Sequence[ProcessSpec]) -> int:
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # A process may log what this terminal's character set lacks.
-        sys.stdout.reconfigure(errors="backslashreplace")
     console = Console(
         sys.stdout, [spec.name for spec in specs], os.environ, lambda: supervisor.stop()
     )

@@ -185,13 +185,14 @@ async def _wishes(request: web.Request, *known: str) -> dict[str, object]:
 async def _events(request: web.Request, service: ModelService) -> web.StreamResponse:
     stream = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
     await stream.prepare(request)
+    # The stream ends with the server, which should not wait for another request behind it. It ends
+    # where it fails, too: whoever follows it would wait for ever.
+    stream.force_close()
     async for event in service.lifecycle.follow():
         try:
             await stream.write(orjson.dumps(event.to_mapping()) + b"\n")
         except ConnectionResetError:
             break  # the reader has left, and this handler was not cancelled yet
-    # The stream ends with the server, which should not wait for another request behind it.
-    stream.force_close()
     return stream
 
 

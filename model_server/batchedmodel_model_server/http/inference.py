@@ -38,6 +38,7 @@ from batchedmodel_model_server.errors import (
     RowFailed,
     TooSlow,
     UnknownModel,
+    legible,
 )
 from batchedmodel_model_server.execution.torch_errors import words
 from batchedmodel_model_server.lifecycle.service import ModelService
@@ -176,4 +177,4 @@ def failure(error: BaseException, asked: str) -> Response:
 
 def told(status: int, message: str) -> Response:
     """An error's answer."""
-    return Response((orjson.dumps({"error": message}),), status=status)
+    return Response((orjson.dumps({"error": legible(message)}),), status=status)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 
 from batchedmodel_contract.processes.server_api import ModelState, StateEvent
-from batchedmodel_model_server.errors import NotReady
+from batchedmodel_model_server.errors import NotReady, legible
 
 Work = Coroutine[None, None, None]
 _log = logging.getLogger(__name__)
@@ -39,6 +39,7 @@ class Lifecycle:
         """Change the state and tell everybody, unless it has ended; `version`: which is READY."""
         if self.ended:
             return
+        detail = legible(detail)
         self.event = StateEvent(state=state, detail=detail, version=version)
         level = logging.ERROR if state is ModelState.FAILED else logging.INFO
         _log.log(level, "%s: %s", state, detail)

@@ -17,7 +17,7 @@ from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.processes.server_api import ModelState
 from batchedmodel_model_server.api.handler import Handler
 from batchedmodel_model_server.batching.declaration import FIRST_VERSION
-from batchedmodel_model_server.errors import CannotLoad, NotReady, UnknownModel
+from batchedmodel_model_server.errors import CannotLoad, NotReady, UnknownModel, legible
 from batchedmodel_model_server.execution.runner import Runner
 from batchedmodel_model_server.sources.folder import Content
 
@@ -54,7 +54,7 @@ class Version:
 
     def enter(self, state: ModelState, reason: str) -> None:
         """Change its state."""
-        self.state, self.reason = state, reason
+        self.state, self.reason = state, legible(reason)
         if state in (ModelState.FAILED, ModelState.UNLOADED):
             self.gone.set()
 

@@ -272,9 +272,11 @@ def _applies(
         return
     scaled = spec.autoscaling is not None and not spec.suspend
     hand_over = kind is Kind.DEPLOYMENT and scaled and holds_replicas(live.body)
-    if hand_over:
+    stopped = kind is Kind.DEPLOYMENT and scaled and live.body["spec"].get("replicas", 1) == 0
+    if hand_over or stopped:
         # With nobody else behind them, the replicas that the next apply leaves out would become 1.
-        # An autoscaler does nothing at 0, so it begins at its minimum.
+        # An autoscaler does nothing at 0, so it begins at its minimum, whoever scaled it to 0:
+        # `suspend` is the way to do so.
         replicas = live.body["spec"].get("replicas") or effective.replicas(spec)
         seed = render.seed(observed.model, live, replicas)
         # What an autoscaler sets meanwhile must not be overwritten. The version of a new Deployment

@@ -60,7 +60,9 @@ def read_trace(text: str) -> Trace:
         raise InvalidInput(f"trace: line {reader.line_num}", f"is not CSV: {error}") from error
     if not rows:
         raise InvalidInput("trace", "must hold at least one request below its heading")
-    first = rows[0][0]
+    first, last = rows[0][0], rows[-1][0]
+    if last - first > _LATEST * _NANOSECONDS:
+        raise InvalidInput("trace", f"must span at most {_LATEST} seconds")
     return Trace(
         times=tuple(time - first for time, _, _ in rows),
         lengths=tuple(length for _, length, _ in rows),

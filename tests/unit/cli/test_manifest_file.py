@@ -208,3 +208,20 @@ def test_a_model_that_should_rest_is_served_here_all_the_same_and_said_so() -> N
 def test_a_date_is_a_text_as_kubernetes_reads_it(tmp_path: Path) -> None:
     file = written(tmp_path, "model: {handler: simulated, env: {SINCE: 2026-01-02}}\n")
     assert read_manifest_file(file).spec.model.env == (("SINCE", "2026-01-02"),)
+
+
+@pytest.mark.parametrize("path", ["a\0b", "~nobody-of-that-name/x", "x" * 400, "\ud800"])
+def test_what_cannot_be_a_path_is_named(tmp_path: Path, path: str) -> None:
+    found = complaint(with_model(handler="hf", source={"path": path}), tmp_path)
+    assert found.startswith("spec.model.source.path: ")
+
+
+def test_links_in_a_circle_are_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    found = complaint(with_model(handler="hf", source={"path": "loop"}), tmp_path)
+    assert found.startswith("spec.model.source.path: ")
+
+
+def test_what_runs_here_is_no_package_with_a_model(tmp_path: Path) -> None:
+    found = complaint(with_model(handler="hf", source={"pythonPackage": "__main__"}), tmp_path)
+    assert "is not installed" in found

@@ -236,6 +236,18 @@ async def test_a_watch_leaves_out_what_is_odd_and_says_how_it_ended(
     assert client.left_out == 5
 
 
+async def test_an_object_that_cannot_be_read_any_more_counts_as_gone() -> None:
+    odd = {"metadata": {"uid": "u1", "resourceVersion": "8"}, "odd": True}
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(body=message("MODIFIED", odd) + message("DELETED", odd))
+
+    gone = Event(type=EventType.DELETED, found={"metadata": odd["metadata"]}, version="8")
+    async with client_of(answer) as client:
+        assert [event async for event in client.watch(THINGS, "7")] == [gone, gone]
+    assert client.left_out == 2
+
+
 @pytest.mark.parametrize("body", [b"", b"[", b'{"items":[{"n":1}', b'{"items":[{]}'])
 async def test_a_list_that_is_none_is_no_answer(body: bytes) -> None:
     async def answer(request: web.Request) -> web.Response:

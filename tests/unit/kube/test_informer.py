@@ -80,6 +80,16 @@ async def test_a_watch_that_ends_goes_on_from_the_last_version() -> None:
     assert source.asked == ["list", "watch 100", "watch 150"]
 
 
+@pytest.mark.parametrize("kind", [EventType.MODIFIED, EventType.DELETED])
+def test_what_is_not_as_its_kind_should_be_any_more_is_gone(kind: EventType) -> None:
+    listening = Listening()
+    listening.cache.take(event(EventType.ADDED, "a", 101))
+    listening.cache.take(event(EventType.ADDED, "b", 102))
+    nameless = {"metadata": an_object("a")["metadata"]}
+    listening.cache.take(Event(type=kind, found=nameless, version="103"))
+    assert listening.told == ["+a", "+b", "-a"]
+
+
 @pytest.mark.looptime
 async def test_a_version_that_is_too_old_lists_anew_and_tells_only_differences() -> None:
     listening = Listening()

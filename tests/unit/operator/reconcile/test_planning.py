@@ -126,6 +126,18 @@ async def test_an_autoscaler_that_is_switched_on_at_zero_begins_with_the_fewest(
     assert world.child(Kind.DEPLOYMENT)["spec"]["replicas"] == 2
 
 
+async def test_an_autoscaled_model_that_was_scaled_to_zero_by_hand_gets_its_fewest_pods() -> None:
+    """An autoscaler does nothing at 0, so nobody else would end it."""
+    world = World(SCALED)
+    await world.settle()
+    world.edit(Kind.DEPLOYMENT, {"spec": {"replicas": 0}})
+    await world.settle()
+    assert world.child(Kind.DEPLOYMENT)["spec"]["replicas"] == 2
+    world.edit(Kind.DEPLOYMENT, {"spec": {"replicas": 5}})
+    await world.settle()
+    assert world.child(Kind.DEPLOYMENT)["spec"]["replicas"] == 5
+
+
 async def test_an_autoscaler_that_is_switched_off_goes_and_the_number_is_the_persons() -> None:
     world = World(SCALED)
     await world.settle()
