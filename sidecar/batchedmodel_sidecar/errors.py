@@ -154,3 +154,13 @@ class GivenUp(CallError):
         message = f"{_GIVEN_UP[outcome]} (it had {seconds:g} s)"
         super().__init__(message, status=503, retry_after=retry_after)
         self.counted_as = outcome
+
+
+def refuse_many(rows: int, most: int) -> None:
+    """Raise `Rejected` for a call of more rows than the queue ever holds of one tenant.
+
+    Asked before the rows are made: each takes memory and time.
+    """
+    if rows > most:
+        message = f"{rows} rows in one request are more than the queue holds ({most})"
+        raise Rejected(Rejection.TOO_LARGE, message)

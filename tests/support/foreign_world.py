@@ -138,7 +138,9 @@ class Foreigners:
         model = self.link.status.model
         assert model is not None
         adapter = self.protocol.adapter("/v1/models/m:predict", "", {})
-        parsed = await adapter.parse(json.dumps({"instances": list(rows)}).encode(), None, model)
+        parsed = await adapter.parse(
+            json.dumps({"instances": list(rows)}).encode(), None, model, 4096
+        )
         answer = await self.batcher.submit(parsed.call, share=Share(caller))
         return "".join(json.loads(bytes(row[0].data)) for row in answer.rows)
 

@@ -23,6 +23,8 @@ _REMEMBERED: Final = 4096  # groups, and keys; callers choose both, so they must
 
 class _Came(NamedTuple):
     members: int
+    size: int
+    """The largest that a member announced: a smaller one does not complete the group."""
     last: float
     """When the newest member arrived."""
 
@@ -48,13 +50,14 @@ class RequestGroups:
             return
         before = self._seen.pop(announced.id, None)
         seen = 1 if before is None else before.members + 1
-        if seen >= announced.size:
+        size = announced.size if before is None else max(before.size, announced.size)
+        if seen >= size:
             self._begun.discard(announced.id)
             credit = self._credits.get(item.key)
             if credit is not None and credit.group == announced.id:
                 del self._credits[item.key]
             return
-        self._seen[announced.id] = _Came(seen, item.arrived)
+        self._seen[announced.id] = _Came(seen, size, item.arrived)
         if len(self._seen) > _REMEMBERED:
             oldest = next(iter(self._seen))
             del self._seen[oldest]

@@ -10,7 +10,15 @@ from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_scheduling.core.policy import Refusal
-from batchedmodel_sidecar.errors import CallError, Expired, GivenUp, Rejected, TooLate, Unserved
+from batchedmodel_sidecar.errors import (
+    CallError,
+    Expired,
+    GivenUp,
+    Rejected,
+    TooLate,
+    Unserved,
+    refuse_many,
+)
 from batchedmodel_sidecar.protocols.headers import AgreedTerms
 
 MODEL_GONE: Final = "the model is gone and this pod is stopping"
@@ -31,19 +39,11 @@ def invalid(error: InvalidInput) -> Rejected:
     return Rejected(Rejection.INVALID, str(error), field=error.mistake.field)
 
 
-def too_many(rows: int, queue: int) -> Rejected:
-    """A call has more rows than the queue ever holds of one tenant."""
-    message = f"{rows} rows in one request are more than the queue holds ({queue})"
-    return Rejected(Rejection.TOO_LARGE, message)
-
-
 def refuse_unfit(rows: int, left: float, terms: AgreedTerms, settings: BatchSettings) -> None:
     """Raise `Rejected` for a call of so many rows that so many seconds cannot serve."""
     if left <= 0:
         raise TooLate(terms.limit)
-    most = max(1, int(settings.max_queue_size * settings.tenant_max_share))
-    if rows > most:
-        raise too_many(rows, most)
+    refuse_many(rows, max(1, int(settings.max_queue_size * settings.tenant_max_share)))
 
 
 def ended(outcome: Outcome, *, seconds: float, retry_after: float) -> CallError:

@@ -67,7 +67,7 @@ class Codec:
         if not isinstance(body, SharedMemory):
             if foreign is None or foreign.protocol.converts(len(body), header_length) <= LARGE:
                 known = model.asked_by(share) if len(body) > INLINE_CHARACTERS else model
-                return await adapter.parse(body, header_length, known)
+                return await adapter.parse(body, header_length, known, self._most_rows())
             # Binary data that the server must be sent as JSON.
             self.refuse_large(share)
             memory = await stored([body])

@@ -6,6 +6,7 @@ server checks again what only it can know.
 
 from __future__ import annotations  # array.array takes no type argument at run time
 
+import sys
 from array import array
 from collections.abc import Sequence
 
@@ -14,13 +15,21 @@ from batchedmodel_contract.inference.tensors import Tensor, rows
 from batchedmodel_contract.invalid_input import InvalidInput, Unbatchable
 from batchedmodel_sidecar.calls import Row, Value
 from batchedmodel_sidecar.codec.tokenizer import Text, Tokenised, Tokens
+from batchedmodel_sidecar.errors import refuse_many
 from batchedmodel_sidecar.model import ReadyModel
 
 
 def rows_of_tensors(
-    tensors: Sequence[Tensor], description: ModelDescription, field: str = "inputs"
+    tensors: Sequence[Tensor],
+    description: ModelDescription,
+    field: str = "inputs",
+    *,
+    most_rows: int = sys.maxsize,
 ) -> tuple[Row, ...]:
-    """The rows of a request whose `field` holds the tensors; raises `InvalidInput`."""
+    """The rows of a request whose `field` holds the tensors.
+
+    Raises `InvalidInput`, and `Rejected` for more than so many rows.
+    """
     given = {tensor.name: tensor for tensor in tensors}
     ordered = [given[spec.name] for spec in description.inputs if spec.name in given]
     if len(ordered) != len(tensors) or len(ordered) != len(description.inputs):
@@ -28,6 +37,7 @@ def rows_of_tensors(
     length = 1
     for tensor, spec in zip(ordered, description.inputs, strict=True):
         length = max(length, _checked_length(tensor, spec, f"{field}.{tensor.name}"))
+    refuse_many(ordered[0].shape[0], most_rows)
     if len(ordered) == 1:
         shape = ordered[0].shape[1:]
         return tuple(Row(values=(Value(shape, data),), length=length) for data in rows(ordered[0]))

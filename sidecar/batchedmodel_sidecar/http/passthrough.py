@@ -27,8 +27,7 @@ from batchedmodel_sidecar.backends.foreign.headers import of_this_hop
 from batchedmodel_sidecar.body.buffers import BuffersBody, body_of
 from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Expired, Rejected, Unserved
 from batchedmodel_sidecar.http.body_reader import UNDECODABLE, answer_expectation
-from batchedmodel_sidecar.http.responses import writable
-from batchedmodel_sidecar.protocols.headers import REQUEST_ID_HEADER, request_id
+from batchedmodel_sidecar.protocols.headers import REQUEST_ID_HEADER, request_id, writable
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 
 logger: Final = logging.getLogger(__name__)

@@ -5,7 +5,6 @@ Made by the data handler. The connections write them. Pure.
 
 import math
 import random
-import re
 from collections.abc import Sequence
 from importlib import metadata
 from typing import Any, Final
@@ -25,7 +24,7 @@ from batchedmodel_sidecar.errors import RETRY_SOON, CallError, ModelNotFound
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols import openai, v2
 from batchedmodel_sidecar.protocols.adapter import Body
-from batchedmodel_sidecar.protocols.headers import REQUEST_ID_HEADER
+from batchedmodel_sidecar.protocols.headers import REQUEST_ID_HEADER, writable
 from batchedmodel_sidecar.protocols.routes import Endpoint, Found
 
 VERSION: Final = metadata.version("batchedmodel")
@@ -33,7 +32,6 @@ _OUTCOME_HEADER: Final = "x-request-outcome"
 _BATCH_SIZE_HEADER: Final = "x-batch-size"
 _QUEUE_TIME_HEADER: Final = "x-queue-time-ms"
 _MODEL_TIME_HEADER: Final = "x-model-time-ms"
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _RETRY_SPREAD: Final = 0.1  # callers who were refused together should not come back together
 
 
@@ -129,15 +127,3 @@ def other_version(version: str | None, model: ReadyModel | None) -> ModelNotFoun
 
 def _json(document: Any, status: int = 200) -> Response:
     return Response((orjson.dumps(document),), status=status)
-
-
-def writable(value: str) -> str:
-    """A header's value, or a reason, that aiohttp can write: UTF-8 without control characters.
-
-    Other bytes are read as Latin-1. A control character becomes a space (RFC 9110, 5.5).
-    """
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        value = value.encode(errors="surrogateescape").decode("latin-1")
-    return _CONTROL.sub(" ", value)

@@ -46,8 +46,10 @@ class Parsed:
 class Adapter(Protocol):
     """One public protocol."""
 
-    async def parse(self, body: Buffer, header_length: str | None, model: ReadyModel) -> Parsed:
-        """The call in a body; raises `InvalidInput` or `Rejected`."""
+    async def parse(
+        self, body: Buffer, header_length: str | None, model: ReadyModel, most_rows: int
+    ) -> Parsed:
+        """The call in a body, of at most so many rows; raises `InvalidInput` or `Rejected`."""
         ...
 
     def texts(self, parsed: Parsed, answer: Answer) -> int:

@@ -56,7 +56,9 @@ class _Form(NamedTuple):
 class ClassifyAdapter(ScoreAdapter):
     """`POST /classify` and `POST /predict`."""
 
-    async def parse(self, body: Buffer, header_length: str | None, model: ReadyModel) -> Parsed:
+    async def parse(
+        self, body: Buffer, header_length: str | None, model: ReadyModel, most_rows: int
+    ) -> Parsed:
         """One row for each text or pair; raises `InvalidInput` or `Rejected`."""
         asked = json_object(body, _KNOWN)
         require_model(asked, model, named=False)

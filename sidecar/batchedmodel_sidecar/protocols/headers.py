@@ -35,6 +35,7 @@ _MOST_MEMBERS: Final = 4096
 # W3C Trace Context, level 1: version, trace id, parent id, flags, and what later versions add.
 _TRACE: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?", re.ASCII)
 _LONGEST_ID: Final = 256
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,3 +230,15 @@ def _whole(rule: Whole, value: object, field: str) -> int:
         return rule.read(value)
     except Broken as broken:
         raise InvalidInput(field, str(broken), value) from broken
+
+
+def writable(value: str) -> str:
+    """A header's value, or a reason, that aiohttp can write: UTF-8 without control characters.
+
+    Other bytes are read as Latin-1. A control character becomes a space (RFC 9110, 5.5).
+    """
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        value = value.encode(errors="surrogateescape").decode("latin-1")
+    return _CONTROL.sub(" ", value)

@@ -42,7 +42,9 @@ class _Form(NamedTuple):
 class EmbeddingsAdapter(Adapter):
     """`POST /v1/embeddings`."""
 
-    async def parse(self, body: Buffer, header_length: str | None, model: ReadyModel) -> Parsed:
+    async def parse(
+        self, body: Buffer, header_length: str | None, model: ReadyModel, most_rows: int
+    ) -> Parsed:
         """One row for each input; raises `InvalidInput` or `Rejected` (another model's name)."""
         asked = json_object(body, _KNOWN)
         require_model(asked, model, named=True)

@@ -47,7 +47,9 @@ class _Form(NamedTuple):
 class RerankAdapter(ScoreAdapter):
     """`POST /rerank`, `/v1/rerank` and `/v2/rerank`."""
 
-    async def parse(self, body: Buffer, header_length: str | None, model: ReadyModel) -> Parsed:
+    async def parse(
+        self, body: Buffer, header_length: str | None, model: ReadyModel, most_rows: int
+    ) -> Parsed:
         """One row for each document, paired with the query; raises `InvalidInput` or `Rejected`."""
         asked = json_object(body, _OF_TEI | _OF_COHERE)
         require_model(asked, model, named=False)

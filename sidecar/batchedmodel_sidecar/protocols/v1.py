@@ -21,6 +21,7 @@ from batchedmodel_contract.inference.tensors import (
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.codec.rows import rows_of_tensors, rows_of_texts
+from batchedmodel_sidecar.errors import refuse_many
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
 from batchedmodel_sidecar.protocols.json_bodies import json_object, nested
@@ -34,13 +35,16 @@ _BASE64: Final = "b64"
 class PredictAdapter(Adapter):
     """`POST /v1/models/{name}:predict`."""
 
-    async def parse(self, body: Buffer, header_length: str | None, model: ReadyModel) -> Parsed:
+    async def parse(
+        self, body: Buffer, header_length: str | None, model: ReadyModel, most_rows: int
+    ) -> Parsed:
         """One row for each instance, whose sizes may differ where the model's may."""
         known = model.description.params
         asked = json_object(body, _FIELDS | {_PARAMETERS} if known else _FIELDS)
         instances, params = asked.get("instances"), _params(asked.get(_PARAMETERS), known)
         if not isinstance(instances, list) or not instances:
             raise InvalidInput("instances", "must be a list of at least one instance")
+        refuse_many(len(instances), most_rows)
         texts = _texts(instances, model)
         if texts is not None:
             rows = await rows_of_texts(texts, model, "instances")

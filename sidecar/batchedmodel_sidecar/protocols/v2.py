@@ -24,6 +24,7 @@ from batchedmodel_contract.inference.v2 import (
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.codec.rows import rows_of_tensors, rows_of_texts
+from batchedmodel_sidecar.errors import refuse_many
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
 from batchedmodel_sidecar.protocols.headers import PARAMETERS, options_of_parameters
@@ -44,7 +45,9 @@ class V2Adapter(Adapter):
         """The call in a small body of a known form; None for any other. Raises `InvalidInput`."""
         return self.forms.parsed(body, model) if len(body) <= _SMALL else None
 
-    async def parse(self, body: Buffer, header_length: str | None, model: ReadyModel) -> Parsed:
+    async def parse(
+        self, body: Buffer, header_length: str | None, model: ReadyModel, most_rows: int
+    ) -> Parsed:
         """Tensors as the model declares them, or its text input instead of its tokens."""
         formed = header_length is None and isinstance(body, bytes) and len(body) <= _SMALL
         if formed and (known := self.forms.parsed(bytes(body), model)) is not None:
@@ -58,9 +61,10 @@ class V2Adapter(Adapter):
         params = read_values(given, declared) if declared else None
         text = model.description.text
         if text is not None and len(tensors) == 1 and tensors[0].name == text.name:
+            refuse_many(tensors[0].elements, most_rows)
             found = await rows_of_texts(_texts(tensors[0]), model, f"inputs.{text.name}")
         else:
-            found = rows_of_tensors(tensors, model.description)
+            found = rows_of_tensors(tensors, model.description, most_rows=most_rows)
         parsed = Parsed(call=model.call_of(found, params), memo=output_options, options=options)
         if formed:
             self.forms.learn(bytes(body), tensors, parsed, head)

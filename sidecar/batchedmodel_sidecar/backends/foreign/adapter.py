@@ -40,9 +40,11 @@ class ForeignAdapter(Adapter):
         self._headers = headers
         self._trace = trace
 
-    async def parse(self, body: Buffer, header_length: str | None, model: ReadyModel) -> Parsed:
-        """The call with the rows that the body holds; raises `InvalidInput`."""
-        return self.parsed(drafted(self.protocol, body, header_length), model)
+    async def parse(
+        self, body: Buffer, header_length: str | None, model: ReadyModel, most_rows: int
+    ) -> Parsed:
+        """The call with the rows that the body holds; raises `InvalidInput` or `Rejected`."""
+        return self.parsed(drafted(self.protocol, body, header_length, most_rows), model)
 
     def parsed(self, draft: ParsedRequest, model: ReadyModel) -> Parsed:
         """The call of what a body asks, wherever it was read."""

@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import Final
 
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH
+from batchedmodel_sidecar.protocols.headers import writable
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -88,7 +89,8 @@ def _every(names: Collection[str], headers: Mapping[str, str]) -> Headers:
     Those that `Connection` names were meant for the sidecar alone. Names are sorted, so that
     callers who send them in another order share a key.
     """
-    lowered = [(name.lower(), value) for name, value in headers.items()]
+    # As what goes alone is written: else bytes that are no UTF-8 would be lost on the way.
+    lowered = [(name.lower(), writable(value)) for name, value in headers.items()]
     passing = set(names) - of_this_hop(lowered)
     return tuple(sorted((one for one in lowered if one[0] in passing), key=itemgetter(0)))
 

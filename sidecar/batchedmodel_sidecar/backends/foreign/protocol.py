@@ -111,8 +111,13 @@ class BackendProtocol(ABC):
         return size
 
     @abstractmethod
-    def parse(self, body: Buffer, header_length: str | None = None) -> ParsedRequest | None:
-        """What the body asks; None when it can only go alone. Raises `InvalidInput`."""
+    def parse(
+        self, body: Buffer, header_length: str | None, most_rows: int
+    ) -> ParsedRequest | None:
+        """What the body asks; None when it can only go alone.
+
+        Raises `InvalidInput`, and `Rejected` for more than so many rows.
+        """
 
     @abstractmethod
     def backend_request(self, rows: Sequence[Row], envelope: Envelope) -> BackendRequest:
@@ -145,10 +150,10 @@ class BackendProtocol(ABC):
 
 
 def drafted(
-    protocol: BackendProtocol, body: Buffer, header_length: str | None = None
+    protocol: BackendProtocol, body: Buffer, header_length: str | None, most_rows: int
 ) -> ParsedRequest:
-    """What a body asks; raises `InvalidInput`, and `Unbatchable` when it can only go alone."""
-    draft = protocol.parse(body, header_length)
+    """What a body asks; raises as `parse` does, and `Unbatchable` when it can only go alone."""
+    draft = protocol.parse(body, header_length, most_rows)
     if draft is None:
         raise Unbatchable("body", "has no rows that could share a request")
     return replace(draft, digest=digest_of(draft.frame, draft.shapes))

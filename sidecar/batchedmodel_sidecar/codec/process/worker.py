@@ -18,7 +18,6 @@ from typing import Final
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_sidecar.backends.foreign.protocol import ParsedRequest, drafted
-from batchedmodel_sidecar.batching.rejections import too_many
 from batchedmodel_sidecar.calls import Call, Row
 from batchedmodel_sidecar.codec.process import wire
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory, received, send
@@ -69,10 +68,7 @@ class Worker:
     async def _done(self, job: Job, view: memoryview) -> Content:
         match job:
             case ParseJob():
-                draft = await self._parsed(job, view)
-                if len(draft.rows) > job.most_rows:
-                    raise too_many(len(draft.rows), job.most_rows)
-                return wire.write_parsed(draft)
+                return wire.write_parsed(await self._parsed(job, view))
             case RenderJob():
                 return wire.write_rendered(self._rendered(job, view))
             case DealJob():
@@ -81,8 +77,10 @@ class Worker:
 
     async def _parsed(self, job: ParseJob, view: memoryview) -> ParsedRequest:
         if not isinstance(job.by, Endpoint):
-            return drafted(job.by, view, job.header_length)
-        parsed = await self._adapters[job.by].parse(view, job.header_length, self._known())
+            return drafted(job.by, view, job.header_length, job.most_rows)
+        parsed = await self._adapters[job.by].parse(
+            view, job.header_length, self._known(), job.most_rows
+        )
         return ParsedRequest(
             rows=parsed.call.rows,
             frame=None,

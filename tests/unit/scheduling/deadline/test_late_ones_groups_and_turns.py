@@ -115,6 +115,19 @@ def announce(groups: RequestGroups, entries: list[QueuedItem], now: float = 0.0)
         groups.observe(entry.item._replace(arrived=now))
 
 
+def test_a_member_that_announces_fewer_does_not_complete_the_group() -> None:
+    """Or whoever ends each of his groups with such a one could have every batch held."""
+    groups = RequestGroups()
+    first, last = member(1, "x", 4096), member(2, "x", 1)
+    announce(groups, [first])
+    assert groups.awaited([first], 0.0) is not None
+    announce(groups, [last])
+    assert not groups.complete([first, last])
+    other = member(3, "y", 4096)
+    announce(groups, [other])
+    assert groups.awaited([other], 0.0) is None, "its key's short wait is used up"
+
+
 def awaited(groups: RequestGroups, entries: list[QueuedItem], now: float = 0.0) -> bool:
     return groups.awaited(entries, now) is not None
 

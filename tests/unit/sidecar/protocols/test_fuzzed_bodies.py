@@ -39,7 +39,7 @@ async def rows_or_refusal(
     """Whether there are rows; anything but rows and refusals of the family is raised."""
     started = time.perf_counter()
     try:
-        parsed = await adapter.parse(body, length, model)
+        parsed = await adapter.parse(body, length, model, 4096)
     except InvalidInput as refused:
         told: CallError = CallError(str(refused), status=400, field=refused.mistake.field)
     except Rejected as refused:

@@ -48,13 +48,13 @@ def v2_body(**changes: Any) -> dict[str, Any]:
 
 
 async def parsed_v2(document: Any, model: ReadyModel = MODEL) -> list[tuple[int, list[bytes]]]:
-    parsed = await V2Adapter().parse(orjson.dumps(document), None, model)
+    parsed = await V2Adapter().parse(orjson.dumps(document), None, model, 4096)
     return [(row.length, [bytes(value.data) for value in row.values]) for row in parsed.call.rows]
 
 
 async def parsed_openai(served: ReadyModel, /, **document: Any) -> list[list[int]]:
     body = orjson.dumps({"model": "m"} | document)
-    parsed = await EmbeddingsAdapter().parse(body, None, served)
+    parsed = await EmbeddingsAdapter().parse(body, None, served, 4096)
     return [array("q", bytes(row.values[0].data)).tolist() for row in parsed.call.rows]
 
 
@@ -108,7 +108,7 @@ class TestV2:
     async def test_the_answer_echoes_the_id_and_the_selected_outputs(self) -> None:
         document = v2_body() | {"id": "7", "outputs": [{"name": "y"}]}
         adapter = V2Adapter()
-        parsed = await adapter.parse(orjson.dumps(document), None, MODEL)
+        parsed = await adapter.parse(orjson.dumps(document), None, MODEL, 4096)
         answer = Answer(
             outputs=(Output("y", Datatype.UINT8), Output("hidden", Datatype.UINT8)),
             rows=((Value((2,), b"\x05\x06"), Value((1,), b"\x07")),),
@@ -124,7 +124,7 @@ class TestV2:
     async def test_binary_outputs_follow_the_head(self) -> None:
         document = v2_body() | {"parameters": {"binary_data_output": True}}
         adapter = V2Adapter()
-        parsed = await adapter.parse(orjson.dumps(document), None, MODEL)
+        parsed = await adapter.parse(orjson.dumps(document), None, MODEL, 4096)
         rows = ((Value((1,), b"\x05"),), (Value((1,), b"\x06"),))
         answer = Answer(outputs=(Output("y", Datatype.UINT8),), rows=rows)
         body = adapter.render(parsed, answer, MODEL)
@@ -135,7 +135,7 @@ class TestV2:
 
     async def test_rows_of_differing_shapes_come_flat_with_their_shapes(self) -> None:
         adapter = V2Adapter()
-        parsed = await adapter.parse(orjson.dumps(v2_body()), None, MODEL)
+        parsed = await adapter.parse(orjson.dumps(v2_body()), None, MODEL, 4096)
         rows = ((Value((1,), b"\x05"),), (Value((2,), b"\x06\x07"),))
         answer = Answer(outputs=(Output("y", Datatype.UINT8),), rows=rows)
         outputs = orjson.loads(adapter.render(parsed, answer, MODEL).data)["outputs"]
@@ -213,7 +213,7 @@ class TestEmbeddings:
     ) -> None:
         adapter = EmbeddingsAdapter()
         asked = {"model": "m", "input": ["one", "two"], "encoding_format": encoding}
-        parsed = await adapter.parse(orjson.dumps(asked), None, embedder)
+        parsed = await adapter.parse(orjson.dumps(asked), None, embedder, 4096)
         vector = Value((2,), array("f", [1.0, 2.0]).tobytes())
         answer = Answer(outputs=(Output("embedding", Datatype.FP32),), rows=((vector,), (vector,)))
         body = orjson.loads(adapter.render(parsed, answer, embedder).data)

@@ -33,7 +33,7 @@ async def v1(parameters: Any, model: ReadyModel = TAKING) -> Values | None:
 
 
 async def _params(adapter: Adapter, document: Any, model: ReadyModel) -> Values | None:
-    return (await adapter.parse(orjson.dumps(document), None, model)).call.params
+    return (await adapter.parse(orjson.dumps(document), None, model, 4096)).call.params
 
 
 @pytest.mark.parametrize("ask", [v2, v1])

@@ -71,7 +71,7 @@ def understood(parsed: Parsed | None) -> Understood:
 
 async def outcome(adapter: V2Adapter, body: bytes, model: ReadyModel) -> Outcome:
     try:
-        return understood(await adapter.parse(body, None, model))
+        return understood(await adapter.parse(body, None, model, 4096))
     except (InvalidInput, CallError) as error:
         return type(error), str(error)
 
@@ -95,8 +95,8 @@ async def test_other_numbers_in_a_known_form_are_read_alone(form: str) -> None:
         for data in ("[1,2,3,4]", "[[5,6],[7,8]]")
     )
     assert adapter.forms.parsed(second, model) is None
-    whole = await adapter.parse(second, None, model)
-    await adapter.parse(first, None, model)
+    whole = await adapter.parse(second, None, model, 4096)
+    await adapter.parse(first, None, model, 4096)
     assert understood(adapter.forms.parsed(second, model)) == understood(whole)
     assert [bytes(row.values[0].data[:1]) for row in whole.call.rows] == [b"\5", b"\7"]
 
@@ -104,7 +104,7 @@ async def test_other_numbers_in_a_known_form_are_read_alone(form: str) -> None:
 async def test_forms_of_one_model_are_not_those_of_the_next() -> None:
     adapter, model = V2Adapter(), MODELS[Datatype.INT64]
     body = FORMS[0].replace("DT", "INT64").replace("SHAPE", "1,2").replace("DATA", "[1,2]").encode()
-    await adapter.parse(body, None, model)
+    await adapter.parse(body, None, model, 4096)
     assert adapter.forms.parsed(body, taking(Datatype.INT64)) is None
 
 
@@ -112,6 +112,6 @@ async def test_forms_are_bounded_in_number() -> None:
     adapter, model = V2Adapter(), MODELS[Datatype.INT64]
     for number in range(1000):
         body = FORMS[2].replace("DT", "INT64").replace("SHAPE", "1,1").replace("DATA", "[1]")
-        await adapter.parse(body.replace('"7"', f'"{number}"').encode(), None, model)
+        await adapter.parse(body.replace('"7"', f'"{number}"').encode(), None, model, 4096)
         assert len(adapter.forms) <= 256
     assert len(Forms()) == 0

@@ -25,6 +25,7 @@ from batchedmodel_sidecar.backends.foreign.protocol import (
 )
 from batchedmodel_sidecar.backends.foreign.protocols import json_rows, json_text
 from batchedmodel_sidecar.calls import Row, Value
+from batchedmodel_sidecar.errors import refuse_many
 from batchedmodel_sidecar.protocols.adapter import Body
 
 _INPUT: Final = "input"
@@ -61,12 +62,15 @@ class OpenAI(json_rows.JsonRows):
                 return
         raise NotReady("the model answers 404 at /v1/models and at /health")
 
-    def parse(self, body: Buffer, header_length: str | None = None) -> ParsedRequest | None:
+    def parse(
+        self, body: Buffer, header_length: str | None, most_rows: int
+    ) -> ParsedRequest | None:
         """One row for each input: a text, or a list of token ids; raises `InvalidInput`."""
         given = json_text.checked_fields(body)
         inputs = _inputs(given.pop(_INPUT, ""))
         if not inputs:
             return None
+        refuse_many(len(inputs), most_rows)
         # Texts and token ids in one list are no request that a server knows.
         kind = inputs[0][0]
         return json_rows.drafted(inputs, given, kind)

@@ -22,6 +22,7 @@ from batchedmodel_sidecar.backends.foreign.protocol import (
 )
 from batchedmodel_sidecar.backends.foreign.protocols import json_rows, json_text
 from batchedmodel_sidecar.calls import Row
+from batchedmodel_sidecar.errors import refuse_many
 from batchedmodel_sidecar.protocols.adapter import Body
 
 _INSTANCES: Final = "instances"
@@ -46,12 +47,15 @@ class V1(json_rows.JsonRows):
         if _says_not_ready(body):
             raise NotReady("the model says that it is not ready")
 
-    def parse(self, body: Buffer, header_length: str | None = None) -> ParsedRequest | None:
+    def parse(
+        self, body: Buffer, header_length: str | None, most_rows: int
+    ) -> ParsedRequest | None:
         """One row for each instance; raises `InvalidInput`."""
         given = json_text.checked_fields(body)
         if not given.get(_INSTANCES, "").startswith("["):
             return None
         instances = json_text.elements(given.pop(_INSTANCES), _INSTANCES)
+        refuse_many(len(instances), most_rows)
         return json_rows.drafted(instances, given) if instances else None
 
     def dealt(self, response: Response, rows: Sequence[Row], *, alone: bool) -> SplitReply:

@@ -131,7 +131,9 @@ class V2(BackendProtocol):
         """The head, or everything where caller and server do not both speak in bytes."""
         return json_bytes(size, header_length) if self._binary else size
 
-    def parse(self, body: Buffer, header_length: str | None = None) -> ParsedRequest | None:
+    def parse(
+        self, body: Buffer, header_length: str | None, most_rows: int
+    ) -> ParsedRequest | None:
         """The rows of all inputs; raises `InvalidInput`."""
         end = len(body)
         tensors: Sequence[Tensor] | None = None
@@ -150,18 +152,14 @@ class V2(BackendProtocol):
         }
         found = None
         if tensors is not None:
-            found = columns_of_tensors(tensors, head, binary=self._binary)
+            found = columns_of_tensors(tensors, head, self._ranks, most_rows, binary=self._binary)
         else:
             # What is wrong with a tensor is for the server to say.
             with suppress(InvalidInput):
-                found = columns_of(head)
+                found = columns_of(head, self._ranks, most_rows)
         if found is None:
             return None
         inputs, shapes, columns = found
-        ranks = {one.name: 1 + len(shape) for one, shape in zip(inputs, shapes, strict=True)}
-        if any(self._ranks.get(name, rank) != rank for name, rank in ranks.items()):
-            # Its first dimension may not be what counts rows.
-            return None
         frame = _Frame(
             inputs=inputs,
             outputs=outputs,

@@ -22,7 +22,7 @@ from batchedmodel_contract.inference.v2 import BINARY_SIZE
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.backends.foreign.protocols import json_text
 from batchedmodel_sidecar.calls import Value
-from batchedmodel_sidecar.errors import Unserved
+from batchedmodel_sidecar.errors import Unserved, refuse_many
 
 Fields = tuple[tuple[str, str], ...]
 """Names and the JSON text of their values."""
@@ -52,18 +52,24 @@ Columns = tuple[tuple[Input, ...], tuple[Shape, ...], list[list[Buffer]]]
 """Inputs, their shapes without batch dimension, and for each input its rows."""
 
 
-def columns_of(head: Mapping[str, str]) -> Columns | None:
+def columns_of(head: Mapping[str, str], ranks: Mapping[str, int], most_rows: int) -> Columns | None:
     """The inputs of a JSON body as text; None when they have no rows in common.
 
-    Raises `InvalidInput` for a tensor that cannot be understood.
+    `ranks`: what is known of the model's inputs. Raises `InvalidInput` for a tensor that cannot be
+    understood, and `Rejected` for more than so many rows.
     """
-    inputs, shapes, columns = [], [], []
+    entries = []
     for index, text in enumerate(json_text.elements(head.get("inputs", "[]"), "inputs")):
         field = f"inputs[{index}]"
         entry = json_text.fields(text, field)
         shape, data = shape_of(entry.get("shape", "")), entry.get("data", "")
         if not entry.keys() <= _OF_INPUTS or shape is None or not data.startswith("["):
             return None
+        entries.append((field, name_of(entry, field), entry, shape, data))
+    if not _have_rows({name: shape for _, name, _, shape, _ in entries}, ranks, most_rows):
+        return None
+    inputs, shapes, columns = [], [], []
+    for field, name, entry, shape, data in entries:
         nested = is_nested(data, shape)
         if not is_block(data, shape, nested=nested):
             return None
@@ -72,7 +78,7 @@ def columns_of(head: Mapping[str, str]) -> Columns | None:
             return None
         inputs.append(
             Input(
-                name=name_of(entry, field),
+                name=name,
                 datatype=datatype_of(entry, field).value,
                 parameters=tuple(
                     sorted(object_in(entry.get("parameters"), f"{field}.parameters").items())
@@ -88,15 +94,20 @@ def columns_of(head: Mapping[str, str]) -> Columns | None:
 
 
 def columns_of_tensors(
-    tensors: Sequence[Tensor], head: Mapping[str, str], *, binary: bool
+    tensors: Sequence[Tensor],
+    head: Mapping[str, str],
+    ranks: Mapping[str, int],
+    most_rows: int,
+    *,
+    binary: bool,
 ) -> Columns | None:
-    """The same where the caller or the server, or both, use bytes; raises `InvalidInput`.
+    """The same where the caller or the server, or both, use bytes.
 
     `binary` says whether the rows are wanted as bytes.
     """
-    if len({tensor.shape[:1] for tensor in tensors}) != 1:
-        return None
     if any(tensor.elements == 0 or not tensor.shape for tensor in tensors):
+        return None
+    if not _have_rows({tensor.name: tensor.shape for tensor in tensors}, ranks, most_rows):
         return None
     texts = json_text.elements(head["inputs"], "inputs")
     inputs = []
@@ -117,6 +128,21 @@ def columns_of_tensors(
     shapes = tuple(tensor.shape[1:] for tensor in tensors)
     columns = [rows(tensor) if binary else _texts(tensor) for tensor in tensors]
     return tuple(inputs), shapes, columns
+
+
+def _have_rows(shapes: Mapping[str, Shape], ranks: Mapping[str, int], most_rows: int) -> bool:
+    """Whether the inputs have rows in common; raises `Rejected` for more than so many.
+
+    Where a rank is another than the model's, the first dimension may not be what counts rows.
+    """
+    counts = {shape[:1] for shape in shapes.values()}
+    if any(ranks.get(name, len(shape)) != len(shape) for name, shape in shapes.items()):
+        return False
+    if len(counts) != 1 or counts == {()}:
+        return False
+    ((count,),) = counts
+    refuse_many(count, most_rows)
+    return True
 
 
 def _texts(tensor: Tensor) -> list[Buffer]:

@@ -96,7 +96,7 @@ def test_a_datatype_that_the_protocol_lacks_goes_to_the_server_alone(datatype: s
     dialect = foreign(ServerProtocol.V2, "m").protocol
     for given_type, alone in (("INT64", False), (datatype, True)):
         body = f'{{"inputs": [{entry % given_type}]}}'.encode()
-        draft = dialect.parse(body)
+        draft = dialect.parse(body, None, 4096)
         assert (draft is None) is alone
 
 
@@ -120,7 +120,7 @@ def test_a_body_is_understood_or_goes_alone_or_is_refused(
     length = data.draw(st.none() | st.just(str(len(body))) | st.text("0123456789-x", max_size=4))
     dialect = foreign(protocol, "m").protocol
     try:
-        draft = dialect.parse(body, length)
+        draft = dialect.parse(body, length, 4096)
     except InvalidInput:
         return
     if draft is not None:
@@ -153,7 +153,7 @@ def test_an_answer_is_divided_or_refused(protocol: ServerProtocol, data: st.Data
     )
     length = data.draw(st.none() | st.just(str(len(body))) | st.text("0123456789-x", max_size=4))
     dialect = foreign(protocol, "m").protocol
-    draft = dialect.parse(bodies[protocol])
+    draft = dialect.parse(bodies[protocol], None, 4096)
     assert draft is not None
     response = Response(
         status=200,
@@ -246,14 +246,14 @@ def test_space_of_any_length_is_passed_in_one_step() -> None:
 def test_what_passes_as_text_and_cannot_be_read_is_named() -> None:
     body = b'{"inputs": [], "parameters": {"timeout": NaN}}'
     with pytest.raises(InvalidInput, match=r"parameters\.timeout: cannot be read"):
-        foreign(ServerProtocol.V2, "m").protocol.parse(body)
+        foreign(ServerProtocol.V2, "m").protocol.parse(body, None, 4096)
 
 
 def rows_in(data: object, shape: list[int]) -> int | None:
     """How many rows are seen in the one input of a v2 request; None when it goes alone."""
     entry = {"name": "x", "datatype": "FP32", "shape": shape, "data": data}
     body = json.dumps({"inputs": [entry]}).encode()
-    draft = foreign(ServerProtocol.V2, "m").protocol.parse(body)
+    draft = foreign(ServerProtocol.V2, "m").protocol.parse(body, None, 4096)
     return None if draft is None else len(draft.rows)
 
 
@@ -320,7 +320,7 @@ def test_a_tensor_of_which_more_is_said_than_is_understood_goes_as_it_came(of: s
     dialect = foreign(ServerProtocol.V2, "m").protocol
     entry = {"name": "x", "datatype": "INT64", "shape": [1], "data": [1]}
     asked: dict[str, list[dict[str, Any]]] = {"inputs": [entry], "outputs": [{"name": "y"}]}
-    assert drafted(dialect, json.dumps(asked).encode()).rows
+    assert drafted(dialect, json.dumps(asked).encode(), None, 4096).rows
     asked[of][0]["unit"] = "km"
     with pytest.raises(Unbatchable):
-        drafted(dialect, json.dumps(asked).encode())
+        drafted(dialect, json.dumps(asked).encode(), None, 4096)

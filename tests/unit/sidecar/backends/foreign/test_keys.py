@@ -10,6 +10,7 @@ import pytest
 from batchedmodel_contract.inference.v2 import BINARY_SIZE, HEADER_LENGTH
 from batchedmodel_contract.manifest.spec import ServerProtocol
 from batchedmodel_sidecar.backends.foreign.catalogue import foreign
+from batchedmodel_sidecar.backends.foreign.headers import forwarded
 from batchedmodel_sidecar.backends.foreign.protocols.v2_metadata import described
 from batchedmodel_sidecar.model import ReadyModel
 
@@ -30,7 +31,7 @@ async def key(
     body = document if isinstance(document, bytes) else json.dumps(document).encode()
     given = headers or {}
     adapter = foreign(ServerProtocol.V2, "m").adapter(path, query, given)
-    parsed = await adapter.parse(body, given.get(HEADER_LENGTH), MODEL)
+    parsed = await adapter.parse(body, given.get(HEADER_LENGTH), MODEL, 4096)
     return parsed.call.key_of(parsed.call.rows[0])
 
 
@@ -73,3 +74,9 @@ async def test_a_key_is_small_whatever_it_stands_for() -> None:
     large = await key({"inputs": [ROW], "parameters": {"a": "x" * 2**20}})
     assert isinstance(large, bytes)
     assert len(large) == 32
+
+
+def test_bytes_of_a_header_that_are_no_utf_8_reach_the_server() -> None:
+    """A gateway that compares values must see what the server gets."""
+    given = {"X-Tenant-Id": b"\xffalice".decode(errors="surrogateescape")}
+    assert forwarded(given) == (("x-tenant-id", "\xffalice"),)

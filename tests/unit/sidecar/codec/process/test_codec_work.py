@@ -94,7 +94,7 @@ def seen(parsed: Parsed) -> tuple[object, ...]:
 
 async def here(endpoint: Endpoint, model: ReadyModel, body: bytes, head: str | None) -> object:
     try:
-        return seen(await ADAPTERS[endpoint].parse(body, head, model))
+        return seen(await ADAPTERS[endpoint].parse(body, head, model, 4096))
     except (InvalidInput, Rejected) as error:
         return told(error)
 
@@ -121,7 +121,9 @@ async def assert_equal_both_ways(
 @pytest.mark.parametrize("index", range(len(RIGHT)))
 async def test_a_right_body_gives_the_same_call(index: int) -> None:
     endpoint, model, document = RIGHT[index]
-    assert isinstance(await ADAPTERS[endpoint].parse(orjson.dumps(document), None, model), Parsed)
+    assert isinstance(
+        await ADAPTERS[endpoint].parse(orjson.dumps(document), None, model, 4096), Parsed
+    )
     await assert_equal_both_ways(endpoint, model, orjson.dumps(document))
 
 
@@ -211,7 +213,7 @@ def answer_of(description: ModelDescription, data: st.DataObject, count: int) ->
 async def test_an_answer_has_the_same_body(right: Right, data: st.DataObject) -> None:
     endpoint, model, document = right
     adapter = ADAPTERS[endpoint]
-    parsed = await adapter.parse(orjson.dumps(document), None, model)
+    parsed = await adapter.parse(orjson.dumps(document), None, model, 4096)
     answer = answer_of(model.description, data, len(parsed.call.rows))
     try:
         expected: object = everything(adapter.render(parsed, answer, model))

@@ -21,7 +21,6 @@ from batchedmodel_sidecar.backends.foreign.protocol import (
     SplitReply,
     drafted,
 )
-from batchedmodel_sidecar.batching.rejections import too_many
 from batchedmodel_sidecar.codec.process import wire
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
 from batchedmodel_sidecar.codec.process.wire import DealJob, Job, ParseJob, RenderJob
@@ -107,7 +106,7 @@ async def assert_asks_alike(kind: str, body: bytes, head: str | None = None) -> 
     dialect = await dialect_of(kind)
 
     async def here() -> object:
-        return seen_of_draft(drafted(dialect, body, head))
+        return seen_of_draft(drafted(dialect, body, head, 4096))
 
     async def elsewhere() -> object:
         replied = await there(ParseJob(dialect, head, most_rows=100), stored(body))
@@ -125,7 +124,7 @@ async def assert_answers_alike(
     dialect = await dialect_of(kind)
     protocol = ServerProtocol.V2 if kind == BINARY else ServerProtocol(kind)
     question = PLAIN[protocol]
-    rows = drafted(dialect, question).rows
+    rows = drafted(dialect, question, None, 4096).rows
     response = Response(
         status=200, headers=(), content_type="x", header_length=head, body=memoryview(body)
     )
@@ -149,7 +148,7 @@ async def assert_answers_alike(
         asked = (
             question.replace(b"{", b"{" + wish, 1) if protocol is ServerProtocol.V2 else question
         )
-        memo = drafted(dialect, asked.replace(b',"parameters":{"timeout":5}', b"")).memo
+        memo = drafted(dialect, asked.replace(b',"parameters":{"timeout":5}', b""), None, 4096).memo
         await assert_renders_alike(dialect, memo, answer)
 
 
@@ -157,7 +156,7 @@ async def test_what_is_large_beside_the_rows_is_carried_unread_and_renders_the_s
     dialect = await dialect_of(ServerProtocol.V1)
     words = b'"' + b"w" * 100_000 + b'"'
     body = ANSWERS[ServerProtocol.V1].replace(b'"m"', words)
-    rows = drafted(dialect, PLAIN[ServerProtocol.V1]).rows
+    rows = drafted(dialect, PLAIN[ServerProtocol.V1], None, 4096).rows
     response = Response(status=200, headers=(), content_type="x", header_length=None, body=body)
     head, parts = wire.write_dealing(response, [1, 1], alone=True)
     dealt = wire.read_dealt(*await there(DealJob(dialect, head), stored(body, *parts)))
@@ -228,7 +227,7 @@ async def test_numbers_that_cannot_be_turned_into_bytes_are_named_alike(
 async def test_rows_that_were_answered_differently_make_no_body_and_no_estimate() -> None:
     dialect = await dialect_of(ServerProtocol.V2)
     question, body = PLAIN[ServerProtocol.V2], ANSWERS[ServerProtocol.V2]
-    draft = drafted(dialect, question)
+    draft = drafted(dialect, question, None, 4096)
     first, second = (
         dialect.dealt(
             Response(status=200, headers=(), content_type="x", header_length=None, body=one),
@@ -308,5 +307,5 @@ async def test_more_rows_than_are_ever_taken_are_refused_before_the_loop_sees_th
     assert len(wire.read_parsed(*await there(job, stored(b'{"instances": [1, 2]}'))).rows) == 2
     with pytest.raises(Rejected) as refused:
         wire.read_parsed(*await there(job, stored(b'{"instances": [1, 2, 3]}')))
-    assert refused.value.message == too_many(3, 2).message
-    assert refused.value.status == too_many(3, 2).status
+    assert refused.value.message == "3 rows in one request are more than the queue holds (2)"
+    assert refused.value.status == 413

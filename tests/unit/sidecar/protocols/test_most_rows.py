@@ -1,0 +1,85 @@
+"""More rows than the queue ever holds are refused before one of them is made."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batchedmodel_contract.inference.v2 import BINARY_SIZE, HEADER_LENGTH
+from batchedmodel_contract.manifest.spec import ServerProtocol
+from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_sidecar.backends.foreign.catalogue import foreign
+from batchedmodel_sidecar.backends.foreign.protocols.v2_metadata import described
+from batchedmodel_sidecar.errors import Rejected
+from batchedmodel_sidecar.model import ReadyModel
+from batchedmodel_sidecar.protocols.adapter import Adapter
+from batchedmodel_sidecar.protocols.v1 import PredictAdapter
+from batchedmodel_sidecar.protocols.v2 import V2Adapter
+from support.sidecar_world import MODEL
+
+FOREIGN = ReadyModel(
+    description=described("m", b"{}"), profile=None, tokens=None, depth=1, rows_pad=False
+)
+MOST = 50
+
+
+def in_json(rows: int) -> tuple[bytes, str | None]:
+    return json.dumps({"inputs": [_tensor(rows) | {"data": [1] * rows}]}).encode(), None
+
+
+def in_bytes(rows: int) -> tuple[bytes, str | None]:
+    head = json.dumps({"inputs": [_tensor(rows) | {"parameters": {BINARY_SIZE: rows}}]}).encode()
+    return head + np.ones(rows, np.uint8).tobytes(), str(len(head))
+
+
+def _tensor(rows: int) -> dict[str, Any]:
+    return {"name": "x", "datatype": "UINT8", "shape": [rows, 1]}
+
+
+def listed(field: str, value: Any, rows: int) -> tuple[bytes, str | None]:
+    return json.dumps({"model": "m", field: [value] * rows}).encode(), None
+
+
+def in_front_of(protocol: ServerProtocol) -> Adapter:
+    return foreign(protocol, "m").adapter("/", "", {HEADER_LENGTH: ""})
+
+
+@pytest.mark.parametrize(
+    ("adapter", "body", "model"),
+    [
+        (V2Adapter(), in_json, MODEL),
+        (V2Adapter(), in_bytes, MODEL),
+        (PredictAdapter(), lambda rows: _instances([1], rows), MODEL),
+        (in_front_of(ServerProtocol.V2), in_json, FOREIGN),
+        (in_front_of(ServerProtocol.V2), in_bytes, FOREIGN),
+        (in_front_of(ServerProtocol.V1), lambda rows: _instances([1], rows), FOREIGN),
+        (in_front_of(ServerProtocol.OPENAI), lambda rows: listed("input", "a", rows), FOREIGN),
+    ],
+)
+async def test_rows_beyond_the_queue_are_refused_before_they_are_made(
+    adapter: Adapter, body: Any, model: ReadyModel
+) -> None:
+    text, head = body(MOST)
+    assert len((await adapter.parse(text, head, model, MOST)).call.rows) == MOST
+    text, head = body(MOST + 1)
+    with pytest.raises(Rejected, match=f"{MOST + 1} rows in one request") as refused:
+        await adapter.parse(text, head, model, MOST)
+    assert refused.value.reason is Rejection.TOO_LARGE
+
+
+async def test_a_tensor_whose_first_dimension_counts_no_rows_still_goes_alone() -> None:
+    """Such as one that is longer than the queue, and of another rank than the model's input."""
+    document = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [99], "data": [1.0] * 99}]}
+    metadata = {"name": "m", "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}]}
+    protocol = foreign(ServerProtocol.V2, "m").protocol
+
+    async def ask(path: str) -> tuple[int, bytes]:
+        return 200, json.dumps(metadata if "models" in path else {}).encode()
+
+    await protocol.describe(ask)
+    assert protocol.parse(json.dumps(document).encode(), None, MOST) is None
+
+
+def _instances(value: Any, rows: int) -> tuple[bytes, str | None]:
+    return json.dumps({"instances": [value] * rows}).encode(), None
