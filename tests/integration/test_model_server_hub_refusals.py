@@ -144,7 +144,11 @@ async def test_hub_that_lies_is_told_of_in_the_report(tmp_path: Path) -> None:
     async def nowhere(request: web.Request) -> web.StreamResponse:
         return web.Response(status=302, headers={"Location": "http://[::"})
 
+    async def to_a_file(request: web.Request) -> web.StreamResponse:
+        return web.json_response([], headers={"Link": '<file:///etc/passwd>; rel="next"'})
+
     reasons = {
+        to_a_file: "source.huggingFace: us/small at main: the hub leads nowhere",
         endless: "127.0.0.1 answers more than 16777216 bytes of JSON",
         deep: "127.0.0.1 does not answer as a hub does",
         nowhere: "source.huggingFace: us/small at main: the hub leads nowhere",

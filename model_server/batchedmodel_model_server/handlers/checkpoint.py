@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from batchedmodel_contract.inference.description import Activation, Classification
+from batchedmodel_contract.invalid_input import shown
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.sources.untrusted_files import (
     MOST_TOKENIZER_BYTES,
@@ -134,6 +135,9 @@ def read_text_files(path: Path) -> TextFiles:
     limit = text.get("max_seq_length")
     if limit is None:
         limit = read_json(folder / "tokenizer_config.json", {}).get("model_max_length")
+    if limit is not None and not isinstance(limit, int | float):
+        rule = "is no number: max_seq_length, or model_max_length of its tokenizer"
+        raise CannotLoad(f"{folder}: {shown(limit)} {rule}")
     vocabulary = config.get("vocab_size")
     if not isinstance(vocabulary, int) or vocabulary < 1:
         raise CannotLoad(f"{folder / 'config.json'}: vocab_size is not a positive integer")
@@ -215,11 +219,12 @@ def _pooling(folder: Path) -> Pooling:
         )
     named = config.get("pooling_mode")
     modes = [mode for flag, mode in _FLAGS.items() if config.get(flag)] if named is None else named
-    if isinstance(modes, str):
+    if not isinstance(modes, list):
         modes = [modes]
     if len(modes) != 1 or modes[0] not in list(Pooling):
+        told = " + ".join(one if isinstance(one, str) else shown(one) for one in modes)
         raise CannotLoad(
-            f"{folder / 'config.json'}: pooling {' + '.join(modes) or 'none'} is not supported, "
+            f"{folder / 'config.json'}: pooling {told or 'none'} is not supported, "
             f"only one of {', '.join(Pooling)}"
         )
     return Pooling(modes[0])
@@ -246,7 +251,10 @@ def _tokenizer(path: Path, folder: Path, *, lower: bool) -> bytes:
     for file in (folder / _TOKENIZER, path / _TOKENIZER):
         if file.is_file():
             content = read_bytes(file, MOST_TOKENIZER_BYTES)
-            return lowercasing(content) if lower else content
+            try:
+                return lowercasing(content) if lower else content
+            except (TypeError, AttributeError, KeyError, ValueError) as error:
+                raise CannotLoad(f"{file}: its normalizer cannot be read: {error!r}") from error
     raise CannotLoad(f"{folder} has no {_TOKENIZER}")
 
 

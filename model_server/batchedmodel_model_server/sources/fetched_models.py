@@ -218,7 +218,7 @@ async def _fetch_file(
         part.unlink()
     raise CannotLoad(
         f"source.huggingFace: {file.path} came with a wrong checksum {_TRIES} times; the hub says "
-        f"{file.sha256 or file.git_sha1}"
+        f"{shown(file.sha256 or file.git_sha1)}"
     )
 
 

@@ -81,7 +81,7 @@ def next_page(response: aiohttp.ClientResponse, named: str) -> URL | None:
     """Where a list goes on; raises `CannotLoad`."""
     try:
         following = response.links.get("next")
-        return URL(str(following["url"])) if following else None
+        return _address(URL(str(following["url"]))) if following else None
     except (KeyError, ValueError) as error:
         raise CannotLoad(f"{named}: the hub leads nowhere") from error
 
@@ -90,12 +90,15 @@ def led_to(address: URL, location: str, named: str) -> URL:
     """Where a redirect leads; raises `CannotLoad`."""
     try:
         # What was signed as it is written must be sent as it is written.
-        leads = address.join(URL(location, encoded=True))
-        is_address = leads.host is not None and leads.scheme in ("http", "https")
+        return _address(address.join(URL(location, encoded=True)))
     except ValueError as error:
         raise CannotLoad(f"{named}: the hub leads nowhere") from error
-    if not is_address:
-        raise CannotLoad(f"{named}: the hub leads nowhere")
+
+
+def _address(leads: URL) -> URL:
+    """The same; raises `ValueError` for what names no host, or no port that there can be."""
+    if leads.host is None or leads.scheme not in ("http", "https"):
+        raise ValueError
     return leads
 
 

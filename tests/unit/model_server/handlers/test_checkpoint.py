@@ -153,6 +153,21 @@ def test_a_tokenizers_absurd_limit_is_none(write: Write) -> None:
             "pooling none is not supported",
         ),
         (
+            {"modules.json": MODULES, "1_Pooling/config.json": {"pooling_mode": {"a": 1}}},
+            'pooling {"a": 1} is not supported',
+        ),
+        (
+            {"sentence_bert_config.json": {"max_seq_length": "many"}},
+            '"many" is no number: max_seq_length',
+        ),
+        (
+            {
+                "sentence_bert_config.json": {"do_lower_case": True},
+                "tokenizer.json": {"normalizer": [1]},
+            },
+            "tokenizer.json: its normalizer cannot be read",
+        ),
+        (
             {
                 "modules.json": MODULES,
                 "config_sentence_transformers.json": {"default_prompt_name": "query"},

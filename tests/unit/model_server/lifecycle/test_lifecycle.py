@@ -2,6 +2,8 @@
 
 import asyncio
 
+import orjson
+
 from batchedmodel_contract.processes.server_api import ModelState
 from batchedmodel_model_server.lifecycle.state import Lifecycle
 
@@ -38,3 +40,11 @@ async def test_a_follower_that_leaves_is_forgotten() -> None:
     lifecycle.enter(ModelState.READY, "ready")
     lifecycle.close()
     assert follower.cancelled()
+
+
+async def test_a_reason_can_be_sent_whatever_it_quotes() -> None:
+    """A file's name, a tensor's or a handler's error may hold half of a surrogate pair."""
+    lifecycle = Lifecycle()
+    lifecycle.enter(ModelState.FAILED, "no \ud800\x1b[31m here\n")
+    event = await anext(lifecycle.follow())
+    assert orjson.loads(orjson.dumps(event.to_mapping()))["detail"] == "no \\ud800\\x1b[31m here\\n"
