@@ -37,6 +37,12 @@ async def lists(aim: Aim) -> None:
     await _asks_on(aim, [aim.request(aim.body(100)) for _ in range(5)])
 
 
+@THEME.attack(told=_FLOOD, callers=2, pause=0.05)
+async def rows_beyond_the_queue(aim: Aim) -> None:
+    """More in one request than may ever wait; to make them all would take a second."""
+    await aim.asks(aim.body(20_000))
+
+
 @THEME.attack(told=_FLOOD, callers=100)
 async def short_time_outs(aim: Aim) -> None:
     """Patience of a second buys no priority."""
