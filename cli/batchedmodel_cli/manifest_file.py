@@ -67,13 +67,13 @@ def on_this_machine(manifest: BatchedModel, folder: Path) -> BatchedModel:
         return manifest
     try:
         path = (folder / Path(source.path).expanduser()).resolve()
-        found_there = path.is_dir()
+        is_folder = path.is_dir()
     except (OSError, ValueError, RuntimeError) as error:
         # Such as a NUL, nobody's home, links in a circle, or a name of too many characters.
         raise _unusable(
             "spec.model.source.path", f"cannot be a path: {error}", source.path
         ) from error
-    if not found_there:
+    if not is_folder:
         raise _unusable(
             "spec.model.source.path", f"is not a folder (sought at {path})", source.path
         )
@@ -117,10 +117,11 @@ def without_effect(manifest: BatchedModel) -> tuple[str, ...]:
 def _require_installed(package: str) -> None:
     # Only the outermost package is looked up: a lookup inside it would import it and with it torch.
     outermost = package.partition(".")[0]
-    # The model server imports from the working folder too.
-    # What runs here has that name, and no spec: a lookup raises.
-    running = outermost == "__main__"
-    if not running and (find_spec(outermost) or PathFinder.find_spec(outermost, [str(Path.cwd())])):
+    if outermost != "__main__" and (  # the program itself, for which a lookup raises
+        find_spec(outermost)
+        # The model server imports from the working folder too.
+        or PathFinder.find_spec(outermost, [str(Path.cwd())])
+    ):
         return
     distribution = outermost.replace("_", "-")
     rule = f"is not installed; try: pip install {distribution}"

@@ -273,10 +273,12 @@ def _applies(
     scaled = spec.autoscaling is not None and not spec.suspend
     hand_over = kind is Kind.DEPLOYMENT and scaled and holds_replicas(live.body)
     stopped = kind is Kind.DEPLOYMENT and scaled and live.body["spec"].get("replicas", 1) == 0
-    if hand_over or stopped:
+    before = observed.memory.applied.get(kind)
+    waits = before is not None and before.repair is not None and before.repair.waits(now)
+    if hand_over or (stopped and not waits):
         # With nobody else behind them, the replicas that the next apply leaves out would become 1.
-        # An autoscaler does nothing at 0, so it begins at its minimum, whoever scaled it to 0:
-        # `suspend` is the way to do so.
+        # An autoscaler does nothing at 0, so it begins at its minimum. Whoever scaled it to 0 by
+        # hand is undone as with any other field; `suspend` is the way.
         replicas = live.body["spec"].get("replicas") or effective.replicas(spec)
         seed = render.seed(observed.model, live, replicas)
         # What an autoscaler sets meanwhile must not be overwritten. The version of a new Deployment
@@ -284,11 +286,10 @@ def _applies(
         new = kind in observed.made and Kind.AUTOSCALER not in observed.children
         version = "" if new else live.body["metadata"]["resourceVersion"]
         yield Apply(kind=kind, manifest=seed, manager=SEED_MANAGER, uid=live.uid, version=version)
-    before = observed.memory.applied.get(kind)
     if before is None or before.uid != live.uid or before.rendered != digest(manifest):
         yield Apply(kind=kind, manifest=manifest, uid=live.uid)
-    elif before.content != content(live.body, manifest):
-        if hand_over or before.repair is None or not before.repair.waits(now):
+    elif before.content != content(live.body, manifest) or (stopped and not hand_over):
+        if hand_over or not waits:
             repair = repaired(before.repair, now)
             yield Apply(kind=kind, manifest=manifest, uid=live.uid, repair=repair)
     elif hand_over:

@@ -6,7 +6,7 @@ gets all but the spare room, an eighth or less. What a tenant has is never taken
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,9 +39,10 @@ class SharedRoom:
         """How many tenants have some of it."""
         return len(self._held)
 
-    def __iter__(self) -> Iterator[str]:
-        """The tenants that have some of it."""
-        return iter(self._held)
+    @property
+    def tenants(self) -> Collection[str]:
+        """Those that have some of it."""
+        return self._held.keys()
 
     def of(self, tenant: str) -> int:
         """How much a tenant has."""

@@ -57,14 +57,17 @@ class InFlight:
         self._dropped = dropped
         self._in_flight: dict[BatchId, Sent] = {}
 
-    def slots(self, depth: int, waiting: Iterable[str]) -> Slots:
+    def slots(self, depth: int, waiting: Collection[str]) -> Slots:
         """How much of a server that can hold `depth` batches is taken; see `Slots`.
 
         `waiting`: the callers whose rows wait. While several callers have rows here, full batches
         leave just in time: one that left early could take nobody along who comes meanwhile.
         """
-        callers = set(waiting).union(*[flight.callers for flight in self._in_flight.values()])
-        return Slots(depth=depth, in_flight=len(self._in_flight), just_in_time=len(callers) > 1)
+        several = len(waiting) > 1  # mostly known without a look at each, of whom there may be many
+        if not several:
+            flights = self._in_flight.values()
+            several = len(set(waiting).union(*[flight.callers for flight in flights])) > 1
+        return Slots(depth=depth, in_flight=len(self._in_flight), just_in_time=several)
 
     def start(
         self,

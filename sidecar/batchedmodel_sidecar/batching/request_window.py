@@ -9,7 +9,7 @@ whose key rests because the server asked for it are hidden until the rest is ove
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from itertools import count
 from typing import Final
 
@@ -198,9 +198,9 @@ class RequestWindow:
             self._room.give_back(tenant, rows)
 
     @property
-    def callers(self) -> Iterable[str]:
+    def callers(self) -> Collection[str]:
         """The tenants whose rows wait."""
-        return self._room
+        return self._room.tenants
 
     def discard(self, item_id: ItemId) -> None:
         """A row that waited is not wanted any more."""

@@ -15,6 +15,7 @@ from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.codec.rows import rows_of_texts, rows_of_tokens, tokens_of
 from batchedmodel_sidecar.codec.tokenizer import Marks, Text
+from batchedmodel_sidecar.errors import refuse_many
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Body, Parsed
 from batchedmodel_sidecar.protocols.json_bodies import (
@@ -69,6 +70,7 @@ class ClassifyAdapter(ScoreAdapter):
         optional_text(asked, "user")
         tei = "inputs" in asked
         single, texts = _sequences(asked["inputs"]) if tei else _texts(asked["input"])
+        refuse_many(len(texts), most_rows)
         field = "inputs" if tei else "input"
         whole = must_stay_whole(asked)
         form = _Form(tei=tei, single=single, raw=flag(asked, "raw_scores", default=False))

@@ -16,7 +16,7 @@ from batchedmodel_contract.schema.rules import Whole
 from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.calls import Row, Value
 from batchedmodel_sidecar.codec.rows import rows_of_ids, rows_of_texts
-from batchedmodel_sidecar.errors import CallError, ModelNotFound
+from batchedmodel_sidecar.errors import CallError, ModelNotFound, refuse_many
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
 from batchedmodel_sidecar.protocols.json_bodies import (
@@ -55,7 +55,7 @@ class EmbeddingsAdapter(Adapter):
             raise InvalidInput("encoding_format", "is not one of float, base64", encoding)
         optional_text(asked, "user")
         dimensions = _dimensions(asked.get("dimensions"), model.description)
-        rows = await _rows(asked.get("input"), model)
+        rows = await _rows(asked.get("input"), model, most_rows)
         form = _Form(base64=encoding == "base64", dimensions=dimensions)
         return Parsed(call=model.call_of(rows), memo=form)
 
@@ -101,7 +101,7 @@ def models(model: ReadyModel) -> dict[str, Any]:
     return {"object": "list", "data": [about_model(model)], "models": [model.description.name]}
 
 
-async def _rows(given: object, model: ReadyModel) -> tuple[Row, ...]:
+async def _rows(given: object, model: ReadyModel, most_rows: int) -> tuple[Row, ...]:
     if given is None:
         raise InvalidInput("input", "is required")
     inputs = [given] if isinstance(given, str) else given
@@ -111,6 +111,7 @@ async def _rows(given: object, model: ReadyModel) -> tuple[Row, ...]:
     if isinstance(inputs[0], int):
         inputs = [inputs]
     require_few(inputs, "input")
+    refuse_many(len(inputs), most_rows)
     texts = [one for one in inputs if isinstance(one, str)]
     if len(texts) != len(inputs):
         ids = [_ids(one, f"input[{index}]") for index, one in enumerate(inputs)]

@@ -9,6 +9,7 @@ from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.schema.rules import Whole
 from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.codec.rows import rows_of_texts
+from batchedmodel_sidecar.errors import refuse_many
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Body, Parsed
 from batchedmodel_sidecar.protocols.json_bodies import (
@@ -62,6 +63,7 @@ class RerankAdapter(ScoreAdapter):
                 raise InvalidInput(field, rule)
         query, field = require_text(asked, "query"), "texts" if tei else "documents"
         documents = _documents(asked.get(field), field, plain=tei)
+        refuse_many(len(documents), most_rows)
         pairs = [(query, document) for document in documents]
         rows = await rows_of_texts(pairs, model, field, whole=must_stay_whole(asked))
         shown = flag(asked, "return_text" if tei else "return_documents", default=False)

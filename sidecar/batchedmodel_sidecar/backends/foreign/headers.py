@@ -89,10 +89,11 @@ def _every(names: Collection[str], headers: Mapping[str, str]) -> Headers:
     Those that `Connection` names were meant for the sidecar alone. Names are sorted, so that
     callers who send them in another order share a key.
     """
-    # As what goes alone is written: else bytes that are no UTF-8 would be lost on the way.
-    lowered = [(name.lower(), writable(value)) for name, value in headers.items()]
+    lowered = [(name.lower(), value) for name, value in headers.items()]
     passing = set(names) - of_this_hop(lowered)
-    return tuple(sorted((one for one in lowered if one[0] in passing), key=itemgetter(0)))
+    # Written as what goes alone is, or bytes that are no UTF-8 would be lost on the way.
+    found = ((name, writable(value)) for name, value in lowered if name in passing)
+    return tuple(sorted(found, key=itemgetter(0)))
 
 
 def end_to_end(headers: Iterable[tuple[str, str]]) -> Headers:

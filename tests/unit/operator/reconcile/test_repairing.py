@@ -58,6 +58,20 @@ async def test_who_insists_is_met_once_a_minute_and_said() -> None:
     assert world.verdict("Ready") == ("False", "ReconcileFailed")
 
 
+async def test_who_insists_on_zero_pods_is_met_once_a_minute_and_said() -> None:
+    world = await _settled()
+    repairs = 0
+    for _ in range(1800):
+        if world.child(Kind.DEPLOYMENT)["spec"]["replicas"]:
+            repairs += 1
+            world.edit(Kind.DEPLOYMENT, {"spec": {"replicas": 0}})
+        world.now += 1
+        await world.look()
+    assert 5 < repairs <= 1800 / LONGEST_DELAY_SECONDS + 2 * AT_ONCE
+    assert world.verdict("Reconciled") == ("False", "Contested")
+    assert "Deployment" in world.condition("Reconciled")["message"]
+
+
 async def test_the_next_repair_comes_without_an_event() -> None:
     world = await _settled()
     for _ in range(AT_ONCE + 3):

@@ -68,6 +68,15 @@ async def test_rows_beyond_the_queue_are_refused_before_they_are_made(
     assert refused.value.reason is Rejection.TOO_LARGE
 
 
+@pytest.mark.parametrize("shapes", [([3, 1], [5, 1]), ([5, 1], [3, 1]), ([99, 1], [3, 1])])
+async def test_a_name_that_is_given_twice_with_other_rows_goes_alone(
+    shapes: tuple[list[int], list[int]],
+) -> None:
+    twice = [_tensor(rows) | {"data": [1] * rows} for rows, _ in shapes]
+    protocol = foreign(ServerProtocol.V2, "m").protocol
+    assert protocol.parse(json.dumps({"inputs": twice}).encode(), None, MOST) is None
+
+
 async def test_a_tensor_whose_first_dimension_counts_no_rows_still_goes_alone() -> None:
     """Such as one that is longer than the queue, and of another rank than the model's input."""
     document = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [99], "data": [1.0] * 99}]}

@@ -66,7 +66,7 @@ def columns_of(head: Mapping[str, str], ranks: Mapping[str, int], most_rows: int
         if not entry.keys() <= _OF_INPUTS or shape is None or not data.startswith("["):
             return None
         entries.append((field, name_of(entry, field), entry, shape, data))
-    if not _have_rows({name: shape for _, name, _, shape, _ in entries}, ranks, most_rows):
+    if not _have_rows([(name, shape) for _, name, _, shape, _ in entries], ranks, most_rows):
         return None
     inputs, shapes, columns = [], [], []
     for field, name, entry, shape, data in entries:
@@ -107,7 +107,7 @@ def columns_of_tensors(
     """
     if any(tensor.elements == 0 or not tensor.shape for tensor in tensors):
         return None
-    if not _have_rows({tensor.name: tensor.shape for tensor in tensors}, ranks, most_rows):
+    if not _have_rows([(tensor.name, tensor.shape) for tensor in tensors], ranks, most_rows):
         return None
     texts = json_text.elements(head["inputs"], "inputs")
     inputs = []
@@ -130,13 +130,15 @@ def columns_of_tensors(
     return tuple(inputs), shapes, columns
 
 
-def _have_rows(shapes: Mapping[str, Shape], ranks: Mapping[str, int], most_rows: int) -> bool:
+def _have_rows(
+    shapes: Sequence[tuple[str, Shape]], ranks: Mapping[str, int], most_rows: int
+) -> bool:
     """Whether the inputs have rows in common; raises `Rejected` for more than so many.
 
     Where a rank is another than the model's, the first dimension may not be what counts rows.
     """
-    counts = {shape[:1] for shape in shapes.values()}
-    if any(ranks.get(name, len(shape)) != len(shape) for name, shape in shapes.items()):
+    counts = {shape[:1] for _, shape in shapes}
+    if any(ranks.get(name, len(shape)) != len(shape) for name, shape in shapes):
         return False
     if len(counts) != 1 or counts == {()}:
         return False
