@@ -293,7 +293,9 @@ class RequestWindow:
         """Whether a call that is no use when late would be late after its tenant's own rows."""
         tenants = len(self._room) + (not self._room.of(pending.tenant))
         own = self._room.of(pending.tenant) * self._ledger.work_live
-        work = tenants * (pending.work + own / max(1, self._ledger.rows_live))
+        in_turn = tenants * (pending.work + own / max(1, self._ledger.rows_live))
+        # Most tenants may have a row or two: it waits for no more than what is here.
+        work = min(in_turn, self._ledger.work_live + pending.work)
         return self._late_behind(work, pending, policy, now)
 
     def _late_behind(
