@@ -230,6 +230,11 @@ class Connection(asyncio.Protocol, Generic[AnyRequestHead]):
             case _:
                 self._stream_for_good(data)
 
+    def passed(self, size: int) -> None:
+        """So many bytes of the request that is being streamed came past this."""
+        if self._stage is _Stage.STREAMING:
+            self._left -= size
+
     def pause_writing(self) -> None:
         """The caller reads more slowly than it asks."""
         self._writing_paused = True

@@ -1,9 +1,9 @@
 """Requests of one connection told apart: head by head, each body exactly as long as its head says.
 
-aiohttp's public parser judges both. It is given a head up to its end, and a body through a parser
-of its own that was told of an offer of another protocol: such a parser stops behind the body and
-hands back what it was given too much, as others do not. So nothing of a request is ever read as a
-part of another, whatever a caller offers.
+aiohttp's public parser judges heads, each up to its end, and bodies in chunks. These it reads as if
+their head had offered another protocol: such a parser stops behind the body and hands back what it
+was given too much, as others do not. So nothing of a request is ever read as a part of another,
+whatever a caller offers. Of a body whose length is known the bytes are counted.
 """
 
 import asyncio
@@ -23,8 +23,9 @@ _LONGEST_HEAD: Final = 64 * 1024
 The parser bounds each line and their number, which together are a mebibyte of one caller.
 """
 _END_OF_HEAD: Final = b"\r\n\r\n"
-_BODY_OF: Final = (
-    "POST / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n{}\r\n\r\n"
+_BODY_IN_CHUNKS: Final = (
+    b"POST / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n"
 )
 
 
@@ -41,6 +42,13 @@ class Reader:
         self._overhead = 0
         """Bytes of the present head, or of the present body since it last grew."""
         self._body: StreamReader | None = None
+        self._left: int | None = None
+        """Bytes of the present body that are still to come; None where its head did not say."""
+
+    @property
+    def left(self) -> int | None:
+        """Bytes of the present body that are still to come, where that is known."""
+        return self._left
 
     @property
     def unfinished(self) -> int:
@@ -74,6 +82,12 @@ class Reader:
     def body(self, data: bytes) -> bytes:
         """Some bytes of the present body; what is behind it. Raises what `UNREADABLE` names."""
         assert self._body is not None, "a body is read behind its head: our bug"
+        if self._left is not None:
+            piece, behind = data[: self._left], data[self._left :]
+            if piece:
+                self._body.feed_data(piece)
+            self.passed(len(piece))
+            return behind
         size = self._body.total_bytes
         _, is_whole, behind = self._parser.feed_data(data)
         if is_whole:
@@ -84,9 +98,18 @@ class Reader:
             self._count(len(data))
         return behind
 
+    def passed(self, size: int) -> None:
+        """So many bytes of the present body, whose length is known, went to whoever reads it."""
+        assert self._body is not None, "a body is read behind its head: our bug"
+        assert self._left is not None, "its length is known: our bug"
+        self._left -= size
+        if not self._left and not self._body.is_eof():
+            self._body.feed_eof()
+
     def pause_reading(self) -> None:
         """The present body is not read: keep the rest of what came."""
-        self._parser.pause_reading()
+        if self._left is None:
+            self._parser.pause_reading()
 
     def _count(self, size: int) -> None:
         self._overhead += size
@@ -96,14 +119,17 @@ class Reader:
 
     def _body_of(self, message: RawRequestMessage, body: StreamReader) -> StreamReader:
         """What will be read of the body; `body` where there is none, or nobody knows its end."""
+        self._left = None
         length = message.headers.get("Content-Length", "0")
         if message.method == "CONNECT" or not (message.chunked or int(length)):
             return body
         if body.is_eof():
             # The largest number that the parser knows means to it that nothing was declared.
             raise BadHttpMessage("Content-Length overflow")
-        framing = "Transfer-Encoding: chunked" if message.chunked else f"Content-Length: {length}"
-        messages, _, _ = self._parser.feed_data(_BODY_OF.format(framing).encode())
+        if not message.chunked:
+            self._left = int(length)
+            return StreamReader(self._protocol, _BUFFER, loop=self._event_loop)
+        messages, _, _ = self._parser.feed_data(_BODY_IN_CHUNKS)
         return messages[0][1]
 
     def _new_parser(self) -> HttpRequestParser:

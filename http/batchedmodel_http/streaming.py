@@ -22,6 +22,7 @@ from aiohttp.http import (
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from aiohttp.streams import StreamReader
 
+from batchedmodel_http.direct_receiver import DirectReceiver
 from batchedmodel_http.request_head import is_target
 from batchedmodel_http.request_reader import Reader
 from batchedmodel_http.response import Response
@@ -72,12 +73,14 @@ class StreamingProtocol(BaseProtocol):
         ends: Callable[[], bool],
         used: Callable[[], None],
         behind: Callable[[int], bool] = lambda size: True,
+        passed: Callable[[int], None] = lambda size: None,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         """`unreadable` answers what is no request: a status, and the rule of HTTP that it breaks.
 
         `ends` says whether the present answer is the last, `used` is told of each answer.
         `behind` is told how many bytes wait behind a request, and says whether they may.
+        `passed` is told of bytes of a body that do not come through `data_received`.
         """
         self._reader = Reader(self, loop)
         # Of its parser a protocol asks only to pause, which ours does in the place of the present.
@@ -88,6 +91,7 @@ class StreamingProtocol(BaseProtocol):
         self._ends = ends
         self._used = used
         self._may_wait = behind
+        self._passed = passed
         self._event_loop = loop
         self._work: asyncio.Task[None] | None = None
         self._body: StreamReader | None = None
@@ -153,6 +157,27 @@ class StreamingProtocol(BaseProtocol):
         elif len(self._behind) > _MOST_BEHIND and not self._held_back:
             self._held_back = True
             self._transport().pause_reading()
+
+    @property
+    def lacks(self) -> int:
+        """Bytes of the present body that are yet to come; 0 where nobody knows how many."""
+        return self._reader.left or 0
+
+    async def receive(self, memory: memoryview, arrived: Callable[[int], None]) -> None:
+        """Let the rest of the present body come straight into memory of just that size.
+
+        What came before it must have been read. `arrived` is told how many bytes came; what it
+        raises is raised.
+        """
+
+        def passed(size: int) -> None:
+            # At once: what comes behind the last of them belongs to another request.
+            self._passed(size)
+            self._reader.passed(size)
+            arrived(size)
+
+        if memory:
+            await DirectReceiver(self._transport(), memory, passed).fill()
 
     def _read_head(self, data: bytes) -> None:
         try:

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from batchedmodel_contract.invalid_input import InvalidInput, InvalidManifest
 from batchedmodel_contract.manifest.source import Source
+from batchedmodel_contract.processes import shared_region
 from batchedmodel_contract.processes.environment import (
     EXIT_DEVICE_LOST,
     EXIT_WRONG_SETTINGS,
@@ -27,6 +28,7 @@ from batchedmodel_model_server.execution.device_thread import DeviceThread, eith
 from batchedmodel_model_server.http import unix_socket
 from batchedmodel_model_server.http.app import make_app
 from batchedmodel_model_server.http.connections import Connections
+from batchedmodel_model_server.http.shared_regions import SharedRegions
 from batchedmodel_model_server.lifecycle.loading import StartUp, process_age
 from batchedmodel_model_server.lifecycle.service import ModelService
 from batchedmodel_model_server.machine import bound_threads, read_processor
@@ -74,14 +76,18 @@ async def _serve(settings: ModelServerSettings, source: Source | None) -> NoRetu
     compute = DeviceThread(loop)
     compute.start()
     service = ModelService(settings, source, compute)
+    offers = Path(shared_region.socket_path(settings.model_socket))
+    regions = SharedRegions(offers)
+    regions.open()
     runner = web.AppRunner(
-        make_app(service), access_log=None, shutdown_timeout=_LAST_WRITES_SECONDS
+        make_app(service, regions.known), access_log=None, shutdown_timeout=_LAST_WRITES_SECONDS
     )
     await runner.setup()
     assert runner.server is not None, "an application that is set up has a server"
-    connections = Connections(service, runner.server)
+    connections = Connections(service, runner.server, regions.known)
     server = await loop.create_unix_server(connections.open, sock=listening, backlog=_BACKLOG)
-    os.register_at_fork(after_in_child=partial(unix_socket.leave_to_parent, path))
+    for one in (path, offers):
+        os.register_at_fork(after_in_child=partial(unix_socket.leave_to_parent, one))
     _log.info("serving %s on %s", settings.model_name, path)
     bringing_up = asyncio.create_task(_bring_up(service))
     await either(told_to_stop, service.lost)
@@ -96,6 +102,7 @@ async def _serve(settings: ModelServerSettings, source: Source | None) -> NoRetu
         server.close()
         await connections.close(_LAST_WRITES_SECONDS)
         await runner.cleanup()
+    regions.close()
     unix_socket.unlink(path, bound)
     bringing_up.cancel()
     compute.finish()

@@ -25,6 +25,7 @@ from batchedmodel_sidecar.backends.native.repository import Repository
 from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.batching.timer import TimerFd
 from batchedmodel_sidecar.body.byte_budget import Hold
+from batchedmodel_sidecar.body.shared_slots import SharedSlots
 from batchedmodel_sidecar.codec.codec import Codec
 from batchedmodel_sidecar.codec.process.client import CodecClient
 from batchedmodel_sidecar.compiled import is_compiled
@@ -74,6 +75,7 @@ class Service:
         self._process = CodecClient(time.monotonic)
         codec = Codec(self._process, most_rows=lambda: self._batcher.settings.max_queue_size)
         durations, loop = Durations(), asyncio.get_running_loop()
+        slots = SharedSlots(settings.max_queue_bytes)
         self._link: Link
         self._passthrough: Passthrough | None = None
         self._repository: Repository | None = None
@@ -103,7 +105,7 @@ class Service:
                 keeps=self._keeps_connections,
             )
         else:
-            self._link = NativeLink(settings.model_name, settings.model_socket, self)
+            self._link = NativeLink(settings.model_name, settings.model_socket, self, slots)
             self._repository = Repository(settings.model_name, settings.model_socket)
         self._batcher = Batcher(
             folder.read(),
@@ -138,7 +140,9 @@ class Service:
             )
         )
         self._bodies = BodyReader(
-            max_bytes=settings.max_body_bytes, max_held_bytes=settings.max_queue_bytes
+            max_bytes=settings.max_body_bytes,
+            max_held_bytes=settings.max_queue_bytes,
+            slots=slots,
         )
         refusals = Refusals(self._ledger, codec.adapters)
         self._data_handler = DataHandler(

@@ -13,6 +13,11 @@ def resident_bytes(pid: int) -> int:
     return _told(pid, "VmRSS")
 
 
+def resident_shared_bytes(pid: int) -> int:
+    """What of that lies in files of no file system, or of one in memory."""
+    return _told(pid, "RssShmem")
+
+
 def peak_bytes(pid: int) -> int:
     """The most it ever held."""
     return _told(pid, "VmHWM")

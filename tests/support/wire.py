@@ -26,7 +26,7 @@ class Wire(asyncio.Transport):
         """Whether the protocol takes what the caller sends."""
         self.aborted = False
         self.gone = False
-        self._protocol = protocol
+        self._protocol: asyncio.Protocol | asyncio.BufferedProtocol = protocol
         self._address = address
         self._loop = asyncio.get_running_loop()
         self._closing = False
@@ -39,7 +39,18 @@ class Wire(asyncio.Transport):
         for piece in pieces:
             assert self.reading, "the caller is held back"
             if not self._closing:
-                self._protocol.data_received(piece)
+                self._deliver(piece)
+
+    def _deliver(self, piece: bytes) -> None:
+        while piece and isinstance(self._protocol, asyncio.BufferedProtocol):
+            room = memoryview(self._protocol.get_buffer(-1))
+            taken = min(len(room), len(piece))
+            room[:taken] = piece[:taken]
+            self._protocol.buffer_updated(taken)
+            piece = piece[taken:]
+        if piece:
+            assert isinstance(self._protocol, asyncio.Protocol)
+            self._protocol.data_received(piece)
 
     def stops_reading(self) -> None:
         """From now on what is written stays unread."""
@@ -77,6 +88,15 @@ class Wire(asyncio.Transport):
             found.append((int(status[1]), behind[:size]))
             rest = behind[size:]
         return found
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """Who takes what the caller sends."""
+        return self._protocol
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """From now on that one does."""
+        assert isinstance(protocol, asyncio.Protocol | asyncio.BufferedProtocol)
+        self._protocol = protocol
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Its socket and its address."""

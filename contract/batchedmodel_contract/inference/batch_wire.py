@@ -2,7 +2,8 @@
 
 Spoken between the sidecar and our model server only. Each tensor's items are concatenated, never
 padded; beside ``<name>`` travels ``<name>:shapes`` (INT64, items x rank). A parameter that
-items' requests set travels as ``<name>:parameter``, one value for each item. The answer adds
+items' requests set travels as ``<name>:parameter``, one value for each item. Items that lie in
+memory which both see stay there: ``<name>:shared`` says where. The answer adds
 ``:status`` (INT32, one HTTP status per item) and ``:error`` (BYTES), so that one failed item
 stays inside a 200 answer and inside the standard's rule that parameters are scalars.
 """
@@ -10,7 +11,7 @@ stays inside a 200 answer and inside the standard's rule that parameters are sca
 import json
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
@@ -34,10 +35,14 @@ EXTENSION: Final = "batchedmodel.batch"
 
 SHAPES: Final = ":shapes"
 PARAMETER: Final = ":parameter"
+SHARED: Final = ":shared"
 STATUS: Final = ":status"
 ERROR: Final = ":error"
 OK: Final = 200
 _WANTED: Final = "wanted_us"
+_REGION: Final = "region"
+_ELSEWHERE: Final = -1
+"""Where an item lies that travels in the body."""
 _LARGEST_NUMBER: Final = 2.0**63  # refuses infinity and NaN as well
 _MAX_RANK: Final = 16
 
@@ -54,11 +59,21 @@ class Ragged(NamedTuple):
     shapes: tuple[Shape, ...]
     parts: tuple[Buffer, ...]
     """All items' bytes, one behind the other, in any number of buffers."""
+    shared: bool = False
+    """Whether the parts lie in memory that another process may write to."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes the items have."""
+        return sum(map(len, self.parts))
 
     @property
     def data(self) -> Buffer:
-        """All items' bytes in one buffer; a copy unless they are in one already."""
-        return contiguous(self.parts)
+        """All items' bytes in one buffer; a copy unless they are in one already.
+
+        What another process may write to is always copied: once judged, it must not change.
+        """
+        return b"".join(self.parts) if self.shared else contiguous(self.parts)
 
     def items(self) -> list[Buffer]:
         """The bytes of each item; raises `InvalidInput` when shapes and data do not agree."""
@@ -129,27 +144,51 @@ def ragged(name: str, datatype: Datatype, items: Sequence[tuple[Shape, Buffer]])
     )
 
 
-def write_request(request: BatchRequest, dumps: Dumps = _dumps) -> tuple[int, list[Buffer]]:
-    """Length of the JSON head and the body's parts."""
-    head = {}
+class SharedRows(NamedTuple):
+    """Memory in which items may lie that need not travel."""
+
+    region: str
+    """By which the server knows it."""
+    place: Callable[[Buffer], int | None]
+    """Where in it these bytes begin; None where they lie elsewhere."""
+
+
+def write_request(
+    request: BatchRequest, dumps: Dumps = _dumps, shared: SharedRows | None = None
+) -> tuple[int, list[Buffer]]:
+    """Length of the JSON head and the body's parts, without what lies in the shared memory."""
+    tensors = flattened(request.inputs, None if shared is None else shared.place)
+    parameters: dict[str, Any] = {}
     if request.wanted_seconds is not None:
-        head["parameters"] = {_WANTED: max(0, round(request.wanted_seconds * 1e6))}
-    tensors = flattened(request.inputs)
+        parameters[_WANTED] = max(0, round(request.wanted_seconds * 1e6))
+    if shared is not None and any(tensor.name.endswith(SHARED) for tensor in tensors):
+        parameters[_REGION] = shared.region
     for param in request.params:
         tensors.append(param._replace(name=param.name + PARAMETER))
-    return write_body(head, tensors, "inputs", dumps)
+    return write_body({"parameters": parameters} if parameters else {}, tensors, "inputs", dumps)
 
 
-def to_request(head: dict[str, Any], tensors: Sequence[Tensor]) -> BatchRequest:
+def to_request(
+    head: dict[str, Any], tensors: Sequence[Tensor], regions: Mapping[str, Buffer] | None = None
+) -> BatchRequest:
     """The batch in a body that was read already; raises `InvalidInput`.
 
-    Its items are counted first, for empty items cost no bytes and could be any number.
+    Its items are counted first, for empty items cost no bytes and could be any number. `regions`:
+    the shared memory by its names.
     """
     for tensor in tensors:
         if tensor.name.endswith(SHAPES) and tensor.shape:
             check_items(tensor.name, tensor.shape[0])
-    is_told = isinstance(head.get("parameters"), dict) and _WANTED in head["parameters"]
-    inputs = _ragged([tensor for tensor in tensors if not tensor.name.endswith(PARAMETER)])
+    parameters = head.get("parameters")
+    told = parameters if isinstance(parameters, dict) else {}
+    memory: Buffer = b""
+    if _REGION in told:
+        region = told[_REGION]
+        if not isinstance(region, str) or region not in (regions or {}):
+            raise InvalidInput(f"parameters.{_REGION}", "is no shared memory known here", region)
+        assert regions is not None
+        memory = regions[region]
+    inputs = _ragged([one for one in tensors if not one.name.endswith(PARAMETER)], memory)
     params = [tensor for tensor in tensors if tensor.name.endswith(PARAMETER)]
     for param in params:
         if param.shape != (len(inputs[0].shapes),):
@@ -157,7 +196,7 @@ def to_request(head: dict[str, Any], tensors: Sequence[Tensor]) -> BatchRequest:
     return BatchRequest(
         inputs=inputs,
         params=tuple(one._replace(name=one.name.removesuffix(PARAMETER)) for one in params),
-        wanted_seconds=_number(head, _WANTED) / 1e6 if is_told else None,
+        wanted_seconds=_number(head, _WANTED) / 1e6 if _WANTED in told else None,
     )
 
 
@@ -230,43 +269,98 @@ def _number(head: dict[str, Any], name: str) -> float:
     raise InvalidInput(f"parameters.{name}", "is not a number from 0 to 2^63", value)
 
 
-def flattened(tensors: Sequence[Ragged]) -> list[Tensor | Scattered]:
-    """Each tensor as it travels: its data flat, its shapes in a tensor beside it."""
+def flattened(
+    tensors: Sequence[Ragged], place: Callable[[Buffer], int | None] | None = None
+) -> list[Tensor | Scattered]:
+    """Each tensor as it travels: its data flat, its shapes in a tensor beside it.
+
+    What `place` finds in shared memory stays there, and another tensor says where.
+    """
     flat: list[Tensor | Scattered] = []
     for tensor in tensors:
         count, rank = len(tensor.shapes), len(tensor.shapes[0]) if tensor.shapes else 0
-        total = sum(math.prod(shape) for shape in tensor.shapes)
+        elements = [math.prod(shape) for shape in tensor.shapes]
         sizes = array("q", [size for shape in tensor.shapes for size in shape])
+        parts = tensor.parts
+        places: list[int | None] = []
+        if place is not None and len(parts) == count:
+            places = [place(part) for part in parts]
+        if all(found is None for found in places):
+            places = []
+        else:
+            kept = [index for index, found in enumerate(places) if found is None]
+            parts = tuple(parts[index] for index in kept)
+            elements = [elements[index] for index in kept]
         flat += [
-            Scattered(tensor.name, tensor.datatype, (total,), tensor.parts),
+            Scattered(tensor.name, tensor.datatype, (sum(elements),), parts),
             Tensor(tensor.name + SHAPES, Datatype.INT64, (count, rank), sizes.tobytes()),
         ]
+        if places:
+            where = array("q")
+            for found, part in zip(places, tensor.parts, strict=True):
+                where.extend((_ELSEWHERE if found is None else found, len(part)))
+            name = tensor.name + SHARED
+            flat.append(Tensor(name, Datatype.INT64, (count, 2), where.tobytes()))
     return flat
 
 
-def _ragged(tensors: Sequence[Tensor]) -> tuple[Ragged, ...]:
+def _ragged(tensors: Sequence[Tensor], memory: Buffer = b"") -> tuple[Ragged, ...]:
     shapes = {t.name: t for t in tensors if t.name.endswith(SHAPES)}
+    shared = {t.name: t for t in tensors if t.name.endswith(SHARED)}
     found = []
     for tensor in tensors:
-        if tensor.name.endswith(SHAPES):
+        if tensor.name.endswith((SHAPES, SHARED)):
             continue
         described = shapes.pop(tensor.name + SHAPES, None)
         if described is None:
             raise InvalidInput(tensor.name, f"travels without {tensor.name}{SHAPES}")
-        found.append(_ragged_of(tensor, described))
-    if shapes:
-        raise InvalidInput(next(iter(shapes)), "describes a tensor that is not there")
+        placed = shared.pop(tensor.name + SHARED, None)
+        one = _ragged_of(tensor, described, whole=placed is None)
+        if placed is not None:
+            one = one._replace(parts=_placed(one, placed, memory), shared=True)
+        found.append(one)
+    if shapes or shared:
+        raise InvalidInput(next(iter({**shapes, **shared})), "describes a tensor that is not there")
     if len({len(one.shapes) for one in found}) > 1:
         raise InvalidInput("tensors", "disagree about the number of items")
     return tuple(found)
 
 
-def _ragged_of(tensor: Tensor, described: Tensor) -> Ragged:
+def _placed(tensor: Ragged, placed: Tensor, memory: Buffer) -> tuple[Buffer, ...]:
+    """The bytes of each item, of which some lie in the memory and the rest came in the body."""
+    count = len(tensor.shapes)
+    if placed.datatype is not Datatype.INT64 or placed.shape != (count, 2):
+        raise InvalidInput(placed.name, "is not INT64 of items x 2", placed.shape)
+    numbers = array("q", bytes(placed.data)).tolist()
+    sent, region = memoryview(tensor.data), memoryview(memory)
+    each, position = tensor.datatype.size, 0
+    parts: list[Buffer] = []
+    for index, shape in enumerate(tensor.shapes):
+        start, size = numbers[2 * index], numbers[2 * index + 1]
+        if size < 0 or (each and size != math.prod(shape) * each):
+            raise InvalidInput(placed.name, f"gives item {index} another size than its shape", size)
+        if start == _ELSEWHERE:
+            if position + size > len(sent):
+                raise InvalidInput(placed.name, f"leads past the data at item {index}", size)
+            parts.append(sent[position : position + size])
+            position += size
+        elif 0 <= start <= len(region) - size:
+            parts.append(region[start : start + size])
+        else:
+            rule = f"leads out of the shared memory's {len(region)} bytes at item {index}"
+            raise InvalidInput(placed.name, rule, start)
+    if position != len(sent):
+        raise InvalidInput(placed.name, f"leaves {len(sent) - position} bytes of the data unused")
+    return tuple(parts)
+
+
+def _ragged_of(tensor: Tensor, described: Tensor, *, whole: bool) -> Ragged:
+    """`whole`: all items' data is in the tensor."""
     if described.datatype is not Datatype.INT64 or len(described.shape) != 2:
         raise InvalidInput(described.name, "is not INT64 of items x rank")
     count, rank = described.shape
     # Without sizes the count alone claims items, as many as it likes.
-    if rank > _MAX_RANK or (rank == 0 and count != tensor.elements):
+    if rank > _MAX_RANK or (rank == 0 and whole and count != tensor.elements):
         rule = f"does not fit {tensor.elements} elements in items of rank 0 to {_MAX_RANK}"
         raise InvalidInput(described.name, rule, described.shape)
     sizes = array("q", bytes(described.data)).tolist()

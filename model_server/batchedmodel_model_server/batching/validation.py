@@ -139,8 +139,8 @@ def _column(spec: Spec, ragged: Ragged) -> Column:
     dtype = DTYPES[Datatype(spec.datatype)]
     # Before numpy sees the sizes: they are whatever the caller wrote, beyond 64 bits too.
     expected = sum(sizes) * dtype.itemsize
-    if len(ragged.data) != expected:
-        rule = f"is {len(ragged.data)} bytes long; its shapes need {expected}"
+    if ragged.size != expected:
+        rule = f"is {ragged.size} bytes long; its shapes need {expected}"
         raise InvalidInput(ragged.name, rule)
     flat = np.frombuffer(ragged.data, dtype=np.uint8 if dtype.kind == "b" else dtype)
     if dtype.kind == "b":

@@ -81,7 +81,7 @@ class Runner:
         """
         arrived = self._clock()
         declaration = self._model.declaration
-        received = sum(len(ragged.data) for ragged in request.inputs)
+        received = sum(ragged.size for ragged in request.inputs)
         items = max((len(ragged.shapes) for ragged in request.inputs), default=0)
         is_big = received > _BIG
         takes_long = is_big or items > _MANY or declaration.checks_items

@@ -5,7 +5,7 @@ nothing about batches or about the model.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import version
 from typing import Final
 
@@ -13,6 +13,7 @@ import orjson
 from aiohttp import web
 
 from batchedmodel_contract.inference.batch_wire import EXTENSION
+from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.inference.v2 import BINARY_EXTENSION, HEADER_LENGTH
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.processes.server_api import (
@@ -34,6 +35,7 @@ from batchedmodel_model_server.lifecycle.service import ModelService
 
 MAX_BODY_BYTES: Final = 1 << 30
 _SERVICE: Final = web.AppKey("service", ModelService)
+_REGIONS: Final = web.AppKey("regions", Mapping[str, Buffer])
 _NAME: Final = "{name}"
 _VERSION: Final = "{version}"
 
@@ -41,10 +43,14 @@ ServiceHandler = Callable[[web.Request, ModelService], Awaitable[web.StreamRespo
 RequestHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def make_app(service: ModelService) -> web.Application:
-    """The application around a service, which its caller brings up and drains."""
+def make_app(service: ModelService, regions: Mapping[str, Buffer]) -> web.Application:
+    """The application around a service, which its caller brings up and drains.
+
+    `regions`: the memory that callers share.
+    """
     app = web.Application(middlewares=[_answered], client_max_size=MAX_BODY_BYTES)
     app[_SERVICE] = service
+    app[_REGIONS] = regions
     app.add_routes(
         [
             web.get("/v2", _server),
@@ -201,7 +207,8 @@ async def _infer(request: web.Request, service: ModelService) -> web.Response:
         # Before it is read: `read` itself would take in the whole gigabyte first.
         raise web.HTTPRequestEntityTooLarge(MAX_BODY_BYTES, request.content_length or 0)
     header_length = request.headers.get(HEADER_LENGTH)
-    return _web(await infer(service, _version(request), header_length, request))
+    regions = request.app[_REGIONS]
+    return _web(await infer(service, _version(request), header_length, request, regions))
 
 
 def _version(request: web.Request) -> str | None:

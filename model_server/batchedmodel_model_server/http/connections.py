@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 from aiohttp import web
 
+from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH
 from batchedmodel_contract.processes.server_api import infer_path
 from batchedmodel_http.connection import Connection, Reply
@@ -54,9 +55,12 @@ class RequestHead:
 class Connections:
     """Keeps them, and answers batches. Needs a running loop."""
 
-    def __init__(self, service: ModelService, application: web.Server) -> None:
-        """`application` answers what is no small batch."""
+    def __init__(
+        self, service: ModelService, application: web.Server, regions: Mapping[str, Buffer]
+    ) -> None:
+        """`application` answers what is no small batch; `regions`: the memory that is shared."""
         self._service = service
+        self._regions = regions
         self._application = application
         self._loop = asyncio.get_running_loop()
         self._open = ConnectionSet()
@@ -83,7 +87,8 @@ class Connections:
 
     async def _inferred(self, asked: RequestHead, source: bytes) -> Response:
         try:
-            return await infer(self._service, asked.version, asked.header_length, source)
+            version, length = asked.version, asked.header_length
+            return await infer(self._service, version, length, source, self._regions)
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as error:
@@ -97,6 +102,7 @@ class Connections:
             unreadable=told,
             ends=partial(self.ends, connection),
             used=connection.used,
+            passed=connection.passed,
             loop=self._loop,
         )
 

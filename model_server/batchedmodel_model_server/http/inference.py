@@ -73,20 +73,20 @@ async def infer(
     version: str | None,
     header_length: str | None,
     source: web.Request | bytes,
+    regions: Mapping[str, Buffer],
 ) -> Response:
     """The answer to a batch, or to a plain request, whose body is the source or yet to arrive.
 
-    `header_length`: the header of that name. Raises what `ModelService.admitted`, `arrived`,
-    `read_body` and `Runner.run` do.
+    `header_length`: the header of that name; `regions`: the memory that is shared. Raises what
+    `ModelService.admitted`, `arrived`, `read_body` and `Runner.run` do.
     """
     with service.admitted(version) as runner:
         described = service.of(version).description
         body = source if isinstance(source, bytes) else await arrived(source)
         head, tensors = read_body(body, header_length, "inputs", orjson.loads)
         if is_batch(tensors):
-            return _response(
-                *write_reply(await runner.run(to_request(head, tensors)), orjson.dumps)
-            )
+            batch = to_request(head, tensors, regions)
+            return _response(*write_reply(await runner.run(batch), orjson.dumps))
         outputs = [spec.name for spec in described.outputs]
         options = read_options(head, outputs, described.params)
         items = rows_as_items(tensors, head.get("parameters"), described.params)

@@ -55,13 +55,14 @@ async def _at_once(writer: AbstractStreamWriter, piece: Buffer) -> None:
 
 
 class Room:
-    """Memory of this process for one body whose largest size is known, filled as it arrives.
+    """Memory for one body whose largest size is known, filled as it arrives.
 
     Only what was written takes memory, however much a caller declares.
     """
 
-    def __init__(self, size: int) -> None:
-        self._memory = np.empty(size, np.uint8).data
+    def __init__(self, size: int, memory: memoryview | None = None) -> None:
+        """`memory`: where it lies; by default in memory of the process's own."""
+        self._memory = np.empty(size, np.uint8).data if memory is None else memory
         self._filled = 0
 
     def write(self, piece: Buffer) -> None:
@@ -72,6 +73,14 @@ class Room:
 
     def __len__(self) -> int:
         return self._filled
+
+    def rest(self, size: int) -> memoryview:
+        """Where the next bytes belong, so many; `filled` says when they are there."""
+        return self._memory[self._filled : self._filled + size]
+
+    def filled(self, size: int) -> None:
+        """So many bytes of the rest are there."""
+        self._filled += size
 
     def view(self) -> memoryview:
         """What was written, where it lies."""

@@ -13,9 +13,11 @@ from batchedmodel_contract.invalid_input import shown
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_http.response import LARGE
+from batchedmodel_http.streaming import StreamingProtocol
 from batchedmodel_sidecar.body.buffers import Room, json_bytes
 from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.body.encodings import Compression, Encoding
+from batchedmodel_sidecar.body.shared_slots import SharedSlots
 from batchedmodel_sidecar.calls import Call
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
 from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Rejected
@@ -36,8 +38,9 @@ Source = bytes | web.BaseRequest
 class BodyReader:
     """The bounds on bodies, and their reading."""
 
-    def __init__(self, *, max_bytes: int, max_held_bytes: int) -> None:
-        """The bounds of one body, and of all that are held at once."""
+    def __init__(self, *, max_bytes: int, max_held_bytes: int, slots: SharedSlots) -> None:
+        """The bounds of one body, and of all that are held at once; where large ones lie."""
+        self._slots = slots
         self.max_bytes: Final = max_bytes
         self.compression: Final = Compression()
         self._budget = ByteBudget(max_held_bytes)
@@ -144,11 +147,13 @@ class BodyReader:
                 if large is None and max(size, declared) > LARGE:
                     expected = declared or self.max_bytes
                     parsed_apart = not asked.packed and json_bytes(expected, head) > LARGE
-                    large = SharedMemory() if parsed_apart else Room(expected)
+                    large = SharedMemory() if parsed_apart else self._room(asked, held.share)
                 if large is not None:
                     for part in pieces:
                         large.write(part)
                     pieces.clear()
+                if isinstance(large, Room) and isinstance(request.protocol, StreamingProtocol):
+                    await self._rest(request.protocol, size, declared, large, held)
         except BaseException:
             # It is not counted any more, so it must not live as long as the exception does.
             if isinstance(large, SharedMemory):
@@ -158,6 +163,26 @@ class BodyReader:
         if large is None:
             return b"".join(pieces)
         return large.view() if isinstance(large, Room) else large
+
+    async def _rest(
+        self, protocol: StreamingProtocol, size: int, declared: int, room: Room, held: Hold
+    ) -> None:
+        """Of a body of which so much was read, have the rest written straight into its room."""
+        lacks = protocol.lacks
+        if not lacks or size + lacks != declared:
+            return
+
+        def arrived(more: int) -> None:
+            self._charge(declared, more, held)
+            room.filled(more)
+
+        await protocol.receive(room.rest(lacks), arrived)
+
+    def _room(self, asked: RequestHead, share: Share) -> Room:
+        """Room for a body that is parsed here."""
+        if asked.packed or not asked.declared:
+            return Room(asked.declared or self.max_bytes)
+        return Room(asked.declared, self._slots.room(asked.declared, share))
 
     def _charge(self, size: int, more: int, held: Hold) -> None:
         if size > self.max_bytes:

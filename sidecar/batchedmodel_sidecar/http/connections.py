@@ -174,6 +174,7 @@ class Connections:
             ends=partial(self.ends, connection),
             used=connection.used,
             behind=partial(self.pipelined, connection),
+            passed=connection.passed,
             loop=self._loop,
         )
 

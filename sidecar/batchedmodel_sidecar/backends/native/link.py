@@ -40,6 +40,8 @@ from batchedmodel_sidecar.backends.native.http1_client import (
     Http1Client,
     Unreachable,
 )
+from batchedmodel_sidecar.backends.native.memory_offer import MemoryOffer
+from batchedmodel_sidecar.body.shared_slots import SharedSlots
 from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.model import ReadyModel
@@ -75,7 +77,10 @@ class _Route(NamedTuple):
 class NativeLink:
     """Follows one model server over its Unix socket and carries batches to it."""
 
-    def __init__(self, name: str, socket_path: str, listener: LinkListener) -> None:
+    def __init__(
+        self, name: str, socket_path: str, listener: LinkListener, slots: SharedSlots
+    ) -> None:
+        """`slots`: where bodies lie whose rows the server finds by itself."""
         self._name = name
         self._listener = listener
         # No limit and no time-out of the session: the batcher bounds both.
@@ -86,6 +91,8 @@ class NativeLink:
             cookie_jar=aiohttp.DummyCookieJar(),
         )
         self._http = Http1Client(socket_path)
+        self._slots = slots
+        self._memory = MemoryOffer(socket_path, slots)
         self._routes: dict[str, _Route] = {}
         """By version: the model's, and those that it replaced and that requests still need."""
         self._releases: set[asyncio.Task[None]] = set()
@@ -148,7 +155,7 @@ class NativeLink:
         route = self._routes.get(request.version or "")
         if route is None:
             raise Busy(f"version {request.version} of the model is not served any more")
-        length, parts = write_request(request, orjson.dumps)
+        length, parts = write_request(request, orjson.dumps, self._slots.rows)
         try:
             answer = await self._http.post(f"{route.head}{length}", parts, seconds)
         except TimeoutError as error:
@@ -188,6 +195,7 @@ class NativeLink:
 
     async def close(self) -> None:
         """Hang up."""
+        self._memory.end()
         self._http.close()
         for release in self._releases:
             release.cancel()
@@ -201,6 +209,7 @@ class NativeLink:
             if event.state is ModelState.READY:
                 async with asyncio.timeout(_HANDSHAKE_SECONDS):
                     self._found(await self._handshake(event.version), event.version)
+                self._memory.begin()
             else:
                 detail = f": {event.detail}" if event.detail else ""
                 coming = event.state in (ModelState.LOADING, ModelState.WARMING)
@@ -222,6 +231,7 @@ class NativeLink:
                 async for line in response.content:
                     yield line
             finally:
+                self._memory.end()
                 self._stream = None
                 self._hung = False
 

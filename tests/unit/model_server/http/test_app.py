@@ -67,7 +67,7 @@ async def test_an_error_has_the_status_of_its_kind(
     loop = asyncio.get_running_loop()
     service = Refusing(settings, None, DeviceThread(loop))
     service.error = error
-    async with TestClient(TestServer(make_app(service))) as client:
+    async with TestClient(TestServer(make_app(service, {}))) as client:
         answer = await client.post(infer_path("model"), data=b"{}")
         assert answer.status == status
         assert await answer.json() == {"error": str(error)}
@@ -82,6 +82,6 @@ async def test_liveness_fails_when_only_a_restart_helps(tmp_path: Path) -> None:
         cache_folder=str(tmp_path),
     )
     service = Sick(settings, None, DeviceThread(asyncio.get_running_loop()))
-    async with TestClient(TestServer(make_app(service))) as client:
+    async with TestClient(TestServer(make_app(service, {}))) as client:
         answer = await client.get("/v2/health/live")
         assert (answer.status, await answer.json()) == (503, {"live": False})

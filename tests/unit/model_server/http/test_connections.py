@@ -31,10 +31,10 @@ async def test_what_the_application_answered_once_is_kept_however_long_it_is_not
     make_versions: MakeService,
 ) -> None:
     service = make_versions()
-    runner = web.AppRunner(make_app(service), access_log=None, shutdown_timeout=1.0)
+    runner = web.AppRunner(make_app(service, {}), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     assert runner.server is not None
-    connections = Connections(service, runner.server)
+    connections = Connections(service, runner.server, {})
     wire = Wire(connections.open())
     wire.sends(OTHER)
     for _ in range(3):
@@ -75,10 +75,10 @@ async def opened(tmp_path: Path) -> AsyncIterator[tuple[Open, Connections]]:
         cache_folder=str(tmp_path),
     )
     service = Open(settings, None, DeviceThread(asyncio.get_running_loop()))
-    runner = web.AppRunner(make_app(service), access_log=None, shutdown_timeout=1.0)
+    runner = web.AppRunner(make_app(service, {}), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     assert runner.server is not None
-    connections = Connections(service, runner.server)
+    connections = Connections(service, runner.server, {})
     yield service, connections
     await connections.close(1.0)
     await runner.cleanup()

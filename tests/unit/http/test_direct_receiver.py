@@ -1,0 +1,156 @@
+"""A body that comes straight into its memory, over real sockets and on either loop."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pytest
+import uvloop
+from aiohttp import web
+
+from batchedmodel_http.connection import Connection
+from batchedmodel_http.head_cache import HeadCache
+from batchedmodel_http.request_head import RequestHead
+from batchedmodel_http.streaming import StreamingProtocol, request_factory
+from support.door_world import PretendFront, PretendHouse, call, unreadable
+from support.raw_caller import RawCaller
+
+SIZE: Final = 3_000_000
+BODY: Final = random.Random(0).randbytes(SIZE)
+LOOPS: Final = pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+
+
+class TooMuch(Exception):
+    """What has come is not wanted."""
+
+
+@dataclass
+class DirectHouse(PretendHouse):
+    """Has bodies come straight into memory, from their second piece on."""
+
+    most: int = 10 * SIZE
+    told: int = 0
+    """Bytes of which whoever reads was told."""
+    bodies: list[bytes] = field(default_factory=list)
+    ended: list[BaseException] = field(default_factory=list)
+
+    async def _direct(self, request: web.BaseRequest) -> web.StreamResponse:
+        protocol: Any = request.protocol
+        first = await request.content.readany()
+        memory = memoryview(bytearray(protocol.lacks))
+        try:
+            await protocol.receive(memory, self._arrived)
+        except TooMuch:
+            return web.Response(status=413)
+        except BaseException as error:
+            self.ended.append(error)
+            raise
+        self.bodies.append(first + bytes(memory))
+        return web.Response(body=b"direct")
+
+    def _arrived(self, size: int) -> None:
+        self.told += size
+        if self.told > self.most:
+            raise TooMuch
+
+    def streaming(self, connection: Connection[RequestHead]) -> StreamingProtocol:
+        loop = asyncio.get_running_loop()
+        return StreamingProtocol(
+            self._direct,
+            request_factory(1_000_000, loop),
+            unreadable=unreadable,
+            ends=lambda: False,
+            used=connection.used,
+            passed=connection.passed,
+            loop=loop,
+        )
+
+
+@asynccontextmanager
+async def opened(house: PretendHouse) -> AsyncIterator[RawCaller]:
+    loop = asyncio.get_running_loop()
+    heads = HeadCache(loop, RequestHead)
+    front = PretendFront()
+    server = await loop.create_server(
+        lambda: Connection(house, front, heads, loop, front.left_early), "127.0.0.1", 0
+    )
+    try:
+        async with RawCaller.calling(server.sockets[0].getsockname()[1]) as caller:
+            yield caller
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+def run(loop: Callable[[], Any], scene: Callable[[], Awaitable[None]]) -> None:
+    async def within() -> None:
+        async with asyncio.timeout(20.0):
+            await scene()
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(within())
+
+
+@LOOPS
+def test_a_body_arrives_whole_and_the_requests_around_it_are_answered(loop: Any) -> None:
+    async def scene() -> None:
+        house = DirectHouse()
+        async with opened(house) as caller:
+            for _ in range(3):
+                caller.sends(call(b"before"))
+                assert await caller.answer() == (200, b"call:before")
+                caller.sends(call(BODY, path="/large"))
+                assert await caller.answer() == (200, b"direct")
+            caller.sends(call(BODY, path="/large") + call(b"behind", path="/other"))
+            assert await caller.answer() == (200, b"direct")
+            assert await caller.answer() == (200, b"direct")
+        assert house.bodies == [*[BODY] * 4, b"behind"]
+
+    run(loop, scene)
+
+
+@LOOPS
+def test_a_body_that_comes_in_small_pieces_arrives_whole(loop: Any) -> None:
+    async def scene() -> None:
+        house = DirectHouse()
+        async with opened(house) as caller:
+            sent = call(BODY, path="/large")
+            for start in range(0, len(sent), 100_000):
+                caller.sends(sent[start : start + 100_000])
+                await asyncio.sleep(0.001)
+            assert await caller.answer() == (200, b"direct")
+        assert house.bodies == [BODY]
+
+    run(loop, scene)
+
+
+@LOOPS
+def test_who_leaves_in_the_middle_ends_what_is_done_for_it(loop: Any) -> None:
+    async def scene() -> None:
+        house = DirectHouse()
+        async with opened(house) as caller:
+            caller.sends(call(BODY, path="/large")[:2_000_000])
+            while house.told < 1_000_000:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            caller.writer.transport.abort()
+            while not house.ended:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        assert isinstance(house.ended[0], asyncio.CancelledError)
+        assert not house.bodies
+
+    run(loop, scene)
+
+
+@LOOPS
+def test_what_whoever_reads_raises_ends_the_receiving_at_once(loop: Any) -> None:
+    async def scene() -> None:
+        house = DirectHouse(most=SIZE // 2)
+        async with opened(house) as caller:
+            caller.sends(call(BODY, path="/large"))
+            assert await caller.answer() == (413, b"")
+        assert SIZE // 2 < house.told < SIZE
+
+    run(loop, scene)

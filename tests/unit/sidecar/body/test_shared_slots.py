@@ -1,0 +1,141 @@
+"""Slots of shared memory: nobody's bytes lie in two of them, and what nobody needs is free."""
+
+import gc
+import os
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from batchedmodel_contract.manifest.tenants import Share
+from batchedmodel_sidecar.body.shared_slots import Region, SharedSlots
+from support.examples import examples
+
+MEBIBYTE = 1 << 20
+SIZE = 64 * MEBIBYTE
+ONE, OTHER = Share("one"), Share("other")
+
+
+@pytest.fixture
+def region() -> Iterator[Region]:
+    made = Region.of(SIZE)
+    yield made
+    os.close(made.descriptor)
+
+
+@pytest.fixture
+def slots(region: Region) -> SharedSlots:
+    made = SharedSlots(SIZE)
+    made.use(region)
+    return made
+
+
+def test_a_part_of_a_slot_is_found_where_it_lies(region: Region) -> None:
+    first, second = region.slot(MEBIBYTE, ONE), region.slot(MEBIBYTE, ONE)
+    assert first is not None
+    assert second is not None
+    assert region.place(second) == MEBIBYTE
+    assert region.place(first[100 : 100 + MEBIBYTE // 2]) == 100
+    os.pwrite(region.descriptor, b"hello", MEBIBYTE)
+    assert bytes(second[:5]) == b"hello"
+
+
+def test_what_is_small_or_lies_elsewhere_is_not_found(region: Region) -> None:
+    slot = region.slot(MEBIBYTE, ONE)
+    assert slot is not None
+    assert region.place(slot[:100]) is None
+    assert region.place(bytes(MEBIBYTE)) is None
+    assert region.place(bytearray(MEBIBYTE)) is None
+
+
+def test_a_slot_is_free_when_nothing_refers_to_it(region: Region) -> None:
+    slot = region.slot(8 * MEBIBYTE, ONE)
+    assert slot is not None
+    row = slot[100:200]
+    del slot
+    other = region.slot(8 * MEBIBYTE, ONE)
+    assert region.place(other) == 8 * MEBIBYTE  # type: ignore[arg-type]
+    del row
+    third = region.slot(8 * MEBIBYTE, ONE)
+    assert region.place(third) == 0  # type: ignore[arg-type]
+
+
+def test_nothing_refers_to_a_region_of_which_all_is_free(slots: SharedSlots) -> None:
+    assert slots.rows is None
+    slot = slots.room(MEBIBYTE, ONE)
+    assert slots.rows is not None
+    del slot
+    second = slots.room(2 * SIZE, ONE)
+    assert second is None
+    assert slots.rows is None
+
+
+def test_one_tenant_leaves_room_for_another(slots: SharedSlots) -> None:
+    held = []
+    while (slot := slots.room(4 * MEBIBYTE, ONE)) is not None:
+        held.append(slot)
+    assert len(held) * 4 * MEBIBYTE > SIZE // 2
+    assert slots.room(4 * MEBIBYTE, OTHER) is not None
+
+
+def test_without_a_region_there_is_no_room(slots: SharedSlots) -> None:
+    slot = slots.room(MEBIBYTE, ONE)
+    assert slot is not None
+    slots.retire()
+    assert slots.room(MEBIBYTE, ONE) is None
+    assert slots.rows is None
+    slot[:5] = b"still"
+    assert bytes(slot[:5]) == b"still"
+
+
+def test_pages_behind_the_first_are_given_back(region: Region) -> None:
+    slot = region.slot(48 * MEBIBYTE, ONE)
+    assert slot is not None
+    slot[:] = bytes(len(slot))
+    before = os.fstat(region.descriptor).st_blocks * 512
+    del slot
+    assert before - os.fstat(region.descriptor).st_blocks * 512 == 48 * MEBIBYTE
+
+
+class Slots(RuleBasedStateMachine):
+    """Slots taken and dropped in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.region = Region.of(SIZE)
+        self.held: list[memoryview] = []
+
+    @rule(size=st.integers(1, 8 * MEBIBYTE), tenant=st.sampled_from([ONE, OTHER]))
+    def take(self, size: int, tenant: Share) -> None:
+        slot = self.region.slot(size, tenant)
+        if slot is not None:
+            assert len(slot) == size
+            self.held.append(slot)
+
+    @rule(index=st.integers(0, 100))
+    def drop(self, index: int) -> None:
+        if self.held:
+            del self.held[index % len(self.held)]
+
+    @invariant()
+    def no_two_share_a_byte(self) -> None:
+        places = sorted(
+            (place, place + len(slot))
+            for slot in self.held
+            if (place := self.region.place(slot)) is not None
+        )
+        assert all(end <= start for (_, end), (start, _) in pairwise(places))
+
+    def teardown(self) -> None:
+        self.held.clear()
+        gc.collect()
+        # The first of a tenant may fill all that is free.
+        assert self.region.slot(SIZE, ONE) is not None
+        os.close(self.region.descriptor)
+
+
+Slots.TestCase.settings = settings(deadline=None, max_examples=examples(50))
+test_any_order = Slots.TestCase
