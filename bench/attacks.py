@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("tests", "images")]
 
@@ -30,6 +30,7 @@ _SLEEPS: Final = ATTACKS["sleeping"]
 _FEW: Final = ("huge head", "reset while waiting", "short time outs")
 _ON_A_CHAIN: Final = 4
 """Attacks that take turns beside one sleeper; what one leaves behind is held against the next."""
+_NICENESS: Final = 19
 _MEBIBYTE: Final = 2**20
 _SPARE_BYTES: Final = 64 * _MEBIBYTE
 _TWO_BATCHES_SECONDS: Final = 2 * SETTINGS.max_batch_size / ROWS_PER_SECOND
@@ -53,7 +54,11 @@ async def _measured(
 ) -> dict[str, list[tuple[Report, Report]]]:
     """By attack: each round's report, and that of the sleeper beside whom it is judged."""
     found: dict[str, list[tuple[Report, Report]]] = {attack.name: [] for attack in attacks}
-    how = {"crowd_seconds": plan.crowd_seconds, "seconds": plan.seconds}
+    how: dict[str, Any] = {
+        "crowd_seconds": plan.crowd_seconds,
+        "seconds": plan.seconds,
+        "niceness": _NICENESS,
+    }
     for at in range(0, len(attacks), _ON_A_CHAIN):
         some = attacks[at : at + _ON_A_CHAIN]
         with tempfile.TemporaryDirectory() as folder:
@@ -61,9 +66,13 @@ async def _measured(
                 for number in range(plan.rounds):
                     tell(f"{kind}: {', '.join(one.name for one in some)}, round {number + 1}")
                     last = number == plan.rounds - 1
-                    calm = await standing.bout([_SLEEPS], looks_at_idle=False, **how)
+                    calm = await standing.bout(
+                        [_SLEEPS], looks_at_idle=False, niceness=_NICENESS, **how
+                    )
                     for attack in some:
-                        met = await standing.bout([attack], looks_at_idle=last, **how)
+                        met = await standing.bout(
+                            [attack], looks_at_idle=last, niceness=_NICENESS, **how
+                        )
                         found[attack.name].append((met, calm))
     return found
 

@@ -16,7 +16,7 @@ from cluster.images import build_image, buildah
 from cluster.settings import Settings
 from support.installed import built_image
 
-_SECONDS: Final = 1500
+_SECONDS: Final = 2100
 pytestmark = [
     pytest.mark.nightly(
         "images",

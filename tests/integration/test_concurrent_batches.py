@@ -83,7 +83,7 @@ async def test_as_many_batches_run_at_once_as_are_asked_for_and_never_more(
     # Not those at the beginning and at the end, nor all others where the machine is busy. Of a
     # sidecar that has fewer at the same time it would be none.
     together = [running(batch.middle, batches) for batch in batches]
-    assert together.count(workers) > len(batches) / 3
+    assert together.count(workers) > 1
     assert len({batch.worker for batch in batches}) >= workers
 
 

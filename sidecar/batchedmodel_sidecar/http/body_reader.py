@@ -152,7 +152,7 @@ class BodyReader:
                     for part in pieces:
                         large.write(part)
                     pieces.clear()
-                if isinstance(large, Room) and isinstance(request.protocol, StreamingProtocol):
+                if large is not None and isinstance(request.protocol, StreamingProtocol):
                     await self._rest(request.protocol, size, declared, large, held)
         except BaseException:
             # It is not counted any more, so it must not live as long as the exception does.
@@ -165,7 +165,12 @@ class BodyReader:
         return large.view() if isinstance(large, Room) else large
 
     async def _rest(
-        self, protocol: StreamingProtocol, size: int, declared: int, room: Room, held: Hold
+        self,
+        protocol: StreamingProtocol,
+        size: int,
+        declared: int,
+        room: Room | SharedMemory,
+        held: Hold,
     ) -> None:
         """Of a body of which so much was read, have the rest written straight into its room."""
         lacks = protocol.lacks

@@ -19,8 +19,6 @@ from support.attacks.catalogue import ATTACKS
 
 _SHARE: Final = 0.5
 _TICK_SECONDS: Final = 0.02
-_NICER: Final = 19
-"""What an attacker computes on this machine is not what it does through the port."""
 
 
 async def _rest_between() -> None:
@@ -54,10 +52,10 @@ async def _attack(attacks: list[Attack], port: int, kind: Kind, seconds: float) 
     return aims
 
 
-def main(port: int, kind: str, attacks: list[str], seconds: float) -> None:
+def main(port: int, kind: str, attacks: list[str], seconds: float, niceness: int) -> None:
     """Attack, and print what came of it."""
     raise_descriptors()
-    os.nice(_NICER)
+    os.nice(niceness)
     named = [ATTACKS[name] for name in attacks]
     aims = asyncio.run(_attack(named, port, Kind(kind), seconds))
     found = {name: {"visits": aim.visits, "told": dict(aim.told)} for name, aim in aims.items()}

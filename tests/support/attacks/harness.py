@@ -23,7 +23,7 @@ from load_generator import cache_folder
 from support.attacks.aim import Attack, Kind, document, path_of
 from support.chain import TESTS, Chain, running_chain
 from support.process_memory import resident_bytes, shared_bytes
-from support.row_server import RowServer, in_front
+from support.row_server import in_front
 
 BUDGET_BYTES: Final = 32 * 2**20
 """What the sidecar may hold of callers' bodies."""
@@ -124,7 +124,6 @@ class Ring:
 
     chain: Chain
     kind: Kind
-    server: RowServer | None = None
 
     async def bout(
         self,
@@ -133,8 +132,13 @@ class Ring:
         crowd_seconds: float = 1.0,
         seconds: float = 3.0,
         looks_at_idle: bool = True,
+        niceness: int = 0,
     ) -> Report:
-        """Let these attacks run together beside the crowd."""
+        """Let these attacks run together beside the crowd.
+
+        `niceness` of the attackers: where times are measured, what they compute on this machine
+        is not what they do through the port. On a busy machine nice ones never come.
+        """
         crowd, over = Crowd(self.chain, self.kind), asyncio.Event()
         pid = self.chain.sidecar.pid
         coming = asyncio.create_task(crowd.comes(over))
@@ -142,16 +146,13 @@ class Ring:
         held, began = _held(pid), time.monotonic()
         memory = _Memory()
         watch = asyncio.create_task(memory.watch(pid))
-        attackers = await self._attacked([one.name for one in attacks], seconds)
+        attackers = await self._attacked([one.name for one in attacks], seconds, niceness)
         left = time.monotonic()
         await asyncio.sleep(crowd_seconds)
         over.set()
         await coming
         watch.cancel()
         idle = await _idle(pid, left) if looks_at_idle else None
-        if self.server is not None:
-            for seen in (self.server.rows, self.server.requests, self.server.bodies):
-                seen.clear()
         times = crowd.asked
         return Report(
             crowd=crowd.told,
@@ -163,14 +164,17 @@ class Ring:
             idle_cores=idle,
         )
 
-    async def _attacked(self, names: list[str], seconds: float) -> dict[str, dict[str, Any]]:
-        told = {"port": self.chain.port, "kind": self.kind, "attacks": names, "seconds": seconds}
-        path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
-        attacker = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "support.attacks.attacker", json.dumps(told)),
-            env={**os.environ, "PYTHONPATH": path},
-            stdout=asyncio.subprocess.PIPE,
-        )
+    async def _attacked(
+        self, names: list[str], seconds: float, niceness: int
+    ) -> dict[str, dict[str, Any]]:
+        told = {
+            "port": self.chain.port,
+            "kind": self.kind,
+            "attacks": names,
+            "seconds": seconds,
+            "niceness": niceness,
+        }
+        attacker = await _started("attacker", json.dumps(told))
         try:
             async with asyncio.timeout(seconds + 60.0):
                 printed, _ = await attacker.communicate()
@@ -180,6 +184,28 @@ class Ring:
         assert attacker.returncode == 0, names
         found: dict[str, dict[str, Any]] = json.loads(printed)
         return found
+
+
+async def _started(name: str, told: str) -> asyncio.subprocess.Process:
+    """A process of this package, whose output is read here."""
+    path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", f"support.attacks.{name}", told),
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=asyncio.subprocess.PIPE,
+    )
+
+
+@asynccontextmanager
+async def _server(seconds: float) -> AsyncIterator[str]:
+    """Where a server of one's own is, which takes so long for a batch."""
+    process = await _started("server", str(seconds))
+    try:
+        assert process.stdout is not None
+        yield (await process.stdout.readline()).decode().strip()
+    finally:
+        process.kill()
+        await process.communicate()
 
 
 class _Memory:
@@ -240,6 +266,12 @@ async def ring(folder: Path, kind: Kind) -> AsyncIterator[Ring]:
             chain = await stack.enter_async_context(started)
             yield Ring(chain, kind)
             return
-        server = await stack.enter_async_context(RowServer(seconds=_BATCH / ROWS_PER_SECOND))
-        fronted = in_front(server, folder, _PROTOCOLS[kind], SETTINGS, **bounds)
-        yield Ring(await stack.enter_async_context(fronted), kind, server)
+        url = await stack.enter_async_context(_server(_BATCH / ROWS_PER_SECOND))
+        fronted = in_front(url, folder, _PROTOCOLS[kind], SETTINGS, **bounds)
+        chain = await stack.enter_async_context(fronted)
+        # Of a v2 server the sidecar sees by this that its output follows the rows.
+        async with chain.session.post(
+            chain.url(path_of(kind)), json=document(kind, [[1, 7]])
+        ) as one:
+            assert one.status == 200, await one.text()
+        yield Ring(chain, kind)

@@ -48,9 +48,21 @@ class SharedMemory:
         """Put a piece behind what is there. Raises `OSError` when the machine has no more."""
         view = memoryview(piece)
         while view:
-            written = os.write(self.descriptor, view)
+            written = os.pwrite(self.descriptor, view, self.size)
             self.size += written
             view = view[written:]
+
+    def rest(self, size: int) -> memoryview:
+        """Where the next bytes belong, so many; `filled` says when they are there.
+
+        Raises `OSError`.
+        """
+        os.ftruncate(self.descriptor, self.size + size)
+        return memoryview(mmap.mmap(self.descriptor, self.size + size))[self.size :]
+
+    def filled(self, size: int) -> None:
+        """So many bytes of the rest are there."""
+        self.size += size
 
     def view(self) -> memoryview:
         """The bytes, to be read only; they stay as long as the view or a part of it does."""
