@@ -84,14 +84,26 @@ def read_live(text: str, name: str) -> LiveModel:
         # An earlier custom resource definition allowed it; its children stay as they are.
         said = (f"the live object: {mistake}" for mistake in error.mistakes)
         raise Refused("\n".join(said)) from error
-    status = body.get("status")
     return LiveModel(
         namespace=str(metadata.get("namespace") or "default"),
         name=name,
         uid=str(metadata.get("uid") or ""),
         spec=spec,
-        status=status if isinstance(status, Mapping) else {},
+        status=_status(body.get("status")),
     )
+
+
+def _status(found: object) -> Mapping[str, Any]:
+    if not isinstance(found, Mapping):
+        return {}
+    conditions = found.get("conditions", [])
+    texts = ("type", "status")
+    if not isinstance(conditions, list) or not all(
+        isinstance(one, Mapping) and all(isinstance(one.get(name), str) for name in texts)
+        for one in conditions
+    ):
+        raise Refused("the live object: status.conditions: is not a list of conditions")
+    return found
 
 
 def _of_the_name(document: object, name: str) -> Mapping[str, Any]:
