@@ -36,7 +36,7 @@ _SOURCES: Final = (
 """All whose types are read."""
 _COMPILED: Final = {
     f"{_CONTRACT}/inference": ("batch_wire", "tensors", "v2"),
-    _HTTP: ("connection", "eager_coroutine", "head_cache", "request_head", "response"),
+    _HTTP: ("connection", "eager_coroutine", "head_cache", "incoming", "request_head", "response"),
     f"{_SCHEDULING}/core": ("*",),
     f"{_SCHEDULING}/deadline": ("*",),
     f"{_SCHEDULING}/fifo": ("*",),

@@ -12,6 +12,7 @@ from enum import Enum, auto
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from batchedmodel_http.head_cache import LONGEST, HeadCache
+from batchedmodel_http.incoming import Incoming
 from batchedmodel_http.request_head import AnyRequestHead, Head
 from batchedmodel_http.response import Response
 from batchedmodel_http.streaming import NeedsStreaming, StreamingProtocol
@@ -104,29 +105,14 @@ class _Stage(Enum):
     STREAMING_FOR_GOOD = auto()
 
 
-class Connection(asyncio.Protocol, Generic[AnyRequestHead]):
+class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
     """Tells the requests of one connection apart, and who answers each."""
 
     __slots__ = (
-        "_answers",
-        "_caller",
-        "_charged",
-        "_heads",
-        "_host",
-        "_left",
-        "_left_early",
-        "_loop",
-        "_partial_timer",
-        "_pipelined",
-        "_reading_paused",
-        "_request",
-        "_running",
-        "_stage",
-        "_streaming",
-        "_writing_paused",
-        "answered",
-        "last_used",
-        "transport",
+        "_answers", "_caller", "_charged", "_heads", "_host", "_left",
+        "_left_early", "_loop", "_partial_timer", "_pipelined", "_reading_paused", "_request",
+        "_running", "_stage", "_streaming", "_writing_paused", "answered", "incoming",
+        "last_used", "transport",
     )  # fmt: skip
 
     def __init__(
@@ -152,6 +138,8 @@ class Connection(asyncio.Protocol, Generic[AnyRequestHead]):
         self._stage = _Stage.BETWEEN
         self._pipelined = b""
         """Bytes of requests that are not taken yet, or not whole."""
+        self.incoming: Final = Incoming(loop)
+        """Whoever streams a request may have its body written straight to memory."""
         self._charged = False
         """Whether the host counts the pipelined bytes."""
         self._request = b""
@@ -230,10 +218,17 @@ class Connection(asyncio.Protocol, Generic[AnyRequestHead]):
             case _:
                 self._stream_for_good(data)
 
-    def passed(self, size: int) -> None:
-        """So many bytes of the request that is being streamed came past this."""
-        if self._stage is _Stage.STREAMING:
-            self._left -= size
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go."""
+        return self.incoming.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """So many bytes came."""
+        data = self.incoming.taken(nbytes)
+        if data is not None:
+            self.data_received(data)
+        elif self._stage is _Stage.STREAMING:
+            self._left -= nbytes
 
     def pause_writing(self) -> None:
         """The caller reads more slowly than it asks."""

@@ -22,15 +22,16 @@ from aiohttp.http import (
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from aiohttp.streams import StreamReader
 
-from batchedmodel_http.direct_receiver import DirectReceiver
 from batchedmodel_http.request_head import is_target
 from batchedmodel_http.request_reader import Reader
-from batchedmodel_http.response import Response
+from batchedmodel_http.response import LARGE, Response
 
 logger: Final = logging.getLogger(__name__)
 
 Handler = Callable[[Any], Awaitable[web.StreamResponse]]
 """Answers a request."""
+Direct = Callable[[memoryview, Callable[[int], None]], Awaitable[None]]
+"""Returns when the memory is full; the other is told of each piece that came."""
 RequestFactory = Callable[..., web.BaseRequest]
 """Makes the request from message, body, protocol, writer and task, as that of `web.Server`."""
 
@@ -73,14 +74,14 @@ class StreamingProtocol(BaseProtocol):
         ends: Callable[[], bool],
         used: Callable[[], None],
         behind: Callable[[int], bool] = lambda size: True,
-        passed: Callable[[int], None] = lambda size: None,
+        direct: Direct | None = None,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         """`unreadable` answers what is no request: a status, and the rule of HTTP that it breaks.
 
         `ends` says whether the present answer is the last, `used` is told of each answer.
         `behind` is told how many bytes wait behind a request, and says whether they may.
-        `passed` is told of bytes of a body that do not come through `data_received`.
+        `direct` has what comes next written straight to memory.
         """
         self._reader = Reader(self, loop)
         # Of its parser a protocol asks only to pause, which ours does in the place of the present.
@@ -91,7 +92,9 @@ class StreamingProtocol(BaseProtocol):
         self._ends = ends
         self._used = used
         self._may_wait = behind
-        self._passed = passed
+        self._direct = direct
+        self._waits_for: StreamReader | None = None
+        """The large body whose rest is not taken before somebody reads it."""
         self._event_loop = loop
         self._work: asyncio.Task[None] | None = None
         self._body: StreamReader | None = None
@@ -148,6 +151,7 @@ class StreamingProtocol(BaseProtocol):
             except UNREADABLE as error:
                 self._break_off(self._body, error)
                 return
+            self._wait_for_reader(self._body)
         if not data:
             return
         self._behind += data
@@ -160,8 +164,8 @@ class StreamingProtocol(BaseProtocol):
 
     @property
     def lacks(self) -> int:
-        """Bytes of the present body that are yet to come; 0 where nobody knows how many."""
-        return self._reader.left or 0
+        """Bytes of the present body that may come straight to memory; 0 where none may."""
+        return 0 if self._direct is None else self._reader.left or 0
 
     async def receive(self, memory: memoryview, arrived: Callable[[int], None]) -> None:
         """Let the rest of the present body come straight into memory of just that size.
@@ -172,12 +176,20 @@ class StreamingProtocol(BaseProtocol):
 
         def passed(size: int) -> None:
             # At once: what comes behind the last of them belongs to another request.
-            self._passed(size)
             self._reader.passed(size)
             arrived(size)
 
-        if memory:
-            await DirectReceiver(self._transport(), memory, passed).fill()
+        if memory and self._direct is not None:
+            await self._direct(memory, passed)
+
+    def _wait_for_reader(self, body: StreamReader) -> None:
+        """Take no more of a large body than its beginning before somebody reads it.
+
+        Whoever does may want the rest to come straight to where it belongs.
+        """
+        if self.lacks > LARGE and body.total_bytes and self._waits_for is not body:
+            self._waits_for = body
+            self.pause_reading()
 
     def _read_head(self, data: bytes) -> None:
         try:
@@ -247,7 +259,7 @@ class StreamingProtocol(BaseProtocol):
             # hand for the caller: the request as well, which keeps the task.
             pass
         finally:
-            self._work = self._body = None
+            self._work = self._body = self._waits_for = None
             if goes_on:
                 self._next()
             elif self.transport is not None:
@@ -282,6 +294,8 @@ class StreamingProtocol(BaseProtocol):
         return bool(response.keep_alive) and body.is_eof() and body.exception() is None
 
     async def _read_rest(self, body: StreamReader) -> None:
+        if body.is_eof():
+            return
         with contextlib.suppress(TimeoutError, web.RequestPayloadError, ConnectionError):
             async with asyncio.timeout(_LINGERING_SECONDS):
                 while not body.is_eof():

@@ -18,7 +18,9 @@ class _Socket:
 class Wire(asyncio.Transport):
     """One caller's side of a connection to a protocol."""
 
-    def __init__(self, protocol: asyncio.Protocol, address: str | None = None) -> None:
+    def __init__(
+        self, protocol: asyncio.Protocol | asyncio.BufferedProtocol, address: str | None = None
+    ) -> None:
         """The caller comes at once, and reads what it is told until `stops_reading`."""
         super().__init__()
         self.written = bytearray()
@@ -26,7 +28,7 @@ class Wire(asyncio.Transport):
         """Whether the protocol takes what the caller sends."""
         self.aborted = False
         self.gone = False
-        self._protocol: asyncio.Protocol | asyncio.BufferedProtocol = protocol
+        self._protocol = protocol
         self._address = address
         self._loop = asyncio.get_running_loop()
         self._closing = False
@@ -88,15 +90,6 @@ class Wire(asyncio.Transport):
             found.append((int(status[1]), behind[:size]))
             rest = behind[size:]
         return found
-
-    def get_protocol(self) -> asyncio.BaseProtocol:
-        """Who takes what the caller sends."""
-        return self._protocol
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """From now on that one does."""
-        assert isinstance(protocol, asyncio.Protocol | asyncio.BufferedProtocol)
-        self._protocol = protocol
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Its socket and its address."""

@@ -102,7 +102,7 @@ class Connections:
             unreadable=told,
             ends=partial(self.ends, connection),
             used=connection.used,
-            passed=connection.passed,
+            direct=connection.incoming.receive,
             loop=self._loop,
         )
 

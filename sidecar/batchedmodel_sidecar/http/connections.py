@@ -174,7 +174,7 @@ class Connections:
             ends=partial(self.ends, connection),
             used=connection.used,
             behind=partial(self.pipelined, connection),
-            passed=connection.passed,
+            direct=connection.incoming.receive,
             loop=self._loop,
         )
 

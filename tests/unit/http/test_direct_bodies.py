@@ -64,7 +64,7 @@ class DirectHouse(PretendHouse):
             unreadable=unreadable,
             ends=lambda: False,
             used=connection.used,
-            passed=connection.passed,
+            direct=connection.incoming.receive,
             loop=loop,
         )
 
