@@ -73,9 +73,13 @@ class Incoming:
 
         `arrived` is told how many bytes came; what it raises is raised.
         """
-        direct = self._direct = _Direct(memory, arrived, self._loop.create_future())
+        direct = _Direct(memory, arrived, self._loop.create_future())
+        self._direct = direct
         try:
             await direct.full
         finally:
-            if self._direct is direct:
-                self._direct = None
+            self._leave(direct)
+
+    def _leave(self, direct: _Direct) -> None:
+        if self._direct is direct:
+            self._direct = None

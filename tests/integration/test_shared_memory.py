@@ -15,6 +15,8 @@ import pytest_asyncio
 
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH
 from batchedmodel_contract.processes.shared_region import socket_path
+from compile_modules import compiled_modules
+from load_generator import cache_folder
 from support.chain import Chain, running_chain
 from support.process_memory import resident_shared_bytes
 from support.raw_caller import RawCaller, request
@@ -71,7 +73,10 @@ def regions(pid: int) -> int:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def chain(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Chain]:
     folder = tmp_path_factory.mktemp("echoing")
-    async with running_chain(folder, handler="simulated", parameters=ECHO) as running:
+    compiled = compiled_modules(cache_folder(os.environ))  # as in the image
+    async with running_chain(
+        folder, handler="simulated", parameters=ECHO, compiled=compiled
+    ) as running:
         await running.sidecar.wait_for(USED)
         yield running
 
