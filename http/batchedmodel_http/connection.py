@@ -1,7 +1,7 @@
 """One connection: bytes come in, requests are told apart, answers go out.
 
-A small call that comes whole is answered directly. Every other request goes to `StreamingProtocol`,
-byte by byte. The connection takes over again when that has answered a request whose end is known.
+A small call that comes whole is answered directly. Every other request goes to `StreamingProtocol`.
+The connection takes over again when that has answered a request whose end is known.
 """
 
 import asyncio

@@ -12,6 +12,8 @@ _ARRIVED: Final = memoryview(bytearray(64 * 1024))
 """What just came, over whichever connection: it is taken from here before anything else can come.
 A process serves with one loop."""
 
+_NONE: Final = memoryview(b"")
+
 
 class _Direct:
     """Memory that is being filled."""
@@ -60,6 +62,8 @@ class Incoming:
             direct.arrived(size)
         except Exception as error:
             self._direct = None
+            # What the error's frames hold lives as long as the error.
+            direct.memory = _NONE
             direct.end(error)
         else:
             if direct.filled == len(direct.memory):
@@ -75,10 +79,12 @@ class Incoming:
         """
         direct = _Direct(memory, arrived, self._loop.create_future())
         self._direct = direct
+        full = direct.full
         try:
-            await direct.full
+            await full
         finally:
             self._leave(direct)
+            del memory, direct, full, arrived
 
     def _leave(self, direct: _Direct) -> None:
         if self._direct is direct:

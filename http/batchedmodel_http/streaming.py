@@ -28,10 +28,10 @@ from batchedmodel_http.response import LARGE, Response
 
 logger: Final = logging.getLogger(__name__)
 
-Handler = Callable[[Any], Awaitable[web.StreamResponse]]
-"""Answers a request."""
+Handler = Callable[[Any], Awaitable[web.StreamResponse | Response]]
+"""Answers a request. A `Response` is written at once: a small one, to HTTP/1.1, not to HEAD."""
 Direct = Callable[[memoryview, Callable[[int], None]], Awaitable[None]]
-"""Returns when the memory is full; the other is told of each piece that came."""
+"""Fills memory with what comes next; the callback is told the size of each piece."""
 RequestFactory = Callable[..., web.BaseRequest]
 """Makes the request from message, body, protocol, writer and task, as that of `web.Server`."""
 
@@ -179,15 +179,20 @@ class StreamingProtocol(BaseProtocol):
             self._reader.passed(size)
             arrived(size)
 
-        if memory and self._direct is not None:
-            await self._direct(memory, passed)
+        try:
+            if memory and self._direct is not None:
+                await self._direct(memory, passed)
+        finally:
+            # An error keeps this frame, and so would keep the memory.
+            del memory
 
     def _wait_for_reader(self, body: StreamReader) -> None:
         """Take no more of a large body than its beginning before somebody reads it.
 
         Whoever does may want the rest to come straight to where it belongs.
         """
-        if self.lacks > LARGE and body.total_bytes and self._waits_for is not body:
+        came = body.total_bytes
+        if self.lacks and came and came + self.lacks > LARGE and self._waits_for is not body:
             self._waits_for = body
             self.pause_reading()
 
@@ -270,6 +275,7 @@ class StreamingProtocol(BaseProtocol):
         """Whether the connection may go on behind the answer."""
         writer = StreamWriter(self, self._event_loop)
         request = self._factory(message, body, self, writer, asyncio.current_task())
+        response: web.StreamResponse | Response
         try:
             response = await self._handler(request)
         except web.HTTPException as told:
@@ -282,16 +288,35 @@ class StreamingProtocol(BaseProtocol):
             return False
         # An offer of another protocol is ignored (RFC 9110, 7.8). Behind a CONNECT, which is never
         # granted, a caller may send anything.
-        if message.method == "CONNECT" or body.exception() is not None or self._ends():
-            response.force_close()
-        try:
-            await response.prepare(request)
-            await response.write_eof()
-        except ConnectionError:
-            return False
+        ends = message.method == "CONNECT" or body.exception() is not None or self._ends()
+        if isinstance(response, Response):
+            goes_on = not (ends or message.should_close)
+            if not self._written(response, close=not goes_on):
+                return False
+        else:
+            if ends:
+                response.force_close()
+            try:
+                await response.prepare(request)
+                await response.write_eof()
+            except ConnectionError:
+                return False
+            goes_on = bool(response.keep_alive)
         self._used()
         await self._read_rest(body)
-        return bool(response.keep_alive) and body.is_eof() and body.exception() is None
+        return goes_on and body.is_eof() and body.exception() is None
+
+    def _written(self, response: Response, *, close: bool) -> bool:
+        try:
+            wire = response.to_wire(close=close)
+        except Exception:
+            logger.exception("a request was not answered")
+            self._abort()
+            return False
+        if self.transport is None:
+            return False
+        self.transport.writelines(wire)
+        return True
 
     async def _read_rest(self, body: StreamReader) -> None:
         if body.is_eof():

@@ -102,7 +102,6 @@ class Connections:
             unreadable=told,
             ends=partial(self.ends, connection),
             used=connection.used,
-            direct=connection.incoming.receive,
             loop=self._loop,
         )
 

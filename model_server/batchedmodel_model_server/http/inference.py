@@ -85,7 +85,7 @@ async def infer(
         body = source if isinstance(source, bytes) else await arrived(source)
         head, tensors = read_body(body, header_length, "inputs", orjson.loads)
         if is_batch(tensors):
-            batch = to_request(head, tensors, regions)
+            batch = _batch(head, tensors, regions)
             return _response(*write_reply(await runner.run(batch), orjson.dumps))
         outputs = [spec.name for spec in described.outputs]
         options = read_options(head, outputs, described.params)
@@ -96,6 +96,24 @@ async def infer(
         answer["id"] = options.id
     rows = items_as_rows(reply, options.selects)
     return _response(*write_answer(answer, rows, options.wants_binary, orjson.dumps))
+
+
+def _batch(
+    head: dict[str, Any], tensors: Sequence[Tensor], regions: Mapping[str, Buffer]
+) -> BatchRequest:
+    """The batch in the body; raises `InvalidInput`, and `NotReady` where its memory has gone."""
+    parameters = head.get("parameters")
+    region = parameters.get("region") if isinstance(parameters, dict) else None
+    if isinstance(region, str) and region not in regions:
+        # It was sent before the other side noticed; its rows are sent again.
+        raise NotReady("the memory in which rows of this batch lie is not shared any more")
+    batch = to_request(head, tensors, regions)
+    for one in batch.inputs:
+        if one.shared and isinstance(region, str) and one.size > len(regions[region]):
+            # All of them are copied, and several may name the same bytes.
+            rule = f"names {one.size} bytes in {len(regions[region])} of shared memory"
+            raise InvalidInput(one.name, rule)
+    return batch
 
 
 def _response(head_length: int | None, parts: list[Buffer]) -> Response:

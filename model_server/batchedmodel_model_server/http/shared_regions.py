@@ -21,6 +21,8 @@ from batchedmodel_model_server.http import unix_socket
 _MOST: Final = 8
 """Connections: a sidecar has one, and perhaps one more while it begins anew."""
 _BACKLOG: Final = 16
+_PAUSE_SECONDS: Final = 1.0
+_OFFER_SECONDS: Final = 10.0
 _log = logging.getLogger(__name__)
 
 
@@ -38,6 +40,8 @@ class SharedRegions:
         self._connections: dict[socket.socket, str] = {}
         """With the name of the region that came over each; empty before it came."""
         self._bound: tuple[int, int, int] | None = None
+        self._again: asyncio.TimerHandle | None = None
+        """When connections are taken again, where the last could not be."""
 
     def open(self) -> None:
         """Take offers. Where that cannot be, batches come whole in their bodies, as without it."""
@@ -52,6 +56,8 @@ class SharedRegions:
 
     def close(self) -> None:
         """Take no more, and forget what came."""
+        if self._again is not None:
+            self._again.cancel()
         if self._listening is not None and self._bound is not None:
             self._loop.remove_reader(self._listening)
             self._listening.close()
@@ -63,13 +69,23 @@ class SharedRegions:
         try:
             connection, _ = listening.accept()
         except OSError:
-            return  # who came has left again
+            # Nobody is there any more, or no descriptor is: to look at once again would not help.
+            self._loop.remove_reader(listening)
+            self._again = self._loop.call_later(
+                _PAUSE_SECONDS, self._loop.add_reader, listening, self._accept, listening
+            )
+            return
         if len(self._connections) >= _MOST:
             connection.close()
             return
         connection.setblocking(False)
         self._connections[connection] = ""
         self._loop.add_reader(connection, self._arrived, connection)
+        self._loop.call_later(_OFFER_SECONDS, self._is_late, connection)
+
+    def _is_late(self, connection: socket.socket) -> None:
+        if self._connections.get(connection) == "":
+            self._end(connection)
 
     def _arrived(self, connection: socket.socket) -> None:
         """An offer, or the end of a connection."""

@@ -75,7 +75,7 @@ class Room:
         return self._filled
 
     def rest(self, size: int) -> memoryview:
-        """Where the next bytes belong, so many; `filled` says when they are there."""
+        """Where the next bytes belong, up to this many; `filled` says when they are there."""
         return self._memory[self._filled : self._filled + size]
 
     def filled(self, size: int) -> None:

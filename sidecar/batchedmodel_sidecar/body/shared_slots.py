@@ -5,6 +5,7 @@ refers to it any more, be it a row that waits, a batch on its way or a body that
 there is no such memory, or no room in it, bodies lie in the process's own.
 """
 
+import contextlib
 import mmap
 import os
 import weakref
@@ -18,12 +19,13 @@ import numpy as np
 
 from batchedmodel_contract.inference.batch_wire import SharedRows
 from batchedmodel_contract.inference.tensors import Buffer
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.processes.shared_region import LARGEST, create, mapped
 from batchedmodel_scheduling.core.shared_room import SharedRoom
 
 _LEAST: Final = 64 * 1024
-"""Bytes of a row that stays where it lies; fewer travel sooner than they are looked for."""
+"""Bytes of a row that stays where it lies. To look for a smaller one takes longer than to send."""
 _KEPT: Final = 32 << 20
 """Bytes at the beginning that the process keeps when they are free; fresh pages cost time."""
 
@@ -38,7 +40,7 @@ class SharedSlots:
 
     @property
     def rows(self) -> SharedRows | None:
-        """How a batch refers to what lies in the region; None where nothing does."""
+        """How a batch refers to what lies in the region; None where nothing lay there lately."""
         region = self._region
         if region is None or not region.used:
             return None
@@ -79,7 +81,7 @@ class Region:
         descriptor = create(size)
         try:
             return cls(descriptor)
-        except OSError:
+        except (OSError, InvalidInput):
             os.close(descriptor)
             raise
 
@@ -106,7 +108,9 @@ class Region:
             return None
         for index, (start, free) in enumerate(self._free):
             if free >= length:
-                self._free[index : index + 1] = [(start + length, free - length)][: free > length]
+                self._free[index] = (start + length, free - length)
+                if free == length:
+                    del self._free[index]
                 break
         else:
             return None
@@ -117,7 +121,9 @@ class Region:
 
     def _end(self, start: int, length: int, tenant: str) -> None:
         if start + length > _KEPT:
-            self._memory.madvise(mmap.MADV_REMOVE, start, length)
+            # Where the system does not know how, the pages stay for the next body.
+            with contextlib.suppress(OSError):
+                self._memory.madvise(mmap.MADV_REMOVE, start, length)
         self._ended.append((start, length, tenant))
 
     def _join(self, start: int, length: int) -> None:

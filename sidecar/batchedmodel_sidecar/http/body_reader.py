@@ -134,7 +134,7 @@ class BodyReader:
     async def _pieces(
         self, request: web.BaseRequest, asked: RequestHead, held: Hold, head: str | None
     ) -> Received:
-        """Small bodies are joined; of large ones each piece is copied once, when it comes."""
+        """Small bodies are joined; large ones come straight to where they lie, if they can."""
         declared = asked.declared
         pieces: list[bytes] = []
         large: Room | SharedMemory | None = None

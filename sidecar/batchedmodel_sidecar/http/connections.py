@@ -64,7 +64,7 @@ class Front(Answers[RequestHead], Protocol):
         """The answer to bytes that are no request."""
         ...
 
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse | Response:
         """Answer a request whose body streams."""
         ...
 

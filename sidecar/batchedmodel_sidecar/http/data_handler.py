@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from aiohttp import web
+from aiohttp.http import HttpVersion11
 
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.tenants import NOBODY, share_of
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_http.connection import Reply, Running
 from batchedmodel_http.eager_coroutine import EagerCoroutine
-from batchedmodel_http.response import Response
+from batchedmodel_http.response import Response, size_of
 from batchedmodel_sidecar.backends.base import Link
 from batchedmodel_sidecar.backends.foreign.catalogue import Foreign
 from batchedmodel_sidecar.backends.native.repository import MOST_BYTES, Repository
@@ -44,6 +45,9 @@ from batchedmodel_sidecar.protocols.v2 import V2Adapter
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 
 logger: Final = logging.getLogger(__name__)
+
+_SMALL: Final = 64 * 1024
+"""Bytes of an answer that is written at once, whoever reads it."""
 
 
 class DataHandler:
@@ -102,7 +106,7 @@ class DataHandler:
         nowhere = RequestHead(method="", target="", headers={}, declared=0)
         return self._refusals.response(nowhere, Rejected(Rejection.INVALID, rule, status=status))
 
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse | Response:
         """Answer a request whose body streams."""
         asked = RequestHead(
             method=request.method,
@@ -117,7 +121,8 @@ class DataHandler:
                 return await self._forwarded(request, alone)
             except (CallError, InvalidInput) as error:
                 response = named(self._refusals.response(asked, error), asked.request_id)
-        return as_web(response)
+        at_once = request.method == "POST" and request.version == HttpVersion11
+        return response if at_once and size_of(response.parts) <= _SMALL else as_web(response)
 
     def answer(self, asked: RequestHead, source: bytes, caller: str, reply: Reply) -> Running:
         """Begin to answer an inference."""

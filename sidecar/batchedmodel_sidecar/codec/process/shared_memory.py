@@ -53,7 +53,7 @@ class SharedMemory:
             view = view[written:]
 
     def rest(self, size: int) -> memoryview:
-        """Where the next bytes belong, so many; `filled` says when they are there.
+        """Where the next bytes belong, up to this many; `filled` says when they are there.
 
         Raises `OSError`.
         """
