@@ -12,8 +12,6 @@ _ARRIVED: Final = memoryview(bytearray(64 * 1024))
 """What just came, over whichever connection: it is taken from here before anything else can come.
 A process serves with one loop."""
 
-_NONE: Final = memoryview(b"")
-
 
 class _Direct:
     """Memory that is being filled."""
@@ -62,9 +60,9 @@ class Incoming:
             direct.arrived(size)
         except Exception as error:
             self._direct = None
-            # What the error's frames hold lives as long as the error.
-            direct.memory = _NONE
             direct.end(error)
+            # The error keeps this frame, which must not keep the future that keeps the error.
+            del direct
         else:
             if direct.filled == len(direct.memory):
                 # What comes behind is not part of it.
@@ -84,6 +82,7 @@ class Incoming:
             await full
         finally:
             self._leave(direct)
+            # An error keeps this frame, and so would keep the memory.
             del memory, direct, full, arrived
 
     def _leave(self, direct: _Direct) -> None:

@@ -183,8 +183,7 @@ class StreamingProtocol(BaseProtocol):
             if memory and self._direct is not None:
                 await self._direct(memory, passed)
         finally:
-            # An error keeps this frame, and so would keep the memory.
-            del memory
+            del memory  # as an error keeps this frame
 
     def _wait_for_reader(self, body: StreamReader) -> None:
         """Take no more of a large body than its beginning before somebody reads it.

@@ -85,7 +85,7 @@ async def infer(
         body = source if isinstance(source, bytes) else await arrived(source)
         head, tensors = read_body(body, header_length, "inputs", orjson.loads)
         if is_batch(tensors):
-            batch = _batch(head, tensors, regions)
+            batch = batch_of(head, tensors, regions)
             return _response(*write_reply(await runner.run(batch), orjson.dumps))
         outputs = [spec.name for spec in described.outputs]
         options = read_options(head, outputs, described.params)
@@ -98,7 +98,7 @@ async def infer(
     return _response(*write_answer(answer, rows, options.wants_binary, orjson.dumps))
 
 
-def _batch(
+def batch_of(
     head: dict[str, Any], tensors: Sequence[Tensor], regions: Mapping[str, Buffer]
 ) -> BatchRequest:
     """The batch in the body; raises `InvalidInput`, and `NotReady` where its memory has gone."""

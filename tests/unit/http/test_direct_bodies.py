@@ -1,12 +1,15 @@
 """A body that comes straight into its memory, over real sockets and on either loop."""
 
 import asyncio
+import gc
 import random
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
 import pytest
 import uvloop
 from aiohttp import web
@@ -34,16 +37,22 @@ class DirectHouse(PretendHouse):
     most: int = 10 * SIZE
     told: int = 0
     """Bytes of which whoever reads was told."""
+    memories: list[Callable[[], object]] = field(default_factory=list)
+    """The memory of each body, as long as anybody has it."""
     bodies: list[bytes] = field(default_factory=list)
     ended: list[BaseException] = field(default_factory=list)
 
     async def _direct(self, request: web.BaseRequest) -> web.StreamResponse:
         protocol: Any = request.protocol
         first = await request.content.readany()
-        memory = memoryview(bytearray(protocol.lacks))
+        room = np.zeros(protocol.lacks, np.uint8)
+        self.memories.append(weakref.ref(room))
+        memory = room.data
+        del room
         try:
             await protocol.receive(memory, self._arrived)
         except TooMuch:
+            del memory
             return web.Response(status=413)
         except BaseException as error:
             self.ended.append(error)
@@ -108,6 +117,39 @@ def test_a_body_arrives_whole_and_the_requests_around_it_are_answered(loop: Any)
             assert await caller.answer() == (200, b"direct")
             assert await caller.answer() == (200, b"direct")
         assert house.bodies == [*[BODY] * 4, b"behind"]
+
+    run(loop, scene)
+
+
+@LOOPS
+@pytest.mark.parametrize("size", [257 * 1024, 300_000, 330_000])
+def test_all_but_the_beginning_of_a_large_body_comes_straight_to_its_place(
+    loop: Any, size: int
+) -> None:
+    async def scene() -> None:
+        house = DirectHouse()
+        async with opened(house) as caller:
+            caller.sends(call(BODY[:size], path="/large"))
+            assert await caller.answer() == (200, b"direct")
+        assert house.bodies == [BODY[:size]]
+        assert house.told >= size - 64 * 1024
+
+    run(loop, scene)
+
+
+@LOOPS
+def test_nothing_of_a_body_that_was_refused_is_kept(loop: Any) -> None:
+    async def scene() -> None:
+        house = DirectHouse(most=SIZE // 2)
+        gc.disable()
+        try:
+            async with opened(house) as caller:
+                caller.sends(call(BODY, path="/large"))
+                assert await caller.answer() == (413, b"")
+                await asyncio.sleep(0.01)
+                assert house.memories[0]() is None
+        finally:
+            gc.enable()
 
     run(loop, scene)
 

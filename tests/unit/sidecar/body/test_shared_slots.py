@@ -100,6 +100,16 @@ def test_pages_behind_the_first_are_given_back(region: Region) -> None:
     assert before - os.fstat(region.descriptor).st_blocks * 512 == 48 * MEBIBYTE
 
 
+def test_a_slot_is_free_where_the_system_takes_no_pages_back(
+    region: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mmap.MADV_REMOVE", 10_000)
+    for _ in range(3):
+        slot = region.slot(SIZE, ONE)
+        assert slot is not None
+        del slot
+
+
 class Slots(RuleBasedStateMachine):
     """Slots taken and dropped in any order."""
 
