@@ -70,21 +70,16 @@ class Incoming:
                 direct.end(None)
         return None
 
-    async def receive(self, memory: memoryview, arrived: Callable[[int], None]) -> None:
-        """Have what comes next written straight to memory, until that is full.
+    def receive(self, memory: memoryview, arrived: Callable[[int], None]) -> "asyncio.Future[None]":
+        """Have what comes next written straight to memory; done when that is full.
 
-        `arrived` is told how many bytes came; what it raises is raised.
+        `arrived` is told how many bytes came; what it raises is raised. Who does not wait any more
+        calls `stop`.
         """
-        direct = _Direct(memory, arrived, self._loop.create_future())
-        self._direct = direct
-        full = direct.full
-        try:
-            await full
-        finally:
-            self._leave(direct)
-            # An error keeps this frame, and so would keep the memory.
-            del memory, direct, full, arrived
+        full: asyncio.Future[None] = self._loop.create_future()
+        self._direct = _Direct(memory, arrived, full)
+        return full
 
-    def _leave(self, direct: _Direct) -> None:
-        if self._direct is direct:
-            self._direct = None
+    def stop(self) -> None:
+        """What comes next goes through the buffer again."""
+        self._direct = None

@@ -22,6 +22,7 @@ from aiohttp.http import (
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from aiohttp.streams import StreamReader
 
+from batchedmodel_http.incoming import Incoming
 from batchedmodel_http.request_head import is_target
 from batchedmodel_http.request_reader import Reader
 from batchedmodel_http.response import LARGE, Response
@@ -30,8 +31,6 @@ logger: Final = logging.getLogger(__name__)
 
 Handler = Callable[[Any], Awaitable[web.StreamResponse | Response]]
 """Answers a request. A `Response` is written at once: a small one, to HTTP/1.1, not to HEAD."""
-Direct = Callable[[memoryview, Callable[[int], None]], Awaitable[None]]
-"""Fills memory with what comes next; the callback is told the size of each piece."""
 RequestFactory = Callable[..., web.BaseRequest]
 """Makes the request from message, body, protocol, writer and task, as that of `web.Server`."""
 
@@ -74,14 +73,14 @@ class StreamingProtocol(BaseProtocol):
         ends: Callable[[], bool],
         used: Callable[[], None],
         behind: Callable[[int], bool] = lambda size: True,
-        direct: Direct | None = None,
+        incoming: Incoming | None = None,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         """`unreadable` answers what is no request: a status, and the rule of HTTP that it breaks.
 
         `ends` says whether the present answer is the last, `used` is told of each answer.
         `behind` is told how many bytes wait behind a request, and says whether they may.
-        `direct` has what comes next written straight to memory.
+        `incoming` can have a body written straight to memory.
         """
         self._reader = Reader(self, loop)
         # Of its parser a protocol asks only to pause, which ours does in the place of the present.
@@ -92,7 +91,7 @@ class StreamingProtocol(BaseProtocol):
         self._ends = ends
         self._used = used
         self._may_wait = behind
-        self._direct = direct
+        self._incoming = incoming
         self._waits_for: StreamReader | None = None
         """The large body whose rest is not taken before somebody reads it."""
         self._event_loop = loop
@@ -165,7 +164,7 @@ class StreamingProtocol(BaseProtocol):
     @property
     def lacks(self) -> int:
         """Bytes of the present body that may come straight to memory; 0 where none may."""
-        return 0 if self._direct is None else self._reader.left or 0
+        return 0 if self._incoming is None else self._reader.left or 0
 
     async def receive(self, memory: memoryview, arrived: Callable[[int], None]) -> None:
         """Let the rest of the present body come straight into memory of just that size.
@@ -179,11 +178,14 @@ class StreamingProtocol(BaseProtocol):
             self._reader.passed(size)
             arrived(size)
 
+        if not memory or self._incoming is None:
+            return
+        full = self._incoming.receive(memory, passed)
         try:
-            if memory and self._direct is not None:
-                await self._direct(memory, passed)
+            await full
         finally:
-            del memory  # as an error keeps this frame
+            self._incoming.stop()
+            del memory, full  # as an error keeps this frame
 
     def _wait_for_reader(self, body: StreamReader) -> None:
         """Take no more of a large body than its beginning before somebody reads it.

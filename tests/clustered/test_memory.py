@@ -141,6 +141,7 @@ def create_all(plane: ControlPlane, objects: list[dict[str, Any]]) -> None:
     plane.kubectl("create", "--filename=-", stdin=json.dumps(items, separators=(",", ":")))
 
 
+@pytest.mark.alone
 @pytest.mark.nightly("operator", "contract")
 def test_an_operator_stays_within_its_memory(plane: ControlPlane, tmp_path: Path) -> None:
     with operator(plane, tmp_path) as running:
@@ -150,6 +151,7 @@ def test_an_operator_stays_within_its_memory(plane: ControlPlane, tmp_path: Path
         assert running.memory_megabytes() * 2**20 < MOST_BYTES
 
 
+@pytest.mark.alone
 @pytest.mark.nightly("autoscaler", "contract")
 def test_an_autoscaler_stays_within_its_memory(plane: ControlPlane, tmp_path: Path) -> None:
     count = HONEST_MODELS + 2 * HOSTILE_MODELS

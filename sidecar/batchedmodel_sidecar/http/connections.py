@@ -174,7 +174,7 @@ class Connections:
             ends=partial(self.ends, connection),
             used=connection.used,
             behind=partial(self.pipelined, connection),
-            direct=connection.incoming.receive,
+            incoming=connection.incoming,
             loop=self._loop,
         )
 

@@ -73,7 +73,7 @@ class DirectHouse(PretendHouse):
             unreadable=unreadable,
             ends=lambda: False,
             used=connection.used,
-            direct=connection.incoming.receive,
+            incoming=connection.incoming,
             loop=loop,
         )
 
