@@ -1,7 +1,8 @@
 """Healthy models live on whatever users, pods and objects of other namespaces do.
 
 etcd, API server and Kubernetes' controllers are real; operator and autoscaler are processes with
-the rights that the chart gives them. Attacks of a theme run together.
+the rights that the chart gives them. Attacks of a theme run together. Nothing else runs beside
+them, since they measure how soon edits are applied.
 """
 
 from collections.abc import AsyncIterator
