@@ -51,6 +51,10 @@ def _dumps(head: Any) -> bytes:
     return json.dumps(head, separators=(",", ":")).encode()
 
 
+class RegionGone(InvalidInput):
+    """A batch refers to shared memory that is not known here, or not any more."""
+
+
 class Ragged(NamedTuple):
     """One named tensor of every item of a batch; item i has `shapes[i]`, all of one rank."""
 
@@ -174,20 +178,19 @@ def to_request(
     """The batch in a body that was read already; raises `InvalidInput`.
 
     Its items are counted first, for empty items cost no bytes and could be any number. `regions`:
-    the shared memory by its names.
+    the shared memory by its names; raises `RegionGone` where it lacks the one that is named.
     """
     for tensor in tensors:
         if tensor.name.endswith(SHAPES) and tensor.shape:
             check_items(tensor.name, tensor.shape[0])
     parameters = head.get("parameters")
     told = parameters if isinstance(parameters, dict) else {}
-    memory: Buffer = b""
+    memory: Buffer | None = None
     if _REGION in told:
         region = told[_REGION]
-        if not isinstance(region, str) or region not in (regions or {}):
-            raise InvalidInput(f"parameters.{_REGION}", "is no shared memory known here", region)
-        assert regions is not None
-        memory = regions[region]
+        memory = (regions or {}).get(region) if isinstance(region, str) else None
+        if memory is None:
+            raise RegionGone(f"parameters.{_REGION}", "is no shared memory known here", region)
     inputs = _ragged([one for one in tensors if not one.name.endswith(PARAMETER)], memory)
     params = [tensor for tensor in tensors if tensor.name.endswith(PARAMETER)]
     for param in params:
@@ -304,9 +307,11 @@ def flattened(
     return flat
 
 
-def _ragged(tensors: Sequence[Tensor], memory: Buffer = b"") -> tuple[Ragged, ...]:
+def _ragged(tensors: Sequence[Tensor], memory: Buffer | None = None) -> tuple[Ragged, ...]:
     shapes = {t.name: t for t in tensors if t.name.endswith(SHAPES)}
     shared = {t.name: t for t in tensors if t.name.endswith(SHARED)}
+    if shared and memory is None:
+        raise InvalidInput(next(iter(shared)), "names places in memory that is not shared here")
     found = []
     for tensor in tensors:
         if tensor.name.endswith((SHAPES, SHARED)):
@@ -316,7 +321,7 @@ def _ragged(tensors: Sequence[Tensor], memory: Buffer = b"") -> tuple[Ragged, ..
             raise InvalidInput(tensor.name, f"travels without {tensor.name}{SHAPES}")
         placed = shared.pop(tensor.name + SHARED, None)
         one = _ragged_of(tensor, described, whole=placed is None)
-        if placed is not None:
+        if placed is not None and memory is not None:
             one = one._replace(parts=_placed(one, placed, memory), shared=True)
         found.append(one)
     if shapes or shared:
@@ -335,6 +340,9 @@ def _placed(tensor: Ragged, placed: Tensor, memory: Buffer) -> tuple[Buffer, ...
     sent, region = memoryview(tensor.data), memoryview(memory)
     each, position = tensor.datatype.size, 0
     parts: list[Buffer] = []
+    if sum(numbers[1::2]) > len(region) + len(sent):
+        # All items are copied, and several may name the same bytes.
+        raise InvalidInput(placed.name, f"names more bytes than the memory's {len(region)}")
     for index, shape in enumerate(tensor.shapes):
         start, size = numbers[2 * index], numbers[2 * index + 1]
         if size < 0 or (each and size != math.prod(shape) * each):

@@ -10,7 +10,7 @@ import fcntl
 import json
 import mmap
 import os
-from typing import Final, NamedTuple
+from typing import Final
 
 from batchedmodel_contract.invalid_input import InvalidInput
 
@@ -22,14 +22,6 @@ TAKEN: Final = b"+"
 """The answer to an offer that was taken; what else ends the connection is a refusal."""
 _FIXED: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _NAME: Final = "batchedmodel-rows"  # as /proc shows it
-
-
-class Region(NamedTuple):
-    """Such memory, mapped."""
-
-    name: str
-    """By which batches refer to it."""
-    memory: mmap.mmap
 
 
 def socket_path(model_socket: str) -> str:

@@ -20,6 +20,7 @@ from batchedmodel_contract.inference.batch_wire import (
     BatchReply,
     BatchRequest,
     Ragged,
+    RegionGone,
     check_items,
     to_request,
     write_reply,
@@ -48,6 +49,7 @@ BODY_SECONDS: Final = 30.0
 _JSON: Final = "application/json"
 _BINARY: Final = "application/octet-stream"
 _STATUSES: Final[dict[type[Exception], int]] = {
+    RegionGone: 503,  # it was sent before the other side noticed, so its rows are sent again
     InvalidInput: 400,
     CannotLoad: 400,
     UnknownModel: 404,
@@ -85,7 +87,7 @@ async def infer(
         body = source if isinstance(source, bytes) else await arrived(source)
         head, tensors = read_body(body, header_length, "inputs", orjson.loads)
         if is_batch(tensors):
-            batch = batch_of(head, tensors, regions)
+            batch = to_request(head, tensors, regions)
             return _response(*write_reply(await runner.run(batch), orjson.dumps))
         outputs = [spec.name for spec in described.outputs]
         options = read_options(head, outputs, described.params)
@@ -96,24 +98,6 @@ async def infer(
         answer["id"] = options.id
     rows = items_as_rows(reply, options.selects)
     return _response(*write_answer(answer, rows, options.wants_binary, orjson.dumps))
-
-
-def batch_of(
-    head: dict[str, Any], tensors: Sequence[Tensor], regions: Mapping[str, Buffer]
-) -> BatchRequest:
-    """The batch in the body; raises `InvalidInput`, and `NotReady` where its memory has gone."""
-    parameters = head.get("parameters")
-    region = parameters.get("region") if isinstance(parameters, dict) else None
-    if isinstance(region, str) and region not in regions:
-        # It was sent before the other side noticed; its rows are sent again.
-        raise NotReady("the memory in which rows of this batch lie is not shared any more")
-    batch = to_request(head, tensors, regions)
-    for one in batch.inputs:
-        if one.shared and isinstance(region, str) and one.size > len(regions[region]):
-            # All of them are copied, and several may name the same bytes.
-            rule = f"names {one.size} bytes in {len(regions[region])} of shared memory"
-            raise InvalidInput(one.name, rule)
-    return batch
 
 
 def _response(head_length: int | None, parts: list[Buffer]) -> Response:

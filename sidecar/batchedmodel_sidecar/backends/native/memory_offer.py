@@ -39,7 +39,9 @@ class MemoryOffer:
         self._slots.retire()
         if self._offering is not None:
             self._offering.cancel()
+            self._offering = None
         if self._connection is not None:
+            asyncio.get_running_loop().remove_reader(self._connection)
             self._connection.close()
             self._connection = None
 
@@ -68,5 +70,7 @@ class MemoryOffer:
         finally:
             os.close(region.descriptor)
         self._connection = connection
+        # The server says nothing more on it, so it has ended it: batches must not name the region.
+        loop.add_reader(connection, self.end)
         self._slots.use(region)
         logger.info("large rows lie in memory that the model server sees")

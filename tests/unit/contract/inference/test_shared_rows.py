@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 from batchedmodel_contract.inference.batch_wire import (
     BatchRequest,
     Ragged,
+    RegionGone,
     SharedRows,
     ragged,
+    read_reply,
     to_request,
     write_request,
 )
 from batchedmodel_contract.inference.tensors import Buffer, Datatype, Tensor
-from batchedmodel_contract.inference.v2 import read_body
+from batchedmodel_contract.inference.v2 import read_body, write_body
 from batchedmodel_contract.invalid_input import InvalidInput
 from support.examples import examples
 from support.strategies import ragged_batches
@@ -130,16 +132,37 @@ def test_what_is_named_wrongly_is_refused(tensors: list[Tensor], rule: str) -> N
 
 @pytest.mark.parametrize("region", ["other", "", 1, None, ["m"]])
 def test_memory_that_is_not_known_is_refused(region: object) -> None:
-    with pytest.raises(InvalidInput, match=r"parameters\.region"):
+    with pytest.raises(RegionGone, match=r"parameters\.region"):
         to_request({"parameters": {"region": region}}, batch([(0, 5)], (5,)), {"m": bytes(9)})
 
 
 def test_rows_without_their_memory_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="leads out of the shared memory's 0 bytes"):
+    with pytest.raises(InvalidInput, match="x:shared: names places in memory that is not shared"):
         to_request({}, batch([(0, 5)], (5,)))
+
+
+def test_a_reply_names_no_places_however_many_rows_it_claims() -> None:
+    named = [
+        Tensor("y", Datatype.FP32, (0,), b""),
+        Tensor("y:shapes", Datatype.INT64, (10**12, 0), b""),
+        Tensor("y:shared", Datatype.INT64, (0, 2), b""),
+        Tensor(":status", Datatype.INT32, (0,), b""),
+        Tensor(":error", Datatype.BYTES, (0,), b""),
+    ]
+    length, parts = write_body({}, named, "outputs", lambda head: json.dumps(head).encode())
+    with pytest.raises(InvalidInput, match="y:shared: names places in memory that is not shared"):
+        read_reply(b"".join(parts), str(length))
+
+
+def test_rows_that_name_the_same_bytes_may_not_be_more_than_the_memory() -> None:
+    head, memory = {"parameters": {"region": "m"}}, {"m": bytes(100)}
+    places, shapes = [(0, 10)] * 11, [(10,)] * 11
+    assert to_request(head, batch(places[1:], *shapes[1:]), memory).inputs[0].size == 100
+    with pytest.raises(InvalidInput, match="names more bytes than the memory's 100"):
+        to_request(head, batch(places, *shapes), memory)
 
 
 def test_places_of_a_tensor_that_is_not_there_are_refused() -> None:
     tensors = [one._replace(name=one.name.replace("x:shared", "y:shared")) for one in batch([])]
     with pytest.raises(InvalidInput, match="y:shared"):
-        to_request({}, tensors)
+        to_request({"parameters": {"region": "m"}}, tensors, {"m": b""})

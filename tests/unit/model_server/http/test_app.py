@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
+from batchedmodel_contract.inference.batch_wire import RegionGone
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.processes.environment import ModelServerSettings
 from batchedmodel_contract.processes.server_api import AT_WORK, infer_path
@@ -52,8 +53,13 @@ class Refusing(ModelService):
 
 @pytest.mark.parametrize(
     ("error", "status"),
-    [(Finer(), 400), (Moving("it moves"), 503), (DeviceLost("gone"), 503)],
-    ids=["input", "state", "device"],
+    [
+        (Finer(), 400),
+        (Moving("it moves"), 503),
+        (DeviceLost("gone"), 503),
+        (RegionGone("parameters.region", "is no shared memory known here", "a"), 503),
+    ],
+    ids=["input", "state", "device", "memory"],
 )
 async def test_an_error_has_the_status_of_its_kind(
     tmp_path: Path, error: Exception, status: int

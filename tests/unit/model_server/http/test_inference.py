@@ -8,9 +8,8 @@ from batchedmodel_contract.inference.batch_wire import BatchReply, Ragged
 from batchedmodel_contract.inference.tensors import Datatype, Shape, Tensor
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.spec import MAX_BATCH_SIZE
-from batchedmodel_model_server.errors import NotReady, RowFailed
+from batchedmodel_model_server.errors import RowFailed
 from batchedmodel_model_server.http.inference import (
-    batch_of,
     is_batch,
     items_as_rows,
     rows_as_items,
@@ -84,26 +83,3 @@ def test_more_rows_than_a_batch_may_have_are_refused() -> None:
     rows = MAX_BATCH_SIZE + 1
     with pytest.raises(InvalidInput, match=f"x: holds {rows} items; a batch has at most 4096"):
         rows_as_items([tensor("x", (rows,), [1] * rows)])
-
-
-def shared_batch(*places: tuple[int, int]) -> list[Tensor]:
-    count = len(places)
-    numbers = [number for place in places for number in place]
-    return [
-        Tensor("x", Datatype.UINT8, (0,), b""),
-        tensor("x:shapes", (count, 1), [size for _, size in places]),
-        tensor("x:shared", (count, 2), numbers),
-    ]
-
-
-def test_a_batch_whose_memory_has_gone_is_not_begun() -> None:
-    # The sidecar sends its rows again; of a wrong batch it would not.
-    with pytest.raises(NotReady, match="not shared any more"):
-        batch_of({"parameters": {"region": "gone"}}, shared_batch((0, 5)), {"here": bytes(9)})
-
-
-def test_rows_that_name_the_same_bytes_may_not_be_more_than_the_memory() -> None:
-    head, memory = {"parameters": {"region": "m"}}, {"m": bytes(100)}
-    assert len(batch_of(head, shared_batch(*[(0, 10)] * 10), memory).inputs[0].shapes) == 10
-    with pytest.raises(InvalidInput, match="x: names 110 bytes in 100 of shared memory"):
-        batch_of(head, shared_batch(*[(0, 10)] * 11), memory)
