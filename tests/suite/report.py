@@ -7,6 +7,7 @@ from typing import Final
 from suite.records import Outcome, Record
 
 SLOWEST: Final = 40
+_SHOWN_LETTERS: Final = 240
 
 
 def table(
@@ -39,12 +40,14 @@ def table(
     failed = sorted(
         (one for one in records if one.outcome is Outcome.FAILED), key=lambda one: one.test
     )
-    lines += ["", *(line for one in failed for line in _shown(one)), *warnings]
+    lines += ["", *warnings, *(line for one in failed for line in _shown(one))]
     waited = sum(one.cluster_seconds for one in records) / 60
     lines.append(
         f"{wall_seconds / 60:.1f} minutes of wall time, {_minutes(records):.1f} minutes of tests,"
         f" {waited:.1f} of them waiting for a cluster; load average {load:.1f}"
     )
+    # Once more and short, as of a long output often the last lines alone are kept.
+    lines += [f"failed: {one.test}: {_reason(one)}"[:_SHOWN_LETTERS] for one in failed]
     return "\n".join(lines)
 
 
@@ -55,3 +58,10 @@ def _minutes(records: Sequence[Record]) -> float:
 def _shown(failed: Record) -> list[str]:
     """A test that failed, and why: whoever sees only the end of a run's output sees it."""
     return [f"failed: {failed.test}", *(f"  {line}" for line in failed.why.splitlines())]
+
+
+def _reason(failed: Record) -> str:
+    """The first line that says what was wrong: pytest begins it with an E."""
+    lines = [line.strip() for line in failed.why.splitlines()]
+    said = [line.removeprefix("E ").strip() for line in lines if line.startswith("E ")]
+    return next(iter([*said, *lines[-1:]]), "")

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from suite.records import Outcome, Record, read, write
 from suite.report import SLOWEST, table
 
@@ -57,6 +59,24 @@ def test_what_failed_is_listed_again_at_the_end() -> None:
     failed = _record("tests/unit/t.py::test_a", 1, outcome=Outcome.FAILED, why="E assert\nt.py:7")
     said = _table(failed, unit=1)
     assert "failed: tests/unit/t.py::test_a\n  E assert\n  t.py:7\n" in said
+
+
+@pytest.mark.parametrize(
+    ("why", "said"),
+    [
+        pytest.param("  def t()\nE   assert 1 == 2\nE   where\nt.py:7", "assert 1 == 2", id="E"),
+        pytest.param("worker gw0 crashed\nno more", "no more", id="the last line"),
+        pytest.param("", "", id="nothing"),
+        pytest.param("E   " + "x" * 500, "x" * 200, id="bounded"),
+    ],
+)
+def test_of_each_failure_the_very_end_has_a_line(why: str, said: str) -> None:
+    first = _record("tests/unit/t.py::test_a", 1, outcome=Outcome.FAILED, why=why)
+    other = _record("tests/unit/t.py::test_b", 1, outcome=Outcome.FAILED, why="E   other")
+    *_, line, last = _table(first, other, unit=1).splitlines()
+    assert last == "failed: tests/unit/t.py::test_b: other"
+    assert line.startswith(f"failed: tests/unit/t.py::test_a: {said}")
+    assert len(line) <= 240
 
 
 def test_records_are_read_as_they_were_written(tmp_path: Path) -> None:
