@@ -56,7 +56,7 @@ compiled: $(FULL) # What runs for each request, as in the image, in the cache
 
 environment: $(FULL) # All that tests and benchmarks need
 
-test: $(LIGHT) ## Lint, types, import contracts, and all tests but the nightly ones of unchanged files
+test: $(LIGHT) ## Lint, types, import contracts, and all tests but the nightly ones
 	$(TESTS) suite test
 
 nightly: $(LIGHT) ## The same with all nightly tests
@@ -89,7 +89,7 @@ imports: $(LIGHT) ## Who may import whom (import-linter)
 	$(BIN)/lint-imports
 
 unit: $(LIGHT) ## Quick tests that need neither torch nor other processes
-	$(BIN)/pytest -m "not torch and not slow" --nightly changed -n 2 --dist loadfile tests/unit tests/architecture
+	$(BIN)/pytest -m "not torch and not slow" --nightly none -n 2 --dist loadfile tests/unit tests/architecture
 
 cluster: $(LIGHT) ## A real Kubernetes on this machine with BatchedModel installed, and a shell in it
 	@$(TESTS) support.installed run $${SHELL:-/bin/sh}

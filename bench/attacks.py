@@ -66,13 +66,9 @@ async def _measured(
                 for number in range(plan.rounds):
                     tell(f"{kind}: {', '.join(one.name for one in some)}, round {number + 1}")
                     last = number == plan.rounds - 1
-                    calm = await standing.bout(
-                        [_SLEEPS], looks_at_idle=False, niceness=_NICENESS, **how
-                    )
+                    calm = await standing.bout([_SLEEPS], looks_at_idle=False, **how)
                     for attack in some:
-                        met = await standing.bout(
-                            [attack], looks_at_idle=last, niceness=_NICENESS, **how
-                        )
+                        met = await standing.bout([attack], looks_at_idle=last, **how)
                         found[attack.name].append((met, calm))
     return found
 

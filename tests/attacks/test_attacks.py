@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.timeout(900),  # the first who needs what is compiled compiles it
 ]
 
-_NIGHTLY: Final = pytest.mark.nightly("sidecar", "http", "scheduling", "tests/support/attacks")
+_NIGHTLY: Final = pytest.mark.nightly
 _ABOVE_BUDGET_BYTES: Final = 64 * 2**20
 _FOREIGN: Final = (Kind.V2, Kind.V1, Kind.OPENAI)
 

@@ -19,9 +19,7 @@ from support.plane_attacks.harness import Report, Siege, besieged, p99
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.alone]
 
-_NIGHTLY: Final = pytest.mark.nightly(
-    "operator", "autoscaler", "kube", "crds", "tests/support/plane_attacks"
-)
+_NIGHTLY: Final = pytest.mark.nightly
 _DAY_SECONDS: Final = 8.0
 _NIGHT_SECONDS: Final = 20.0
 _DAY_SHARE: Final = 0.2

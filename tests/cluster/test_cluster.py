@@ -16,7 +16,7 @@ from cluster.kubernetes import Cluster, existing_cluster
 from cluster.settings import Settings
 
 # The harness: due when it changes.
-pytestmark = pytest.mark.nightly("tests/cluster")
+pytestmark = pytest.mark.nightly
 
 _SERVER = """\
 import http.server

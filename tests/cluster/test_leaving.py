@@ -20,7 +20,7 @@ from cluster.settings import Settings
 from cluster.slots import Slot
 
 # The harness: due when it changes.
-pytestmark = pytest.mark.nightly("tests/cluster")
+pytestmark = pytest.mark.nightly
 
 _OWNER = """\
 import os, signal, time

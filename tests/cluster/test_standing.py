@@ -12,7 +12,7 @@ from cluster.settings import Settings
 from cluster.standing import standing_cluster
 
 # The harness: due when it changes.
-pytestmark = pytest.mark.nightly("tests/cluster")
+pytestmark = pytest.mark.nightly
 
 _Command = Callable[..., str]
 

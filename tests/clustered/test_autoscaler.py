@@ -230,7 +230,7 @@ def test_what_it_learns_is_remembered_in_the_status_beside_the_operators(
     assert remembered(plane) == found
 
 
-@pytest.mark.nightly("autoscaler")
+@pytest.mark.nightly
 def test_what_is_little_else_than_what_is_remembered_is_not_written(
     plane: ControlPlane, sidecar: PretendSidecar, tmp_path: Path
 ) -> None:

@@ -37,7 +37,7 @@ def plane(control_plane: ControlPlane) -> Iterator[ControlPlane]:
     sidecar.close()
 
 
-@pytest.mark.nightly("autoscaler")
+@pytest.mark.nightly
 @pytest.mark.parametrize("late_by", [8.0, 22.0])
 def test_it_serves_its_metrics_meanwhile_and_catches_up(
     plane: ControlPlane, tmp_path: Path, late_by: float

@@ -142,7 +142,7 @@ def create_all(plane: ControlPlane, objects: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.alone
-@pytest.mark.nightly("operator", "contract")
+@pytest.mark.nightly
 def test_an_operator_stays_within_its_memory(plane: ControlPlane, tmp_path: Path) -> None:
     with operator(plane, tmp_path) as running:
         until("all are looked at", lambda: all_are_seen(plane, running), seconds=240)
@@ -152,7 +152,7 @@ def test_an_operator_stays_within_its_memory(plane: ControlPlane, tmp_path: Path
 
 
 @pytest.mark.alone
-@pytest.mark.nightly("autoscaler", "contract")
+@pytest.mark.nightly
 def test_an_autoscaler_stays_within_its_memory(plane: ControlPlane, tmp_path: Path) -> None:
     count = HONEST_MODELS + 2 * HOSTILE_MODELS
     with autoscaler(plane, tmp_path) as process:

@@ -142,7 +142,7 @@ def test_the_metric_is_served_while_one_of_two_is_replaced(
         assert window.end("without it, and back").wrong == []
 
 
-@pytest.mark.nightly("autoscaler")
+@pytest.mark.nightly
 def test_what_both_have_learnt_is_written_by_one_of_them_and_once(
     plane: ControlPlane, sidecar: PretendSidecar, tmp_path: Path
 ) -> None:

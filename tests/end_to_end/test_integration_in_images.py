@@ -18,12 +18,7 @@ from support.installed import built_image
 
 _SECONDS: Final = 2700  # beside other lanes of a nightly run
 pytestmark = [
-    pytest.mark.nightly(
-        "images",
-        "model_server/Dockerfile",
-        "sidecar/Dockerfile",
-        "tests/end_to_end/integration",
-    ),
+    pytest.mark.nightly,
     pytest.mark.timeout(_SECONDS + 1800),  # a first build downloads libraries
 ]
 _IMAGE: Final = "localhost/batchedmodel-test-integration:1"

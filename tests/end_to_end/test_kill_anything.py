@@ -20,7 +20,7 @@ from support.story_models import simulated
 # Alone: beside lanes that want both cores, probes of pods that nobody killed are late as well.
 pytestmark = [pytest.mark.timeout(900, func_only=True), pytest.mark.alone]
 
-_NIGHTLY: Final = pytest.mark.nightly("operator", "autoscaler", "charts")
+_NIGHTLY: Final = pytest.mark.nightly
 SEED: Final = 20261122
 _PROXY_SECONDS: Final = 5.0
 """kube-proxy follows what the API server knows."""

@@ -112,7 +112,7 @@ async def test_of_ten_times_what_the_device_serves_it_serves_what_it_can(
             assert peak_bytes(part.pid) - resident < GROWTH_BYTES
 
 
-@pytest.mark.nightly("sidecar", "http", "scheduling", "model_server")
+@pytest.mark.nightly
 async def test_faults_amid_such_a_flood_cost_nobody_more_than_they_must(
     tmp_path: Path, flood_seconds: float
 ) -> None:

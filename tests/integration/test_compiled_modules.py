@@ -52,7 +52,7 @@ def test_a_manifest_is_served_by_compiled_processes(
 
 
 @pytest.mark.skipif(not has_compiler(), reason="there is no C compiler, or Python has no headers")
-@pytest.mark.nightly("hatch_build.py", "images", "pyproject.toml")
+@pytest.mark.nightly
 def test_a_wheel_has_them_and_serves_a_manifest(tmp_path: Path) -> None:
     plain = {**os.environ, "HATCH_BUILD_NO_HOOKS": ""}
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
@@ -109,10 +109,10 @@ def _url(told: list[str], name: str) -> str:
     [
         "tests/unit/scheduling",
         "tests/unit/http",
-        pytest.param("tests/unit/sidecar", marks=pytest.mark.nightly("sidecar", "http")),
+        pytest.param("tests/unit/sidecar", marks=pytest.mark.nightly),
         # A wheel has them for all processes.
-        pytest.param("tests/unit/cli", marks=pytest.mark.nightly("scheduling", "cli")),
-        pytest.param("tests/unit/model_server/http", marks=pytest.mark.nightly("http")),
+        pytest.param("tests/unit/cli", marks=pytest.mark.nightly),
+        pytest.param("tests/unit/model_server/http", marks=pytest.mark.nightly),
     ],
 )
 def test_compiled_modules_pass_the_tests_of_their_sources(

@@ -27,7 +27,7 @@ LATE_SHARE: Final = 0.01
 """At so many moments at most the loop may be later than that: the 99th percentile."""
 SECONDS: Final = 3.0
 """It is watched for so long, and until two bodies were answered."""
-_NIGHTLY: Final = pytest.mark.nightly("sidecar", "http")
+_NIGHTLY: Final = pytest.mark.nightly
 WATCHED: Final[dict[str, Any]] = {"sidecar_module": "support.measured_sidecar"}
 OURS: Final = "our own"
 BINARY: Final = "v2 in binary"

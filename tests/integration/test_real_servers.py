@@ -20,7 +20,7 @@ pytestmark = [
     # The first run installs the servers.
     pytest.mark.timeout(1200),
     # What they say is pinned, and servers of the tests' own say the same by day.
-    pytest.mark.nightly("sidecar", "http", "tests/foreign", "tests/support/foreign_server.py"),
+    pytest.mark.nightly,
     pytest.mark.asyncio(loop_scope="module"),
 ]
 

@@ -1,4 +1,4 @@
-"""The plugin that every run of pytest loads: which tests are due, and what became of them."""
+"""The plugin that every run of pytest loads: which tests are wanted, and what became of them."""
 
 from collections.abc import Generator
 from pathlib import Path
@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from cluster.waiting import waited
-from suite.changes import belongs, changed_files
 from suite.records import Outcome, Record, write
 from support.examples import examples
 
@@ -22,16 +21,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--record", type=Path, help="file to write what became of each test to")
     group.addoption(
         "--nightly",
-        choices=("all", "changed"),
+        choices=("all", "none"),
         default="all",
-        help="all: nightly tests are tests as others are (the default);"
-        " changed: only those whose files changed since all of them last passed",
+        help="all: nightly tests are tests as others are (the default); none: they are left out",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Fewer examples by day; records by the process that hears of every test, no worker's."""
-    if config.getoption("nightly") == "changed":
+    if config.getoption("nightly") == "none":
         examples.daily()
     path = config.getoption("record")
     if path is not None and not hasattr(config, "workerinput"):
@@ -39,20 +37,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out nightly tests whose files are as they were when all of them passed."""
+    """Leave out nightly tests where they are not wanted."""
     if config.getoption("nightly") == "all":
         return
-    changed = changed_files()
-    due: list[pytest.Item] = []
-    left_out: list[pytest.Item] = []
-    for item in items:
-        marks = list(item.iter_markers("nightly"))
-        watched = tuple(path for mark in marks for path in mark.args)
-        wanted = not marks or belongs(item.nodeid.partition("::")[0], watched, changed)
-        (due if wanted else left_out).append(item)
+    left_out = [item for item in items if item.get_closest_marker("nightly") is not None]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = due
+        items[:] = [item for item in items if item.get_closest_marker("nightly") is None]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -49,7 +49,7 @@ _ORDERS = {
 
 
 _DAILY = _ORDERS["the definition first"]
-_NIGHTLY = pytest.mark.nightly("operator", "autoscaler", "charts")
+_NIGHTLY = pytest.mark.nightly
 
 
 @pytest.fixture

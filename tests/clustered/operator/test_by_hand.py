@@ -12,7 +12,7 @@ from support.operator_process import OperatorProcess, PretendSidecar, run_pods
 from support.operator_team import SIMULATED, Team
 from support.plane import apply, until
 
-_NIGHTLY = pytest.mark.nightly("operator")
+_NIGHTLY = pytest.mark.nightly
 _SCALED: dict[str, Any] = {**SIMULATED, "autoscaling": {"minReplicas": 1, "maxReplicas": 3}}
 _ALIKE: dict[str, Any] = {
     "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "minilm"},

@@ -51,7 +51,7 @@ def test_nothing_is_rolled_or_lost_while_an_earlier_definition_is_there(
     assert _objects(serving) == objects
 
 
-@pytest.mark.nightly("operator", "crds")
+@pytest.mark.nightly
 def test_a_manifest_that_was_written_meanwhile_is_followed_once_it_is_applied_anew(
     serving: Team, plane: ControlPlane
 ) -> None:

@@ -12,7 +12,7 @@ from support.operator_process import OTHER_LEASE, OperatorProcess, operator
 from support.operator_team import SIMULATED, Team
 from support.plane import until
 
-_NIGHTLY = pytest.mark.nightly("operator")
+_NIGHTLY = pytest.mark.nightly
 _OUTAGE_SECONDS = 8.0
 _REQUESTS_A_SECOND = 15.0
 """Retries of some seven watches and of one model; a loop without a rest makes hundreds."""

@@ -13,7 +13,7 @@ from support.operator_process import ACCOUNT, HOME, OperatorProcess, operator
 from support.operator_team import SIMULATED, Team
 from support.plane import get, until
 
-_NIGHTLY = pytest.mark.nightly("operator")
+_NIGHTLY = pytest.mark.nightly
 _LOST = 3
 
 

@@ -11,7 +11,7 @@ from support.operator_process import OperatorProcess
 from support.operator_team import SIMULATED, Team
 from support.plane import apply, read, until
 
-_NIGHTLY = pytest.mark.nightly("operator")
+_NIGHTLY = pytest.mark.nightly
 _SECONDS = 10.0
 _LOOK = 12
 """Requests of one look, and some to spare."""

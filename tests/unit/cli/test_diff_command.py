@@ -42,7 +42,7 @@ def with_spec(manifest: dict[str, Any], **sections: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.nightly("cli", "scheduling", "docs/diff.md")
+@pytest.mark.nightly
 def test_the_example_of_the_docs_is_what_is_printed(
     files: Files, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -91,7 +91,7 @@ def test_twice_the_rate_needs_about_twice_the_replicas(
 
 
 @pytest.mark.slow
-@pytest.mark.nightly("cli", "scheduling")
+@pytest.mark.nightly
 def test_burstier_traffic_is_sustained_at_a_lower_rate(
     manifest: Path, profile: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,7 +121,7 @@ def test_goodput_is_about_the_rate_where_all_is_in_time_also_without_a_target(
 
 
 @pytest.mark.slow
-@pytest.mark.nightly("cli", "scheduling")
+@pytest.mark.nightly
 def test_a_fleet_with_its_share_of_the_traffic_fares_as_one_replica(
     manifest: Path, profile: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,7 +133,7 @@ def test_a_fleet_with_its_share_of_the_traffic_fares_as_one_replica(
 
 
 @pytest.mark.slow
-@pytest.mark.nightly("cli", "scheduling")
+@pytest.mark.nightly
 def test_a_bound_on_tokens_that_keeps_rows_apart_is_worth_leaving_out(
     tmp_path: Path, profile: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -166,7 +166,7 @@ def test_a_server_of_ones_own_is_told_to_be_measured_by_hand(
 
 
 @pytest.mark.slow
-@pytest.mark.nightly("cli", "scheduling")
+@pytest.mark.nightly
 def test_a_server_of_ones_own_is_judged_when_its_device_is_known(
     tmp_path: Path, profile: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -182,7 +182,7 @@ def test_a_server_of_ones_own_is_judged_when_its_device_is_known(
 
 
 @pytest.mark.slow
-@pytest.mark.nightly("cli", "scheduling")
+@pytest.mark.nightly
 def test_a_server_with_three_workers_sustains_what_three_servers_do(
     tmp_path: Path, profile: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
