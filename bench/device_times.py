@@ -59,7 +59,7 @@ def _captured(forward: Forward, given: torch.Tensor) -> Callable[[], object]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         forward(given)
-    return graph.replay
+    return lambda: graph.replay()
 
 
 def _seconds(act: Callable[[], object]) -> list[float]:

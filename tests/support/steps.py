@@ -7,13 +7,14 @@ is written in Python counts whole.
 import sys
 from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 
 def steps(act: Callable[[], object]) -> int:
     """Bytecode instructions that calling it takes, with all that it calls in this thread."""
     taken = 0
 
-    def count(frame: FrameType, event: str, arg: object) -> object:
+    def count(frame: FrameType, event: str, arg: Any) -> Any:
         nonlocal taken
         frame.f_trace_opcodes = True
         taken += event == "opcode"
