@@ -7,6 +7,7 @@ the way; it can be told to refuse, to run out of memory, to be busy, or to answe
 import asyncio
 import json
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import MISSING, dataclass, field, fields
@@ -44,6 +45,8 @@ class RowServer:
     """How many rows each request had."""
     requests: list[web.Request] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
+    took: list[float] = field(default_factory=list)
+    """Seconds of each request."""
     holds: int | None = None
     """Rows that its memory holds."""
     failure: tuple[int, dict[str, str], str] | None = None
@@ -70,7 +73,9 @@ class RowServer:
     """What it shows of itself to callers; None: it speaks in the clear."""
 
     async def __aenter__(self) -> Self:
-        application = web.Application(client_max_size=2**28, middlewares=[_refusing_nonsense])
+        application = web.Application(
+            client_max_size=2**28, middlewares=[self._timed, _refusing_nonsense]
+        )
         route = application.router
         route.add_get(f"/v1/models/{NAME}", self._json({"name": NAME, "ready": True}))
         route.add_get("/v1/models", self._json({"object": "list", "data": []}))
@@ -112,7 +117,7 @@ class RowServer:
             for one in fields(self)
             if one.name not in ("port", "tls")
         }
-        wanted, seen = usual | changed, ("rows", "requests", "bodies")
+        wanted, seen = usual | changed, ("rows", "requests", "bodies", "took")
         was = {name: getattr(self, name) for name in usual if name not in seen}
         if wanted == usual == usual | was:
             for name in seen:
@@ -150,9 +155,17 @@ class RowServer:
         path, document = _ONE_ROW[protocol]
         async with chain.session.post(chain.url(path), json=document) as response:
             await response.read()
-        for seen in (self.rows, self.requests, self.bodies):
+        for seen in (self.rows, self.requests, self.bodies, self.took):
             seen.clear()
         return response.status
+
+    @web.middleware
+    async def _timed(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        began = time.monotonic()
+        try:
+            return await handler(request)
+        finally:
+            self.took.append(time.monotonic() - began)
 
     def _json(self, document: object) -> Callable[[web.Request], Any]:
         async def answer(request: web.Request) -> web.Response:

@@ -28,6 +28,10 @@ from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 
 _BATCHES_SHOWN: Final = 2  # of one call per worker: one that leaves, and one behind it
+_SMALL_ROW: Final = 1024
+"""Bytes below which rows take about equally long."""
+_NEWEST: Final = 1 / 16
+"""Weight of the newest batch in what a second of the device costs."""
 
 
 class RequestWindow:
@@ -47,6 +51,8 @@ class RequestWindow:
         """Rows in the line, seen by the policy or not."""
         self.backoff: Final = Backoff()
         """Rows that the server asked not to be sent for a while."""
+        self._paid = self._took = 0.0
+        """Means of what latest batches paid and of their seconds, on a device nobody measured."""
         self._settings: BatchSettings | None = None
         """Those in force when the numbers below were computed."""
         self._next_rows = 0
@@ -157,15 +163,40 @@ class RequestWindow:
         """A batch took so long: the tenants that were refused in it pay for unexpected time.
 
         Where the server hung or died nobody knows why, so no more than a full batch is charged.
+        Where nobody has measured the device, prices say nothing of a row's size: when all rows
+        were served, their tenants share the time by the bytes of their rows instead.
         """
+        if self._line is None:
+            return
         lengths = [item.length for item in batch.items]
+        tenants = [pending.tenant for pending, _ in refused(reply, members)]
+        if not tenants and not isinstance(reply, Unserved):
+            if not policy.pipeline.times.profiled:
+                self._divide(self._line, reply.compute_seconds, members, policy.batch_work(lengths))
+            return
         took = policy.work_of(seconds, max(lengths))
-        if self._line is None or took is None:
+        if took is None:
             return
         if isinstance(reply, Unserved) and not reply.answered:
             took = min(took, policy.work(max(lengths)) * policy.settings.max_batch_size)
-        tenants = [pending.tenant for pending, _ in refused(reply, members)]
         self._charge(tenants, took - policy.batch_work(lengths))
+
+    def _divide(
+        self, line: FairQueue[ItemId], seconds: float, members: Members, paid: float
+    ) -> None:
+        """Tenants get back what their rows have paid in equal parts, and pay for their bytes.
+
+        What has been paid for lately and the time that it took say what a second costs.
+        """
+        if seconds <= 0:
+            return
+        self._paid += (paid - self._paid) * _NEWEST
+        self._took += (seconds - self._took) * _NEWEST
+        work = seconds * self._paid / self._took
+        sizes = [_SMALL_ROW + pending.call.rows[place].size for pending, place in members]
+        whole = sum(sizes)
+        for (pending, _), size in zip(members, sizes, strict=True):
+            line.charge(pending.tenant, work * size / whole - paid / len(sizes))
 
     def _charge(self, tenants: Sequence[str], work: float) -> None:
         """The tenants pay equal parts of the work."""

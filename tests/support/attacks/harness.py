@@ -55,6 +55,8 @@ class Report:
     """By attack: `visits`, and `told`, answers by status."""
     memory_bytes: int
     """The most that the sidecar held during it, above what it held before."""
+    batch_seconds: float
+    """The longest that the server took for a batch during it."""
     idle_cores: float | None
     """What the sidecar used five seconds after the attackers left; None: not looked at.
 
@@ -124,6 +126,7 @@ class Ring:
 
     chain: Chain
     kind: Kind
+    batches: "Batches"
 
     async def bout(
         self,
@@ -161,6 +164,7 @@ class Ring:
             after=[took for asked, took in times if asked >= left],
             attackers=attackers,
             memory_bytes=memory.most - held,
+            batch_seconds=self.batches.longest(began, left),
             idle_cores=idle,
         )
 
@@ -196,16 +200,37 @@ async def _started(name: str, told: str) -> asyncio.subprocess.Process:
     )
 
 
+class Batches:
+    """How long a server of one's own took for batches, as it says while it serves."""
+
+    def __init__(self) -> None:
+        self._said: list[tuple[float, float]] = []
+
+    def longest(self, began: float, ended: float) -> float:
+        """Of those between two times, monotonic; a full batch's time at least."""
+        took = [seconds for at, seconds in self._said if began <= at <= ended + _LOOK_SECONDS]
+        return max([_BATCH / ROWS_PER_SECOND, *took])
+
+    async def listen(self, stream: asyncio.StreamReader) -> None:
+        """Until it ends."""
+        async for line in stream:
+            at, seconds = map(float, line.split())
+            self._said.append((at, seconds))
+
+
 @asynccontextmanager
-async def _server(seconds: float) -> AsyncIterator[str]:
+async def _server(seconds: float, batches: Batches) -> AsyncIterator[str]:
     """Where a server of one's own is, which takes so long for a batch."""
     process = await _started("server", str(seconds))
+    assert process.stdout is not None
     try:
-        assert process.stdout is not None
-        yield (await process.stdout.readline()).decode().strip()
+        url = (await process.stdout.readline()).decode().strip()
+        hears = asyncio.create_task(batches.listen(process.stdout))
+        yield url
     finally:
         process.kill()
-        await process.communicate()
+        await process.wait()
+    await hears
 
 
 class _Memory:
@@ -264,9 +289,10 @@ async def ring(folder: Path, kind: Kind) -> AsyncIterator[Ring]:
                 folder, handler="simulated", parameters=device, settings=SETTINGS, **bounds
             )
             chain = await stack.enter_async_context(started)
-            yield Ring(chain, kind)
+            yield Ring(chain, kind, Batches())
             return
-        url = await stack.enter_async_context(_server(_BATCH / ROWS_PER_SECOND))
+        batches = Batches()
+        url = await stack.enter_async_context(_server(_BATCH / ROWS_PER_SECOND, batches))
         fronted = in_front(url, folder, _PROTOCOLS[kind], SETTINGS, **bounds)
         chain = await stack.enter_async_context(fronted)
         # Of a v2 server the sidecar sees by this that its output follows the rows.
@@ -274,4 +300,4 @@ async def ring(folder: Path, kind: Kind) -> AsyncIterator[Ring]:
             chain.url(path_of(kind)), json=document(kind, [[1, 7]])
         ) as one:
             assert one.status == 200, await one.text()
-        yield Ring(chain, kind)
+        yield Ring(chain, kind, batches)

@@ -1,16 +1,18 @@
-"""A server of one's own as a process of its own, until it is killed; it prints where it is.
+"""A server of one's own as a process of its own, until it is killed.
 
-`python -m support.attacks.server SECONDS`, for a batch. What it computes over large bodies must not
-delay those who measure.
+`python -m support.attacks.server SECONDS`, for a batch. It prints where it is, and then now and
+then the monotonic time and the longest that a request took since it last said so. What it computes
+over large bodies must not delay those who measure.
 """
 
 import asyncio
 import sys
+import time
 from typing import Final
 
 from support.row_server import RowServer
 
-_FORGETS_SECONDS: Final = 1.0
+_LOOK_SECONDS: Final = 0.1
 
 
 async def main(seconds: float) -> None:
@@ -19,8 +21,11 @@ async def main(seconds: float) -> None:
         sys.stdout.write(f"{server.url}\n")
         sys.stdout.flush()
         while True:
-            await asyncio.sleep(_FORGETS_SECONDS)
-            for seen in (server.rows, server.requests, server.bodies):
+            await asyncio.sleep(_LOOK_SECONDS)
+            if server.took:
+                sys.stdout.write(f"{time.monotonic()} {max(server.took)}\n")
+                sys.stdout.flush()
+            for seen in (server.rows, server.requests, server.bodies, server.took):
                 seen.clear()
 
 

@@ -270,6 +270,30 @@ async def test_who_makes_others_be_padded_pays_for_it(rule: CostRule, times: flo
     await asyncio.gather(*tasks)
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("together", [True, False])
+async def test_where_nobody_measured_the_device_large_rows_pay_for_their_time(
+    policy: PolicyName, together: bool
+) -> None:
+    """One takes as long as a full batch of small ones, whether they share batches or not."""
+    w = world(replace(SETTINGS, policy=policy), attached=False)
+    w.batcher.attach(replace(MODEL, profile=None))
+    w.server.per_byte = BATCH / 20_000
+    tasks = [
+        w.send(row, tenant=str(len(row)), key=None if together else len(row))
+        for row in (b"l" * 20_000, b"s")
+        for _ in range(900)
+    ]
+    await asyncio.sleep(50 * BATCH)
+    seen = len(w.server.rows)
+    await asyncio.sleep(100 * BATCH)
+    large = w.server.rows[seen:].count(b"l" * 20_000)
+    assert large / 100 == pytest.approx(0.5, abs=0.15), "of the device's time"
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 async def test_all_that_one_tenant_alone_sends_is_seen_by_the_policy() -> None:
     w = world(SETTINGS)
     tasks = [w.send(b"%03d" % n, tenant="only") for n in range(200)]

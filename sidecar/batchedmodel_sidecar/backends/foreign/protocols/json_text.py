@@ -1,13 +1,17 @@
 """Cuts JSON text into its parts without reading them: what was never read cannot be changed.
 
 The protocols behind splice callers' rows and a server's answers by it. Numbers keep their text,
-`NaN` and `Infinity` included, which some servers write although JSON lacks them.
+`NaN` and `Infinity` included, which some servers write although JSON lacks them. A body is checked
+once; after that large parts are found by their brackets and commas alone.
 """
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
+
+import numpy as np
+import orjson
 
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput
@@ -15,6 +19,13 @@ from batchedmodel_contract.invalid_input import InvalidInput
 _DECODER: Final = json.JSONDecoder()
 _SPACE: Final = " \t\n\r"
 _SPACES: Final = re.compile(f"[{_SPACE}]*")
+_LARGE: Final = 4096
+"""Characters from which on brackets and commas are sooner found all at once."""
+_QUOTE, _COMMA = ord('"'), ord(",")
+_STEPS: Final = np.zeros(256, np.int8)
+_STEPS[list(b"[{")], _STEPS[list(b"]}")] = 1, -1
+_MARKS: Final = _STEPS != 0
+_MARKS[[_QUOTE, _COMMA]] = True
 
 
 def text_of(body: Buffer) -> str:
@@ -26,18 +37,25 @@ def text_of(body: Buffer) -> str:
 
 
 def checked_fields(body: Buffer) -> dict[str, str]:
-    """The fields of a request; raises `InvalidInput`.
+    """The fields of a request or an answer; raises `InvalidInput`.
 
-    All of it must be JSON: only then do its parts stay parts beside those of other requests.
+    All of it must be JSON: only then do its parts stay parts beside those of others.
     """
     text = text_of(body)
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError:
+        _decode(text)  # which takes longer, knows NaN, and says what is wrong
+    return fields(text)
+
+
+def _decode(text: str) -> None:
     try:
         _DECODER.decode(text)
     except RecursionError as error:
         raise InvalidInput("body", "is nested too deeply") from error
     except ValueError as error:
         raise InvalidInput("body", f"is not JSON: {error}") from error
-    return fields(text)
 
 
 def fields(text: str, field: str = "body") -> dict[str, str]:
@@ -46,22 +64,33 @@ def fields(text: str, field: str = "body") -> dict[str, str]:
     if text[position : position + 1] != "{":
         raise InvalidInput(field, "is not a JSON object")
     found: dict[str, str] = {}
+    parts = _marked_parts(text)
+    if parts is not None:
+        for part in parts:
+            name, start = _named(part, 0, field, found)
+            found[name] = part[start:]
+        return found
     position = _past_space(text, position + 1)
     if text[position : position + 1] == "}":
         return found
     while True:
-        name, position = _scan(text, position, field)
-        if not isinstance(name, str):
-            raise InvalidInput(field, "is not a JSON object")
-        if name in found:
-            raise InvalidInput(field, "names a field twice", name)
-        start = _past_space(text, _expect(text, position, ":", field))
+        name, start = _named(text, position, field, found)
         position = _end(text, start, field)
         found[name] = text[start:position]
         position = _past_space(text, position)
         if text[position : position + 1] == "}":
             return found
         position = _past_space(text, _expect(text, position, ",", field))
+
+
+def _named(text: str, position: int, field: str, known: Iterable[str]) -> tuple[str, int]:
+    """The name that stands here, and where its value starts."""
+    name, position = _scan(text, position, field)
+    if not isinstance(name, str):
+        raise InvalidInput(field, "is not a JSON object")
+    if name in known:
+        raise InvalidInput(field, "names a field twice", name)
+    return name, _past_space(text, _expect(text, position, ":", field))
 
 
 def elements(text: str, field: str) -> list[str]:
@@ -74,6 +103,9 @@ def elements(text: str, field: str) -> list[str]:
         inner = text[position + 1 : end - 1]
         parts = [part.strip(_SPACE) for part in inner.split(",")]
         return [] if parts == [""] else parts
+    marked = _marked_parts(text)
+    if marked is not None:
+        return list(marked)
     position = _past_space(text, position + 1)
     found: list[str] = []
     while True:
@@ -83,14 +115,6 @@ def elements(text: str, field: str) -> list[str]:
         if text[position : position + 1] == "]":
             return found
         position = _past_space(text, _expect(text, position, ",", field))
-
-
-def scalars(text: str, field: str) -> list[str]:
-    """The text of each value in arrays of arrays, in their order; raises `InvalidInput`."""
-    level = elements(text, field)
-    while level and level[0].startswith("["):
-        level = [part for one in level for part in elements(one, field)]
-    return level
 
 
 def array(parts: Iterable[str]) -> str:
@@ -124,6 +148,49 @@ def spliced(
     closing = "".join(f",{json.dumps(field)}:{value}" for field, value in after)
     parts.append(f"]{closing}}}".encode())
     return parts
+
+
+def every(text: str, step: int) -> list[bytes] | None:
+    """The text of so many values each of a large array of plain values; None for any other array.
+
+    None too where the values are no multiple of that.
+    """
+    if len(text) <= _LARGE or text[0] != "[" or _plain_end(text, 0) != len(text):
+        return None
+    raw = text[1:-1].encode()
+    commas = np.flatnonzero(np.frombuffer(raw, np.uint8) == _COMMA)
+    if (len(commas) + 1) % step:
+        return None
+    ends = [*commas[step - 1 :: step].tolist(), len(raw)]
+    starts = [0, *(end + 1 for end in ends[:-1])]
+    return [raw[start:end].strip() for start, end in zip(starts, ends, strict=True)]
+
+
+def _marked_parts(text: str) -> Iterator[str] | None:
+    """What stands between the outer commas of a large array or object that is known to be JSON.
+
+    None where one value after the other must be looked at.
+    """
+    if len(text) <= _LARGE or "\\" in text:
+        return None
+    raw = text.encode()
+    codes = np.frombuffer(raw, np.uint8)
+    places = np.flatnonzero(_MARKS[codes])
+    marks = codes[places]
+    steps = _STEPS[marks].astype(np.int32)
+    quotes = marks == _QUOTE
+    if quotes.any():
+        outside = np.cumsum(quotes) % 2 == 0
+        places, marks, steps = places[outside], marks[outside], steps[outside]
+    depth = np.cumsum(steps)
+    if not len(depth) or depth[-1] != 0 or depth.min() < 0:
+        return None
+    outer = places[(marks == _COMMA) & (depth == 1)].tolist()
+    opened, closed = int(places[0]), int(places[-1])
+    ends = [*outer, closed]
+    starts = [opened + 1, *(comma + 1 for comma in outer)]
+    parts = (raw[start:end].strip() for start, end in zip(starts, ends, strict=True))
+    return (part.decode() for part in parts if part)
 
 
 def _end(text: str, start: int, field: str) -> int:

@@ -77,7 +77,7 @@ class OpenAI(json_rows.JsonRows):
 
     def dealt(self, response: Response, rows: Sequence[Row], *, alone: bool) -> SplitReply:
         """One entry of `data` for each row, and its part of the usage; raises `InvalidInput`."""
-        given = json_text.fields(json_text.text_of(response.body))
+        given = json_text.checked_fields(response.body)
         entries = json_text.elements(given.pop(_DATA, ""), _DATA)
         placed = sorted(map(_placed, entries))
         if [one.place for one in placed] != list(range(len(rows))):

@@ -60,7 +60,7 @@ class V1(json_rows.JsonRows):
 
     def dealt(self, response: Response, rows: Sequence[Row], *, alone: bool) -> SplitReply:
         """One prediction for each row; raises `InvalidInput`."""
-        given = json_text.fields(json_text.text_of(response.body))
+        given = json_text.checked_fields(response.body)
         predictions = json_text.elements(given.pop(_PREDICTIONS, ""), _PREDICTIONS)
         if len(predictions) != len(rows):
             rule = f"has {len(predictions)} entries for {len(rows)} instances"

@@ -225,7 +225,7 @@ class V2(BackendProtocol):
             _, read = read_body(response.body, response.header_length, "outputs", orjson.loads)
             tensors = {tensor.name: tensor for tensor in read}
             end = int(response.header_length)
-        head = json_text.fields(json_text.text_of(response.body[:end]))
+        head = json_text.checked_fields(response.body[:end])
         listed = json_text.elements(head.get("outputs", ""), "outputs")
         if not listed:
             raise InvalidInput("outputs", "is empty")

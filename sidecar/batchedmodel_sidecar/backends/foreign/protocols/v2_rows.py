@@ -177,13 +177,17 @@ def is_block(data: str, shape: Shape, *, nested: bool) -> bool:
         return False
     block = b""
     for size in reversed(shape if nested else (math.prod(shape),)):
-        block = b"[" + b",".join([block] * size) + b"]"
+        block = b"[" + ((block + b",") * size)[:-1] + b"]"
     return plain.encode().translate(None, _NO_MARKS) == block
 
 
 def cut(data: str, shape: Shape, *, nested: bool, field: str) -> list[Buffer] | None:
     """The text of each row of an array; None when the shape says otherwise."""
     count = shape[0]
+    if not nested and len(shape) > 1:
+        large = json_text.every(data, math.prod(shape[1:]))
+        if large is not None:
+            return list(large) if len(large) == count else None
     parts = json_text.elements(data, field)
     if nested or len(shape) == 1:
         return [part.encode() for part in parts] if len(parts) == count else None

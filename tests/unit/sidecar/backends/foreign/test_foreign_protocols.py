@@ -72,13 +72,6 @@ def test_the_fields_of_an_object_are_its_text_in_parts(
     assert same(json_text.object_of(parts.items()), value)
 
 
-@pytest.mark.slow
-@given(st.lists(st.lists(st.lists(st.integers(), min_size=2, max_size=2), min_size=1), min_size=1))
-def test_arrays_of_arrays_are_flattened_in_their_order(nested: list[list[list[int]]]) -> None:
-    flat = [str(one) for plane in nested for row in plane for one in row]
-    assert json_text.scalars(json.dumps(nested), "x") == flat
-
-
 @pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', "[]", "", "{", '{"a"}', '{"a": 1 "b": 2}'])
 def test_what_is_no_object_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput):

@@ -1,0 +1,85 @@
+"""Large JSON is cut by its brackets and commas alone, into the same parts as small JSON."""
+
+import json
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_sidecar.backends.foreign.protocols import json_text
+from batchedmodel_sidecar.backends.foreign.protocols.v2_rows import cut, is_block
+
+FAR = " " * 5000
+"""Before a text it makes it a large one."""
+
+letters = st.text('ab[]{},:"\\é ', max_size=6)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | letters,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(letters, inner, max_size=4),
+    max_leaves=12,
+)
+spaces = st.sampled_from([(",", ":"), (", ", ": "), ("\n,\t", " : ")])
+
+
+@given(st.lists(values), spaces, st.booleans())
+def test_an_array_has_the_same_elements(
+    value: list[Any], separators: tuple[str, str], plain: bool
+) -> None:
+    text = json.dumps(value, separators=separators, ensure_ascii=plain)
+    assert json_text.elements(FAR + text, "x") == json_text.elements(text, "x")
+
+
+@given(st.dictionaries(letters, values), spaces, st.booleans())
+def test_an_object_has_the_same_fields(
+    value: dict[str, Any], separators: tuple[str, str], plain: bool
+) -> None:
+    text = json.dumps(value, separators=separators, ensure_ascii=plain)
+    assert json_text.fields(FAR + text) == json_text.fields(text)
+
+
+def test_a_field_named_twice_is_refused_in_a_large_object_too() -> None:
+    with pytest.raises(InvalidInput, match="names a field twice"):
+        json_text.fields('{"a": [1], "a": [2]}' + FAR)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'{"a": [1, 2}]', b'{"a": [1, 2]', b'{"a": [1,, 2]}', b'{"a": [[1], 2]]}', b'{"a": "b}'],
+)
+def test_a_large_body_that_is_no_json_is_refused(body: bytes) -> None:
+    with pytest.raises(InvalidInput, match="is not JSON"):
+        json_text.checked_fields(FAR.encode() + body)
+
+
+def test_numbers_that_json_lacks_are_taken_as_they_are() -> None:
+    fields = json_text.checked_fields(FAR.encode() + b'{"a": [NaN, -Infinity], "b": 1e999}')
+    assert fields == {"a": "[NaN, -Infinity]", "b": "1e999"}
+
+
+@pytest.mark.parametrize("separator", [",", ", ", " ,\n"])
+def test_the_rows_of_a_flat_array_hold_its_values(separator: str) -> None:
+    chance = random.Random(5)
+    texts = [str(chance.choice([chance.random(), chance.randrange(10**9)])) for _ in range(3000)]
+    found = cut(f"[ {separator.join(texts)} ]", (6, 500), nested=False, field="x")
+    assert found is not None
+    read = [[one.strip() for one in bytes(row).decode().split(",")] for row in found]
+    assert read == [texts[at : at + 500] for at in range(0, 3000, 500)]
+
+
+@pytest.mark.parametrize("count", [2999, 3001, 2500, 3500])
+def test_a_flat_array_of_other_than_its_shape_says_has_no_rows(count: int) -> None:
+    data = json.dumps([1] * count)
+    assert cut(data, (6, 500), nested=False, field="x") is None
+    assert not is_block(data, (6, 500), nested=False)
+
+
+def test_a_large_array_of_texts_is_cut_at_its_texts() -> None:
+    texts = [f"a,{number}]" for number in range(1000)]
+    found = cut(json.dumps(texts), (500, 2), nested=False, field="x")
+    assert found is not None
+    assert [json.loads(b"[" + bytes(row) + b"]") for row in found] == [
+        texts[at : at + 2] for at in range(0, 1000, 2)
+    ]
