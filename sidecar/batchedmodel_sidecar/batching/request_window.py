@@ -166,37 +166,33 @@ class RequestWindow:
         Where nobody has measured the device, prices say nothing of a row's size: when all rows
         were served, their tenants share the time by the bytes of their rows instead.
         """
-        if self._line is None:
-            return
         lengths = [item.length for item in batch.items]
         tenants = [pending.tenant for pending, _ in refused(reply, members)]
         if not tenants and not isinstance(reply, Unserved):
-            if not policy.pipeline.times.profiled:
-                self._divide(self._line, reply.compute_seconds, members, policy.batch_work(lengths))
+            if not policy.pipeline.times.profiled and reply.compute_seconds > 0:
+                self._divide(reply.compute_seconds, members, policy.batch_work(lengths))
             return
         took = policy.work_of(seconds, max(lengths))
-        if took is None:
+        if self._line is None or took is None:
             return
         if isinstance(reply, Unserved) and not reply.answered:
             took = min(took, policy.work(max(lengths)) * policy.settings.max_batch_size)
         self._charge(tenants, took - policy.batch_work(lengths))
 
-    def _divide(
-        self, line: FairQueue[ItemId], seconds: float, members: Members, paid: float
-    ) -> None:
+    def _divide(self, seconds: float, members: Members, paid: float) -> None:
         """Tenants get back what their rows have paid in equal parts, and pay for their bytes.
 
         What has been paid for lately and the time that it took say what a second costs.
         """
-        if seconds <= 0:
-            return
         self._paid += (paid - self._paid) * _NEWEST
         self._took += (seconds - self._took) * _NEWEST
+        if self._line is None:
+            return
         work = seconds * self._paid / self._took
         sizes = [_SMALL_ROW + pending.call.rows[place].size for pending, place in members]
         whole = sum(sizes)
         for (pending, _), size in zip(members, sizes, strict=True):
-            line.charge(pending.tenant, work * size / whole - paid / len(sizes))
+            self._line.charge(pending.tenant, work * size / whole - paid / len(sizes))
 
     def _charge(self, tenants: Sequence[str], work: float) -> None:
         """The tenants pay equal parts of the work."""
