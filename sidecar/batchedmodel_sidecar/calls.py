@@ -40,11 +40,6 @@ class Row:
         self.values: Final = values
         self.length: Final = length
 
-    @property
-    def size(self) -> int:
-        """Bytes of all its inputs."""
-        return sum([len(value.data) for value in self.values])
-
     def __eq__(self, other: object) -> bool:
         """Whether both hold the same."""
         return (
@@ -97,7 +92,7 @@ class Call:
     @property
     def size(self) -> int:
         """Bytes of all inputs of all rows."""
-        return sum([row.size for row in self.rows])
+        return sum([len(value.data) for row in self.rows for value in row.values])
 
     @property
     def lengths(self) -> list[int]:

@@ -15,7 +15,7 @@ from cluster.images import Image, build_image
 from cluster.kubernetes import Cluster, existing_cluster
 from cluster.settings import Settings
 
-# The harness: due when it changes.
+# The harness of other tests.
 pytestmark = pytest.mark.nightly
 
 _SERVER = """\

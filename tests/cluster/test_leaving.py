@@ -19,7 +19,7 @@ from cluster.namespace import existing_namespace
 from cluster.settings import Settings
 from cluster.slots import Slot
 
-# The harness: due when it changes.
+# The harness of other tests.
 pytestmark = pytest.mark.nightly
 
 _OWNER = """\

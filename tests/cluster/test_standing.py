@@ -11,7 +11,7 @@ from cluster.packages import missing_packages
 from cluster.settings import Settings
 from cluster.standing import standing_cluster
 
-# The harness: due when it changes.
+# The harness of other tests.
 pytestmark = pytest.mark.nightly
 
 _Command = Callable[..., str]

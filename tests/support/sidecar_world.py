@@ -76,6 +76,8 @@ class PretendServer:
     lengths: list[list[int]] = field(default_factory=list)
     """Of each batch, those of its rows."""
     rows: list[bytes] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    """Of each batch, of the device."""
     wanted: list[float | None] = field(default_factory=list)
     """For how long each batch was."""
     versions: list[str | None] = field(default_factory=list)
@@ -117,6 +119,7 @@ class PretendServer:
         starts = arrived if self.side_by_side else max(arrived, self.free_at)
         compute = self.fixed + self.per_row * len(items) + self.per_byte * sum(map(len, items))
         self.free_at = starts + compute
+        self.seconds.append(compute)
         try:
             async with asyncio.timeout(seconds):
                 await self._at_work(starts + compute - arrived)

@@ -159,13 +159,10 @@ class FairQueue(Generic[K]):
         return whole
 
     def charge(self, tenant: Hashable, work: float) -> None:
-        """A tenant pays for work beside its items, or gets some back where it is negative.
-
-        Ignored when none of its items is known.
-        """
+        """A tenant pays for work beside its items. Ignored when none of its items is known."""
         waits = self._tenants.get(tenant)
         if waits is not None:
-            waits.start = max(self._time, waits.start + work / waits.weight)
+            waits.start += work / waits.weight
             self._changed(waits)
 
     def left(self, key: K) -> None:

@@ -8,6 +8,7 @@ tenants' turn it is, so that no tenant can keep another waiting. With one tenant
 whose key rests because the server asked for it are hidden until the rest is over.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Sequence
 from itertools import count
@@ -21,17 +22,17 @@ from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_scheduling.core.base import BasePolicy
 from batchedmodel_scheduling.core.fair_queue import FairQueue
 from batchedmodel_scheduling.core.policy import Batch, Item, ItemId, Refusal
-from batchedmodel_sidecar.batching.batch_reply import refused
+from batchedmodel_sidecar.batching.batch_reply import is_served, refused
 from batchedmodel_sidecar.batching.isolation import Backoff, apart
 from batchedmodel_sidecar.batching.pending_request import Members, PendingRequest
 from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 
 _BATCHES_SHOWN: Final = 2  # of one call per worker: one that leaves, and one behind it
-_SMALL_ROW: Final = 1024
-"""Bytes below which rows take about equally long."""
-_NEWEST: Final = 1 / 16
-"""Weight of the newest batch in what a second of the device costs."""
+_FORGOTTEN: Final = 1 + 1 / 256
+"""By which the cheapest unit of work grows with each batch, as the device may have changed."""
+_LEAST_SECONDS: Final = 1e-6
+"""Of a row; where nothing is learnt all rows pay alike."""
 
 
 class RequestWindow:
@@ -51,8 +52,10 @@ class RequestWindow:
         """Rows in the line, seen by the policy or not."""
         self.backoff: Final = Backoff()
         """Rows that the server asked not to be sent for a while."""
-        self._paid = self._took = 0.0
-        """Means of what latest batches paid and of their seconds, on a device nobody measured."""
+        self._payers: set[ItemId] = set()
+        """The first row of each batch that has been paid for in the line, and has not ended."""
+        self._unit_seconds = math.inf
+        """What a unit of work takes in the cheapest batches, on a device that nobody measured."""
         self._settings: BatchSettings | None = None
         """Those in force when the numbers below were computed."""
         self._next_rows = 0
@@ -112,6 +115,7 @@ class RequestWindow:
         if not self._line.unseen:
             self._line = None
             self._lined.clear()
+            self._payers.clear()
 
     def rest(
         self, key: Hashable, caller: str, until: float, policy: BasePolicy, now: float
@@ -163,15 +167,20 @@ class RequestWindow:
         """A batch took so long: the tenants that were refused in it pay for unexpected time.
 
         Where the server hung or died nobody knows why, so no more than a full batch is charged.
-        Where nobody has measured the device, prices say nothing of a row's size: when all rows
-        were served, their tenants share the time by the bytes of their rows instead.
+        Where nobody has measured the device, a price says nothing of a row's size: who makes a
+        batch longer than a full one of the cheapest rows pays for that, though all were served.
         """
-        lengths = [item.length for item in batch.items]
-        tenants = [pending.tenant for pending, _ in refused(reply, members)]
-        if not tenants and not isinstance(reply, Unserved):
+        lengths, first = [item.length for item in batch.items], batch.items[0].id
+        has_paid = first in self._payers
+        self._payers.discard(first)
+        if isinstance(reply, BatchReply) and is_served(reply):
             if not policy.pipeline.times.profiled and reply.compute_seconds > 0:
-                self._divide(reply.compute_seconds, members, policy.batch_work(lengths))
+                paid = policy.batch_work(lengths)
+                work = self._work_of(reply.compute_seconds, paid)
+                if has_paid:
+                    self._divide(work - max(1.0, paid), lengths, members, policy)
             return
+        tenants = [pending.tenant for pending, _ in refused(reply, members)]
         took = policy.work_of(seconds, max(lengths))
         if self._line is None or took is None:
             return
@@ -179,20 +188,38 @@ class RequestWindow:
             took = min(took, policy.work(max(lengths)) * policy.settings.max_batch_size)
         self._charge(tenants, took - policy.batch_work(lengths))
 
-    def _divide(self, seconds: float, members: Members, paid: float) -> None:
-        """Tenants get back what their rows have paid in equal parts, and pay for their bytes.
+    def _work_of(self, seconds: float, paid: float) -> float:
+        """What a batch's time costs, where the cheapest batches lately cost what they paid."""
+        unit = seconds / paid if paid > 0 else math.inf
+        self._unit_seconds = min(unit, self._unit_seconds * _FORGOTTEN)
+        return seconds / self._unit_seconds
 
-        What has been paid for lately and the time that it took say what a second costs.
+    def _divide(
+        self, work: float, lengths: Sequence[int], members: Members, policy: BasePolicy
+    ) -> None:
+        """The tenants of a batch pay for work that its rows have not paid.
+
+        A tenant's part of it is how much sooner the batch would have ended without its rows, by
+        what has been learnt; equal rows pay alike.
         """
-        self._paid += (paid - self._paid) * _NEWEST
-        self._took += (seconds - self._took) * _NEWEST
-        if self._line is None:
+        if self._line is None or work <= 0:
             return
-        work = seconds * self._paid / self._took
-        sizes = [_SMALL_ROW + pending.call.rows[place].size for pending, place in members]
-        whole = sum(sizes)
-        for (pending, _), size in zip(members, sizes, strict=True):
-            self._line.charge(pending.tenant, work * size / whole - paid / len(sizes))
+        rows = Counter([pending.tenant for pending, _ in members])
+        parts: dict[str, float] = dict(rows)
+        if len(set(lengths)) > 1:
+            predict = policy.pipeline.times.predict
+            together = predict(lengths) or 0.0
+            for tenant, its in rows.items():
+                others = [
+                    length
+                    for length, (pending, _) in zip(lengths, members, strict=True)
+                    if pending.tenant != tenant
+                ]
+                without = predict(others) or 0.0 if others else 0.0
+                parts[tenant] = max(together - without, _LEAST_SECONDS * its)
+        whole = sum(parts.values())
+        for tenant, part in parts.items():
+            self._line.charge(tenant, work * part / whole)
 
     def _charge(self, tenants: Sequence[str], work: float) -> None:
         """The tenants pay equal parts of the work."""
@@ -207,6 +234,7 @@ class RequestWindow:
         places in the batch that no row could fill, and for rows that had no turn.
         """
         if self._line is not None:
+            self._payers.add(items[0].id)
             padded = policy.pipeline.times.rule is CostRule.PADDED
             lined = [item for item in items if item.id in self._lined]
             paid = self._line.leave_together([item.id for item in lined], padded=padded)

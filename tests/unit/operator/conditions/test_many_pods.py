@@ -7,7 +7,7 @@ from batchedmodel_operator.conditions.view import Counts, View
 from batchedmodel_operator.reconcile.plan import plan
 from batchedmodel_operator.reconcile.state import Pod, model_from, nothing_of
 from support.operator_world import IMAGES, manifest
-from support.steps import steps
+from support.steps import CountedText, steps
 
 
 def view(count: int) -> View:
@@ -16,7 +16,7 @@ def view(count: int) -> View:
     pods = tuple(
         Pod(
             name=f"pod-{number}",
-            uid=f"uid-{number}",
+            uid=CountedText(f"uid-{number}"),
             address="",
             revision="new" if number % 2 else "old",
             deleting=False,

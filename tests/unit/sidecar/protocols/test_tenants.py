@@ -271,24 +271,26 @@ async def test_who_makes_others_be_padded_pays_for_it(rule: CostRule, times: flo
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("batches", [1, 12])
 async def test_where_nobody_measured_the_device_large_rows_pay_for_their_time(
-    policy: PolicyName, together: bool
+    policy: PolicyName, batches: int
 ) -> None:
-    """One takes as long as a full batch of small ones, whether they share batches or not."""
+    """One takes as long as so many full batches of small ones."""
     w = world(replace(SETTINGS, policy=policy), attached=False)
     w.batcher.attach(replace(MODEL, profile=None))
-    w.server.per_byte = BATCH / 20_000
-    tasks = [
-        w.send(row, tenant=str(len(row)), key=None if together else len(row))
-        for row in (b"l" * 20_000, b"s")
-        for _ in range(900)
-    ]
-    await asyncio.sleep(50 * BATCH)
-    seen = len(w.server.rows)
-    await asyncio.sleep(100 * BATCH)
-    large = w.server.rows[seen:].count(b"l" * 20_000)
-    assert large / 100 == pytest.approx(0.5, abs=0.15), "of the device's time"
+    w.server.per_byte = batches * BATCH / 20_000
+
+    async def calls(row: bytes) -> None:
+        while True:
+            await w.send(row, tenant=str(len(row)), key=len(row))
+
+    tasks = [asyncio.create_task(calls(row)) for row in (b"l" * 20_000, b"s") for _ in range(40)]
+    await asyncio.sleep(50 * batches * BATCH)
+    seen = len(w.server.seconds)
+    await asyncio.sleep(100 * batches * BATCH)
+    took = list(zip(w.server.lengths[seen:], w.server.seconds[seen:], strict=True))
+    large = sum(seconds for lengths, seconds in took if max(lengths) > 1)
+    assert large / sum(seconds for _, seconds in took) == pytest.approx(0.5, abs=0.1)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

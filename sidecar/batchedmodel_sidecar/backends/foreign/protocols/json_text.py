@@ -20,7 +20,11 @@ _DECODER: Final = json.JSONDecoder()
 _SPACE: Final = " \t\n\r"
 _SPACES: Final = re.compile(f"[{_SPACE}]*")
 _LARGE: Final = 4096
-"""Characters from which on brackets and commas are sooner found all at once."""
+"""Characters above which brackets and commas are sooner found all at once."""
+_PIECE: Final = 2**16
+_FEW: Final = 16
+_DEEPEST: Final = 900
+"""Arrays in arrays; Python's own decoder, which may read what goes on, takes few more."""
 _QUOTE, _COMMA = ord('"'), ord(",")
 _STEPS: Final = np.zeros(256, np.int8)
 _STEPS[list(b"[{")], _STEPS[list(b"]}")] = 1, -1
@@ -64,7 +68,7 @@ def fields(text: str, field: str = "body") -> dict[str, str]:
     if text[position : position + 1] != "{":
         raise InvalidInput(field, "is not a JSON object")
     found: dict[str, str] = {}
-    parts = _marked_parts(text)
+    parts = _marked_parts(text, field)
     if parts is not None:
         for part in parts:
             name, start = _named(part, 0, field, found)
@@ -103,7 +107,7 @@ def elements(text: str, field: str) -> list[str]:
         inner = text[position + 1 : end - 1]
         parts = [part.strip(_SPACE) for part in inner.split(",")]
         return [] if parts == [""] else parts
-    marked = _marked_parts(text)
+    marked = _marked_parts(text, field)
     if marked is not None:
         return list(marked)
     position = _past_space(text, position + 1)
@@ -153,9 +157,9 @@ def spliced(
 def every(text: str, step: int) -> list[bytes] | None:
     """The text of so many values each of a large array of plain values; None for any other array.
 
-    None too where the values are no multiple of that.
+    None too where the values are no multiple of that, or are so few that they are as well split.
     """
-    if len(text) <= _LARGE or text[0] != "[" or _plain_end(text, 0) != len(text):
+    if len(text) <= _LARGE or step < _FEW or text[0] != "[" or _plain_end(text, 0) != len(text):
         return None
     raw = text[1:-1].encode()
     commas = np.flatnonzero(np.frombuffer(raw, np.uint8) == _COMMA)
@@ -166,31 +170,36 @@ def every(text: str, step: int) -> list[bytes] | None:
     return [raw[start:end].strip() for start, end in zip(starts, ends, strict=True)]
 
 
-def _marked_parts(text: str) -> Iterator[str] | None:
+def _marked_parts(text: str, field: str) -> Iterator[str] | None:
     """What stands between the outer commas of a large array or object that is known to be JSON.
 
     None where one value after the other must be looked at.
     """
-    if len(text) <= _LARGE or "\\" in text:
-        return None
+    return None if len(text) <= _LARGE or "\\" in text else _between_commas(text, field)
+
+
+def _between_commas(text: str, field: str) -> Iterator[str]:
+    """A piece of the text at a time, as the places of its marks take many times its memory."""
     raw = text.encode()
     codes = np.frombuffer(raw, np.uint8)
-    places = np.flatnonzero(_MARKS[codes])
-    marks = codes[places]
-    steps = _STEPS[marks].astype(np.int32)
-    quotes = marks == _QUOTE
-    if quotes.any():
-        outside = np.cumsum(quotes) % 2 == 0
-        places, marks, steps = places[outside], marks[outside], steps[outside]
-    depth = np.cumsum(steps)
-    if not len(depth) or depth[-1] != 0 or depth.min() < 0:
-        return None
-    outer = places[(marks == _COMMA) & (depth == 1)].tolist()
-    opened, closed = int(places[0]), int(places[-1])
-    ends = [*outer, closed]
-    starts = [opened + 1, *(comma + 1 for comma in outer)]
-    parts = (raw[start:end].strip() for start, end in zip(starts, ends, strict=True))
-    return (part.decode() for part in parts if part)
+    depth, inside, start = 0, 0, _past_space(text, 0) + 1
+    for at in range(0, len(raw), _PIECE):
+        places = np.flatnonzero(_MARKS[codes[at : at + _PIECE]]) + at
+        marks = codes[places]
+        quoted = (np.cumsum(marks == _QUOTE, dtype=np.int32) + inside) % 2
+        steps = np.where(quoted, 0, _STEPS[marks])
+        depths = np.cumsum(steps, dtype=np.int32) + depth
+        if not len(depths):
+            continue
+        depth, inside = int(depths[-1]), int(quoted[-1])
+        if depths.max() > _DEEPEST:
+            raise InvalidInput(field, "is nested too deeply")
+        outer = (marks == _COMMA) & (depths == 1) | (steps < 0) & (depths == 0)
+        for end in places[outer & (quoted == 0)].tolist():
+            part = raw[start:end].strip()
+            start = end + 1
+            if part:
+                yield part.decode()
 
 
 def _end(text: str, start: int, field: str) -> int:

@@ -175,10 +175,17 @@ def is_block(data: str, shape: Shape, *, nested: bool) -> bool:
     plain = _STRING.sub("0", data) if '"' in data else data
     if "{" in plain or _NO_VALUE.search(plain):
         return False
+    marks = plain.encode().translate(None, _NO_MARKS)
+    sizes = shape if nested else (math.prod(shape),)
+    length = 0
+    for size in reversed(sizes):
+        length = size * (length + 1) + 1
+    if length != len(marks):  # sizes of one cost no value, and two brackets
+        return False
     block = b""
-    for size in reversed(shape if nested else (math.prod(shape),)):
+    for size in reversed(sizes):
         block = b"[" + ((block + b",") * size)[:-1] + b"]"
-    return plain.encode().translate(None, _NO_MARKS) == block
+    return marks == block
 
 
 def cut(data: str, shape: Shape, *, nested: bool, field: str) -> list[Buffer] | None:

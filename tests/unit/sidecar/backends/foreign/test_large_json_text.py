@@ -2,6 +2,8 @@
 
 import json
 import random
+import sys
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -74,6 +76,37 @@ def test_a_flat_array_of_other_than_its_shape_says_has_no_rows(count: int) -> No
     data = json.dumps([1] * count)
     assert cut(data, (6, 500), nested=False, field="x") is None
     assert not is_block(data, (6, 500), nested=False)
+
+
+def test_a_large_array_of_nothing_has_no_value() -> None:
+    assert cut(f"[{FAR}]", (1, 1), nested=False, field="x") is None
+    assert cut(f"[{FAR}]", (1, 100), nested=False, field="x") is None
+
+
+@pytest.mark.parametrize("part", ['"",', "[],", "[1],", '{"a":1},'])
+def test_cutting_takes_a_few_times_the_memory_of_the_text(part: str) -> None:
+    text = "[" + part * (2_000_000 // len(part)) + "0]"
+    tracemalloc.start()
+    parts = json_text.elements(text, "x")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    held = sum(sys.getsizeof(one) for one in parts) + sys.getsizeof(parts)
+    assert peak < held + 8 * len(text)
+
+
+def test_nesting_that_others_cannot_read_is_refused_in_large_texts_too() -> None:
+    deep = "[" * 950 + "]" * 950
+    with pytest.raises(InvalidInput, match="nested too deeply"):
+        json_text.checked_fields(f'{FAR}{{"a": {deep}}}'.encode())
+
+
+def test_sizes_of_one_cost_no_memory_beyond_the_body() -> None:
+    data = f"[[{' ' * 300_000}0]]"
+    tracemalloc.start()
+    assert not is_block(data, (1, 300_000, *[1] * 62), nested=True)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 * len(data)
 
 
 def test_a_large_array_of_texts_is_cut_at_its_texts() -> None:
