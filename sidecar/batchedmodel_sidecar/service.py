@@ -299,3 +299,5 @@ def _listening(host: str, port: int) -> Iterator[None]:
         yield
     except OSError as error:
         raise CannotListen(f"cannot listen on {host}:{port}: {error.strerror}") from error
+    except UnicodeError as error:
+        raise CannotListen(f"cannot listen on {host}:{port}: no host has such a name") from error

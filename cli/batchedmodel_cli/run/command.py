@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from batchedmodel_cli.manifest_file import (
     UnusableManifest,
@@ -56,7 +57,10 @@ def describe(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("file", metavar="FILE", type=Path, help="the manifest, a YAML file")
     parser.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
+        "--host",
+        type=_host,
+        default="127.0.0.1",
+        help="address to listen on (default: %(default)s)",
     )
     parser.add_argument(
         "--port",
@@ -154,8 +158,29 @@ def _port(text: str) -> int:
     return int(text)
 
 
+def _host(text: str) -> str:
+    if not text or not _can_be_a_host(text):
+        # An empty one would listen everywhere.
+        raise argparse.ArgumentTypeError(f"{text!r} is no name or address of a host")
+    return text
+
+
 def _server(text: str) -> str:
     try:
-        return Text(pattern=UPSTREAM_PATTERN, form=UPSTREAM_FORM).read(text.rstrip("/"))
-    except Broken as broken:
-        raise argparse.ArgumentTypeError(f"{text!r} {broken}") from broken
+        url = Text(pattern=UPSTREAM_PATTERN, form=UPSTREAM_FORM).read(text.rstrip("/"))
+        parts = urlsplit(url)
+        # Reading the port raises where it is none.
+        if not _can_be_a_host(parts.hostname or "") or parts.port == 0:
+            raise ValueError("has no host that can be asked")
+        if parts.username is not None or parts.query or parts.fragment:
+            raise ValueError("has more than a host and a port")
+    except (Broken, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} {error}") from error
+    return url
+
+
+def _can_be_a_host(name: str) -> bool:
+    try:
+        return bool(name.encode("idna"))
+    except UnicodeError:
+        return False

@@ -77,7 +77,11 @@ def trace_from_sidecar(url: str) -> str:
 
 
 def _with_path(url: str, path: str) -> str:
-    return url.rstrip("/") + path if urlsplit(url).path in ("", "/") else url
+    try:
+        own = urlsplit(url).path
+    except ValueError as error:
+        raise Unusable(f"is no URL: {error}") from error
+    return url.rstrip("/") + path if own in ("", "/") else url
 
 
 def _file(name: str, largest: int) -> str:

@@ -107,8 +107,9 @@ class BodyReader:
 
     def settled(self, body: Received, call: Call, held: Hold) -> None:
         """The body was parsed: hold its rows in its place; raises `Rejected`."""
-        # Rows of other bodies are views of these bodies.
-        if isinstance(body, SharedMemory):
+        # Rows of other bodies are views of these bodies. For a foreign server what stands beside
+        # the rows is kept too.
+        if isinstance(body, SharedMemory) and call.envelope is None:
             held.shrink(len(body))
             if not held.grow(call.size):
                 raise self._no_room(held.refused)

@@ -62,6 +62,38 @@ def test_a_wrong_port_is_named(port: str, capsys: pytest.CaptureFixture[str]) ->
     assert "is not a port (0 to 65535)" in refusal(capsys, "run", "x.yaml", f"--port={port}")
 
 
+@pytest.mark.parametrize("host", ["", "a..b", "a" * 64])
+def test_a_host_that_cannot_be_one_is_named(host: str, capsys: pytest.CaptureFixture[str]) -> None:
+    said = refusal(capsys, "run", "x.yaml", f"--host={host}")
+    assert f"{host!r} is no name or address of a host" in " ".join(said.split())
+
+
+@pytest.mark.parametrize(
+    ("address", "rule"),
+    [
+        ("http://:80", "has no host that can be asked"),
+        ("http://a..b", "has no host that can be asked"),
+        ("http://a:0", "has no host that can be asked"),
+        ("http://a:99999", "Port out of range 0-65535"),
+        ("http://[::1", "Invalid IPv6 URL"),
+        ("http://u:p@a", "has more than a host and a port"),
+        ("http://a?b", "has more than a host and a port"),
+    ],
+)
+def test_an_upstream_that_nobody_can_reach_is_named(
+    address: str, rule: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refusal(capsys, "run", "x.yaml", f"--upstream={address}")
+    assert f"{address!r} {rule}" in " ".join(said.split())
+
+
+def test_a_profile_at_no_url_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(Path(__file__).parents[3] / "examples" / "simulated.yaml")
+    line = ["simulate", file, "--profile=http://[::1", "--rate=9"]
+    assert main(line) == 2
+    assert "is no URL" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1:8080", "ftp://a", "http://a/v1", "https://"])
 def test_an_upstream_that_is_no_address_is_named(
     address: str, capsys: pytest.CaptureFixture[str]

@@ -94,7 +94,7 @@ class Client:
         try:
             async with self._apart.get(self._url + path) as response:
                 body, whole = await _beginning(response, _LONGEST_REPLY)
-        except (aiohttp.ClientError, OSError) as error:
+        except (aiohttp.ClientError, OSError, UnicodeError) as error:  # the last of odd host names
             logger.debug("GET %s: %s", path, type(error).__name__)
             raise Unreachable(_unreachable(error)) from error
         if not whole:

@@ -134,7 +134,7 @@ class ForeignLink:
         row is sent again after its deadline.
         """
         clock = asyncio.get_running_loop().time
-        subject = self._protocol.subject(batch.envelope)
+        subject = self._protocol.subject(batch.envelope, batch.rows[0])
         search = Isolation(
             batch.owners,
             batch.deadlines,

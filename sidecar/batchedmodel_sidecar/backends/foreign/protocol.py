@@ -123,8 +123,8 @@ class BackendProtocol(ABC):
     def backend_request(self, rows: Sequence[Row], envelope: Envelope) -> BackendRequest:
         """One request for rows of equal envelopes."""
 
-    def subject(self, envelope: Envelope) -> Hashable | None:
-        """What must be equal in requests whose answers are divided alike.
+    def subject(self, envelope: Envelope, row: Row) -> Hashable | None:
+        """What must be equal in requests whose answers are divided alike; `row` is one of them.
 
         None where the protocol itself says which part of an answer belongs to which row.
         """

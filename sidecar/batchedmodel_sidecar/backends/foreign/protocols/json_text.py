@@ -22,6 +22,7 @@ _SPACES: Final = re.compile(f"[{_SPACE}]*")
 _LARGE: Final = 4096
 """Characters above which brackets and commas are sooner found all at once."""
 _PIECE: Final = 2**16
+_MOST_FIELDS: Final = 1000
 _FEW: Final = 16
 _DEEPEST: Final = 900
 """Arrays in arrays; Python's own decoder, which may read what goes on, takes few more."""
@@ -73,6 +74,7 @@ def fields(text: str, field: str = "body") -> dict[str, str]:
         for part in parts:
             name, start = _named(part, 0, field, found)
             found[name] = part[start:]
+            _refuse_many(found, field)
         return found
     position = _past_space(text, position + 1)
     if text[position : position + 1] == "}":
@@ -81,10 +83,17 @@ def fields(text: str, field: str = "body") -> dict[str, str]:
         name, start = _named(text, position, field, found)
         position = _end(text, start, field)
         found[name] = text[start:position]
+        _refuse_many(found, field)
         position = _past_space(text, position)
         if text[position : position + 1] == "}":
             return found
         position = _past_space(text, _expect(text, position, ",", field))
+
+
+def _refuse_many(found: dict[str, str], field: str) -> None:
+    """Each is an object of its own until its call is answered, and some are compared or joined."""
+    if len(found) > _MOST_FIELDS:
+        raise InvalidInput(field, f"has more than {_MOST_FIELDS} fields")
 
 
 def _named(text: str, position: int, field: str, known: Iterable[str]) -> tuple[str, int]:

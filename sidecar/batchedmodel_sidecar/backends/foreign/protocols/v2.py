@@ -6,7 +6,7 @@ speaks make the sidecar convert. What has no rows to be told apart (no batch dim
 inputs that disagree) goes alone, as it came.
 """
 
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -209,13 +209,13 @@ class V2(BackendProtocol):
             headers = (*headers, ("Content-Type", _OCTETS), (HEADER_LENGTH, str(length)))
         return BackendRequest(path=envelope.path, headers=headers, parts=[*head, *data])
 
-    def subject(self, envelope: Envelope) -> Hashable:
-        """A digest of the path, with version and query, and of the outputs that are asked for.
+    def subject(self, envelope: Envelope, row: Row) -> Hashable:
+        """A digest of all that is asked but the values in the rows.
 
         The metadata of many servers say of every output that it has rows, or nothing of outputs.
+        Shapes and parameters belong to it: by them a caller can choose how long an output is.
         """
-        frame: _Frame = envelope.frame
-        return digest_of(envelope.path, frame.outputs)
+        return digest_of(envelope.path, envelope.frame, [value.shape for value in row.values])
 
     def dealt(self, response: Response, rows: Sequence[Row], *, alone: bool) -> SplitReply:
         """Each output cut into rows; raises `InvalidInput`."""
@@ -235,7 +235,9 @@ class V2(BackendProtocol):
             said.append(one)
             if column is not None:
                 columns.append(column)
-        kept = ((n, v) for n, v in head.items() if n not in ("outputs", "id"))
+        kept = [(n, v) for n, v in head.items() if n not in ("outputs", "id")]
+        if not alone:
+            _refuse_lists(kept, said)
         return SplitReply(
             outputs=tuple(Output(one.name, one.datatype) for one in said if one.whole is None),
             rows=list(zip(*columns, strict=True)) if columns else [()] * len(rows),
@@ -271,7 +273,7 @@ class V2(BackendProtocol):
                 parameters.append((BINARY_SIZE, str(size_of(items))))
                 entries.append(_entry(output.name, whole, output.datatype, parameters, None))
             else:
-                items = [as_text(output, items)] if output.binary else items
+                items = [as_text(output, items)] if output.binary else [i for i in items if i]
                 entries.append(_entry(output.name, whole, output.datatype, parameters, items))
         head = list(said.head)
         if wanted.id is not None:
@@ -286,6 +288,23 @@ class V2(BackendProtocol):
             content_type=_OCTETS,
             headers=((HEADER_LENGTH, str(length)),),
         )
+
+
+def _refuse_lists(kept: Sequence[tuple[str, str]], said: Sequence[OutputSaid]) -> None:
+    """Raise `InvalidInput` for what may hold something for each row of several callers."""
+    beside = [
+        *((name, text) for name, text in kept if name != "parameters"),
+        *(("parameters." + name, text) for name, text in _parameters_of(kept)),
+        *((f"outputs.{one.name}.{name}", text) for one in said for name, text in one.parameters),
+    ]
+    for name, text in beside:
+        if text.startswith(("[", "{")):
+            rule = "is not a single value, and the answer is for several callers"
+            raise InvalidInput(name, rule)
+
+
+def _parameters_of(kept: Sequence[tuple[str, str]]) -> Iterable[tuple[str, str]]:
+    return object_in(dict(kept).get("parameters"), "parameters").items()
 
 
 def _wanted(head: dict[str, str]) -> tuple[_Memo, Fields | None]:

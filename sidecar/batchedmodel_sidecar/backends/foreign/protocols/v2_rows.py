@@ -277,7 +277,10 @@ def output_of(
     entry = json_text.fields(text, field)
     name = name_of(entry, field)
     parameters = object_in(entry.get("parameters"), f"{field}.parameters")
-    binary = parameters.pop(BINARY_SIZE, None) is not None
+    binary = parameters.pop(BINARY_SIZE, "null") != "null"
+    if binary and name not in tensors:
+        rule = "names the size of binary data, and the answer has none"
+        raise InvalidInput(f"outputs.{name}.parameters.{BINARY_SIZE}", rule)
     if name in replicated:
         said = OutputSaid(
             name=name,
@@ -300,6 +303,8 @@ def output_of(
         data = entry.get("data", "")
         nested = is_nested(data, shape)
         if math.prod(shape) == 0 and not nested:
+            if json_text.elements(data, field):
+                raise InvalidInput(f"outputs.{name}.data", "has other than its shape says")
             items = [b""] * rows_asked
         else:
             column = cut(data, shape, nested=nested, field=field)
@@ -334,7 +339,7 @@ def _whole(entry: Mapping[str, str], field: str, tensor: Tensor | None) -> Value
 def as_bytes(output: OutputSaid, shape: list[int], items: list[Buffer]) -> bytes:
     """The values as binary data, of an output that is text; raises `InvalidInput`."""
     try:
-        values = orjson.loads(b"[" + b",".join(items) + b"]")
+        values = orjson.loads(b"[" + b",".join(item for item in items if item) + b"]")
     except orjson.JSONDecodeError as error:
         # Such as NaN, which may be passed on as text and cannot be read here.
         message = f"outputs.{output.name}: the model answers what cannot be read: {error}"
