@@ -214,6 +214,25 @@ async def test_an_output_that_is_as_long_as_the_batch_by_chance_is_never_cut(
     assert json.loads(text)["outputs"][1]["data"] == [7, 8, 9]
 
 
+def with_columns_means(outputs: list[dict[str, Any]]) -> None:
+    """In place of the rows: what a caller chooses the length of, and what depends on all rows."""
+    columns = outputs[0]["shape"][1]
+    outputs[0] |= {"shape": [columns], "data": [0.5] * columns}
+
+
+async def test_nobody_can_have_an_output_of_his_own_length_taken_for_rows_of_others(
+    fronts: Fronts,
+) -> None:
+    chain = await fronts["usual"].anew(outputs=with_columns_means)
+    for size in (2, 3):
+        square = tensor("INT64", [size, size], json.dumps([1] * size**2))
+        assert (await infer(chain, square))[0] == 200
+    answers = await asyncio.gather(
+        *(infer(chain, tensor("INT64", [1, 4], f"[{n}, 1, 1, 1]")) for n in range(4))
+    )
+    assert {status for status, _ in answers} == {502}
+
+
 @pytest.mark.parametrize("binary", [False, True])
 @pytest.mark.parametrize("callers", [1, 3, 4])
 async def test_an_output_that_the_manifest_names_reaches_each_caller_whole(
@@ -339,6 +358,10 @@ BYTES_ELEMENT = struct.pack("<I", 3) + b"\xff\x00a"
 async def test_a_binary_server_and_its_binary_callers_exchange_the_very_bytes(
     binary_chain: Chain, server: RowServer, datatype: str, data: bytes
 ) -> None:
+    await binary(binary_chain, datatype, [2, 2], 2 * data)  # so that its rows are known as such
+    await binary(binary_chain, datatype, [1, 2], data)
+    server.rows.clear()
+    server.requests.clear()
     calls = [binary(binary_chain, datatype, [1, 2], data) for _ in range(3)]
     for status, head, got in await asyncio.gather(*calls):
         assert (status, got) == (200, data)

@@ -36,6 +36,12 @@ _ONE_ROW: Final[dict[ServerProtocol, tuple[str, dict[str, Any]]]] = {
 }
 
 
+_TWO_ROWS: Final[dict[str, Any]] = {
+    "inputs": [{"name": "x", "datatype": "INT64", "shape": [2, 1], "data": [1, 2]}]
+}
+"""Of the same form, for a V2 server: only then its output is known to follow the rows."""
+
+
 @dataclass
 class RowServer:
     """Serves until the context is left."""
@@ -155,6 +161,9 @@ class RowServer:
         path, document = _ONE_ROW[protocol]
         async with chain.session.post(chain.url(path), json=document) as response:
             await response.read()
+        if protocol is ServerProtocol.V2 and self.outputs is RowServer.outputs:
+            async with chain.session.post(chain.url(path), json=_TWO_ROWS) as another:
+                await another.read()
         for seen in (self.rows, self.requests, self.bodies, self.took):
             seen.clear()
         return response.status

@@ -11,7 +11,7 @@ from typing import Final
 from batchedmodel_contract.inference.isolation import Rows
 from batchedmodel_sidecar.answers import Output
 from batchedmodel_sidecar.backends.foreign.headers import end_to_end, shared
-from batchedmodel_sidecar.backends.foreign.protocol import Response, SplitReply
+from batchedmodel_sidecar.backends.foreign.protocol import Response, SplitReply, Subject
 from batchedmodel_sidecar.batching.batch_reply import RawReply, RowAnswer, RowFailure
 from batchedmodel_sidecar.errors import Busy, Unserved
 from batchedmodel_sidecar.said import Said
@@ -30,7 +30,6 @@ _BUSY: Final = frozenset({429, 503})
 # About the request as such, about who sends it, or from a proxy on the way.
 _NEVER_A_ROWS: Final = frozenset({401, 403, 404, 405, 406, 407, 408, 415, 501, 502, 504, 505})
 _MOST_SUBJECTS: Final = 1024
-_PROVEN: Final = 0
 
 
 class Verdict(Enum):
@@ -90,41 +89,53 @@ class Evidence:
     A server may have outputs without a batch dimension (labels, a threshold) and not say so. One of
     three values looks like a row for each of three callers; but it does not become two when two
     rows are sent. So an answer is divided among callers only when each of its outputs has been as
-    long as the rows for two numbers of rows. Kept for one start of the server, by subject: what is
-    asked and answered alike. A subject of None needs no evidence.
+    long as the rows for two numbers of rows of one form: by the shape of a row or a parameter a
+    caller could choose how long an output is. An output that followed the rows of one form does so
+    for all. Kept for one start of the server. A subject of None needs no evidence.
     """
 
     def __init__(self) -> None:
-        self._seen: dict[Hashable, dict[str, int]] = {}
-        """By output the number of rows that it was once as long as, or that it is proven."""
+        self._seen: dict[Subject, dict[str, int]] = {}
+        """By output the number of rows that it was once as long as."""
+        self._proven: dict[Hashable, set[str]] = {}
+        """Outputs of what is asked that follow the rows."""
 
-    def wants_trial(self, subject: Hashable | None, rows: int) -> bool:
+    def wants_trial(self, subject: Subject | None, rows: int) -> bool:
         """Whether an answer to so many rows proves nothing unless one to fewer comes first."""
         if subject is None:
             return False
+        proven = self._proven.get(subject.asked, frozenset[str]())
         seen = self._seen.get(subject)
+        if seen is None:
+            return not proven
         # Where every output was for the request as a whole there is nothing to prove.
-        return seen is None or (bool(seen) and all(size == rows for size in seen.values()))
+        open_ = [size for name, size in seen.items() if name not in proven]
+        return bool(open_) and not proven and all(size == rows for size in open_)
 
-    def saw(self, subject: Hashable | None, outputs: Iterable[str], rows: int) -> str | None:
+    def saw(self, subject: Subject | None, outputs: Iterable[str], rows: int) -> str | None:
         """These were as long as the rows; returns one of which that proves nothing yet."""
         if subject is None:
             return None
-        if subject not in self._seen and len(self._seen) >= _MOST_SUBJECTS:
-            self._seen.clear()
+        for known in (self._seen, self._proven):
+            if len(known) >= _MOST_SUBJECTS:
+                known.clear()
         seen = self._seen.setdefault(subject, {})
+        proven = self._proven.setdefault(subject.asked, set())
         unproven = None
         for name in outputs:
-            before = seen.setdefault(name, rows)
-            if before not in (_PROVEN, rows):
-                seen[name] = _PROVEN
-            elif before == rows:
+            if name in proven:
+                continue
+            if seen.setdefault(name, rows) != rows:
+                proven.add(name)
+            else:
                 unproven = name
         return unproven
 
-    def contradicted(self, subject: Hashable | None) -> None:
+    def contradicted(self, subject: Subject | None) -> None:
         """An output was not as long as the rows: what was seen before may have been chance."""
-        self._seen.pop(subject, None)
+        if subject is not None:
+            self._seen.pop(subject, None)
+            self._proven.pop(subject.asked, None)
 
 
 class BatchResult:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -32,6 +32,7 @@ from batchedmodel_sidecar.backends.foreign.protocol import (
     BackendRequest,
     NotReady,
     Response,
+    Subject,
 )
 from batchedmodel_sidecar.batching.batch_reply import RawReply
 from batchedmodel_sidecar.calls import Row
@@ -182,7 +183,7 @@ class ForeignLink:
         rows: Rows,
         members: Sequence[Row],
         response: Response,
-        subject: Hashable | None,
+        subject: Subject | None,
     ) -> None:
         """Give rows their parts of an answer; raises `Unserved` when the server is broken."""
         alone, unproven = result.of_one_call(rows), None

@@ -95,6 +95,16 @@ class ParsedRequest:
     """What it sets of our own server's model's parameters."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What requests have in common whose answers are divided alike."""
+
+    asked: Hashable
+    """Where and which outputs."""
+    form: Hashable
+    """All else but the values in the rows: it may decide how long an output is."""
+
+
 class BackendProtocol(ABC):
     """One protocol that a server may speak. It is small and can be pickled."""
 
@@ -123,8 +133,8 @@ class BackendProtocol(ABC):
     def backend_request(self, rows: Sequence[Row], envelope: Envelope) -> BackendRequest:
         """One request for rows of equal envelopes."""
 
-    def subject(self, envelope: Envelope, row: Row) -> Hashable | None:
-        """What must be equal in requests whose answers are divided alike; `row` is one of them.
+    def subject(self, envelope: Envelope, row: Row) -> Subject | None:
+        """What tells how answers are divided; `row` is one of those that are asked.
 
         None where the protocol itself says which part of an answer belongs to which row.
         """

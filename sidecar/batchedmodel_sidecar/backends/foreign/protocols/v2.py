@@ -6,7 +6,7 @@ speaks make the sidecar convert. What has no rows to be told apart (no batch dim
 inputs that disagree) goes alone, as it came.
 """
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -34,6 +34,7 @@ from batchedmodel_sidecar.backends.foreign.protocol import (
     ParsedRequest,
     Response,
     SplitReply,
+    Subject,
     digest_of,
     estimated_length,
 )
@@ -209,13 +210,16 @@ class V2(BackendProtocol):
             headers = (*headers, ("Content-Type", _OCTETS), (HEADER_LENGTH, str(length)))
         return BackendRequest(path=envelope.path, headers=headers, parts=[*head, *data])
 
-    def subject(self, envelope: Envelope, row: Row) -> Hashable:
-        """A digest of all that is asked but the values in the rows.
+    def subject(self, envelope: Envelope, row: Row) -> Subject:
+        """Digests: path, version, query and outputs; the rest of the request and the row's shapes.
 
         The metadata of many servers say of every output that it has rows, or nothing of outputs.
-        Shapes and parameters belong to it: by them a caller can choose how long an output is.
         """
-        return digest_of(envelope.path, envelope.frame, [value.shape for value in row.values])
+        frame: _Frame = envelope.frame
+        return Subject(
+            asked=digest_of(envelope.path, frame.outputs),
+            form=digest_of(frame, [value.shape for value in row.values]),
+        )
 
     def dealt(self, response: Response, rows: Sequence[Row], *, alone: bool) -> SplitReply:
         """Each output cut into rows; raises `InvalidInput`."""

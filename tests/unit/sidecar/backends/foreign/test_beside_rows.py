@@ -14,6 +14,7 @@ from batchedmodel_sidecar.backends.foreign.protocol import (
     Envelope,
     Response,
     SplitReply,
+    Subject,
     drafted,
 )
 from batchedmodel_sidecar.body.shared_slots import SharedSlots
@@ -36,17 +37,22 @@ def asked(shape: list[int], **more: Any) -> dict[str, Any]:
     }
 
 
-def subject(document: dict[str, Any]) -> object:
+def subject(document: dict[str, Any]) -> Subject | None:
     draft = drafted(V2, json.dumps(document).encode(), None, 4096)
     return V2.subject(Envelope(path=PATH, headers=(), frame=draft.frame), draft.rows[0])
 
 
-def test_what_is_known_of_outputs_is_known_of_rows_of_the_same_shape_and_parameters() -> None:
+def test_rows_of_another_shape_or_with_other_parameters_have_another_form() -> None:
     usual = subject(asked([2, 4]))
+    assert usual is not None
     assert subject(asked([3, 4])) == usual, "however many"
-    assert subject(asked([2, 2])) != usual, "or a caller could choose how long an output is"
-    assert subject(asked([2, 4], parameters={"top_k": 2})) != usual
-    assert subject(asked([2, 4], outputs=[{"name": "y"}])) != usual
+    for other in (asked([2, 2]), asked([2, 4], parameters={"top_k": 2})):
+        found = subject(other)
+        assert found is not None
+        assert (found.asked == usual.asked, found.form == usual.form) == (True, False)
+    found = subject(asked([2, 4], outputs=[{"name": "y"}]))
+    assert found is not None
+    assert found.asked != usual.asked
 
 
 def answered(rows: int = 2, *, alone: bool = False, output: Any = None, **head: Any) -> SplitReply:

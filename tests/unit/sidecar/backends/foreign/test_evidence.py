@@ -4,6 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchedmodel_sidecar.backends.foreign.batch_result import Evidence
+from batchedmodel_sidecar.backends.foreign.protocol import Subject
+
+ALL = Subject(asked="all", form="usual")
 
 counts = st.lists(st.integers(1, 5), min_size=1, max_size=30)
 
@@ -15,9 +18,9 @@ def test_an_output_of_constant_size_is_never_taken_for_one_with_rows(
     evidence = Evidence()
     for rows in rows_sent:
         if rows == constant:
-            assert evidence.saw("all", ["follows", "labels"], rows) == "labels"
+            assert evidence.saw(ALL, ["follows", "labels"], rows) == "labels"
         else:
-            evidence.contradicted("all")
+            evidence.contradicted(ALL)
 
 
 @given(counts)
@@ -27,38 +30,64 @@ def test_an_output_that_follows_the_rows_is_proven_by_the_second_number_of_them(
     evidence = Evidence()
     for index, rows in enumerate(rows_sent):
         known = len(set(rows_sent[: index + 1])) > 1
-        assert evidence.wants_trial("all", rows) == (len({*rows_sent[:index], rows}) < 2)
-        assert evidence.saw("all", ["y"], rows) == (None if known else "y")
+        assert evidence.wants_trial(ALL, rows) == (len({*rows_sent[:index], rows}) < 2)
+        assert evidence.saw(ALL, ["y"], rows) == (None if known else "y")
 
 
 def test_where_nothing_is_left_to_prove_one_answer_ends_the_trial() -> None:
     evidence = Evidence()
-    assert evidence.wants_trial("all", 3)
-    assert evidence.saw("all", [], 1) is None
-    assert not evidence.wants_trial("all", 3)
-    evidence.contradicted("all")
-    assert evidence.wants_trial("all", 3)
+    assert evidence.wants_trial(ALL, 3)
+    assert evidence.saw(ALL, [], 1) is None
+    assert not evidence.wants_trial(ALL, 3)
+    evidence.contradicted(ALL)
+    assert evidence.wants_trial(ALL, 3)
+
+
+FIRST, SECOND = (Subject(asked=f"version {number}", form="usual") for number in (1, 2))
 
 
 def test_what_is_asked_otherwise_is_known_apart() -> None:
     evidence = Evidence()
     for rows in (1, 2):
-        evidence.saw("version 1", ["y"], rows)
-    assert evidence.saw("version 1", ["y"], 3) is None
-    assert evidence.saw("version 2", ["y"], 3) == "y"
-    assert evidence.saw("version 1", ["y", "z"], 3) == "z"
+        evidence.saw(FIRST, ["y"], rows)
+    assert evidence.saw(FIRST, ["y"], 3) is None
+    assert evidence.saw(SECOND, ["y"], 3) == "y"
+    assert evidence.saw(FIRST, ["y", "z"], 3) == "z"
 
 
 def test_what_was_proven_is_doubted_after_an_answer_that_contradicts_it() -> None:
     evidence = Evidence()
     for rows in (1, 2):
-        evidence.saw("all", ["y"], rows)
-    evidence.contradicted("all")
-    assert evidence.saw("all", ["y"], 2) == "y"
+        evidence.saw(ALL, ["y"], rows)
+    evidence.contradicted(ALL)
+    assert evidence.saw(ALL, ["y"], 2) == "y"
 
 
 def test_memory_is_bounded_whatever_callers_ask() -> None:
     evidence = Evidence()
     for number in range(5000):
-        evidence.saw(number, ["y"], 1)
+        evidence.saw(Subject(asked=number, form=number), ["y"], 1)
     assert len(evidence._seen) <= 1024
+    assert len(evidence._proven) <= 1024
+
+
+def square(size: int) -> Subject:
+    return Subject(asked="all", form=f"rows of {size} columns")
+
+
+def test_a_caller_cannot_choose_how_long_an_output_is_and_have_it_taken_for_rows() -> None:
+    """It has a value for each column."""
+    evidence = Evidence()
+    for size in (2, 3, 4):
+        assert evidence.saw(square(size), ["means"], size) == "means"
+    assert evidence.wants_trial(square(4), 4)
+
+
+def test_what_follows_rows_of_one_form_does_so_for_all() -> None:
+    evidence = Evidence()
+    for rows in (1, 2):
+        evidence.saw(square(4), ["y"], rows)
+    assert not evidence.wants_trial(square(5), 3)
+    assert evidence.saw(square(5), ["y"], 3) is None
+    evidence.contradicted(square(6))
+    assert evidence.saw(square(5), ["y"], 3) == "y"
