@@ -172,7 +172,7 @@ def _server(text: str) -> str:
         # Reading the port raises where it is none.
         if not _can_be_a_host(parts.hostname or "") or parts.port == 0:
             raise ValueError("has no host that can be asked")
-        if parts.username is not None or parts.query or parts.fragment:
+        if parts.query or parts.fragment:
             raise ValueError("has more than a host and a port")
     except (Broken, ValueError) as error:
         raise argparse.ArgumentTypeError(f"{text!r} {error}") from error

@@ -174,7 +174,8 @@ class RequestWindow:
         has_paid = first in self._payers
         self._payers.discard(first)
         if isinstance(reply, BatchReply) and is_served(reply):
-            if not policy.pipeline.times.profiled and reply.compute_seconds > 0:
+            one_pass = reply.passes == 1 and reply.compute_seconds > 0
+            if one_pass and not policy.pipeline.times.profiled:
                 paid = policy.batch_work(lengths)
                 work = self._work_of(reply.compute_seconds, paid)
                 if has_paid:

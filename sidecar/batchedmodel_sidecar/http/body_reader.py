@@ -108,10 +108,11 @@ class BodyReader:
     def settled(self, body: Received, call: Call, held: Hold) -> None:
         """The body was parsed: hold its rows in its place; raises `Rejected`."""
         # Rows of other bodies are views of these bodies. For a foreign server what stands beside
-        # the rows is kept too.
-        if isinstance(body, SharedMemory) and call.envelope is None:
+        # the rows is kept too, which may be all of the body.
+        if isinstance(body, SharedMemory):
+            kept = call.size if call.envelope is None else max(call.size, len(body))
             held.shrink(len(body))
-            if not held.grow(call.size):
+            if not held.grow(kept):
                 raise self._no_room(held.refused)
 
     def hold_answer(self, size: int, held: Hold) -> None:

@@ -6,7 +6,7 @@ Pure; the link uses it while it searches for the rows that spoil a batch.
 import re
 from collections.abc import Hashable, Iterable, Sequence
 from enum import Enum, auto
-from typing import Final
+from typing import Final, TypeVar
 
 from batchedmodel_contract.inference.isolation import Rows
 from batchedmodel_sidecar.answers import Output
@@ -30,6 +30,9 @@ _BUSY: Final = frozenset({429, 503})
 # About the request as such, about who sends it, or from a proxy on the way.
 _NEVER_A_ROWS: Final = frozenset({401, 403, 404, 405, 406, 407, 408, 415, 501, 502, 504, 505})
 _MOST_SUBJECTS: Final = 1024
+
+Key = TypeVar("Key", bound=Hashable)
+Known = TypeVar("Known")
 
 
 class Verdict(Enum):
@@ -102,40 +105,43 @@ class Evidence:
 
     def wants_trial(self, subject: Subject | None, rows: int) -> bool:
         """Whether an answer to so many rows proves nothing unless one to fewer comes first."""
-        if subject is None:
+        if subject is None or self._proven.get(subject.asked):
             return False
-        proven = self._proven.get(subject.asked, frozenset[str]())
         seen = self._seen.get(subject)
-        if seen is None:
-            return not proven
         # Where every output was for the request as a whole there is nothing to prove.
-        open_ = [size for name, size in seen.items() if name not in proven]
-        return bool(open_) and not proven and all(size == rows for size in open_)
+        return seen is None or (bool(seen) and all(size == rows for size in seen.values()))
 
     def saw(self, subject: Subject | None, outputs: Iterable[str], rows: int) -> str | None:
         """These were as long as the rows; returns one of which that proves nothing yet."""
         if subject is None:
             return None
-        for known in (self._seen, self._proven):
-            if len(known) >= _MOST_SUBJECTS:
-                known.clear()
+        proven = self._proven.get(subject.asked, set())
+        left = [name for name in outputs if name not in proven]
+        if proven and not left:
+            return None
+        _make_room(self._seen, subject)
         seen = self._seen.setdefault(subject, {})
-        proven = self._proven.setdefault(subject.asked, set())
         unproven = None
-        for name in outputs:
-            if name in proven:
-                continue
-            if seen.setdefault(name, rows) != rows:
-                proven.add(name)
-            else:
+        for name in left:
+            if seen.setdefault(name, rows) == rows:
                 unproven = name
+            else:
+                _make_room(self._proven, subject.asked)
+                self._proven.setdefault(subject.asked, set()).add(name)
         return unproven
 
     def contradicted(self, subject: Subject | None) -> None:
         """An output was not as long as the rows: what was seen before may have been chance."""
         if subject is not None:
-            self._seen.pop(subject, None)
             self._proven.pop(subject.asked, None)
+            for one in [known for known in self._seen if known.asked == subject.asked]:
+                del self._seen[one]
+
+
+def _make_room(known: dict[Key, Known], key: Key) -> None:
+    """The oldest makes room for a new one."""
+    if key not in known and len(known) >= _MOST_SUBJECTS:
+        del known[next(iter(known))]
 
 
 class BatchResult:

@@ -218,7 +218,7 @@ class V2(BackendProtocol):
         frame: _Frame = envelope.frame
         return Subject(
             asked=digest_of(envelope.path, frame.outputs),
-            form=digest_of(frame, [value.shape for value in row.values]),
+            form=digest_of(envelope.headers, frame, [value.shape for value in row.values]),
         )
 
     def dealt(self, response: Response, rows: Sequence[Row], *, alone: bool) -> SplitReply:
@@ -299,10 +299,15 @@ def _refuse_lists(kept: Sequence[tuple[str, str]], said: Sequence[OutputSaid]) -
     beside = [
         *((name, text) for name, text in kept if name != "parameters"),
         *(("parameters." + name, text) for name, text in _parameters_of(kept)),
-        *((f"outputs.{one.name}.{name}", text) for one in said for name, text in one.parameters),
+        *(
+            (f"outputs.{one.name}.{name}", text)
+            for one in said
+            for name, text in one.parameters
+            if one.whole is None
+        ),
     ]
     for name, text in beside:
-        if text.startswith(("[", "{")):
+        if text.startswith(("[", "{")) and text[1:-1].strip():
             rule = "is not a single value, and the answer is for several callers"
             raise InvalidInput(name, rule)
 

@@ -57,7 +57,8 @@ def test_rows_of_another_shape_or_with_other_parameters_have_another_form() -> N
 
 def answered(rows: int = 2, *, alone: bool = False, output: Any = None, **head: Any) -> SplitReply:
     y = {"name": "y", "datatype": "FP32", "shape": [rows], "data": [1.5] * rows}
-    document = {"model_name": "m", "outputs": [y | (output or {})], **head}
+    said = {name: value for name, value in (y | (output or {})).items() if value is not None}
+    document = {"model_name": "m", "outputs": [said], **head}
     response = Response(
         status=200,
         headers=(),
@@ -103,6 +104,22 @@ def test_rows_of_no_values_are_answered_as_none() -> None:
     assert output["shape"] == [2, 0]
 
 
+@pytest.mark.parametrize(
+    "output",
+    [
+        pytest.param({"data": None}, id="no data"),
+        pytest.param({"data": None, "parameters": {"binary_data_size": 0}}, id="no bytes"),
+    ],
+)
+def test_rows_of_no_values_need_no_data(output: dict[str, Any]) -> None:
+    assert answered(output={"shape": [2, 0], **output}).rows == [(Value((0,), b""),)] * 2
+
+
+@pytest.mark.parametrize("empty", [[], {}])
+def test_nothing_beside_the_rows_is_nobodys(empty: Any) -> None:
+    answered(explanations=empty, parameters={"seen": empty})
+
+
 def test_values_where_the_shape_has_none_are_nonsense() -> None:
     with pytest.raises(InvalidInput, match="has other than its shape says"):
         answered(output={"shape": [2, 0], "data": [1.5]})
@@ -133,4 +150,10 @@ async def test_what_is_kept_of_a_large_body_stays_charged() -> None:
         assert not theirs.grow(600), "its frame may be all of it"
         bodies.settled(memory, Call((ROW,), DESCRIPTION, None), mine)
         assert theirs.grow(600), "of ours only the rows are kept"
+    wide = Row(values=(Value((900,), b"x" * 900),), length=1)
+    call = Call((wide,), DESCRIPTION, None, envelope=Envelope(path=PATH, headers=(), frame=None))
+    with bodies.hold(Share("one")) as mine, bodies.hold(Share("two")) as theirs:
+        assert mine.grow(600)
+        bodies.settled(memory, call, mine)
+        assert not theirs.grow(200), "its rows may be larger than their text"
     memory.close()

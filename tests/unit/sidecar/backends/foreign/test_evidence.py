@@ -90,4 +90,14 @@ def test_what_follows_rows_of_one_form_does_so_for_all() -> None:
     assert not evidence.wants_trial(square(5), 3)
     assert evidence.saw(square(5), ["y"], 3) is None
     evidence.contradicted(square(6))
+    assert evidence.wants_trial(square(5), 3), "nothing is known of any form"
     assert evidence.saw(square(5), ["y"], 3) == "y"
+
+
+def test_questions_of_others_take_no_proof_away() -> None:
+    evidence = Evidence()
+    for rows in (1, 2):
+        evidence.saw(ALL, ["y"], rows)
+    for number in range(5000):
+        evidence.saw(Subject(asked=number, form="usual"), ["y"], 1)
+    assert evidence.saw(ALL, ["y"], 3) is None
