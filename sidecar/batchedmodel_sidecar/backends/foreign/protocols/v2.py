@@ -6,7 +6,7 @@ speaks make the sidecar convert. What has no rows to be told apart (no batch dim
 inputs that disagree) goes alone, as it came.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -52,6 +52,7 @@ from batchedmodel_sidecar.backends.foreign.protocols.v2_rows import (
     name_of,
     object_in,
     output_of,
+    refuse_lists,
 )
 from batchedmodel_sidecar.body.buffers import json_bytes
 from batchedmodel_sidecar.calls import Row, Value
@@ -241,7 +242,7 @@ class V2(BackendProtocol):
                 columns.append(column)
         kept = [(n, v) for n, v in head.items() if n not in ("outputs", "id")]
         if not alone:
-            _refuse_lists(kept, said)
+            refuse_lists(kept, said)
         return SplitReply(
             outputs=tuple(Output(one.name, one.datatype) for one in said if one.whole is None),
             rows=list(zip(*columns, strict=True)) if columns else [()] * len(rows),
@@ -292,28 +293,6 @@ class V2(BackendProtocol):
             content_type=_OCTETS,
             headers=((HEADER_LENGTH, str(length)),),
         )
-
-
-def _refuse_lists(kept: Sequence[tuple[str, str]], said: Sequence[OutputSaid]) -> None:
-    """Raise `InvalidInput` for what may hold something for each row of several callers."""
-    beside = [
-        *((name, text) for name, text in kept if name != "parameters"),
-        *(("parameters." + name, text) for name, text in _parameters_of(kept)),
-        *(
-            (f"outputs.{one.name}.{name}", text)
-            for one in said
-            for name, text in one.parameters
-            if one.whole is None
-        ),
-    ]
-    for name, text in beside:
-        if text.startswith(("[", "{")) and text[1:-1].strip():
-            rule = "is not a single value, and the answer is for several callers"
-            raise InvalidInput(name, rule)
-
-
-def _parameters_of(kept: Sequence[tuple[str, str]]) -> Iterable[tuple[str, str]]:
-    return object_in(dict(kept).get("parameters"), "parameters").items()
 
 
 def _wanted(head: dict[str, str]) -> tuple[_Memo, Fields | None]:

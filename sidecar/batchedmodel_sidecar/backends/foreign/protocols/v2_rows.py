@@ -325,6 +325,28 @@ def output_of(
     return said, [Value(shape[1:], item) for item in items]
 
 
+def refuse_lists(kept: Sequence[tuple[str, str]], said: Sequence[OutputSaid]) -> None:
+    """Raise `InvalidInput` for what may hold something for each row of several callers.
+
+    `kept`: what an answer says beside its outputs.
+    """
+    parameters = object_in(dict(kept).get("parameters"), "parameters")
+    beside = [
+        *((name, text) for name, text in kept if name != "parameters"),
+        *((f"parameters.{name}", text) for name, text in parameters.items()),
+        *(
+            (f"outputs.{one.name}.{name}", text)
+            for one in said
+            for name, text in one.parameters
+            if one.whole is None
+        ),
+    ]
+    for name, text in beside:
+        if text.startswith(("[", "{")) and text[1:-1].strip():
+            rule = "is not a single value, and the answer is for several callers"
+            raise InvalidInput(name, rule)
+
+
 def _whole(entry: Mapping[str, str], field: str, tensor: Tensor | None) -> Value:
     """An output as it is, whatever its shape; raises `InvalidInput`."""
     if tensor is not None:
