@@ -99,6 +99,8 @@ class PretendServer:
     """Seconds of a batch, and of each of its rows."""
     per_byte: float = 0.0
     """Seconds of each byte of its rows besides, which no profile tells."""
+    stalls: dict[bytes, float] = field(default_factory=dict)
+    """Rows beside which the device stalls for so many seconds, once."""
     hand_off: float = 0.0
     """Seconds on the way there."""
     passes: int = 1
@@ -118,6 +120,7 @@ class PretendServer:
         arrived = loop.time()
         starts = arrived if self.side_by_side else max(arrived, self.free_at)
         compute = self.fixed + self.per_row * len(items) + self.per_byte * sum(map(len, items))
+        compute += sum(self.stalls.pop(item, 0.0) for item in items)
         self.free_at = starts + compute
         self.seconds.append(compute)
         try:

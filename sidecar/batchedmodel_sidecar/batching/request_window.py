@@ -31,6 +31,11 @@ from batchedmodel_sidecar.telemetry.ledger import Ledger
 _BATCHES_SHOWN: Final = 2  # of one call per worker: one that leaves, and one behind it
 _FORGOTTEN: Final = 1 + 1 / 256
 """By which the cheapest unit of work grows with each batch, as the device may have changed."""
+_MOST_UNLEARNT: Final = 16.0
+"""Full batches that one batch costs at most, where rows of such lengths are not known to take more.
+
+Whoever paid for a stall of seconds would wait for seconds beside a flood.
+"""
 _LEAST_SECONDS: Final = 1e-6
 """Of a row; where nothing is learnt all rows pay alike."""
 
@@ -178,6 +183,9 @@ class RequestWindow:
             if one_pass and not policy.pipeline.times.profiled:
                 paid = policy.batch_work(lengths)
                 work = self._work_of(reply.compute_seconds, paid)
+                # A server may stall once beside anybody's rows; what comes again is learnt.
+                learnt = policy.pipeline.times.predict(lengths) or 0.0
+                work = min(work, max(_MOST_UNLEARNT, 2 * learnt / self._unit_seconds))
                 if has_paid:
                     self._divide(work - max(1.0, paid), lengths, members, policy)
             return

@@ -296,6 +296,34 @@ async def test_where_nobody_measured_the_device_large_rows_pay_for_their_time(
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_who_was_served_while_the_device_stalled_is_not_blamed_for_it(
+    policy: PolicyName,
+) -> None:
+    """Five seconds, which would be two hundred and eighty batches that others have first."""
+    w = world(replace(SETTINGS, policy=policy), attached=False)
+    w.batcher.attach(replace(MODEL, profile=None))
+
+    async def calls() -> None:
+        while True:
+            await w.send(b"f", tenant="flood", key="flood")
+
+    flooding = [asyncio.create_task(calls()) for _ in range(100)]
+    w.server.stalls[b"mine 50"] = 5.0
+    took = []
+    for number in range(200):
+        began = now()
+        await w.send(b"mine %d" % number, tenant="mine", key="mine")
+        took.append(now() - began)
+        await asyncio.sleep(3 * BATCH)
+    assert took[50] > 5.0
+    assert sum(took[51:]) < 2 * sum(took[:50]) * len(took[51:]) / 50
+    assert max(took[51:]) < 25 * BATCH
+    for task in flooding:
+        task.cancel()
+    await asyncio.gather(*flooding, return_exceptions=True)
+
+
 async def test_all_that_one_tenant_alone_sends_is_seen_by_the_policy() -> None:
     w = world(SETTINGS)
     tasks = [w.send(b"%03d" % n, tenant="only") for n in range(200)]
