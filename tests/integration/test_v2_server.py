@@ -11,10 +11,10 @@ import pytest_asyncio
 from batchedmodel_contract.manifest.spec import ServerProtocol
 from support.chain import Chain
 from support.row_server import Fronts, RowServer
+from support.v2_calls import LENGTH, infer, output, tensor, told
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-LENGTH = "Inference-Header-Content-Length"
 V2: dict[str, Any] = {"protocol": ServerProtocol.V2}
 FRONTS: dict[str, dict[str, Any]] = {
     "usual": V2,
@@ -38,29 +38,6 @@ def binary_chain(chain: Chain) -> Chain:
 @pytest.fixture
 def server(chain: Chain, fronts: Fronts) -> RowServer:
     return fronts["usual"].server
-
-
-def tensor(datatype: str, shape: list[int], data: str, **beside: Any) -> str:
-    rest = "".join(f', "{name}": {json.dumps(value)}' for name, value in beside.items())
-    return f'{{"name":"x","datatype":"{datatype}","shape":{shape},"data":{data}{rest}}}'
-
-
-async def infer(
-    chain: Chain, tensor: str, beside: str = "", version: str | None = None
-) -> tuple[int, str]:
-    path = chain.infer_path if version is None else f"/v2/models/m/versions/{version}/infer"
-    body = f'{{"inputs": [{tensor}]{beside}}}'
-    async with chain.session.post(chain.url(path), data=body.encode()) as response:
-        return response.status, await response.text()
-
-
-def output(answer: tuple[int, str]) -> dict[str, Any]:
-    """The only output, its numbers as their text."""
-    status, text = answer
-    assert status == 200, text
-    document = json.loads(text, parse_float=str, parse_int=str, parse_constant=str)
-    (found,) = document["outputs"]
-    return dict(found)
 
 
 VALUES = [
@@ -280,15 +257,6 @@ async def test_a_trial_that_is_refused_costs_nobody_else_an_answer(
     assert [status for status, _ in answers] == [422, 200, 200, 200]
     assert [output(answer)["data"] for answer in answers[1:]] == [["a"], ["b"], ["c"]]
     assert fronts[kind].server.rows == [1, 1, 2]
-
-
-async def told(chain: Chain, url: str, body: bytes) -> tuple[dict[str, Any], bytes]:
-    """The head of an answer, and the bytes behind it."""
-    async with chain.session.post(url, data=body) as response:
-        text = await response.read()
-        assert response.status == 200, text
-        end = int(response.headers.get(LENGTH, len(text)))
-        return json.loads(text[:end]), text[end:]
 
 
 @pytest.mark.parametrize(
