@@ -91,10 +91,8 @@ def refused(reply: BatchReply | Unserved, members: Sequence[_Member]) -> Sequenc
     return [one for one, is_good in zip(members, good, strict=False) if not is_good]
 
 
-def is_served(reply: BatchReply | Unserved) -> bool:
+def is_served(reply: BatchReply) -> bool:
     """Whether every row has its answer."""
-    if isinstance(reply, Unserved):
-        return False
     if isinstance(reply, RawReply):
         return reply.fault is None and all(isinstance(one, RowAnswer) for one in reply.answers)
     return reply.statuses.count(OK) == len(reply.statuses)

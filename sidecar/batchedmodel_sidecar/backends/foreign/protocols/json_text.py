@@ -23,7 +23,7 @@ _LARGE: Final = 4096
 """Characters above which brackets and commas are sooner found all at once."""
 _PIECE: Final = 2**16
 _MOST_FIELDS: Final = 1000
-_FEW: Final = 16
+_FEW: Final = 16  # values, below which they are as well split one by one
 _DEEPEST: Final = 900
 """Arrays in arrays; Python's own decoder, which may read what goes on, takes few more."""
 _QUOTE, _COMMA = ord('"'), ord(",")
@@ -166,7 +166,7 @@ def spliced(
 def every(text: str, step: int) -> list[bytes] | None:
     """The text of so many values each of a large array of plain values; None for any other array.
 
-    None too where the values are no multiple of that, or are so few that they are as well split.
+    None too where the values are no multiple of that, or where so many are few.
     """
     if len(text) <= _LARGE or step < _FEW or text[0] != "[" or _plain_end(text, 0) != len(text):
         return None
