@@ -19,6 +19,7 @@ from batchedmodel_contract.schema.rules import (
     Rule,
     Text,
     Truth,
+    VariableText,
     Whole,
 )
 from batchedmodel_contract.schema.shapes import (
@@ -147,6 +148,8 @@ def _fitting(random: Random, rule: Rule) -> Any:
             return random.choice((["a"], ["a", "b"], ["a", "a"], []))
         case MapOf(each=AnyText()):
             return random.choice(({}, {"a": "b"}, {"": "x"}, {"a": ""}))
+        case MapOf(each=VariableText()):
+            return random.choice(({}, {"a": "b"}, {"a": ""}, {"a": "b\0"}))
         case Text():
             return random.choice(_TEXTS)
         case Real(minimum=least, maximum=most):

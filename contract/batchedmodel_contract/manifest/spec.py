@@ -21,12 +21,13 @@ from batchedmodel_contract.manifest.workload import (
 )
 from batchedmodel_contract.schema.kubernetes_types import ENV_FROM, SECURITY_CONTEXT, VOLUME_MOUNT
 from batchedmodel_contract.schema.reading import section, setting
-from batchedmodel_contract.schema.rules import Choice, Text, Truth, Whole
+from batchedmodel_contract.schema.rules import Choice, Text, Truth, VariableText, Whole
 from batchedmodel_contract.schema.shapes import (
     QUANTITIES,
     TEXT_MAP,
     AscendingWholes,
     ListOf,
+    MapOf,
     NamedEntries,
     Names,
     Texts,
@@ -155,7 +156,9 @@ class Model:
         TEXT_MAP, "Parameters of the handler, strings by name.", default=()
     )
     env: tuple[tuple[str, str], ...] = setting(
-        TEXT_MAP, "Environment variables of the model container, by name.", default=()
+        MapOf(each=VariableText(), called="strings by name"),
+        "Environment variables of the model container, by name.",
+        default=(),
     )
     env_from: list[object] | None = setting(
         ListOf(each=ENV_FROM, form="a list of core/v1 sources of environment variables"),

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent, indent
@@ -225,3 +226,16 @@ def test_links_in_a_circle_are_no_folder(tmp_path: Path) -> None:
 def test_what_runs_here_is_no_package_with_a_model(tmp_path: Path) -> None:
     found = complaint(with_model(handler="hf", source={"pythonPackage": "__main__"}), tmp_path)
     assert "is not installed" in found
+
+
+def test_a_variable_that_no_process_can_have_is_named(tmp_path: Path) -> None:
+    file = written(tmp_path, 'model: {handler: simulated, env: {A: "x\\0y"}}')
+    (message,) = messages(file)
+    assert message.startswith("spec.model.env: ")
+    assert "has at A a value that holds the character NUL" in message
+
+
+@pytest.mark.parametrize("name", ["", "A=B", "A\0"])
+def test_a_name_that_no_variable_can_have_is_named(name: str, tmp_path: Path) -> None:
+    said = complaint(with_model(handler="simulated", env={name: "x"}), tmp_path)
+    assert said == f"spec.model.env: {json.dumps(name)} cannot be the name of a variable"
