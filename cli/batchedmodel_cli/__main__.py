@@ -17,6 +17,7 @@ from batchedmodel_cli.run.console import discard
 from batchedmodel_cli.simulate import command as simulate
 
 _OUTPUT_CLOSED: Final = 141  # as a shell reports a program that SIGPIPE ended
+_INTERRUPTED: Final = 130  # and one that SIGINT ended
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,6 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         discard(sys.stdout)
         return _OUTPUT_CLOSED
+    except KeyboardInterrupt:
+        return _INTERRUPTED
 
 
 def _parser() -> argparse.ArgumentParser:

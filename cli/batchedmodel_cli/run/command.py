@@ -50,10 +50,11 @@ def describe(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         "exit codes:\n"
-        "  0  stopped cleanly\n"
-        "  1  could not go on (for example the port is in use), or left requests unanswered\n"
-        "  2  the command line, the manifest or what it names is wrong; also when the model\n"
-        "     cannot be loaded"
+        "  0    stopped cleanly\n"
+        "  1    could not go on (for example the port is in use), or left requests unanswered\n"
+        "  2    the command line, the manifest or what it names is wrong; also when the model\n"
+        "       cannot be loaded\n"
+        "  130  interrupted before it started anything"
     )
     parser.add_argument("file", metavar="FILE", type=Path, help="the manifest, a YAML file")
     parser.add_argument(

@@ -7,9 +7,11 @@ holds, and the simulator what a trace holds.
 import http.client
 import json
 import socket
-import time
+import threading
 import urllib.error
 import urllib.request
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import IO, Final
 from urllib.parse import urlsplit
@@ -40,11 +42,12 @@ def profile_from(place: str, model: str) -> Profile:
     port: these are asked for the profile of `model`.
     """
     if place.startswith(_SCHEMES):
-        text = _downloaded(_with_path(place, profile_path(model)), _LARGEST_PROFILE)
+        url = _with_path(place, profile_path(model))
+        text = _in_time(lambda: _downloaded(url, _LARGEST_PROFILE))
     elif Path(place).is_socket():
-        text = _from_socket(place, profile_path(model))
+        text = _in_time(lambda: _from_socket(place, profile_path(model)))
     else:
-        text = _file(place, _LARGEST_PROFILE)
+        text = _in_time(lambda: _file(place, _LARGEST_PROFILE))
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -66,14 +69,36 @@ def profile_from(place: str, model: str) -> Profile:
 
 def trace_from_file(file: str) -> str:
     """The text of a trace; raises `Unusable`."""
-    return _file(file, _LARGEST_TRACE)
+    return _in_time(lambda: _file(file, _LARGEST_TRACE))
 
 
 def trace_from_sidecar(url: str) -> str:
     """The text of the flight recorder behind an admin port; raises `Unusable`."""
     if not url.startswith(_SCHEMES):
         raise Unusable("is not a URL such as http://127.0.0.1:9090")
-    return _downloaded(_with_path(url, ARRIVALS), _LARGEST_TRACE)
+    found = _with_path(url, ARRIVALS)
+    return _in_time(lambda: _downloaded(found, _LARGEST_TRACE))
+
+
+def _in_time(fetch: Callable[[], str]) -> str:
+    """What it returns or raises, which is `Unusable`, as when the whole of it takes too long.
+
+    Time-outs of sockets bound each read and not their sum, in heads of answers as in bodies.
+    """
+    outcome: Future[str] = Future()
+
+    def work() -> None:
+        try:
+            outcome.set_result(fetch())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    # Nobody waits for one that is given up: it ends with the process.
+    threading.Thread(target=work, daemon=True).start()
+    try:
+        return outcome.result(_LONGEST_SECONDS)
+    except TimeoutError:
+        raise Unusable(f"is not complete after {_LONGEST_SECONDS:g} s") from None
 
 
 def _with_path(url: str, path: str) -> str:
@@ -124,16 +149,13 @@ def _from_socket(path: str, target: str) -> str:
 
 
 def _text(stream: IO[bytes], largest: int) -> str:
-    """The whole text, if it ends soon enough and is not too large."""
-    until = time.monotonic() + _LONGEST_SECONDS
+    """The whole text, if it is not too large."""
     data = bytearray()
     # One read may be short; only an empty one is the end.
     while chunk := stream.read(_CHUNK):
         data += chunk
         if len(data) > largest:
             raise Unusable(f"is larger than {largest // _MEBIBYTE} MiB")
-        if time.monotonic() > until:
-            raise Unusable(f"is not complete after {_LONGEST_SECONDS:g} s")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

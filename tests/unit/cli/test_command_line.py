@@ -1,4 +1,5 @@
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -135,3 +136,25 @@ def test_a_wrong_manifest_ends_with_2_and_a_message_with_its_file(
     assert output.out == ""
     assert all(line.startswith(f"{file}: ") for line in output.err.splitlines())
     assert f'{file}: kind: "Pod" is not BatchedModel' in output.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", ["run {}", "simulate {} --rate=9", "diff {}"])
+def test_an_interrupt_while_a_manifest_is_awaited_ends_the_command_quietly(
+    line: str, tmp_path: Path
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with (
+        subprocess.Popen(
+            [sys.executable, "-m", "batchedmodel_cli", *line.format(pipe).split()],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as command,
+        # Opens once the command waits at the other end.
+        pipe.open("w"),
+    ):
+        command.send_signal(signal.SIGINT)
+        said, _ = command.communicate(timeout=30)
+    assert (command.returncode, said) == (130, "")

@@ -1,8 +1,10 @@
 """What `batchedmodel simulate` is given: files, sockets on loopback, and what is wrong there."""
 
 import json
+import os
 import socketserver
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from batchedmodel_cli.simulate import sources
 from batchedmodel_cli.simulate.sources import Unusable, profile_from
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_contract.processes.server_api import profile_path
@@ -178,3 +181,38 @@ def test_what_is_too_large_is_not_read_to_its_end(
     with serving({"/large": b" " * (5 * 1024 * 1024)}) as address:
         said = refusal(capsys, manifest, "--rate=100", f"--profile={address}/large")
     assert "is larger than 4 MiB" in said
+
+
+@pytest.mark.parametrize("said_at_once", [b"", b"HTTP/1.1 200 OK\r\n\r\n"])
+def test_an_answer_that_comes_byte_by_byte_has_one_deadline(
+    said_at_once: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "_LONGEST_SECONDS", 0.5)
+    ended = threading.Event()
+
+    class Dripping(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.sendall(said_at_once)
+            while not ended.wait(0.02):
+                self.request.sendall(b"H")
+
+    server = socketserver.TCPServer(("127.0.0.1", 0), Dripping)
+    with running(server):
+        _, port = server.socket.getsockname()
+        began = time.monotonic()
+        with pytest.raises(Unusable, match="is not complete after 0.5 s"):
+            profile_from(f"http://127.0.0.1:{port}", "minilm")
+        ended.set()
+    assert time.monotonic() - began < 5
+
+
+def test_a_pipe_into_which_nobody_writes_has_the_same_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "_LONGEST_SECONDS", 0.1)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(Unusable, match="is not complete after 0.1 s"):
+        profile_from(str(pipe), "minilm")
+    # Whoever still waits for a writer gets one.
+    pipe.open("wb").close()
