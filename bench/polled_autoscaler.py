@@ -64,7 +64,7 @@ async def _serve(document: dict[str, Any]) -> None:
     sidecars = Sidecars(most_kept(raise_descriptors()))
     telemetry, known = Telemetry(registry), _fleet(document["pods"])
     poller = Poller(known, sidecars.stats, telemetry=telemetry)
-    api = MetricsApi(known, telemetry)
+    api = MetricsApi(known, telemetry, calendar=lambda: datetime.now(UTC))
     api.front_proxy = FrontProxy(
         authority=document["authority"],
         allowed_names=(document["front"],),

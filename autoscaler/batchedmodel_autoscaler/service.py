@@ -5,7 +5,6 @@ import gc
 import logging
 import ssl
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 from prometheus_client import CollectorRegistry
@@ -72,14 +71,14 @@ class Service:
         self._sidecars = Sidecars(most_kept(raise_descriptors()))
         self._poller = Poller(self._state, self._sidecars.stats, telemetry=telemetry)
         host_name = f"{settings.service_name}.{settings.namespace}.svc"
-        self._rotation = Rotation([host_name], _now())
+        self._rotation = Rotation([host_name], cluster.calendar())
         self._registration = Registration(
             cluster,
             self._rotation,
             namespace=settings.namespace,
             service=settings.service_name,
             telemetry=telemetry,
-            clock=_now,
+            clock=cluster.calendar,
         )
         self._election = election(leases, settings.namespace, settings.lease_name)
         self._remembering = CapacityWriter(
@@ -87,7 +86,7 @@ class Service:
             self._state.capacity,
             cluster.apply,
             leads=self._election.leads,
-            calendar=_now,
+            calendar=cluster.calendar,
         )
         self._caches = self._all_caches()
         registry.register(
@@ -95,7 +94,7 @@ class Service:
         )
         self._heard_all = False
         self._leaving = False
-        self._api = MetricsApi(self._state, telemetry)
+        self._api = MetricsApi(self._state, telemetry, calendar=cluster.calendar)
         self._listener = Listener(self._api.application(), settings.host, settings.port)
         self._admin = Listener(
             admin_application(registry, self._missing), settings.host, settings.admin_port
@@ -227,10 +226,6 @@ class Service:
             *caches((*sizes, *replica_sets), read_owned, ownership.seen, ownership.gone),
             *caches(pods, read_pod, self._pod_seen, state.pod_gone),
         ]
-
-
-def _now() -> datetime:
-    return datetime.now(tz=UTC)
 
 
 async def last(lasting: Iterable[_Work], *, once: _Work, until: _Work) -> None:

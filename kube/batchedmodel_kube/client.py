@@ -1,4 +1,4 @@
-"""The API server. The only module that knows the Kubernetes client.
+"""The API server. Beside `credentials` the only module that knows the Kubernetes client.
 
 Objects go in and out as JSON: the client's typed models would cost memory and drop the fields that
 they do not know. Every call ends in bounded time, except a watch, and raises only `ClusterError`s.
@@ -10,13 +10,13 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
 import aiohttp
-from kubernetes.aio import config
 from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 
@@ -27,8 +27,10 @@ from batchedmodel_contract.kubernetes.object_text import (
     members,
     parsed,
 )
+from batchedmodel_kube.credentials import configuration_from
 from batchedmodel_kube.errors import ClusterError, Gone, Unreachable, translated
 from batchedmodel_kube.reading import CHUNK, Object, apart, items_of, message_of, messages_of
+from batchedmodel_kube.server_calendar import ServerCalendar
 
 _log: Final = logging.getLogger(__name__)
 _CALL_SECONDS: Final = 30.0
@@ -134,33 +136,23 @@ class Client:
         self._page_limit = aiohttp.ClientTimeout(
             total=page_seconds, sock_connect=_CALL_SECONDS, sock_read=_CALL_SECONDS
         )
+        self._calendar = ServerCalendar()
         self.left_out = 0
         """How many objects could not be read."""
 
     @classmethod
     async def connect(cls, environ: Mapping[str, str], *, page_seconds: float = 120.0) -> "Client":
-        """As the pod's service account, or by `KUBECONFIG` outside a cluster.
-
-        Raises `Unreachable` without usable credentials.
-        """
-        # Or it would look for proxies and a .netrc in threads at each request.
-        configuration = Configuration(client_session_kwargs={"trust_env": False})
-        # Many clusters' own certificates lack the key identifiers that Python 3.13 asks for.
-        configuration.disable_strict_ssl_verification = True
-        try:
-            if "KUBERNETES_SERVICE_HOST" in environ:
-                config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
-            else:
-                await config.load_kube_config(  # type: ignore[no-untyped-call]
-                    config_file=environ.get("KUBECONFIG"), client_configuration=configuration
-                )
-        except (config.ConfigException, OSError, ValueError) as error:
-            raise Unreachable(f"no credentials for an API server: {error}") from error
+        """As `configuration_from` says; raises `Unreachable` without usable credentials."""
+        configuration = await configuration_from(environ)
         return cls(configuration, page_seconds=page_seconds)
 
     async def close(self) -> None:
         """Close all connections."""
         await self._client.close()  # type: ignore[no-untyped-call]
+
+    def calendar(self) -> datetime:
+        """The time for people, with its zone, by the API server's clock as soon as it answered."""
+        return self._calendar.now()
 
     async def get(self, path: str, *, read: Callable[[bytes], Object] = parsed) -> Object | None:
         """What is read of an object; None when it, its namespace or its kind is not there."""
@@ -297,6 +289,7 @@ class Client:
             )
             answer = await self._client.call_api(*call, _request_timeout=limit)
             async with answer.response as response:
+                self._calendar.heard(response.headers.get("Date", ""))
                 chunks = response.content.iter_chunked(CHUNK)
                 if not 200 <= response.status <= 299:
                     raise await _refusal(response.status, chunks)

@@ -152,7 +152,7 @@ def election(client: Client, namespace: str, name: str) -> Election:
         # In a pod the host's name is the pod's, which lasts longer than a process.
         identity=f"{socket.gethostname()}_{uuid.uuid4()}",
         clock=time.monotonic,
-        calendar=lambda: datetime.now(UTC),
+        calendar=client.calendar,
     )
 
 

@@ -12,7 +12,6 @@ import random
 import sys
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Final
 
 from batchedmodel_contract.invalid_input import InvalidManifest
@@ -96,7 +95,7 @@ async def _run(settings: OperatorSettings) -> None:
             pull_policy=settings.image_pull_policy,
         ),
         clock=time.monotonic,
-        calendar=lambda: datetime.now(UTC),
+        calendar=client.calendar,
     )
     workers: Workers[Key] = Workers(
         WorkQueue(

@@ -7,7 +7,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from aiohttp import web
@@ -63,10 +63,13 @@ number."""
 class MetricsApi:
     """Handlers of the TLS port."""
 
-    def __init__(self, state: ClusterState, telemetry: Telemetry) -> None:
-        """Needs a running loop."""
+    def __init__(
+        self, state: ClusterState, telemetry: Telemetry, *, calendar: Callable[[], datetime]
+    ) -> None:
+        """Needs a running loop. `calendar`: the time for people, with its zone."""
         self._state = state
         self._telemetry = telemetry
+        self._calendar = calendar
         self._clock = asyncio.get_running_loop().time
         self.front_proxy = FrontProxy()
         """Whom to believe; written by `service`."""
@@ -124,7 +127,7 @@ class MetricsApi:
                 raise RefusedAnswer(message, 400, "BadRequest")
             _, seconds, most = _DECISIONS[name]
             value = min(most, self._value(key, name))
-            now = datetime.now(tz=UTC)
+            now = self._calendar()
             return _json(documents.metric_values(version, key, name, value, now, round(seconds)))
 
         return metric

@@ -265,3 +265,14 @@ async def test_without_credentials_no_client_is_made() -> None:
         await Client.connect({"KUBECONFIG": "/nowhere"})
     with pytest.raises(Unreachable, match="no credentials"):
         await Client.connect({"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
+
+
+async def test_the_time_is_the_api_servers_as_soon_as_it_has_answered() -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response({}, status=503, headers={"Date": "Tue, 06 May 2031 07:08:09 GMT"})
+
+    async with client_of(answer) as client:
+        assert client.calendar().year < 2031
+        with pytest.raises(Unreachable):
+            await client.get("/x")
+        assert client.calendar().isoformat(timespec="minutes") == "2031-05-06T07:08+00:00"

@@ -94,7 +94,7 @@ class Server:
 @asynccontextmanager
 async def serving(known: ClusterState, people: People) -> AsyncIterator[Server]:
     registry = CollectorRegistry()
-    api = MetricsApi(known, Telemetry(registry))
+    api = MetricsApi(known, Telemetry(registry), calendar=lambda: datetime.now(UTC))
     authority = people.trusted.certificate.read_text()
     api.front_proxy = FrontProxy(
         authority=authority, allowed_names=("aggregator",), user_headers=("X-Remote-User",)

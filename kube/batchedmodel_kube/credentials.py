@@ -1,0 +1,57 @@
+"""How a process shows an API server who it is: as its pod's service account, or by `KUBECONFIG`."""
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from kubernetes.aio import config
+from kubernetes.aio.client.configuration import Configuration
+from kubernetes.aio.config import incluster_config
+
+from batchedmodel_kube.errors import Unreachable
+
+_TOKEN_SECONDS: Final = 60.0
+"""After so long a token is read again: its file gets another one long before it ends."""
+
+
+async def configuration_from(
+    environ: Mapping[str, str], clock: Callable[[], float] = time.monotonic
+) -> Configuration:
+    """Where the API server is and how to come in; raises `Unreachable` without credentials.
+
+    `clock`: monotonic seconds. The library would read tokens by the calendar, so never while the
+    node's clock is behind what it was.
+    """
+    # Or it would look for proxies and a .netrc in threads at each request.
+    configuration = Configuration(client_session_kwargs={"trust_env": False})
+    # Many clusters' own certificates lack the key identifiers that Python 3.13 asks for.
+    configuration.disable_strict_ssl_verification = True
+    try:
+        if "KUBERNETES_SERVICE_HOST" in environ:
+            config.load_incluster_config(  # type: ignore[no-untyped-call]
+                configuration, try_refresh_token=False
+            )
+            configuration.refresh_api_key_hook = _token_reader(clock)  # type: ignore[assignment]
+        else:
+            await config.load_kube_config(  # type: ignore[no-untyped-call]
+                config_file=environ.get("KUBECONFIG"), client_configuration=configuration
+            )
+    except (config.ConfigException, OSError, ValueError) as error:
+        raise Unreachable(f"no credentials for an API server: {error}") from error
+    return configuration
+
+
+def _token_reader(clock: Callable[[], float]) -> Callable[[Configuration], None]:
+    """What keeps a configuration's token young; called before each request."""
+    due = clock() + _TOKEN_SECONDS
+
+    def read(configuration: Configuration) -> None:
+        nonlocal due
+        if clock() < due:
+            return
+        token = Path(incluster_config.SERVICE_TOKEN_FILENAME).read_text()
+        configuration.api_key["BearerToken"] = f"bearer {token}"
+        due = clock() + _TOKEN_SECONDS
+
+    return read
