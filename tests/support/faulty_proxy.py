@@ -41,6 +41,10 @@ class Fault:
     late_by: float = 0.0
     """Seconds that the API server's answer takes longer; a write is in force before."""
     leases_too: bool = False
+    retry_after: str = "1"
+    """What is said with status 429."""
+    watched: bytes | None = None
+    """All that each watch says before it ends; then nothing else is concerned."""
 
 
 class FaultyProxy:
@@ -55,7 +59,10 @@ class FaultyProxy:
         self._frozen = 0
         """Watches of this generation and earlier ones are silent."""
         self._watches = 0
+        self._open: set[asyncio.Transport] = set()
+        """Connections of watches."""
         self._requests: list[Request] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.url = ""
 
     @contextmanager
@@ -71,6 +78,12 @@ class FaultyProxy:
         """Those that are open say nothing more and stay open; new ones are as they should be."""
         self._frozen = self._watches
 
+    def end_watches(self) -> None:
+        """Those that are open end in their middle, as on a connection that is lost."""
+        assert self._loop is not None
+        for transport in tuple(self._open):
+            self._loop.call_soon_threadsafe(transport.abort)
+
     def since(self, began: float) -> list[Request]:
         """What was asked since then, monotonic seconds; Leases are left out."""
         return [one for one in self._requests if one.at >= began and "/leases/" not in one.path]
@@ -79,10 +92,9 @@ class FaultyProxy:
     def running(self) -> Iterator["FaultyProxy"]:
         """In a thread of its own, for the block."""
         started, stop = threading.Event(), asyncio.Event()
-        loops: list[asyncio.AbstractEventLoop] = []
 
         async def serve() -> None:
-            loops.append(asyncio.get_running_loop())
+            self._loop = asyncio.get_running_loop()
             runner = web.AppRunner(self._application(), shutdown_timeout=0.1)
             await runner.setup()
             site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -99,7 +111,8 @@ class FaultyProxy:
         try:
             yield self
         finally:
-            loops[0].call_soon_threadsafe(stop.set)
+            assert self._loop is not None
+            self._loop.call_soon_threadsafe(stop.set)
             thread.join(10)
 
     def _application(self) -> web.Application:
@@ -121,10 +134,13 @@ class FaultyProxy:
         fault = self._fault
         concerned = fault is not None and (fault.leases_too or "/leases/" not in request.path)
         late_by = fault.late_by if fault is not None and concerned else 0.0
-        if fault is not None and concerned and not late_by:
+        if fault is not None and fault.watched is not None:
+            if watch:
+                return web.Response(body=fault.watched, content_type="application/json")
+        elif fault is not None and concerned and not late_by:
             if not fault.status:
                 await asyncio.Event().wait()
-            return _refusal(fault.status)
+            return _refusal(fault)
         try:
             return await self._passed_on(request, watch=watch, late_by=late_by)
         except (OSError, aiohttp.ClientError):
@@ -147,6 +163,8 @@ class FaultyProxy:
         )
         self._watches += watch
         generation = self._watches
+        if watch and isinstance(request.transport, asyncio.Transport):
+            self._open.add(request.transport)
         async with asked as answer:
             kept = {n: v for n, v in answer.headers.items() if n.lower() not in _HOP}
             if "Content-Encoding" in answer.headers:
@@ -165,7 +183,7 @@ class FaultyProxy:
             return response
 
 
-def _refusal(status: int) -> web.Response:
-    said = {"kind": "Status", "status": "Failure", "message": "not just now", "code": status}
-    headers = {"Retry-After": "1"} if status == 429 else {}
-    return web.json_response(said, status=status, headers=headers)
+def _refusal(fault: Fault) -> web.Response:
+    said = {"kind": "Status", "status": "Failure", "message": "not just now", "code": fault.status}
+    headers = {"Retry-After": fault.retry_after} if fault.status == 429 else {}
+    return web.json_response(said, status=fault.status, headers=headers)

@@ -4,9 +4,11 @@ Kopf parses whole pages and messages by itself, and one object that its parser c
 the watching of all. So it gets a session that reads answers within bounds first.
 """
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator
+from http import HTTPStatus
 from typing import Any, Final, cast
 
 import aiohttp
@@ -22,6 +24,7 @@ from batchedmodel_contract.kubernetes.object_text import (
 )
 from batchedmodel_kube.client import path_of
 from batchedmodel_kube.reading import CHUNK, items_of, message_of, messages_of
+from batchedmodel_operator.cluster.request_pace import RequestPace
 from batchedmodel_operator.kinds import RESOURCES
 
 _log: Final = logging.getLogger(__name__)
@@ -39,13 +42,13 @@ _WANTED: Final[Wanted] = {
 
 
 def bounded(account: kopf.ConnectionInfo) -> kopf.AiohttpSession:
-    """The account with a session that leaves out what nobody here asks for."""
+    """The account with a session that asks in turn and leaves out what nobody here asks for."""
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, ssl=account.as_ssl_context()),
         headers=account.as_http_headers(),
         proxy=account.proxy_url,
         trust_env=account.trust_env,
-        middlewares=(_read_before,),
+        middlewares=(_paced(), _read_before),
     )
     return kopf.AiohttpSession(
         aiohttp_session=session,
@@ -91,11 +94,33 @@ class LightContent:
         _log.warning("%s: an object is left out, as it %s", self._where, error)
 
 
+def _paced() -> aiohttp.ClientMiddlewareType:
+    pace = RequestPace()
+
+    async def ask(
+        request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        query = request.url.query
+        # The pages of a list follow each other, and end.
+        if "continue" not in query:
+            what = f"{request.url.path} {query.get('watch', '')}"
+            wait = pace.seconds_to_wait(what, asyncio.get_running_loop().time())
+            if wait > 0:
+                await asyncio.sleep(wait)
+        return await send(request)
+
+    return ask
+
+
 async def _read_before(
     request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
     response = await send(request)
     path = request.url.path
+    if response.status == HTTPStatus.TOO_MANY_REQUESTS:
+        # Kopf would wait for as long as the answer says, be it a day. So it waits as for others.
+        response.close()
+        raise aiohttp.ClientConnectionError(f"{path}: too many requests")
     if response.ok and _is_ours(path):
         response.content = cast(aiohttp.StreamReader, LightContent(response.content, path))
     return response

@@ -40,6 +40,50 @@ def test_an_edit_during_an_outage_is_applied_after_it(
     assert behind.alive()
 
 
+_TOO_OLD = b'{"type": "ERROR", "object": {"kind": "Status", "code": 410, "metadata": {}}}\n'
+
+
+@pytest.mark.parametrize(
+    ("said", "a_second"),
+    [
+        pytest.param(b"", _REQUESTS_A_SECOND, id="nothing"),
+        pytest.param(b'{"type": "ADD', _REQUESTS_A_SECOND, marks=_NIGHTLY, id="a torn line"),
+        # With each list its models are looked at.
+        pytest.param(_TOO_OLD, 4 * _REQUESTS_A_SECOND, marks=_NIGHTLY, id="too old"),
+    ],
+)
+def test_watches_that_end_at_once_are_begun_anew_without_haste(
+    behind: OperatorProcess, proxy: FaultyProxy, team: Team, said: bytes, a_second: float
+) -> None:
+    team.write(SIMULATED)
+    until("all children are there", team.has_all)
+    team.quiet()
+    with proxy.fault(Fault(watched=said)):
+        proxy.end_watches()
+        # What may be asked at once has been.
+        time.sleep(3)
+        began = time.monotonic()
+        time.sleep(3)
+        asked = proxy.since(began)
+    print(f"watches that say {said!r}: {len(asked)} requests in 3 s")  # noqa: T201
+    assert 0 < len(asked) < 3 * a_second
+    _edit(team, 7)
+    until("the edit is applied", lambda: '"max_batch_size": 7' in team.settings_file())
+    assert behind.alive()
+
+
+@_NIGHTLY
+def test_a_server_that_asks_for_a_days_patience_is_asked_sooner(
+    behind: OperatorProcess, proxy: FaultyProxy, team: Team
+) -> None:
+    with proxy.fault(Fault(status=429, retry_after="86400")):
+        proxy.end_watches()
+        time.sleep(3)
+    team.write(SIMULATED)
+    until("all children are there", team.has_all)
+    assert behind.alive()
+
+
 def test_requests_that_are_never_answered_are_given_up(
     behind: OperatorProcess, proxy: FaultyProxy, team: Team
 ) -> None:
