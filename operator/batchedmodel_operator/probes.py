@@ -7,10 +7,13 @@ come, and two fixed answers need no library.
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
+
+from batchedmodel_contract.manifest.tenants import address_group
 
 STUCK_SECONDS: Final = 180.0
 """A reconcile that takes longer will never end: the process is to be started anew."""
@@ -34,15 +37,16 @@ class Vitals:
 
 async def serve_probes(port: int, vitals: Callable[[], Vitals]) -> asyncio.Server:
     """Answer `/healthz` and `/metrics` from now on. Raises `OSError` when the port is taken."""
-    connections: dict[asyncio.StreamWriter, None] = {}
+    connections: dict[asyncio.StreamWriter, str] = {}
+    """Each with its caller's address."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(connections) >= _MOST_CONNECTIONS:
-            # The oldest, not this one: else a crowd would keep out the kubelet, which asks at once.
-            oldest = next(iter(connections))
-            del connections[oldest]
-            oldest.transport.abort()
-        connections[writer] = None
+            going = _gives_way(connections)
+            del connections[going]
+            going.transport.abort()
+        peer = writer.get_extra_info("peername")
+        connections[writer] = address_group(str(peer[0])) if peer else ""
         try:
             async with asyncio.timeout(_READ_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -57,6 +61,13 @@ async def serve_probes(port: int, vitals: Callable[[], Vitals]) -> asyncio.Serve
     return await asyncio.start_server(
         serve, port=port, limit=_LARGEST_REQUEST, backlog=_MOST_CONNECTIONS
     )
+
+
+def _gives_way(connections: Mapping[asyncio.StreamWriter, str]) -> asyncio.StreamWriter:
+    """The oldest of whoever holds most: no crowd keeps out the kubelet or ends what it asks."""
+    held = Counter(connections.values())
+    most = max(held.values())
+    return next(one for one, address in connections.items() if held[address] == most)
 
 
 def health(vitals: Vitals) -> tuple[HTTPStatus, str]:

@@ -58,6 +58,28 @@ async def test_a_crowd_holds_few_connections_and_a_probe_gets_in() -> None:
     server.close()
 
 
+async def test_a_crowd_of_one_address_ends_no_connection_of_another() -> None:
+    """A neighbour that connects by the ten thousand a second had the kubelet's connection ended."""
+    port = unused_port()
+    server = await serve_probes(port, lambda: WELL)
+
+    async def crowd() -> list[asyncio.StreamWriter]:
+        theirs = ("127.0.0.9", 0)
+        opened = [
+            await asyncio.open_connection("127.0.0.1", port, local_addr=theirs) for _ in range(40)
+        ]
+        return [writer for _, writer in opened]
+
+    writers = await crowd()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writers += await crowd()
+    writer.write(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert (await reader.read()).startswith(b"HTTP/1.1 200 OK\r\n")
+    for one in (*writers, writer):
+        one.transport.abort()
+    server.close()
+
+
 async def _ends_within(reader: asyncio.StreamReader, seconds: float) -> bool:
     try:
         return await asyncio.wait_for(reader.read(), seconds) == b""
