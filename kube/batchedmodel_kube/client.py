@@ -184,6 +184,10 @@ class Client:
                 raise Unreachable(f"GET {collection}: the answer {error}") from error
             if not metadata.get("continue"):
                 version = metadata.get("resourceVersion", "")
+                if not version:
+                    # Of a proxy, perhaps. Taken for an empty list it would end all that is there.
+                    text = f"GET {collection}: the answer is no list: it has no resourceVersion"
+                    raise Unreachable(text)
                 yield Event(type=EventType.BOOKMARK, found={}, version=version)
                 return
             query["continue"] = metadata["continue"]

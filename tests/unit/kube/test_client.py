@@ -260,6 +260,16 @@ async def test_a_list_that_is_none_is_no_answer(body: bytes) -> None:
             await client.get("/x")
 
 
+@pytest.mark.parametrize("body", ["{}", '{"kind": "Status", "code": 200}', '{"items": []}'])
+async def test_an_answer_without_a_version_is_no_empty_list(body: str) -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(text=body, content_type="application/json")
+
+    async with client_of(answer) as client:
+        with pytest.raises(Unreachable, match="is no list: it has no resourceVersion"):
+            [event async for event in client.list(THINGS)]
+
+
 async def test_without_credentials_no_client_is_made() -> None:
     with pytest.raises(Unreachable, match="no credentials"):
         await Client.connect({"KUBECONFIG": "/nowhere"})

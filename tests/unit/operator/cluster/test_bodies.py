@@ -100,7 +100,7 @@ async def listed(kind: Kind, items: list[dict[str, Any]]) -> list[str]:
     """Names of what is read of a list."""
 
     async def answer(request: web.Request) -> web.Response:
-        return web.json_response({"metadata": {}, "items": items})
+        return web.json_response({"metadata": {"resourceVersion": "7"}, "items": items})
 
     application = web.Application()
     application.router.add_get("/{path:.*}", answer)

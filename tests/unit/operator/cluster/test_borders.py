@@ -124,7 +124,7 @@ async def test_objects_come_page_after_page_from_one_namespace_or_from_all() -> 
     async def answer(request: web.Request) -> web.Response:
         asked.append((request.path, dict(request.query)))
         if "continue" in request.query:
-            return web.json_response({"metadata": {}, "items": None})
+            return web.json_response({"metadata": {"resourceVersion": "7"}, "items": None})
         return web.json_response({"metadata": {"continue": "next"}, "items": [{"n": 1}, {"n": 2}]})
 
     application = web.Application()
