@@ -5,6 +5,7 @@ parser needs them all, so each imports what is heavy only when it is carried out
 """
 
 import argparse
+import errno
 import io
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,8 @@ from batchedmodel_cli.simulate import command as simulate
 
 _OUTPUT_CLOSED: Final = 141  # as a shell reports a program that SIGPIPE ended
 _INTERRUPTED: Final = 130  # and one that SIGINT ended
+_FAILED: Final = 1
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,6 +42,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _OUTPUT_CLOSED
     except KeyboardInterrupt:
         return _INTERRUPTED
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        discard(sys.stdout)
+        print(f"batchedmodel: {error.strerror}", file=sys.stderr)
+        return _FAILED
 
 
 def _parser() -> argparse.ArgumentParser:

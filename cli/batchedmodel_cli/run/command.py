@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -108,16 +109,21 @@ def carry_out(arguments: argparse.Namespace) -> int:
         return FAILED
     for warning in without_effect(manifest):
         print(f"{file}: warning: {warning}", file=sys.stderr)
-    with shared_folder() as folder:
-        specs = processes(
-            manifest,
-            folder,
-            os.environ,
-            host=arguments.host,
-            port=arguments.port,
-            admin_port=arguments.admin_port,
-            upstream=arguments.upstream or "",
-        )
+    with ExitStack() as stack:
+        try:
+            specs = processes(
+                manifest,
+                stack.enter_context(shared_folder()),
+                os.environ,
+                host=arguments.host,
+                port=arguments.port,
+                admin_port=arguments.admin_port,
+                upstream=arguments.upstream or "",
+            )
+        except OSError as error:
+            # A disk that is full, or that nobody may write to.
+            print(f"What the processes share cannot be kept anywhere: {error}", file=sys.stderr)
+            return FAILED
         return asyncio.run(_serve(manifest, arguments.host, specs))
 
 

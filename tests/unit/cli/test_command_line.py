@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -158,3 +159,29 @@ def test_an_interrupt_while_a_manifest_is_awaited_ends_the_command_quietly(
         command.send_signal(signal.SIGINT)
         said, _ = command.communicate(timeout=30)
     assert (command.returncode, said) == (130, "")
+
+
+def test_without_a_disk_to_write_to_a_run_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    file = Path(__file__).parents[3] / "examples" / "simulated.yaml"
+    assert main(["run", str(file)]) == 1
+    said = capsys.readouterr().err
+    assert "What the processes share cannot be kept anywhere: " in said
+    assert "No such file or directory" in said
+
+
+@pytest.mark.slow
+def test_an_output_on_a_full_disk_is_named_and_nothing_else_is_said() -> None:
+    line = "simulate simulated.yaml --profile=simulated-profile.json --rate=9 --requests=100"
+    with open("/dev/full", "wb") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "batchedmodel_cli", *line.split()],
+            cwd=Path(__file__).parents[3] / "examples",
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (ran.returncode, ran.stderr) == (1, "batchedmodel: No space left on device\n")
