@@ -1,6 +1,7 @@
 """Two autoscalers at a real API server: one can go at any time, and one alone writes."""
 
 import json
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -69,9 +70,7 @@ def asked_of(plane: ControlPlane, replica: int, *, sent: bool) -> None:
 
 
 def leader(plane: ControlPlane) -> int | None:
-    leading = [
-        number for number in (0, 1) if f"\n{LEADER} 1.0\n" in probed(plane, "/metrics", number)
-    ]
+    leading = [number for number in (0, 1) if _leads(plane, number)]
     assert len(leading) < 2
     return leading[0] if leading else None
 
@@ -167,3 +166,38 @@ def test_what_both_have_learnt_is_written_by_one_of_them_and_once(
         until("the other writes", lambda: remembers(810), 60)
         assert leader(plane) == 1 - leading
         assert len(written(plane)) == before + 2
+
+
+@pytest.mark.nightly
+def test_a_leader_that_was_frozen_leads_no_more_and_writes_nothing(
+    plane: ControlPlane, sidecar: PretendSidecar, tmp_path: Path
+) -> None:
+    def remembers(rows: float) -> bool:
+        return bool(field(plane, TEAM, "bm/minilm", "status", "capacity", "rowsPerSecond") == rows)
+
+    assert sidecar.stats is not None
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(autoscaler(plane, folder(tmp_path, str(number)), replica=number))
+            for number in (0, 1)
+        ]
+        until("one leads", lambda: leader(plane) is not None)
+        frozen = leader(plane)
+        assert frozen is not None
+        asked_of(plane, 1 - frozen, sent=True)
+        asked_of(plane, frozen, sent=False)
+        processes[frozen].send_signal(signal.SIGSTOP)
+        until("the other leads", lambda: _leads(plane, 1 - frozen), 20)
+        before = len(written(plane))
+        sidecar.stats = replace(sidecar.stats, rows_per_second=1_310.0)
+        until("the other writes", lambda: remembers(1_310), 60)
+        # News for both. Who has just written does not write again for a minute.
+        sidecar.stats = replace(sidecar.stats, rows_per_second=2_610.0)
+        processes[frozen].send_signal(signal.SIGCONT)
+        time.sleep(_LOOKS_SECONDS)
+        assert leader(plane) == 1 - frozen
+        assert len(written(plane)) == before + 1
+
+
+def _leads(plane: ControlPlane, replica: int) -> bool:
+    return f"\n{LEADER} 1.0\n" in probed(plane, "/metrics", replica)

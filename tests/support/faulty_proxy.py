@@ -41,6 +41,7 @@ class Fault:
     late_by: float = 0.0
     """Seconds that the API server's answer takes longer; a write is in force before."""
     leases_too: bool = False
+    reads_pass: bool = False
     retry_after: str = "1"
     """What is said with status 429."""
     watched: bytes | None = None
@@ -132,7 +133,11 @@ class FaultyProxy:
         one = Request(at=time.monotonic(), method=request.method, path=request.path, watch=watch)
         self._requests.append(one)
         fault = self._fault
-        concerned = fault is not None and (fault.leases_too or "/leases/" not in request.path)
+        concerned = (
+            fault is not None
+            and (fault.leases_too or "/leases/" not in request.path)
+            and not (fault.reads_pass and request.method == "GET")
+        )
         late_by = fault.late_by if fault is not None and concerned else 0.0
         if fault is not None and fault.watched is not None:
             if watch:

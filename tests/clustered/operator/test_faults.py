@@ -120,15 +120,16 @@ def test_a_watch_that_falls_silent_is_noticed(
     assert len(asked) < took * _REQUESTS_A_SECOND
 
 
+@pytest.mark.parametrize("reads_pass", [False, pytest.param(True, marks=_NIGHTLY)])
 def test_a_leader_that_cannot_renew_ends_and_the_next_start_goes_on(
-    plane: ControlPlane, team: Team, tmp_path: Path
+    plane: ControlPlane, team: Team, tmp_path: Path, reads_pass: bool
 ) -> None:
     with FaultyProxy(plane).running() as proxy:
         with operator(
             plane, tmp_path, lease=OTHER_LEASE, server=proxy.url, may_end_with=(3,)
         ) as cut_off:
             until("it leads", lambda: cut_off.leads() is True)
-            with proxy.fault(Fault(status=503, leases_too=True)):
+            with proxy.fault(Fault(status=503, leases_too=True, reads_pass=reads_pass)):
                 assert cut_off.ended(15) == 3
             assert "the lease was lost" in cut_off.log()
         with operator(plane, tmp_path, lease=OTHER_LEASE, server=proxy.url) as again:
