@@ -27,6 +27,8 @@ class PretendApiServer:
         """How many are open of each address."""
         self.lease: dict[str, Any] | None = None
         self.renewals = 0
+        self.date = ""
+        """What its clock says, in the form of HTTP; empty: this machine's."""
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Anything that is asked."""
@@ -50,9 +52,10 @@ class PretendApiServer:
             self.renewals += 1
             body["metadata"]["resourceVersion"] = str(self.renewals)
             self.lease = body
+        dated = {"Date": self.date} if self.date else {}
         if self.lease is None:
-            return web.json_response({"message": "not found"}, status=404)
-        return web.json_response(self.lease)
+            return web.json_response({"message": "not found"}, status=404, headers=dated)
+        return web.json_response(self.lease, headers=dated)
 
 
 @asynccontextmanager

@@ -22,6 +22,22 @@ SETTINGS = OperatorSettings(
 )
 
 
+async def test_the_lease_is_dated_by_the_api_servers_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lead(*_: object) -> None:
+        """End at once."""
+
+    async with pretend_api_server(tmp_path) as (server, kubeconfig):
+        server.date = "Tue, 06 May 2031 07:08:09 GMT"
+        monkeypatch.setattr(entry, "_lead", lead)
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+        monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+        await entry._run(SETTINGS)
+        assert server.lease is not None
+        assert server.lease["spec"]["renewTime"].startswith("2031-05-06T07:08:")
+
+
 @pytest.mark.slow
 async def test_reads_that_hang_do_not_keep_a_leader_from_renewing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
