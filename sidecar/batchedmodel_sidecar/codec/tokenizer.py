@@ -82,12 +82,17 @@ class Tokens:
             raise InvalidInput("tokenizer", f"cannot be read: {said}") from error
         self.tokenizer_json: Final = tokenizer_json
         """The file, from which the codec process makes the same tokenizer."""
+        self._text: Final = text
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(text.max_tokens)
         self._with_segments = text.segments is not None
         self._max_tokens = text.max_tokens
         self._threads = threads
         self.share = NOBODY
+
+    def are_of(self, tokenizer_json: bytes, text: TextInput) -> bool:
+        """Whether another made of these would be the same."""
+        return (self.tokenizer_json, self._text) == (tokenizer_json, text)
 
     def asked_by(self, share: Share) -> Tokens:
         """The same tokenizer, whose long texts take this tenant's turns and room."""

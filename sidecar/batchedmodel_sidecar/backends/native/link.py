@@ -106,6 +106,8 @@ class NativeLink:
         self._max_cost: int | None = None
         """What its memory holds, as the listener was told last."""
         self._threads = text_threads(_THREADS)
+        self._tokens: Tokens | None = None
+        """Of the last model with text: most versions have the tokenizer of the one before."""
         self._failures = 0
         """Broken links in a row; a ready model sets it back."""
         self._unanswered = 0
@@ -243,7 +245,10 @@ class NativeLink:
         tokens = None
         if description.text is not None:
             tokenizer = await self._get(server_api.tokenizer_path(self._name, version))
-            tokens = Tokens(tokenizer, description.text, self._threads)
+            tokens = self._tokens
+            # Reading a large one stops the loop for a second, in which others are served.
+            if tokens is None or not tokens.are_of(tokenizer, description.text):
+                tokens = self._tokens = Tokens(tokenizer, description.text, self._threads)
         return ReadyModel(
             description=description,
             profile=profile_from_mapping(measured),

@@ -1,0 +1,114 @@
+"""What the link learns of a model server at each handshake, from one on a Unix socket."""
+
+import asyncio
+import json
+from pathlib import Path
+
+from aiohttp import web
+
+from batchedmodel_contract.inference.description import (
+    RAGGED,
+    CostRule,
+    ModelDescription,
+    TensorSpec,
+    TextInput,
+)
+from batchedmodel_contract.inference.tensors import Datatype
+from batchedmodel_contract.processes.server_api import (
+    ModelState,
+    StateEvent,
+    events_path,
+    model_path,
+    profile_path,
+    tokenizer_path,
+)
+from batchedmodel_scheduling.core.policy import MemoryCap
+from batchedmodel_sidecar.backends.native.link import NativeLink
+from batchedmodel_sidecar.body.shared_slots import SharedSlots
+from batchedmodel_sidecar.model import ReadyModel
+from support.simulate_command import PROFILE
+from support.text_handlers import tokenizer_json
+
+TEXT = TextInput(name="text", tokens="ids", max_tokens=16)
+
+
+def described(text: TextInput) -> ModelDescription:
+    return ModelDescription(
+        name="m",
+        version="1",
+        platform="torch",
+        inputs=(TensorSpec(name="ids", datatype=Datatype.INT64, shape=(RAGGED,), max_length=512),),
+        outputs=(TensorSpec(name="y", datatype=Datatype.FP32, shape=(4,)),),
+        cost_rule=CostRule.PACKED,
+        text=text,
+    )
+
+
+class Listener:
+    """Hands on each model that became ready."""
+
+    def __init__(self) -> None:
+        self.models: asyncio.Queue[ReadyModel] = asyncio.Queue()
+
+    def model_ready(self, model: ReadyModel) -> None:
+        self.models.put_nowait(model)
+
+    def model_lost(self, reason: str) -> None:
+        """It will come back."""
+
+    def memory_bound(self, cap: MemoryCap) -> None:
+        """Nobody asks here."""
+
+
+async def test_a_tokenizer_that_is_still_the_same_is_not_read_again(tmp_path: Path) -> None:
+    """One of 54 MiB stops the loop for 1.8 s, in which callers of the version before wait."""
+    file, shorter = tokenizer_json(), TextInput(name="text", tokens="ids", max_tokens=8)
+    versions = [(file, TEXT), (file, TEXT), (file + b" ", TEXT), (file + b" ", shorter)]
+    taken, found = asyncio.Semaphore(0), versions[0]
+
+    async def events(request: web.Request) -> web.StreamResponse:
+        nonlocal found
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for found in versions:  # noqa: B007  # the others say it
+            event = StateEvent(state=ModelState.READY, detail="", version="1")
+            await response.write(json.dumps(event.to_mapping()).encode() + b"\n")
+            await taken.acquire()
+        await asyncio.Event().wait()
+        return response
+
+    async def describe(_: web.Request) -> web.Response:
+        return web.json_response(described(found[1]).to_metadata())
+
+    async def profile(_: web.Request) -> web.Response:
+        return web.json_response(PROFILE.to_mapping())
+
+    async def tokenizer(_: web.Request) -> web.Response:
+        return web.Response(body=found[0])
+
+    application = web.Application()
+    application.router.add_get(events_path("m"), events)
+    application.router.add_get(model_path("m", "1"), describe)
+    application.router.add_get(profile_path("m", "1"), profile)
+    application.router.add_get(tokenizer_path("m", "1"), tokenizer)
+    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.UnixSite(runner, str(tmp_path / "s")).start()
+    listener = Listener()
+    link = NativeLink("m", str(tmp_path / "s"), listener, SharedSlots(1))
+    following = asyncio.create_task(link.follow())
+    models = []
+    try:
+        async with asyncio.timeout(10):
+            for _ in versions:
+                models.append(await listener.models.get())
+                taken.release()
+    finally:
+        following.cancel()
+        await link.close()
+        await runner.cleanup()
+    first, second, third, fourth = (model.tokens for model in models)
+    assert first is not None
+    assert second is first
+    assert third is not first
+    assert fourth is not third
