@@ -20,6 +20,8 @@ from typing import Any, Final, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 _FEW: Final = 64
+_EQUAL: Final = 0.5
+"""Of what is shown of a tenant: who is behind another by less has had as much."""
 
 
 @dataclass(slots=True)
@@ -31,6 +33,10 @@ class _Tenant:
     kind: Hashable
     unseen: list[tuple[float, int, Any]] = field(default_factory=list)
     shown: int = 0
+    shown_work: float = 0.0
+    """Of what is shown, divided by the weight: its first item starts so much before `start`."""
+    had: int = 0
+    """When it was served last, in the order of services."""
     counted: float = 0.0
     """Its part of the weights of all that have items here."""
     counted_kind: Hashable = None
@@ -42,6 +48,7 @@ class _Entry:
     work: float
     rank: float
     number: int
+    kind: Hashable
 
 
 class FairQueue(Generic[K]):
@@ -52,6 +59,7 @@ class FairQueue(Generic[K]):
         self._unseen: Final[dict[K, _Entry]] = {}
         self._shown: Final[dict[K, tuple[_Entry, float]]] = {}
         self._numbers = 0
+        self._services = 0
         self._time = 0.0
         """The virtual time: nobody who comes now starts before it."""
         # Both keep outdated entries and pass over them: so a look costs the same with many tenants.
@@ -92,7 +100,7 @@ class FairQueue(Generic[K]):
             waits.start = max(waits.start, self._now())
         self._numbers += 1
         heappush(waits.unseen, (rank, self._numbers, key))
-        self._unseen[key] = _Entry(tenant, work, rank, self._numbers)
+        self._unseen[key] = _Entry(tenant, work, rank, self._numbers, kind)
         self._changed(waits)
 
     def show(self, ahead: float, least: int = 1) -> list[K]:
@@ -117,6 +125,7 @@ class FairQueue(Generic[K]):
             self._shown[key] = (entry, behind.start)
             behind.start += entry.work / behind.weight
             behind.shown += 1
+            behind.shown_work += entry.work / behind.weight
             self._changed(behind)
             shown.append(key)
         return shown
@@ -127,19 +136,50 @@ class FairQueue(Generic[K]):
         latest = max((start for _, start in self._shown.values()), default=self._time)
         if behind is None or behind.start >= latest:
             return []
-        back, theirs = list(self._shown), dict[Hashable, _Tenant]()
-        for key, (entry, _) in self._shown.items():
+        back = list(self._shown)
+        self._hide(back)
+        self._starts.clear()
+        return back
+
+    def hold_back(self) -> list[K]:
+        """The shown items of other kinds than the one whose turn it is, unseen again.
+
+        A batch is of one kind, and which goes first is no policy's choice while tenants take turns.
+        Of tenants that have had equally much, the one that was served longest ago is first.
+        """
+        if len({entry.kind for entry, _ in self._shown.values()}) <= 1:
+            return []
+        # Who shows nothing is behind nobody who does.
+        first: dict[Hashable, _Entry] = {}
+        for entry, _ in self._shown.values():
+            other = first.get(entry.tenant)
+            if other is None or (entry.rank, entry.number) < (other.rank, other.number):
+                first[entry.tenant] = entry
+        tenants = [self._tenants[name] for name in first]
+        begins = [tenant.start - tenant.shown_work for tenant in tenants]
+        equal = min(begins) + _EQUAL * max([tenant.shown_work for tenant in tenants])
+        turns = zip(begins, tenants, first.values(), strict=True)
+        _, _, turn = min(
+            [(tenant.had, entry.number, entry) for at, tenant, entry in turns if at <= equal]
+        )
+        back = [key for key, (entry, _) in self._shown.items() if entry.kind != turn.kind]
+        self._hide(back)
+        return back
+
+    def _hide(self, keys: Iterable[K]) -> None:
+        """Shown items are unseen again."""
+        theirs = dict[Hashable, _Tenant]()
+        for key in keys:
+            entry, _ = self._shown.pop(key)
             tenant = self._tenants[entry.tenant]
             tenant.start -= entry.work / tenant.weight
             tenant.shown -= 1
+            tenant.shown_work -= entry.work / tenant.weight
             heappush(tenant.unseen, (entry.rank, entry.number, key))
             self._unseen[key] = entry
             theirs[entry.tenant] = tenant
-        self._shown.clear()
-        self._starts.clear()
         for tenant in theirs.values():
             self._changed(tenant)
-        return back
 
     def leave_together(self, keys: Iterable[K], *, padded: bool) -> float:
         """These leave as one batch; returns the work that their tenants pay for it.
@@ -167,7 +207,10 @@ class FairQueue(Generic[K]):
 
     def left(self, key: K) -> None:
         """A shown item was served: its tenant has had it. Unknown ones are ignored."""
-        self._gone(key)
+        entry = self._gone(key)
+        if entry is not None and entry.tenant in self._tenants:
+            self._services += 1
+            self._tenants[entry.tenant].had = self._services
 
     def discard(self, key: K) -> None:
         """An item ended unserved: its tenant does not pay for it. Unknown ones are ignored."""
@@ -182,7 +225,9 @@ class FairQueue(Generic[K]):
         self._now()
         entry, _ = self._shown.pop(key, (None, 0.0))
         if entry is not None:
-            self._tenants[entry.tenant].shown -= 1
+            tenant = self._tenants[entry.tenant]
+            tenant.shown -= 1
+            tenant.shown_work = max(0.0, tenant.shown_work - entry.work / tenant.weight)
             self._prune(entry.tenant)
         return entry
 

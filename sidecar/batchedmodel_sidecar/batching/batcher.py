@@ -250,9 +250,10 @@ class Batcher:
             self._give_up(pending, Outcome.EXPIRED)
         if self._quarantine.can_leave and self._depth(now):
             self._release(self._quarantine.leave(self._policy.pipeline), now)
-        while True:
-            self._window.show(self._policy, now)
+        in_turn = more = True
+        while more:
             slots = self._in_flight.slots(self._depth(now), self._window.callers)
+            sees_less = self._window.show(self._policy, now, slots, in_turn=in_turn)
             decision = self._policy.poll(now, slots)
             if decision.release is not None:
                 self._release(decision.release, now)
@@ -260,12 +261,12 @@ class Batcher:
             for shed in decision.shed:
                 if shed.item.id in self._rows:
                     self._give_up(self._rows[shed.item.id][0], shed.outcome)
-            if decision.release is None:
-                break
+            in_turn = decision.release is not None
+            # Where the batch whose turn it is waits for company, another may go.
+            more = in_turn or sees_less
         changes_at = min(self._health.circuit.changes_at(now), self._in_flight.next_slow(now))
-        return min(
-            decision.wake_at, self._window.backoff.changes_at(), self._deadlines.next(), changes_at
-        )
+        changes_at = min(changes_at, self._window.backoff.changes_at(), self._deadlines.next())
+        return min(decision.wake_at, changes_at)
 
     def _depth(self, now: float) -> int:
         held = 0 if self.model is None else self.model.holds(self._policy.settings)

@@ -21,7 +21,7 @@ from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_scheduling.core.base import BasePolicy
 from batchedmodel_scheduling.core.fair_queue import FairQueue
-from batchedmodel_scheduling.core.policy import Batch, Item, ItemId, Refusal
+from batchedmodel_scheduling.core.policy import Batch, Item, ItemId, Refusal, Slots
 from batchedmodel_sidecar.batching.batch_reply import is_served, refused
 from batchedmodel_sidecar.batching.isolation import Backoff, apart
 from batchedmodel_sidecar.batching.pending_request import Members, PendingRequest
@@ -99,8 +99,12 @@ class RequestWindow:
         self._room.take(pending.share, rows)
         return None
 
-    def show(self, policy: BasePolicy, now: float) -> None:
-        """Let the policy see exactly the rows whose turn it is."""
+    def show(self, policy: BasePolicy, now: float, slots: Slots, *, in_turn: bool) -> bool:
+        """Let the policy see exactly the rows whose turn it is; whether it sees fewer of them.
+
+        `in_turn`: where a batch may leave now, only rows that may share the one whose turn it is.
+        Which tenant's batch is first is not the policy's choice.
+        """
         for item in self.backoff.woken(now):
             tenant = self._tenant_of(item.id)
             if self._is_contended(tenant, 0, policy):
@@ -108,19 +112,28 @@ class RequestWindow:
             else:
                 policy.take_over(item)
         if self._line is None:
-            return
-        for item_id in self._line.take_back():
-            policy.withdraw(item_id, now)
+            return False
+        self._hide(self._line.take_back(), policy, now)
         while shown := self._line.show(*self._ahead(policy)):
             for item_id in shown:
                 if self.backoff.takes(self._lined[item_id], self._tenant_of(item_id)):
                     self._leave_line(item_id)  # and make room for one that can leave
                 else:
                     policy.take_over(self._lined[item_id])
+        back: list[ItemId] = []
+        opens = policy.pipeline.opens_at(slots, now)
+        if in_turn and (opens <= now or slots.early(opens)):
+            back = self._line.hold_back()
+            self._hide(back, policy, now)
         if not self._line.unseen:
             self._line = None
             self._lined.clear()
             self._payers.clear()
+        return bool(back)
+
+    def _hide(self, items: Sequence[ItemId], policy: BasePolicy, now: float) -> None:
+        for item_id in items:
+            policy.withdraw(item_id, now)
 
     def rest(
         self, key: Hashable, caller: str, until: float, policy: BasePolicy, now: float
@@ -343,7 +356,11 @@ class RequestWindow:
         self._lined[item.id] = item
         weight = policy.settings.tenants.share_of(tenant).weight
         work, rank = policy.work(item.length), policy.rank(item)
-        line.add(tenant, item.id, work=work, rank=rank, weight=weight, kind=item.key)
+        kind: Hashable = item.key
+        if not policy.pipeline.times.profiled:
+            # What rows of unlike lengths take is only learnt, and charged, where they are apart.
+            kind = (item.key, item.length.bit_length() // 2)
+        line.add(tenant, item.id, work=work, rank=rank, weight=weight, kind=kind)
 
     def _ahead(self, policy: BasePolicy) -> tuple[float, int]:
         """The work and the rows of what leaves next, at the mean length of what is here."""

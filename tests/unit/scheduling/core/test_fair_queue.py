@@ -72,6 +72,59 @@ def test_tenants_that_share_no_batch_each_show_a_whole_one() -> None:
     assert had == {"a": AHEAD, "b": AHEAD}
 
 
+def next_turn(queue: FairQueue[Key]) -> str:
+    """Serves what is shown of one kind; whose that was."""
+    batch = set(queue.show(AHEAD)) - set(queue.hold_back())
+    for key in batch:
+        queue.left(key)
+    (tenant,) = {tenant for tenant, _ in batch}
+    return tenant
+
+
+def test_where_batches_are_not_shared_who_was_served_longest_ago_is_first() -> None:
+    queue: FairQueue[Key] = FairQueue()
+    for number in range(40):
+        for tenant in "abc":
+            queue.add(tenant, (tenant, number), work=1.0, rank=number, kind=tenant)
+    turns = list[str]()
+    for _ in range(9):
+        turns.append(served := next_turn(queue))
+        # Half of a batch more or less is no reason to go twice in a row.
+        queue.charge(served, 0.3 * AHEAD if served == "a" else 0.0)
+    assert turns[:3] == turns[3:6] == turns[6:] == ["a", "b", "c"]
+
+
+def test_who_has_had_more_than_another_by_a_batch_is_not_first() -> None:
+    queue: FairQueue[Key] = FairQueue()
+    for number in range(40):
+        for tenant in "ab":
+            queue.add(tenant, (tenant, number), work=1.0, rank=number, kind=tenant)
+    queue.charge("a", 3 * AHEAD)
+    turns = [next_turn(queue) for _ in range(6)]
+    assert turns.count("b") >= 4
+    assert turns[:3] == ["b", "b", "b"]
+
+
+def test_rows_that_share_batches_are_not_held_back() -> None:
+    queue: FairQueue[Key] = FairQueue()
+    backlog(queue, "a", 40)
+    backlog(queue, "b", 40)
+    queue.show(AHEAD)
+    assert queue.hold_back() == []
+
+
+def test_what_is_held_back_is_shown_again_and_costs_nothing() -> None:
+    queue: FairQueue[Key] = FairQueue()
+    for number in range(4):
+        for tenant in "ab":
+            queue.add(tenant, (tenant, number), work=1.0, rank=number, kind=tenant)
+    everything = set(queue.show(AHEAD))
+    for _ in range(20):
+        assert queue.hold_back() == [("b", number) for number in range(4)]
+        assert queue.unseen == 4
+        assert set(queue.show(AHEAD)) | {("a", number) for number in range(4)} == everything
+
+
 def test_a_tenant_moves_the_horizon_once_however_many_kinds_it_sends() -> None:
     queue: FairQueue[Key] = FairQueue()
     backlog(queue, "a", 400)

@@ -271,9 +271,40 @@ async def test_who_makes_others_be_padded_pays_for_it(rule: CostRule, times: flo
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("measured", [True, False])
+async def test_where_rows_share_no_batch_their_tenants_batches_alternate(
+    policy: PolicyName, measured: bool
+) -> None:
+    """Whose rows came first is no reason for two batches of one tenant in a row."""
+    w = world(replace(SETTINGS, policy=policy), attached=False)
+    w.batcher.attach(MODEL if measured else replace(MODEL, profile=None, depth=1))
+    ends, rng = now() + 10.0, random.Random(11)
+
+    async def floods() -> None:
+        while now() < ends:
+            await w.send(b"flood", tenant="flood", key="flood")
+
+    async def one() -> float:
+        sent = now()
+        await w.send(b"m", tenant="mine", key="mine")
+        return now() - sent
+
+    flooding = [asyncio.create_task(floods()) for _ in range(100)]
+    mine = []
+    while now() < ends - 1.0:
+        await asyncio.sleep(rng.expovariate(0.3 * LIMIT))
+        mine.append(asyncio.create_task(one()))
+    tail = quantiles(await asyncio.gather(*mine), n=100)[98]
+    # One that runs, one that has its place behind it, and its own, with some company to come.
+    assert tail < (4.5 if measured else 3.5) * BATCH, tail / BATCH
+    await asyncio.gather(*flooding)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("batches", [1, 12])
+@pytest.mark.parametrize("may_share", [True, False])
 async def test_where_nobody_measured_the_device_large_rows_pay_for_their_time(
-    policy: PolicyName, batches: int
+    policy: PolicyName, batches: int, may_share: bool
 ) -> None:
     """One takes as long as so many full batches of small ones."""
     w = world(replace(SETTINGS, policy=policy), attached=False)
@@ -282,7 +313,7 @@ async def test_where_nobody_measured_the_device_large_rows_pay_for_their_time(
 
     async def calls(row: bytes) -> None:
         while True:
-            await w.send(row, tenant=str(len(row)), key=len(row))
+            await w.send(row, tenant=str(len(row)), key=None if may_share else len(row))
 
     tasks = [asyncio.create_task(calls(row)) for row in (b"l" * 20_000, b"s") for _ in range(40)]
     await asyncio.sleep(50 * batches * BATCH)
