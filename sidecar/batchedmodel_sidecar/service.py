@@ -97,6 +97,7 @@ class Service:
                 codec=codec,
                 listener=self,
                 idempotent=settings.idempotent,
+                workers=lambda: self._batcher.settings.max_concurrent_batches,
             )
             self._passthrough = Passthrough(
                 settings.upstream_url,

@@ -13,6 +13,7 @@ from batchedmodel_sidecar.backends.foreign.catalogue import foreign
 from batchedmodel_sidecar.backends.foreign.client import Client, Deaf, Unreachable
 from batchedmodel_sidecar.backends.foreign.link import ForeignLink
 from batchedmodel_sidecar.backends.foreign.protocol import BackendRequest, Response
+from batchedmodel_sidecar.batching.pending_request import submit
 from batchedmodel_sidecar.codec.codec import Codec
 from batchedmodel_sidecar.codec.process.client import CodecClient
 from batchedmodel_sidecar.errors import Busy, Unserved
@@ -111,6 +112,7 @@ class Foreigners:
             codec=Codec(CodecClient(now), most_rows=lambda: self.settings.max_queue_size),
             listener=self,
             idempotent=True,
+            workers=lambda: self.settings.max_concurrent_batches,
         )
         self.batcher, _ = watched_batcher(
             self.settings,
@@ -141,7 +143,7 @@ class Foreigners:
         parsed = await adapter.parse(
             json.dumps({"instances": list(rows)}).encode(), None, model, 4096
         )
-        answer = await self.batcher.submit(parsed.call, share=Share(caller))
+        answer = await submit(self.batcher, parsed.call, share=Share(caller))
         return "".join(json.loads(bytes(row[0].data)) for row in answer.rows)
 
     async def calls(self, rows: str) -> dict[str, str | Unserved]:

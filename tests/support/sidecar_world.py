@@ -20,6 +20,7 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.batching.batcher import Batcher
+from batchedmodel_sidecar.batching.pending_request import submit
 from batchedmodel_sidecar.calls import Call, Row, Value
 from batchedmodel_sidecar.errors import Lost, Rejected, Unserved
 from batchedmodel_sidecar.model import ReadyModel
@@ -171,7 +172,7 @@ def watched_batcher(settings: BatchSettings, **parts: Any) -> tuple[Batcher, Led
     Nothing can inherit from what is compiled, so there they are not: the interpreted form of the
     same tests compares them.
     """
-    if not inspect.isfunction(Batcher.submit):
+    if not inspect.isfunction(Batcher.offer):
         ledger = Ledger()
         return Batcher(settings, ledger=ledger, **parts), ledger
     strict = importlib.import_module("support.strict_books")
@@ -207,7 +208,7 @@ class World:
     async def _answer(self, call: Call, options: RequestOptions, tenant: str) -> Answer:
         try:
             share = self.batcher.settings.tenants.share_of(tenant)
-            return await self.batcher.submit(call, options=options, share=share)
+            return await submit(self.batcher, call, options=options, share=share)
         except Rejected as refused:
             # As the front does.
             self.ledger.rejected[refused.reason] += 1

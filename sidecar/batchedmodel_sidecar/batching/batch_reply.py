@@ -3,7 +3,7 @@
 Pure; called by the batcher. A reply that contradicts itself is nobody's answer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -75,6 +75,17 @@ class RawReply(BatchReply):
         """Those of the batch that have no answer yet."""
         pairs = zip(members, self.answers, strict=True)
         return [member for member, answer in pairs if answer is None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UncutReply(BatchReply):
+    """A foreign server's large answer to all rows, which another process cuts.
+
+    The server is free meanwhile; outputs, statuses and errors are empty.
+    """
+
+    cut: Callable[[], Awaitable[BatchReply]]
+    """Called once; raises `Unserved`."""
 
 
 def refused(reply: BatchReply | Unserved, members: Sequence[_Member]) -> Sequence[_Member]:

@@ -16,7 +16,6 @@ from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_scheduling.core import policies
 from batchedmodel_scheduling.core.policy import Batch, HandedOver, Item, ItemId, MemoryCap
 from batchedmodel_scheduling.core.signals import Signals
-from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.backends.base import Infer
 from batchedmodel_sidecar.backends.health import Health
 from batchedmodel_sidecar.batching import rejections
@@ -28,7 +27,6 @@ from batchedmodel_sidecar.batching.pending_request import (
     Result,
     Told,
     batch_of,
-    settle,
 )
 from batchedmodel_sidecar.batching.request_window import RequestWindow
 from batchedmodel_sidecar.batching.retry import Quarantine, again
@@ -119,28 +117,6 @@ class Batcher:
         """What the autoscaler is told."""
         by, now, ready = self.settings, self._clock(), self.model is not None
         return self._offered.stats(by, now, self._policy, model_ready=ready, draining=draining)
-
-    async def submit(
-        self,
-        call: Call,
-        arrived: float | None = None,
-        options: RequestOptions = NO_OPTIONS,
-        share: Share = NOBODY,
-    ) -> Answer:
-        """The answer to a call; raises `Rejected`, `Unserved`, `Expired` or `GivenUp`.
-
-        Its time counts from `arrived`, by default from now. Cancelling the await withdraws it.
-        """
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        pending = self.offer(call, arrived, options, share, partial(settle, future))
-        try:
-            return await future
-        except asyncio.CancelledError:
-            self.withdraw(pending)
-            raise
-        finally:
-            # Its error holds this frame, which would keep the error, the call and its rows alive.
-            del pending, future
 
     def offer(
         self,
@@ -295,10 +271,10 @@ class Batcher:
     async def _carry(self, batch: Batch, members: Members, now: float) -> None:
         """Make and send one batch and settle its members, whatever happens."""
         limit = patience(batch, self.settings, now, self._policy.pipeline)
-        reply = await carried(lambda: self._infer(batch_of(members, now), limit))
+        leaves = partial(self._leaves, batch, members)
+        reply = await carried(lambda: self._infer(batch_of(members, now), limit), leaves)
         try:
-            seconds = self._clock() - self._in_flight.sent(batch).began
-            noted(self._window.ended, batch, members, reply, seconds, self._policy)
+            self._charge(batch, members, reply)
             answered = self._arrived(batch, reply)
             if answered is not None:
                 if self._in_flight.any:
@@ -345,17 +321,33 @@ class Batcher:
             if not self._quarantine.takes(tried):
                 self._window.come_back(tried, pending, self._policy)
 
-    def _finish(self, batch: Batch, reply: BatchReply | None) -> None:
-        """Tell the policy that a batch is off the server, and act on its answer at once."""
+    def _charge(self, batch: Batch, members: Members, reply: BatchReply | Unserved) -> None:
+        seconds = self._clock() - self._in_flight.sent(batch).uncharged_since
+        noted(self._window.ended, batch, members, reply, seconds, self._policy)
+
+    def _leaves(self, batch: Batch, members: Members, reply: BatchReply) -> None:
+        """A batch is off the server, and its answer is still to be cut: the next may go."""
+        self._charge(batch, members, reply)
+        self._off(batch, reply)
+        self._decisions.make()
+
+    def _off(self, batch: Batch, reply: BatchReply | None) -> None:
+        """Tell the policy that a batch is off the server."""
         now = self._clock()
-        callers = self._in_flight.ended(batch, now)
+        self._in_flight.leaves(batch, now)
         self._counts.ends(batch, reply, now)
-        models = (self.model, *self._older) if self.model is not None else ()
-        policy, rests = self._policy, self._window.backoff.rests
-        self._health.probe_if_due(batch, callers, models, self.settings, policy, rests)
         noted(self._policy.observe, finished(batch, reply), now)
         if self._policy.pipeline.follows(batch.id):
             self._decisions.watchdog.lost_track()
+
+    def _finish(self, batch: Batch, reply: BatchReply | None) -> None:
+        """A batch is over: act on its answer at once."""
+        if not self._in_flight.sent(batch).off:
+            self._off(batch, reply)
+        callers = self._in_flight.ended(batch)
+        models = (self.model, *self._older) if self.model is not None else ()
+        policy, rests = self._policy, self._window.backoff.rests
+        self._health.probe_if_due(batch, callers, models, self.settings, policy, rests)
         self._decisions.make()
 
     def _deliver(self, batch: Batch, reply: BatchReply) -> None:

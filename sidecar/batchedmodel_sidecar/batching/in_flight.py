@@ -16,6 +16,7 @@ from batchedmodel_contract.inference.batch_wire import BatchReply
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_scheduling.core.pipeline import Pipeline
 from batchedmodel_scheduling.core.policy import Batch, BatchId, Slots
+from batchedmodel_sidecar.batching.batch_reply import UncutReply
 from batchedmodel_sidecar.errors import Unserved
 
 logger: Final = logging.getLogger(__name__)
@@ -42,6 +43,18 @@ class Sent:
     """Whether no other has been beside it."""
     callers: Collection[str]
     """Whose rows it has, each once."""
+    left: float = math.inf
+    """When the server was done with it, though its answer is still being cut."""
+
+    @property
+    def off(self) -> bool:
+        """Whether the server is done with it."""
+        return self.left < math.inf
+
+    @property
+    def uncharged_since(self) -> float:
+        """From when on its time has not been charged to anybody."""
+        return self.left if self.off else self.began
 
     @property
     def shared(self) -> bool:
@@ -56,6 +69,8 @@ class InFlight:
         """`dropped` is called for a batch whose task has ended though nobody said `ended`."""
         self._dropped = dropped
         self._in_flight: dict[BatchId, Sent] = {}
+        self._off = 0
+        """How many of them the server is done with."""
 
     def slots(self, depth: int, waiting: Collection[str]) -> Slots:
         """How much of a server that can hold `depth` batches is taken; see `Slots`.
@@ -67,7 +82,7 @@ class InFlight:
         if not several:
             flights = self._in_flight.values()
             several = len(set(waiting).union(*[flight.callers for flight in flights])) > 1
-        return Slots(depth=depth, in_flight=len(self._in_flight), just_in_time=several)
+        return Slots(depth=depth, in_flight=self._at_server, just_in_time=several)
 
     def start(
         self,
@@ -79,7 +94,7 @@ class InFlight:
     ) -> None:
         """Carry a batch; the coroutine that carries it calls `ended`."""
         for other in self._in_flight.values():
-            other.alone = False
+            other.alone = other.alone and other.off
         workers, slow_at = pipeline.most_workers, math.inf
         if workers > 1:
             expected = pipeline.times.predict([item.length for item in batch.items])
@@ -90,9 +105,9 @@ class InFlight:
             task=asyncio.get_running_loop().create_task(carrying),
             wanted=len(batch.items),
             began=now,
-            behind=len(self._in_flight) >= workers,
+            behind=self._at_server >= workers,
             slow_at=slow_at,
-            alone=not self._in_flight,
+            alone=not self._at_server,
             callers=callers,
         )
         # Here and not in the coroutine: one that is cancelled before its first step never runs, and
@@ -102,7 +117,11 @@ class InFlight:
     @property
     def any(self) -> bool:
         """Whether the server has a batch."""
-        return bool(self._in_flight)
+        return self._at_server > 0
+
+    @property
+    def _at_server(self) -> int:
+        return len(self._in_flight) - self._off
 
     def has(self, batch: Batch | None) -> bool:
         """Whether a batch has left and not ended."""
@@ -121,13 +140,19 @@ class InFlight:
         found = [one.slow_at for one in self._in_flight.values() if one.slow_at > now]
         return min(found, default=math.inf)
 
-    def ended(self, batch: Batch, now: float) -> Collection[str]:
-        """The server is done with a batch, or it was dropped; says whose rows it had."""
-        callers = self._in_flight.pop(batch.id).callers
+    def ended(self, batch: Batch) -> Collection[str]:
+        """A batch that left the server has its answer, or was dropped; says whose rows it had."""
+        self._off -= 1
+        return self._in_flight.pop(batch.id).callers
+
+    def leaves(self, batch: Batch, now: float) -> None:
+        """The server is done with a batch."""
+        sent = self._in_flight[batch.id]
+        sent.left, sent.behind, sent.slow_at = now, False, math.inf
+        self._off += 1
         for other in self._in_flight.values():
             if other.behind:
                 other.began, other.behind = now, False
-        return callers
 
     def unwanted(self, batches: Iterable[BatchId]) -> None:
         """A row in each of these is no longer wanted; a batch without any that is ends now."""
@@ -162,10 +187,20 @@ def patience(batch: Batch, settings: BatchSettings, now: float, pipeline: Pipeli
     return max(settings.request_timeout_seconds, usual, last) + _GRACE
 
 
-async def carried(ask: Callable[[], Awaitable[BatchReply]]) -> BatchReply | Unserved:
-    """The reply to a batch, or why there is none; whatever `ask` raises is such a reason."""
+async def carried(
+    ask: Callable[[], Awaitable[BatchReply]], leaves: Callable[[BatchReply], None] | None = None
+) -> BatchReply | Unserved:
+    """The reply to a batch, or why there is none; whatever `ask` raises is such a reason.
+
+    `leaves` is told when the server is done with a batch whose answer is still to be cut.
+    """
     try:
-        return await ask()
+        reply = await ask()
+        if isinstance(reply, UncutReply):
+            if leaves is not None:
+                leaves(reply)
+            return await reply.cut()
+        return reply
     except asyncio.CancelledError:
         raise
     except BaseException as error:

@@ -20,7 +20,7 @@ from batchedmodel_http.response import LARGE, Response, size_of
 from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.backends.base import Link
 from batchedmodel_sidecar.batching.batcher import Batcher
-from batchedmodel_sidecar.batching.pending_request import PendingRequest
+from batchedmodel_sidecar.batching.pending_request import PendingRequest, submit
 from batchedmodel_sidecar.batching.rejections import invalid
 from batchedmodel_sidecar.body.buffers import json_bytes
 from batchedmodel_sidecar.body.encodings import Encoding, wants_gzip
@@ -199,7 +199,7 @@ class InferenceHandler:
                 self._recorder.refused_unread(refused.reason, self._clock())
                 raise
             call = exchange.parsed.call
-            answer = await self._batcher.submit(call, arrived, options, share)
+            answer = await submit(self._batcher, call, arrived, options, share)
             return await self._answer(exchange, answer)
 
     async def _answer(self, exchange: Exchange, answer: Answer) -> Response:

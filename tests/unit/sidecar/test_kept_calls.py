@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_sidecar.batching.pending_request import submit
 from batchedmodel_sidecar.errors import Unserved
 from support.sidecar_world import call_of, world
 
@@ -24,7 +25,7 @@ async def test_a_settled_call_is_not_kept_until_its_time_is_over() -> None:
     waits = w.send(b"in front")
     row: Any = Bytes(b"a")
     watched = weakref.ref(row)
-    await w.batcher.submit(call_of([row]))
+    await submit(w.batcher, call_of([row]))
     late = w.send(*[b"behind"] * 100)
     await asyncio.sleep(0)
     del row
@@ -44,7 +45,7 @@ async def test_nothing_is_kept_of_a_call_that_was_told_an_error() -> None:
     gc.disable()
     try:
         with contextlib.suppress(Unserved):
-            await w.batcher.submit(call_of([row]))
+            await submit(w.batcher, call_of([row]))
             raise AssertionError("it was answered")
         del row
         await asyncio.sleep(1.0)

@@ -9,11 +9,11 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Final
 
-from batchedmodel_contract.inference.batch_wire import BatchRequest
+from batchedmodel_contract.inference.batch_wire import BatchReply, BatchRequest
 from batchedmodel_contract.inference.isolation import Isolation, Rows
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_scheduling.core.policy import MemoryCap
@@ -34,8 +34,7 @@ from batchedmodel_sidecar.backends.foreign.protocol import (
     Response,
     Subject,
 )
-from batchedmodel_sidecar.batching.batch_reply import RawReply
-from batchedmodel_sidecar.calls import Row
+from batchedmodel_sidecar.batching.batch_reply import UncutReply
 from batchedmodel_sidecar.codec.codec import Codec
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.model import ReadyModel
@@ -51,6 +50,19 @@ _GROW_AFTER_SECONDS: Final = 60.0
 _NONSENSE: Final = "nonsense"
 
 
+@dataclass(slots=True)
+class _Search:
+    """What is known of one batch until each of its rows is settled."""
+
+    batch: RawBatch
+    subject: Subject | None
+    isolation: Isolation
+    started: float
+    result: BatchResult
+    seconds: float = 0.0
+    """For how long the server had it, where its answer is divided behind that."""
+
+
 class ForeignLink:
     """Follows one server and carries batches to it in its own protocol."""
 
@@ -62,8 +74,11 @@ class ForeignLink:
         codec: Codec,
         listener: LinkListener,
         idempotent: bool,
+        workers: Callable[[], int],
     ) -> None:
-        """`idempotent` says whether a row may be sent again after its batch was refused."""
+        """`idempotent` says whether a row may be sent again after its batch was refused; `workers`
+        how many batches the server may have at a time.
+        """
         self._client = client
         self._protocol = protocol
         self._codec = codec
@@ -76,7 +91,14 @@ class ForeignLink:
         self._doubted_until = -math.inf
         self._ask_now = asyncio.Event()
         self._at_work = 0
-        """Batches that the server has now."""
+        """Requests that the server has now, or that wait for it to be free."""
+        self._workers = workers
+        self._places = asyncio.Semaphore(0)
+        """One for each worker; a search may go on while the server has the next batch."""
+        self._most = 0
+        """How many places there are."""
+        self._cutting = False
+        """Whether a batch's answer is being divided while the server has the next."""
         self._room = MemoryRoom(grow_after=_GROW_AFTER_SECONDS)
         self._evidence = Evidence()
 
@@ -110,14 +132,10 @@ class ForeignLink:
                 async with asyncio.timeout(_OFTEN_SECONDS if often else _CHECK_SECONDS):
                     await self._ask_now.wait()
 
-    async def infer(self, request: BatchRequest, seconds: float) -> RawReply:
+    async def infer(self, request: BatchRequest, seconds: float) -> BatchReply:
         """One request for the whole batch, and more if it is refused; raises `Unserved`."""
         assert isinstance(request, RawBatch), "a call without an envelope came here: our bug"
-        self._at_work += 1
-        try:
-            return await self._served(request, seconds)
-        finally:
-            self._at_work -= 1
+        return await self._served(self._search(request), seconds)
 
     def watch(self, closely: bool) -> None:
         """See `Link`."""
@@ -128,15 +146,9 @@ class ForeignLink:
         """Hang up."""
         await self._client.close()
 
-    async def _served(self, batch: RawBatch, seconds: float) -> RawReply:
-        """Send requests until every row of a batch is settled; raises `Unserved`.
-
-        Each request has so many seconds, whatever earlier ones took. The search ends, because no
-        row is sent again after its deadline.
-        """
-        clock = asyncio.get_running_loop().time
+    def _search(self, batch: RawBatch) -> _Search:
         subject = self._protocol.subject(batch.envelope, batch.rows[0])
-        search = Isolation(
+        isolation = Isolation(
             batch.owners,
             batch.deadlines,
             idempotent=self._idempotent,
@@ -144,9 +156,18 @@ class ForeignLink:
             # Asked before each request: a trial that was refused has proven nothing.
             trial=lambda rows: self._evidence.wants_trial(subject, len(rows)),
         )
-        result = BatchResult(batch.owners)
-        started = clock()
-        while (rows := search.next(clock())) is not None:
+        started = asyncio.get_running_loop().time()
+        return _Search(batch, subject, isolation, started, BatchResult(batch.owners))
+
+    async def _served(self, search: _Search, seconds: float) -> BatchReply:
+        """Send requests until every row of a batch is settled; raises `Unserved`.
+
+        Each request has so many seconds, whatever earlier ones took. The search ends, because no
+        row is sent again after its deadline.
+        """
+        clock = asyncio.get_running_loop().time
+        batch, isolation, result = search.batch, search.isolation, search.result
+        while (rows := isolation.next(clock())) is not None:
             members = [batch.rows[row] for row in rows]
             request = self._protocol.backend_request(members, batch.envelope)
             if result.of_one_call(rows):
@@ -155,37 +176,59 @@ class ForeignLink:
                 response = await self._post(request, seconds)
                 verdict = judged(response.status, bytes(response.body[:_JUDGED_BYTES]))
                 if verdict in (Verdict.BUSY, Verdict.WHOLE):
-                    raise result.refusal(search.whole(), response)
+                    raise result.refusal(isolation.whole(), response)
             except Unserved as fault:
-                if search.calls == 1:
+                if isolation.calls == 1:
                     raise
                 # It is no row's fault: what has no answer yet fares as a whole batch would have.
                 result.fault = fault
                 break
             if verdict is Verdict.FINE:
-                await self._divide(search, result, rows, members, response, subject)
+                first = isolation.calls == 1 and len(rows) == len(batch.rows)
+                if first and response.memory is not None and not self._cutting:
+                    return self._uncut(search, rows, response, seconds)
+                await self._divide(search, rows, response)
             elif verdict is Verdict.SPOILT:
-                settled = search.spoilt((response.status, bytes(response.body)))
-                if search.broken:
+                settled = isolation.spoilt((response.status, bytes(response.body)))
+                if isolation.broken:
                     raise result.refusal(tuple(range(len(batch.rows))), response)
                 result.refused(settled, response)
             else:
-                result.refused(search.outgrown(), response)
-        result.failed(search.expired, Unserved("no time was left to try this alone", status=504))
-        self._learn(search, clock())
+                result.refused(isolation.outgrown(), response)
+        result.failed(isolation.expired, Unserved("no time was left to try this alone", status=504))
+        self._learn(isolation, clock())
         # One request that was refused took the time of nothing.
-        return result.reply(clock() - started, passes=search.calls if search.largest_fine else 0)
+        passes = isolation.calls if isolation.largest_fine else 0
+        return result.reply(search.seconds or clock() - search.started, passes=passes)
 
-    async def _divide(
-        self,
-        search: Isolation,
-        result: BatchResult,
-        rows: Rows,
-        members: Sequence[Row],
-        response: Response,
-        subject: Subject | None,
-    ) -> None:
+    def _uncut(self, search: _Search, rows: Rows, response: Response, seconds: float) -> UncutReply:
+        """A large answer to a whole batch: the server may have the next while it is divided."""
+        search.seconds = asyncio.get_running_loop().time() - search.started
+
+        async def cut() -> BatchReply:
+            self._cutting = True
+            try:
+                await self._divide(search, rows, response)
+            finally:
+                self._cutting = False
+            # Where it made no sense, the search goes on.
+            return await self._served(search, seconds)
+
+        return UncutReply(
+            outputs=(),
+            statuses=(),
+            errors=(),
+            compute_seconds=search.seconds,
+            queue_seconds=0.0,
+            tokens=len(rows),
+            padded_tokens=len(rows),
+            cut=cut,
+        )
+
+    async def _divide(self, search: _Search, rows: Rows, response: Response) -> None:
         """Give rows their parts of an answer; raises `Unserved` when the server is broken."""
+        isolation, result, subject = search.isolation, search.result, search.subject
+        members = [search.batch.rows[row] for row in rows]
         alone, unproven = result.of_one_call(rows), None
         try:
             dealt = await self._codec.dealt(self._protocol, response, members, alone=alone)
@@ -202,21 +245,26 @@ class ForeignLink:
                 self._evidence.contradicted(subject)
             message = f"the model answers nonsense: {error}"
             nonsense = Unserved(message, status=502, answered=True)
-            result.failed(search.spoilt(_NONSENSE), nonsense)
-            if search.broken:
+            result.failed(isolation.spoilt(_NONSENSE), nonsense)
+            if isolation.broken:
                 raise nonsense from error
         except Unserved as failure:
             # The server did its part: neither it nor a row is to blame.
-            search.fine()
+            isolation.fine()
             result.failed(rows, failure)
         else:
-            search.fine()
+            isolation.fine()
             result.answered(rows, dealt, response)
 
     async def _post(self, request: BackendRequest, seconds: float) -> Response:
         """The answer to one request; how it ends may change the status. Raises `Unserved`."""
+        if self._most != self._workers():
+            self._most = self._workers()
+            self._places = asyncio.Semaphore(self._most)
+        self._at_work += 1
         try:
-            response = await self._client.post(request, seconds)
+            async with self._places:
+                response = await self._client.post(request, seconds)
         except Deaf:
             self._stuck = True
             raise
@@ -231,6 +279,8 @@ class ForeignLink:
             # Perhaps only one worker or this connection died: ask before all callers are refused.
             self._doubt_it()
             raise
+        finally:
+            self._at_work -= 1
         self._stuck = False
         return response
 

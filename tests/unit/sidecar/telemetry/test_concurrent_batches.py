@@ -12,6 +12,7 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_sidecar.backends.foreign.protocol import Response
 from batchedmodel_sidecar.batching.batcher import Batcher
+from batchedmodel_sidecar.batching.pending_request import submit
 from batchedmodel_sidecar.errors import Expired, Lost, Unserved
 from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
 from batchedmodel_sidecar.telemetry.durations import Durations
@@ -257,7 +258,7 @@ async def test_a_server_of_ours_has_one_batch_and_the_next_whatever_the_settings
         one_by_one=True,
     )
     batcher.attach(MODEL)
-    calls = [asyncio.create_task(batcher.submit(call_of([bytes([n])]))) for n in range(40)]
+    calls = [asyncio.create_task(submit(batcher, call_of([bytes([n])]))) for n in range(40)]
     await asyncio.sleep(0.001)
     assert len(server.batches) == 2
     four = replace(THREE, max_concurrent_batches=4)

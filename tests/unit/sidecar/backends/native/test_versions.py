@@ -10,6 +10,7 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.backends.native.version_lease import VersionLease, VersionUsers
+from batchedmodel_sidecar.batching.pending_request import submit
 from batchedmodel_sidecar.calls import Call, Row, Value
 from batchedmodel_sidecar.errors import Rejected, Unserved
 from batchedmodel_sidecar.model import ReadyModel
@@ -33,7 +34,7 @@ async def asked(here: World, model: ReadyModel, row: bytes) -> Answer:
     """As the front asks."""
     with closing(VersionLease()) as need:
         need.turn_to(model.users)
-        return await here.batcher.submit(read_for(model, row))
+        return await submit(here.batcher, read_for(model, row))
 
 
 async def test_rows_that_wait_go_to_the_version_that_was_replaced_and_new_ones_to_the_new() -> None:
@@ -56,9 +57,9 @@ async def test_what_was_being_read_during_the_swap_is_taken_still() -> None:
         need.turn_to(old.users)
         here.batcher.attach(new)
         here.batcher.attach(version("3"))
-        assert rows_of(await here.batcher.submit(read_for(old, b"a"))) == [b"a"]
+        assert rows_of(await submit(here.batcher, read_for(old, b"a"))) == [b"a"]
         with pytest.raises(Rejected, match="takes other inputs"):
-            await here.batcher.submit(read_for(new, b"a"))
+            await submit(here.batcher, read_for(new, b"a"))
     assert here.server.versions == ["1"]
 
 
