@@ -36,6 +36,8 @@ _MOST_UNLEARNT: Final = 16.0
 
 Whoever paid for a stall of seconds would wait for seconds beside a flood.
 """
+_ALIKE_BITS: Final = 2
+_ALIKE_BITS_MEASURED: Final = 4
 _LEAST_SECONDS: Final = 1e-6
 """Of a row; where nothing is learnt all rows pay alike."""
 
@@ -356,10 +358,7 @@ class RequestWindow:
         self._lined[item.id] = item
         weight = policy.settings.tenants.share_of(tenant).weight
         work, rank = policy.work(item.length), policy.rank(item)
-        kind: Hashable = item.key
-        if not policy.pipeline.times.profiled:
-            # What rows of unlike lengths take is only learnt, and charged, where they are apart.
-            kind = (item.key, item.length.bit_length() // 2)
+        kind = item.key, _class_of(item.length, measured=policy.pipeline.times.profiled)
         line.add(tenant, item.id, work=work, rank=rank, weight=weight, kind=kind)
 
     def _ahead(self, policy: BasePolicy) -> tuple[float, int]:
@@ -388,3 +387,13 @@ class RequestWindow:
             return None
         delay = policy.retry_after(self._ledger.rows_waiting)
         return Refusal(reason=Rejection.PREDICTED_LATE, retry_after=delay)
+
+
+def _class_of(length: int, *, measured: bool) -> int:
+    """Which rows may share a batch while tenants take turns: no others gain much by that.
+
+    Lengths of 2 to 31, of 32 to 511 and so on. Where nobody measured the device, what rows of
+    unlike lengths take is only learnt, and charged, where they are apart: then of 2 to 7, 8 to 31.
+    """
+    bits = _ALIKE_BITS_MEASURED if measured else _ALIKE_BITS
+    return (length.bit_length() + 2) // bits

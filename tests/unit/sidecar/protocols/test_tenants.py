@@ -257,23 +257,24 @@ async def test_who_makes_others_be_padded_pays_for_it(rule: CostRule, times: flo
     points = tuple(
         ProfilePoint(rows=rows, length=length, seconds=factor * rows * PER_ROW)
         for rows in (1, 4)
-        for length, factor in ((1, 1.0), (16, 1.5))
+        for length, factor in ((2, 1.0), (16, 1.5))
     )
     w = world(replace(SETTINGS, policy=PolicyName.GREEDY, max_batch_size=4), attached=False)
     profile = Profile(cost_rule=rule, device="pretend", points=points)
     w.batcher.attach(replace(MODEL, profile=profile))
-    rows = {"long": b"l" * 16, "short": b"s"}
+    rows = {"long": b"l" * 16, "short": b"ss"}
     tasks = [w.send(rows[name], tenant=name) for name in rows for _ in range(400)]
     await asyncio.sleep(60 * (FIXED + 4 * PER_ROW))
     served = w.server.rows[40:]
-    assert served.count(b"s") / served.count(rows["long"]) == pytest.approx(times, rel=0.15)
+    assert served.count(b"ss") / served.count(rows["long"]) == pytest.approx(times, rel=0.15)
     await asyncio.gather(*tasks)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("measured", [True, False])
+@pytest.mark.parametrize("by", ["key", "length"])
 async def test_where_rows_share_no_batch_their_tenants_batches_alternate(
-    policy: PolicyName, measured: bool
+    policy: PolicyName, measured: bool, by: str
 ) -> None:
     """Whose rows came first is no reason for two batches of one tenant in a row."""
     w = world(replace(SETTINGS, policy=policy), attached=False)
@@ -282,11 +283,14 @@ async def test_where_rows_share_no_batch_their_tenants_batches_alternate(
 
     async def floods() -> None:
         while now() < ends:
-            await w.send(b"flood", tenant="flood", key="flood")
+            if by == "key":
+                await w.send(b"flood", tenant="flood", key="flood")
+            else:
+                await w.send(b"flood" * 1000, tenant="flood")
 
     async def one() -> float:
         sent = now()
-        await w.send(b"m", tenant="mine", key="mine")
+        await w.send(b"minor", tenant="mine")
         return now() - sent
 
     flooding = [asyncio.create_task(floods()) for _ in range(100)]
