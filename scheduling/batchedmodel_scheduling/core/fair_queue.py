@@ -19,9 +19,21 @@ from heapq import heapify, heappop, heappush
 from typing import Any, Final, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
+_ALIKE_BITS: Final = 2
+_ALIKE_BITS_MEASURED: Final = 4
 _FEW: Final = 64
 _EQUAL: Final = 0.5
 """Of what is shown of a tenant: who is behind another by less has had as much."""
+
+
+def length_class(length: int, *, measured: bool) -> int:
+    """Rows of which lengths may share a batch while tenants take turns.
+
+    Of 2 to 31, of 32 to 511 and so on: no others gain much by it. Where nobody measured the device,
+    what rows of unlike lengths take is only learnt, and charged, where they are apart: there it is
+    2 to 7, 8 to 31 and so on.
+    """
+    return (length.bit_length() + 2) // (_ALIKE_BITS_MEASURED if measured else _ALIKE_BITS)
 
 
 @dataclass(slots=True)
@@ -208,9 +220,14 @@ class FairQueue(Generic[K]):
     def left(self, key: K) -> None:
         """A shown item was served: its tenant has had it. Unknown ones are ignored."""
         entry = self._gone(key)
-        if entry is not None and entry.tenant in self._tenants:
+        if entry is not None:
+            self.served(entry.tenant)
+
+    def served(self, tenant: Hashable) -> None:
+        """A tenant was served just now. Ignored when none of its items is known."""
+        if (waits := self._tenants.get(tenant)) is not None:
             self._services += 1
-            self._tenants[entry.tenant].had = self._services
+            waits.had = self._services
 
     def discard(self, key: K) -> None:
         """An item ended unserved: its tenant does not pay for it. Unknown ones are ignored."""

@@ -20,7 +20,7 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_scheduling.core.base import BasePolicy
-from batchedmodel_scheduling.core.fair_queue import FairQueue
+from batchedmodel_scheduling.core.fair_queue import FairQueue, length_class
 from batchedmodel_scheduling.core.policy import Batch, Item, ItemId, Refusal, Slots
 from batchedmodel_sidecar.batching.batch_reply import is_served, refused
 from batchedmodel_sidecar.batching.isolation import Backoff, apart
@@ -36,8 +36,6 @@ _MOST_UNLEARNT: Final = 16.0
 
 Whoever paid for a stall of seconds would wait for seconds beside a flood.
 """
-_ALIKE_BITS: Final = 2
-_ALIKE_BITS_MEASURED: Final = 4
 _LEAST_SECONDS: Final = 1e-6
 """Of a row; where nothing is learnt all rows pay alike."""
 
@@ -59,6 +57,8 @@ class RequestWindow:
         """Rows in the line, seen by the policy or not."""
         self.backoff: Final = Backoff()
         """Rows that the server asked not to be sent for a while."""
+        self._served_last: Collection[str] = ()
+        """The tenants of the batch that left last."""
         self._payers: set[ItemId] = set()
         """The first row of each batch that has been paid for in the line, and has not ended."""
         self._unit_seconds = math.inf
@@ -273,7 +273,9 @@ class RequestWindow:
             for item in items:
                 self._lined.pop(item.id, None)
                 self._line.left(item.id)
-        for tenant, rows in Counter([pending.tenant for pending, _ in members]).items():
+        rows_of = Counter([pending.tenant for pending, _ in members])
+        self._served_last = rows_of
+        for tenant, rows in rows_of.items():
             self._room.give_back(tenant, rows)
 
     @property
@@ -344,6 +346,8 @@ class RequestWindow:
             for item in list(policy.waiting()):
                 policy.withdraw(item.id, now)
                 self._line_up(self._line, self._tenant_of(item.id), item, policy)
+            for tenant in self._served_last:
+                self._line.served(tenant)
         return self._line
 
     def _leave_line(self, item_id: ItemId) -> None:
@@ -358,7 +362,7 @@ class RequestWindow:
         self._lined[item.id] = item
         weight = policy.settings.tenants.share_of(tenant).weight
         work, rank = policy.work(item.length), policy.rank(item)
-        kind = item.key, _class_of(item.length, measured=policy.pipeline.times.profiled)
+        kind = item.key, length_class(item.length, measured=policy.pipeline.times.profiled)
         line.add(tenant, item.id, work=work, rank=rank, weight=weight, kind=kind)
 
     def _ahead(self, policy: BasePolicy) -> tuple[float, int]:
@@ -387,13 +391,3 @@ class RequestWindow:
             return None
         delay = policy.retry_after(self._ledger.rows_waiting)
         return Refusal(reason=Rejection.PREDICTED_LATE, retry_after=delay)
-
-
-def _class_of(length: int, *, measured: bool) -> int:
-    """Which rows may share a batch while tenants take turns: no others gain much by that.
-
-    Lengths of 2 to 31, of 32 to 511 and so on. Where nobody measured the device, what rows of
-    unlike lengths take is only learnt, and charged, where they are apart: then of 2 to 7, 8 to 31.
-    """
-    bits = _ALIKE_BITS_MEASURED if measured else _ALIKE_BITS
-    return (length.bit_length() + 2) // bits

@@ -305,6 +305,20 @@ async def test_where_rows_share_no_batch_their_tenants_batches_alternate(
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("key", [None, "mine"])
+async def test_who_has_a_batch_at_the_server_is_behind_who_comes_meanwhile(
+    policy: PolicyName, key: str | None
+) -> None:
+    w = world(replace(SETTINGS, policy=policy), attached=False)
+    w.batcher.attach(replace(MODEL, depth=1))
+    theirs = [w.send(*[b"flood" * 1000] * 8, tenant="flood") for _ in range(5)]
+    await asyncio.sleep(0.1 * BATCH)
+    mine = [w.send(b"m", tenant="mine", key=key) for _ in range(3)]
+    await asyncio.gather(*theirs, *mine)
+    assert w.server.rows.index(b"m") == 8, "the second batch is the newcomer's"
+
+
+@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("batches", [1, 12])
 @pytest.mark.parametrize("may_share", [True, False])
 async def test_where_nobody_measured_the_device_large_rows_pay_for_their_time(
