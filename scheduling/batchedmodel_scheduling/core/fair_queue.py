@@ -19,21 +19,18 @@ from heapq import heapify, heappop, heappush
 from typing import Any, Final, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
-_ALIKE_BITS: Final = 2
-_ALIKE_BITS_MEASURED: Final = 4
 _FEW: Final = 64
 _EQUAL: Final = 0.5
 """Of what is shown of a tenant: who is behind another by less has had as much."""
 
 
-def length_class(length: int, *, measured: bool) -> int:
-    """Rows of which lengths may share a batch while tenants take turns.
+def length_class(length: int) -> int:
+    """Rows of which lengths may share a batch while tenants take turns: of 2 to 7, of 8 to 31, ...
 
-    Of 2 to 31, of 32 to 511 and so on: no others gain much by it. Where nobody measured the device,
-    what rows of unlike lengths take is only learnt, and charged, where they are apart: there it is
-    2 to 7, 8 to 31 and so on.
+    Padded batches of unlike lengths take longer together than apart, and packed ones gain little.
+    Where nobody measured the device, what rows take is only learnt where they are apart.
     """
-    return (length.bit_length() + 2) // (_ALIKE_BITS_MEASURED if measured else _ALIKE_BITS)
+    return (length.bit_length() + 2) // 2
 
 
 @dataclass(slots=True)

@@ -71,17 +71,20 @@ class InFlight:
         self._in_flight: dict[BatchId, Sent] = {}
         self._off = 0
         """How many of them the server is done with."""
+        self._ended_last: Collection[str] = ()
+        """Whose rows the batch had that ended last."""
 
     def slots(self, depth: int, waiting: Collection[str]) -> Slots:
         """How much of a server that can hold `depth` batches is taken; see `Slots`.
 
-        `waiting`: the callers whose rows wait. While several callers have rows here, full batches
-        leave just in time: one that left early could take nobody along who comes meanwhile.
+        `waiting`: the callers whose rows wait. While several callers have rows here, or had until
+        now, full batches leave just in time: one that left early could take nobody along who comes
+        meanwhile.
         """
         several = len(waiting) > 1  # mostly known without a look at each, of whom there may be many
         if not several:
-            flights = self._in_flight.values()
-            several = len(set(waiting).union(*[flight.callers for flight in flights])) > 1
+            callers = [flight.callers for flight in self._in_flight.values()]
+            several = len(set(waiting).union(self._ended_last, *callers)) > 1
         return Slots(depth=depth, in_flight=self._at_server, just_in_time=several)
 
     def start(
@@ -143,7 +146,8 @@ class InFlight:
     def ended(self, batch: Batch) -> Collection[str]:
         """A batch that left the server has its answer, or was dropped; says whose rows it had."""
         self._off -= 1
-        return self._in_flight.pop(batch.id).callers
+        self._ended_last = self._in_flight.pop(batch.id).callers
+        return self._ended_last
 
     def leaves(self, batch: Batch, now: float) -> None:
         """The server is done with a batch."""

@@ -362,7 +362,7 @@ class RequestWindow:
         self._lined[item.id] = item
         weight = policy.settings.tenants.share_of(tenant).weight
         work, rank = policy.work(item.length), policy.rank(item)
-        kind = item.key, length_class(item.length, measured=policy.pipeline.times.profiled)
+        kind = item.key, length_class(item.length)
         line.add(tenant, item.id, work=work, rank=rank, weight=weight, kind=kind)
 
     def _ahead(self, policy: BasePolicy) -> tuple[float, int]:

@@ -193,7 +193,7 @@ async def test_a_call_that_is_given_up_is_told_why_and_when_to_come_back(
 
 async def test_who_is_given_up_comes_back_when_what_waits_is_served(wanted: Wanted) -> None:
     w = world(SETTINGS)
-    await w.send(b"a")
+    await w.send(b"a", tenant="t")
     running = w.send(b"a", tenant="t")
     await asyncio.sleep(0)
     wanted.given_up[2] = Outcome.SHED

@@ -257,12 +257,12 @@ async def test_who_makes_others_be_padded_pays_for_it(rule: CostRule, times: flo
     points = tuple(
         ProfilePoint(rows=rows, length=length, seconds=factor * rows * PER_ROW)
         for rows in (1, 4)
-        for length, factor in ((2, 1.0), (16, 1.5))
+        for length, factor in ((2, 1.0), (7, 1.5))
     )
     w = world(replace(SETTINGS, policy=PolicyName.GREEDY, max_batch_size=4), attached=False)
     profile = Profile(cost_rule=rule, device="pretend", points=points)
     w.batcher.attach(replace(MODEL, profile=profile))
-    rows = {"long": b"l" * 16, "short": b"ss"}
+    rows = {"long": b"l" * 7, "short": b"ss"}
     tasks = [w.send(rows[name], tenant=name) for name in rows for _ in range(400)]
     await asyncio.sleep(60 * (FIXED + 4 * PER_ROW))
     served = w.server.rows[40:]
@@ -302,6 +302,22 @@ async def test_where_rows_share_no_batch_their_tenants_batches_alternate(
     # One that runs, one that has its place behind it, and its own, with some company to come.
     assert tail < (4.5 if measured else 3.5) * BATCH, tail / BATCH
     await asyncio.gather(*flooding)
+
+
+async def test_whose_batch_has_just_ended_finds_no_two_of_another_tenant_before_its_next_row() -> (
+    None
+):
+    """Full batches leave just in time while others may come."""
+    w = world(SETTINGS)
+    theirs = [w.send(*[b"flood" * 1000] * 8, tenant="flood") for _ in range(6)]
+    await asyncio.sleep(0.1 * BATCH)
+    await w.send(b"m", tenant="mine")
+    began, seen = now(), len(w.server.batches)
+    await asyncio.sleep(0)
+    assert await w.send(b"m", tenant="mine")
+    assert len(w.server.batches) - seen <= 2
+    assert now() - began < 2.5 * BATCH
+    await asyncio.gather(*theirs)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
