@@ -175,6 +175,27 @@ class FairQueue(Generic[K]):
         self._hide(back)
         return back
 
+    def pass_over(self) -> bool:
+        """What is shown waits although it could leave: others need not; whether any are next.
+
+        The virtual time goes on to the next turn. Who was passed over has as much as whoever comes
+        now: it waits of its own accord, and must not get all that others were served meanwhile.
+        """
+        following = self._furthest_behind()
+        if following is None:
+            return False
+        passed = set[Hashable]()
+        for key, (entry, start) in self._shown.items():
+            if start < following.start and self._tenants[entry.tenant] is not following:
+                self._shown[key] = entry, following.start
+                self._pushes += 1
+                heappush(self._starts, (following.start, self._pushes, key))
+                passed.add(entry.tenant)
+        for tenant in map(self._tenants.__getitem__, passed):
+            tenant.start = max(tenant.start, following.start + tenant.shown_work)
+            self._changed(tenant)
+        return bool(passed)
+
     def _hide(self, keys: Iterable[K]) -> None:
         """Shown items are unseen again."""
         theirs = dict[Hashable, _Tenant]()

@@ -226,7 +226,7 @@ class Batcher:
             self._give_up(pending, Outcome.EXPIRED)
         if self._quarantine.can_leave and self._depth(now):
             self._release(self._quarantine.leave(self._policy.pipeline), now)
-        in_turn = more = True
+        in_turn = may_pass = more = True
         while more:
             slots = self._in_flight.slots(self._depth(now), self._window.callers)
             sees_less = self._window.show(self._policy, now, slots, in_turn=in_turn)
@@ -238,8 +238,14 @@ class Batcher:
                 if shed.item.id in self._rows:
                     self._give_up(self._rows[shed.item.id][0], shed.outcome)
             in_turn = decision.release is not None
-            # Where the batch whose turn it is waits for company, another may go.
+            # Where the batch whose turn it is waits for company, another may go. Where all that is
+            # seen waits, what is hidden is seen, once for each batch: it may be full or due.
             more = in_turn or sees_less
+            if more:
+                may_pass |= in_turn
+            elif may_pass:
+                may_pass = False
+                more = self._window.pass_over(self._policy, now, slots)
         changes_at = min(self._health.circuit.changes_at(now), self._in_flight.next_slow(now))
         changes_at = min(changes_at, self._window.backoff.changes_at(), self._deadlines.next())
         return min(decision.wake_at, changes_at)

@@ -133,6 +133,12 @@ class RequestWindow:
             self._payers.clear()
         return bool(back)
 
+    def pass_over(self, policy: BasePolicy, now: float, slots: Slots) -> bool:
+        """All that the policy sees waits for company: whether it sees others where one may go."""
+        if self._line is None or policy.pipeline.opens_at(slots, now) > now:
+            return False
+        return self._line.pass_over()
+
     def _hide(self, items: Sequence[ItemId], policy: BasePolicy, now: float) -> None:
         for item_id in items:
             policy.withdraw(item_id, now)

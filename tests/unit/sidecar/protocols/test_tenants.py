@@ -2,8 +2,9 @@
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import count
 from statistics import median, quantiles
 
 import looptime
@@ -387,6 +388,31 @@ async def test_who_was_served_while_the_device_stalled_is_not_blamed_for_it(
     for task in flooding:
         task.cancel()
     await asyncio.gather(*flooding, return_exceptions=True)
+
+
+async def test_whose_rows_wait_for_company_leave_the_device_to_others_meanwhile() -> None:
+    """Each of them is of a kind of its own, so that no company comes until its time is over."""
+    patient = replace(SETTINGS, policy=PolicyName.WINDOW, max_wait_seconds=12 * BATCH)
+    w = world(patient)
+    numbers = count()
+
+    async def asks_on(tenant: str, key: Callable[[], object]) -> None:
+        while True:
+            await w.send(tenant.encode(), tenant=tenant, key=key())
+
+    tasks = [asyncio.create_task(asks_on("many", lambda: None)) for _ in range(64)]
+    tasks += [asyncio.create_task(asks_on("odd", lambda: next(numbers))) for _ in range(2)]
+    await asyncio.sleep(120 * BATCH)
+    assert sum(w.server.seconds) > 110 * BATCH
+    assert w.server.rows.count(b"many") > 0.85 * 120 * 8
+    # What others were served meanwhile is no credit to those who waited of their own accord.
+    seen = len(w.server.rows)
+    tasks += [asyncio.create_task(asks_on("odd", lambda: "odd")) for _ in range(64)]
+    await asyncio.sleep(20 * BATCH)
+    assert w.server.rows[seen:].count(b"many") > 0.35 * 20 * 8
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_all_that_one_tenant_alone_sends_is_seen_by_the_policy() -> None:
