@@ -71,6 +71,11 @@ class FairQueue(Generic[K]):
         self._services = 0
         self._time = 0.0
         """The virtual time: nobody who comes now starts before it."""
+        self._fair = 0.0
+        """What each of those who wait would have had if all were served at once, by weight. Who
+        comes now starts no earlier either, or a stream of newcomers would keep all others back."""
+        self._before_last = 0
+        """Services before the batch that left last."""
         # Both keep outdated entries and pass over them: so a look costs the same with many tenants.
         self._order: list[tuple[float, int, _Tenant]] = []
         """Tenants with unseen items, the furthest behind first."""
@@ -103,10 +108,11 @@ class FairQueue(Generic[K]):
         if waits is None:
             if len(self._tenants) >= self._forgets_at:
                 self._forget_idle()
-            waits = self._tenants[tenant] = _Tenant(weight, self._now(), kind)
+            # Behind it is who was served in the last batch, and before it who waits for longer.
+            waits = self._tenants[tenant] = _Tenant(weight, 0.0, kind, had=self._before_last)
         waits.weight, waits.kind = weight, kind
         if not waits.unseen:
-            waits.start = max(waits.start, self._now())
+            waits.start = max(waits.start, self._now(), self._fair)
         self._numbers += 1
         heappush(waits.unseen, (rank, self._numbers, key))
         self._unseen[key] = _Entry(tenant, work, rank, self._numbers, kind)
@@ -139,12 +145,15 @@ class FairQueue(Generic[K]):
             shown.append(key)
         return shown
 
-    def take_back(self) -> list[K]:
-        """The shown items, unseen again, if one that came later is before any of them."""
+    @property
+    def overtaken(self) -> bool:
+        """Whether an unseen item is before a shown one."""
         behind = self._furthest_behind()
         latest = max((start for _, start in self._shown.values()), default=self._time)
-        if behind is None or behind.start >= latest:
-            return []
+        return behind is not None and behind.start < latest
+
+    def take_back(self) -> list[K]:
+        """The shown items, unseen again."""
         back = list(self._shown)
         self._hide(back)
         self._starts.clear()
@@ -217,6 +226,7 @@ class FairQueue(Generic[K]):
         `padded`: each item costs what the costliest does, and the tenant of the costliest pays for
         the padding. Unknown items are ignored.
         """
+        self._before_last = self._services
         entries = [self._shown[key][0] for key in keys if key in self._shown]
         if not entries:
             return 0.0
@@ -233,12 +243,15 @@ class FairQueue(Generic[K]):
         waits = self._tenants.get(tenant)
         if waits is not None:
             waits.start += work / waits.weight
+            self._fair += work / self._weights if self._weights > 0 else 0.0
             self._changed(waits)
 
     def left(self, key: K) -> None:
         """A shown item was served: its tenant has had it. Unknown ones are ignored."""
+        weights = self._weights
         entry = self._gone(key)
         if entry is not None:
+            self._fair += entry.work / weights
             self.served(entry.tenant)
 
     def served(self, tenant: Hashable) -> None:
@@ -276,7 +289,7 @@ class FairQueue(Generic[K]):
             self._order.clear()
             self._starts.clear()
             self._kinds.clear()
-            self._time = self._weights = 0.0
+            self._time = self._fair = self._weights = 0.0
             self._forgets_at = _FEW
 
     def _drop_discarded(self, tenant: _Tenant) -> None:

@@ -115,19 +115,18 @@ class RequestWindow:
                 policy.take_over(item)
         if self._line is None:
             return False
-        self._hide(self._line.take_back(), policy, now)
-        while shown := self._line.show(*self._ahead(policy)):
-            for item_id in shown:
-                if self.backoff.takes(self._lined[item_id], self._tenant_of(item_id)):
-                    self._leave_line(item_id)  # and make room for one that can leave
-                else:
-                    policy.take_over(self._lined[item_id])
-        back: list[ItemId] = []
+        overtaken = self._line.overtaken
+        self._show_next(self._line, policy)
+        if overtaken and self._line.unseen:
+            for item_id in self._line.take_back():
+                policy.withdraw(item_id, now)
+            self._show_next(self._line, policy)
         opens = policy.pipeline.opens_at(slots, now)
-        if in_turn and (opens <= now or slots.early(opens)):
-            back = self._line.hold_back()
-            self._hide(back, policy, now)
-        if not self._line.unseen:
+        in_turn = in_turn and (opens <= now or slots.early(opens))
+        for item_id in (back := self._line.hold_back() if in_turn else []):
+            policy.withdraw(item_id, now)
+        # While more wait than leave next, a new line for each row that comes would be dear.
+        if not self._line.unseen and self._room.taken <= self._next_rows:
             self._line = None
             self._lined.clear()
             self._payers.clear()
@@ -135,13 +134,16 @@ class RequestWindow:
 
     def pass_over(self, policy: BasePolicy, now: float, slots: Slots) -> bool:
         """All that the policy sees waits for company: whether it sees others where one may go."""
-        if self._line is None or policy.pipeline.opens_at(slots, now) > now:
-            return False
-        return self._line.pass_over()
+        opens = policy.pipeline.opens_at(slots, now)
+        return self._line is not None and opens <= now and self._line.pass_over()
 
-    def _hide(self, items: Sequence[ItemId], policy: BasePolicy, now: float) -> None:
-        for item_id in items:
-            policy.withdraw(item_id, now)
+    def _show_next(self, line: FairQueue[ItemId], policy: BasePolicy) -> None:
+        while shown := line.show(*self._ahead(policy)):
+            for item_id in shown:
+                if self.backoff.takes(self._lined[item_id], self._tenant_of(item_id)):
+                    self._leave_line(item_id)  # and make room for one that can leave
+                else:
+                    policy.take_over(self._lined[item_id])
 
     def rest(
         self, key: Hashable, caller: str, until: float, policy: BasePolicy, now: float
@@ -279,8 +281,7 @@ class RequestWindow:
             for item in items:
                 self._lined.pop(item.id, None)
                 self._line.left(item.id)
-        rows_of = Counter([pending.tenant for pending, _ in members])
-        self._served_last = rows_of
+        self._served_last = rows_of = Counter([pending.tenant for pending, _ in members])
         for tenant, rows in rows_of.items():
             self._room.give_back(tenant, rows)
 

@@ -3,6 +3,7 @@
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from itertools import count
 
 import pytest
 from hypothesis import given
@@ -103,6 +104,26 @@ def test_who_has_had_more_than_another_by_a_batch_is_not_first() -> None:
     turns = [next_turn(queue) for _ in range(6)]
     assert turns.count("b") >= 4
     assert turns[:3] == ["b", "b", "b"]
+
+
+@pytest.mark.parametrize("cost", [1.0, 4.0])
+def test_no_stream_of_newcomers_keeps_back_who_was_served_before_them(cost: float) -> None:
+    """Two come for each that is served, so there are always some who never had anything."""
+    queue: FairQueue[Key] = FairQueue()
+    for number in range(3):
+        queue.add("old", ("old", number), work=cost, rank=number, kind="old")
+    backlog(queue, "flood", 400)
+    numbers, turns = count(), list[str]()
+    for _ in range(300):
+        for number in (next(numbers), next(numbers)):
+            queue.add(f"new {number}", ("new", number), work=1.0, rank=0.0, kind=number)
+        queue.take_back()
+        batch = set(queue.show(AHEAD)) - set(queue.hold_back())
+        key = min(batch)
+        queue.leave_together([key], padded=False)
+        queue.left(key)
+        turns.append(key[0])
+    assert turns.count("old") == 3
 
 
 def test_rows_that_share_batches_are_not_held_back() -> None:

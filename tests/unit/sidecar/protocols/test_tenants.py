@@ -1,11 +1,13 @@
 """Tenants beside each other: what one of them sends cannot make another wait."""
 
 import asyncio
+import inspect
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
 from statistics import median, quantiles
+from typing import Any
 
 import looptime
 import pytest
@@ -17,6 +19,7 @@ from batchedmodel_contract.inference.profile import Profile, ProfilePoint
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_scheduling.core.fair_queue import FairQueue
 from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.errors import CallError, Rejected
 from batchedmodel_sidecar.protocols.headers import RequestOptions
@@ -413,6 +416,27 @@ async def test_whose_rows_wait_for_company_leave_the_device_to_others_meanwhile(
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.skipif(not inspect.isfunction(FairQueue.add), reason="what is compiled is not watched")
+async def test_a_row_costs_no_more_to_place_the_more_tenants_have_one_that_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing is hidden then, and nobody is shown again for each who comes."""
+    looked, add = list[object](), FairQueue.add
+
+    def seen(line: FairQueue[object], tenant: str, key: object, **what: Any) -> None:
+        looked.append(key)
+        add(line, tenant, key, **what)
+
+    monkeypatch.setattr(FairQueue, "add", seen)
+    w = world(replace(SETTINGS, policy=PolicyName.GREEDY))
+    tasks = []
+    for number in range(400):
+        tasks.append(w.send(b"m", tenant=str(number)))
+        await asyncio.sleep(0.1 / LIMIT)
+    await asyncio.gather(*tasks)
+    assert len(looked) <= 2 * len(tasks)
 
 
 async def test_all_that_one_tenant_alone_sends_is_seen_by_the_policy() -> None:
