@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from support.attacks import bodies, connections, floods, framing, paths
+from support.attacks import bodies, connections, floods, framing, oddities, paths
 
 THEMES: Final = (
     framing.THEME,
@@ -10,6 +10,7 @@ THEMES: Final = (
     bodies.THEME,
     floods.THEME,
     paths.THEME,
+    oddities.THEME,
 )
 ATTACKS: Final = {attack.name: attack for theme in THEMES for attack in theme.attacks}
 assert len(ATTACKS) == sum(len(theme.attacks) for theme in THEMES), "two attacks share a name"
