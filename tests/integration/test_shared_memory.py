@@ -60,7 +60,16 @@ async def echoed(chain: Chain, data: bytes) -> bytes:
 
 def read_bytes(pid: int) -> int:
     """Bytes that the process has read from files and sockets."""
-    found = re.search(r"^rchar: (\d+)$", Path(f"/proc/{pid}/io").read_text(), re.M)
+    return _transferred(pid, "rchar")
+
+
+def written_bytes(pid: int) -> int:
+    """Bytes that the process has written to files and sockets."""
+    return _transferred(pid, "wchar")
+
+
+def _transferred(pid: int, counter: str) -> int:
+    found = re.search(rf"^{counter}: (\d+)$", Path(f"/proc/{pid}/io").read_text(), re.M)
     assert found
     return int(found[1])
 
@@ -86,6 +95,29 @@ async def test_rows_do_not_travel_to_the_model_server_and_answers_are_right(chai
     before = read_bytes(chain.model.pid)
     assert await asyncio.gather(*(echoed(chain, data) for data in sent)) == sent
     assert read_bytes(chain.model.pid) - before < SIZE
+
+
+async def test_answers_do_not_travel_to_the_sidecar_and_are_right(chain: Chain) -> None:
+    await echoed(chain, pixels(0))  # tells how large they are
+    sent = [pixels(seed) for seed in range(12)]
+    before = written_bytes(chain.model.pid)
+    for _ in range(3):
+        assert await asyncio.gather(*(echoed(chain, data) for data in sent)) == sent
+    assert written_bytes(chain.model.pid) - before < SIZE
+
+
+async def test_answers_that_are_read_slowly_are_nobody_elses(chain: Chain) -> None:
+    """What a slow reader has not read yet stays where it lies, whoever asks meanwhile."""
+    mine = pixels(7)
+    body, headers = image(mine)
+    lines = [f"{name}: {value}" for name, value in headers.items()]
+    async with RawCaller.calling(chain.port) as caller:
+        caller.sends(request(chain.infer_path, body, *lines))
+        await asyncio.sleep(0.2)
+        for seed in range(30):
+            assert await echoed(chain, pixels(seed)) == pixels(seed)
+        status, answer = await caller.answer()
+        assert (status, answer[-SIZE:] == mine) == (200, True)
 
 
 async def test_rows_of_large_and_small_bodies_share_a_batch(chain: Chain) -> None:
@@ -153,10 +185,10 @@ async def test_a_server_that_is_killed_and_started_again_shares_memory_anew(chai
         # Who came after its end was refused.
         assert all(one == data or "cannot be reached" in str(one) for one in found)
         assert await echoed(chain, data) == data
-    assert regions(chain.model.pid) == 1
+    assert regions(chain.model.pid) == 2
     # What failed keeps its rows until the collector has found it.
     async with asyncio.timeout(20.0):
-        while regions(chain.sidecar.pid) > 1:
+        while regions(chain.sidecar.pid) > 2:
             await echoed(chain, data)
 
 
@@ -173,7 +205,7 @@ async def test_a_sidecar_that_is_killed_leaves_nothing_with_the_server(tmp_path:
             await chain.listening(after=after)
             await chain.sidecar.wait_for(USED, after=after)
         await echoed(chain, pixels(0))
-        assert regions(chain.model.pid) == 1
+        assert regions(chain.model.pid) == 2
         assert len(os.listdir(f"/proc/{chain.model.pid}/fd")) <= files + 1  # a batch's connection
 
 

@@ -33,6 +33,7 @@ from batchedmodel_contract.processes.server_api import (
 )
 from batchedmodel_scheduling.core.policy import MemoryCap
 from batchedmodel_sidecar.backends.base import LinkListener, LinkStatus
+from batchedmodel_sidecar.backends.native.answer_rooms import AnswerRooms
 from batchedmodel_sidecar.backends.native.http1_client import (
     Answered,
     BrokenOff,
@@ -92,6 +93,7 @@ class NativeLink:
         )
         self._http = Http1Client(socket_path)
         self._slots = slots
+        self._rooms = AnswerRooms(slots)
         self._memory = MemoryOffer(socket_path, slots)
         self._routes: dict[str, _Route] = {}
         """By version: the model's, and those that it replaced and that requests still need."""
@@ -157,7 +159,9 @@ class NativeLink:
         route = self._routes.get(request.version or "")
         if route is None:
             raise Busy(f"version {request.version} of the model is not served any more")
-        length, parts = write_request(request, orjson.dumps, self._slots.rows)
+        room, memory = self._rooms.room(len(request.inputs[0].shapes))
+        length, parts = write_request(request, orjson.dumps, self._slots.rows, room)
+        answer: Answered | None = None
         try:
             answer = await self._http.post(f"{route.head}{length}", parts, seconds)
         except TimeoutError as error:
@@ -173,10 +177,14 @@ class NativeLink:
             raise Lost("the model server went away while it worked on this") from error
         except Garbled as error:
             raise self._nonsense("the model server answers nonsense", quoting=error) from error
+        finally:
+            if answer is None:
+                self._rooms.lost(memory)
         if answer.status != 200:
             raise self._refused(answer)
         try:
-            reply = read_reply(answer.body, answer.header(HEADER_LENGTH), orjson.loads)
+            reply = read_reply(answer.body, answer.header(HEADER_LENGTH), orjson.loads, memory)
+            self._rooms.answered(reply, answer.body, memory)
         except InvalidInput as error:
             raise self._nonsense("the model server answers nonsense", quoting=error) from error
         rows = len(request.inputs[0].shapes)

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 import socket
+from contextlib import ExitStack
 from typing import Final
 
 from batchedmodel_contract.invalid_input import InvalidInput
@@ -53,24 +54,27 @@ class MemoryOffer:
 
     async def _offered(self) -> None:
         """Raises `OSError`, `TimeoutError` or `InvalidInput` where nothing can be shared."""
-        region = Region.of(self._slots.size)
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.setblocking(False)
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(_SECONDS):
-                await loop.sock_connect(connection, self._path)
-                socket.send_fds(connection, [offer(region.name)], [region.descriptor])
-                answer = await loop.sock_recv(connection, len(TAKEN))
-            if answer != TAKEN:
-                raise InvalidInput("region", "is not taken")
-        except BaseException:
-            connection.close()
-            raise
-        finally:
-            os.close(region.descriptor)
+        with ExitStack() as files:
+            region = Region.of(self._slots.size)
+            files.callback(os.close, region.descriptor)
+            answers = Region.of(self._slots.size, region.name)
+            files.callback(os.close, answers.descriptor)
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection.setblocking(False)
+            loop = asyncio.get_running_loop()
+            try:
+                async with asyncio.timeout(_SECONDS):
+                    await loop.sock_connect(connection, self._path)
+                    descriptors = [region.descriptor, answers.descriptor]
+                    socket.send_fds(connection, [offer(region.name)], descriptors)
+                    answer = await loop.sock_recv(connection, len(TAKEN))
+                if answer != TAKEN:
+                    raise InvalidInput("region", "is not taken")
+            except BaseException:
+                connection.close()
+                raise
         self._connection = connection
         # The server says nothing more on it, so it has ended it: batches must not name the region.
         loop.add_reader(connection, self.end)
-        self._slots.use(region)
+        self._slots.use(region, answers)
         logger.info("large rows lie in memory that the model server sees")

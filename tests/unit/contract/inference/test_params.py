@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.inference.batch_wire import (
     BatchRequest,
-    ragged,
     to_request,
     write_request,
 )
@@ -22,6 +21,7 @@ from batchedmodel_contract.inference.params import (
     param_from_mapping,
     read_values,
 )
+from batchedmodel_contract.inference.ragged import ragged
 from batchedmodel_contract.inference.tensors import Datatype, Tensor
 from batchedmodel_contract.inference.v2 import read_body
 from batchedmodel_contract.invalid_input import InvalidInput

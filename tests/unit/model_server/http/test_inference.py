@@ -4,7 +4,10 @@ from array import array
 
 import pytest
 
-from batchedmodel_contract.inference.batch_wire import BatchReply, Ragged
+from batchedmodel_contract.inference.batch_wire import (
+    BatchReply,
+)
+from batchedmodel_contract.inference.ragged import Ragged
 from batchedmodel_contract.inference.tensors import Datatype, Shape, Tensor
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.spec import MAX_BATCH_SIZE

@@ -33,8 +33,9 @@ class Server:
         """The connection of who offers, once the offer is here."""
         loop = asyncio.get_running_loop()
         connection, _ = await loop.sock_accept(self._listening)
-        message, descriptors, _, _ = await asyncio.to_thread(socket.recv_fds, connection, 256, 1)
+        message, descriptors, _, _ = await asyncio.to_thread(socket.recv_fds, connection, 256, 2)
         assert b"region" in message
+        assert len(descriptors) == 2, "for rows, and for answers"
         for descriptor in descriptors:
             assert os.fstat(descriptor).st_size == SIZE
             os.close(descriptor)
