@@ -60,7 +60,7 @@ def test_any_character_that_a_manifest_may_have_reaches_the_pods(
     running: OperatorProcess, team: Team
 ) -> None:
     # In YAML, which an apply is, JSON's escapes of the first are none.
-    text = "\U0001f600 \\ud83d\\ude00 \u0000\u001b\u2028\u00e9"
+    text = "\U0001f600 \\ud83d\\ude00 \u0001\u001b\u2028\u00e9"
     team.write({"model": {"handler": "simulated", "env": {"GREETING": text}}})
     until("the others' children are there", team.has_all)
     (container,) = team.get("deployment/minilm")["spec"]["template"]["spec"]["containers"]
