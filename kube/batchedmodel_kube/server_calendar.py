@@ -4,6 +4,11 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from typing import Final
+
+_FIRST_YEAR: Final = 2000
+_LAST_YEAR: Final = 9000
+"""Behind it calendars end, and what would be computed from such a date."""
 
 
 class ServerCalendar:
@@ -18,9 +23,9 @@ class ServerCalendar:
         """An answer has come now that is dated so, in the form of HTTP."""
         try:
             at = parsedate_to_datetime(date)
-        except ValueError:
+        except (ValueError, OverflowError):
             return
-        if at.tzinfo is not None:
+        if at.tzinfo is not None and _FIRST_YEAR <= at.year < _LAST_YEAR:
             self._ahead = at.timestamp() - self._clock()
 
     def now(self) -> datetime:

@@ -329,7 +329,7 @@ def _placed(tensor: Ragged, placed: Tensor, memory: Buffer) -> tuple[Buffer, ...
     each, position = tensor.datatype.size, 0
     parts: list[Buffer] = []
     if sum(numbers[1::2]) > len(region) + len(sent):
-        # All items are copied, and several may name the same bytes.
+        # Items of requests are copied, and several may name the same bytes.
         raise InvalidInput(placed.name, f"names more bytes than the memory's {len(region)}")
     for index, shape in enumerate(tensor.shapes):
         start, size = numbers[2 * index], numbers[2 * index + 1]

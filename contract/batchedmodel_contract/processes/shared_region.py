@@ -1,4 +1,4 @@
-"""Memory that the sidecar makes and the model server sees as well, for large rows of batches.
+"""Memory that the sidecar makes and the model server sees as well, for large rows and answers.
 
 Two files that lie in no file system: one for rows, which the server only reads, and one in which it
 puts answers. Their descriptors go over a Unix socket beside the model server's once they have found

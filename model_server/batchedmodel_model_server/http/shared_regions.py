@@ -1,4 +1,4 @@
-"""Memory that the sidecar shares for the large rows of its batches, taken over a socket of its own.
+"""Memory that the sidecar shares for large rows and answers, taken over a socket of its own.
 
 Asked by whoever reads batches. A region is known as long as the connection lasts over which its
 descriptor came, so nothing is left of a sidecar that has died.
@@ -12,6 +12,8 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
+
+import numpy as np
 
 from batchedmodel_contract.inference.batch_wire import AnswerRoom
 from batchedmodel_contract.inference.tensors import Buffer
@@ -60,7 +62,7 @@ class Placing:
     """Puts large items one behind the other where the sidecar sees them."""
 
     def __init__(self, room: memoryview) -> None:
-        self._room = room
+        self._room = np.frombuffer(room, np.uint8)
         self._filled = 0
 
     def __call__(self, item: Buffer) -> int | None:
@@ -68,7 +70,8 @@ class Placing:
         start, end = self._filled, self._filled + len(item)
         if len(item) < LEAST or end > len(self._room):
             return None
-        self._room[start:end] = memoryview(item).cast("B")
+        # Other threads go on meanwhile, which they do not while memoryviews are copied.
+        np.copyto(self._room[start:end], np.frombuffer(item, np.uint8))
         # The sidecar views it as numbers.
         self._filled = -(-end // _ALIGNMENT) * _ALIGNMENT
         return start

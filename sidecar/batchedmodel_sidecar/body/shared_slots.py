@@ -25,8 +25,9 @@ from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.processes.shared_region import LARGEST, LEAST, create, mapped
 from batchedmodel_scheduling.core.shared_room import SharedRoom
 
-_MOST_LOST: Final = 8
-"""Part of the room for answers that may be lost before none of it is used any more."""
+_ANSWERS_PART: Final = 4
+_MOST_LOST: Final = 4
+"""Part of the room for answers that may be lost."""
 _KEPT: Final = 32 << 20
 """Bytes at the beginning that the process keeps when they are free; fresh pages cost time."""
 
@@ -35,8 +36,10 @@ class SharedSlots:
     """The region that is shared at present, if any. Used by one loop."""
 
     def __init__(self, size: int) -> None:
-        """`size` of a region; only what was written takes memory."""
+        """`size` of the region for bodies; only what was written takes memory."""
         self.size: Final = min(size, LARGEST)
+        self.answers_size: Final = max(LEAST, self.size // _ANSWERS_PART)
+        """Of the region for answers. A row that nobody reads keeps its batch's whole room."""
         self._region: Region | None = None
         self._answers: Region | None = None
         self._lost: list[memoryview] = []
@@ -53,6 +56,7 @@ class SharedSlots:
     def use(self, region: "Region", answers: "Region") -> None:
         """Let bodies lie in a region, and answers in another, which the server has taken."""
         self._region, self._answers = region, answers
+        self._lost.clear()
 
     def retire(self) -> None:
         """Use nothing of the present regions again, for somebody may still read them."""
@@ -68,12 +72,14 @@ class SharedSlots:
         assert start is not None, "a slot lies outside its region: our bug"
         return AnswerRoom(region.name, start, size), room
 
-    def lose(self, room: memoryview) -> None:
-        """The server may still write there: it is used for no other answer."""
-        self._lost.append(room)
-        if _MOST_LOST * sum(map(len, self._lost)) > self.size:
-            self._answers = None
-            self._lost.clear()
+    def lose(self, room: memoryview) -> bool:
+        """The server may still write there: it is used for no other answer.
+
+        Returns whether so much is lost that other regions should be shared.
+        """
+        if self._answers is not None and self._answers.place(room) is not None:
+            self._lost.append(room)
+        return _MOST_LOST * sum(map(len, self._lost)) > self.answers_size
 
     def room(self, size: int, share: Share) -> memoryview | None:
         """Memory for a body of this tenant; None where there is none for it."""

@@ -20,7 +20,16 @@ def test_the_time_goes_on_from_the_last_answers_date_whatever_this_nodes_clock_s
 
 
 @pytest.mark.parametrize(
-    "date", ["", "soon", "Tue, 99 May 2031 07:08:09 GMT", "Tue, 06 May 2031 07:08:09 -0000"]
+    "date",
+    [
+        "",
+        "soon",
+        "Tue, 99 May 2031 07:08:09 GMT",
+        "Tue, 06 May 2031 07:08:09 -0000",
+        "Mon, 01 Jan 2024 00:00:00 +99999999999999999999",
+        "Fri, 31 Dec 9999 23:59:59 GMT",
+        "Mon, 01 Jan 1900 00:00:00 GMT",
+    ],
 )
 def test_a_date_that_is_none_changes_nothing(date: str) -> None:
     calendar = ServerCalendar(clock=lambda: 0.0)

@@ -171,6 +171,7 @@ class NativeLink:
             raise Unserved("the model server does not answer", status=504) from error
         except Unreachable as error:
             # Nothing was sent, so nothing was in work.
+            memory = None
             raise Busy("the model server cannot be reached") from error
         except BrokenOff as error:
             logger.debug("batch: %s", type(error).__name__)
@@ -178,8 +179,9 @@ class NativeLink:
         except Garbled as error:
             raise self._nonsense("the model server answers nonsense", quoting=error) from error
         finally:
-            if answer is None:
-                self._rooms.lost(memory)
+            if answer is None and self._rooms.lost(memory):
+                logger.info("room of answers that nobody waited for: other memory is shared")
+                self._memory.anew()
         if answer.status != 200:
             raise self._refused(answer)
         try:
