@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 _FEW: Final = 64
@@ -60,13 +60,20 @@ class _Entry:
     kind: Hashable
 
 
+class _Shown(NamedTuple):
+    entry: _Entry
+    start: float
+    part: float
+    """Its work, divided by its tenant's weight when it was shown."""
+
+
 class FairQueue(Generic[K]):
     """Items of any number of tenants, each unseen, or shown and not gone."""
 
     def __init__(self) -> None:
         self._tenants: Final[dict[Hashable, _Tenant]] = {}
         self._unseen: Final[dict[K, _Entry]] = {}
-        self._shown: Final[dict[K, tuple[_Entry, float]]] = {}
+        self._shown: Final[dict[K, _Shown]] = {}
         self._numbers = 0
         self._services = 0
         self._time = 0.0
@@ -137,10 +144,11 @@ class FairQueue(Generic[K]):
             self._drop_discarded(behind)
             self._pushes += 1
             heappush(self._starts, (behind.start, self._pushes, key))
-            self._shown[key] = (entry, behind.start)
-            behind.start += entry.work / behind.weight
+            part = entry.work / behind.weight
+            self._shown[key] = _Shown(entry, behind.start, part)
+            behind.start += part
             behind.shown += 1
-            behind.shown_work += entry.work / behind.weight
+            behind.shown_work += part
             self._changed(behind)
             shown.append(key)
         return shown
@@ -149,7 +157,7 @@ class FairQueue(Generic[K]):
     def overtaken(self) -> bool:
         """Whether an unseen item is before a shown one."""
         behind = self._furthest_behind()
-        latest = max((start for _, start in self._shown.values()), default=self._time)
+        latest = max((shown.start for shown in self._shown.values()), default=self._time)
         return behind is not None and behind.start < latest
 
     def take_back(self) -> list[K]:
@@ -165,11 +173,11 @@ class FairQueue(Generic[K]):
         A batch is of one kind, and which goes first is no policy's choice while tenants take turns.
         Of tenants that have had equally much, the one that was served longest ago is first.
         """
-        if len({entry.kind for entry, _ in self._shown.values()}) <= 1:
+        if len({entry.kind for entry, _, _ in self._shown.values()}) <= 1:
             return []
         # Who shows nothing is behind nobody who does.
         first: dict[Hashable, _Entry] = {}
-        for entry, _ in self._shown.values():
+        for entry, _, _ in self._shown.values():
             other = first.get(entry.tenant)
             if other is None or (entry.rank, entry.number) < (other.rank, other.number):
                 first[entry.tenant] = entry
@@ -180,7 +188,7 @@ class FairQueue(Generic[K]):
         _, _, turn = min(
             [(tenant.had, entry.number, entry) for at, tenant, entry in turns if at <= equal]
         )
-        back = [key for key, (entry, _) in self._shown.items() if entry.kind != turn.kind]
+        back = [key for key, (entry, _, _) in self._shown.items() if entry.kind != turn.kind]
         self._hide(back)
         return back
 
@@ -194,9 +202,9 @@ class FairQueue(Generic[K]):
         if following is None:
             return False
         passed = set[Hashable]()
-        for key, (entry, start) in self._shown.items():
+        for key, (entry, start, part) in self._shown.items():
             if start < following.start and self._tenants[entry.tenant] is not following:
-                self._shown[key] = entry, following.start
+                self._shown[key] = _Shown(entry, following.start, part)
                 self._pushes += 1
                 heappush(self._starts, (following.start, self._pushes, key))
                 passed.add(entry.tenant)
@@ -209,11 +217,11 @@ class FairQueue(Generic[K]):
         """Shown items are unseen again."""
         theirs = dict[Hashable, _Tenant]()
         for key in keys:
-            entry, _ = self._shown.pop(key)
+            entry, _, part = self._shown.pop(key)
             tenant = self._tenants[entry.tenant]
-            tenant.start -= entry.work / tenant.weight
+            tenant.start -= part
             tenant.shown -= 1
-            tenant.shown_work -= entry.work / tenant.weight
+            tenant.shown_work = max(0.0, tenant.shown_work - part)
             heappush(tenant.unseen, (entry.rank, entry.number, key))
             self._unseen[key] = entry
             theirs[entry.tenant] = tenant
@@ -227,7 +235,7 @@ class FairQueue(Generic[K]):
         the padding. Unknown items are ignored.
         """
         self._before_last = self._services
-        entries = [self._shown[key][0] for key in keys if key in self._shown]
+        entries = [self._shown[key].entry for key in keys if key in self._shown]
         if not entries:
             return 0.0
         paid = sum([entry.work for entry in entries])
@@ -249,10 +257,10 @@ class FairQueue(Generic[K]):
     def left(self, key: K) -> None:
         """A shown item was served: its tenant has had it. Unknown ones are ignored."""
         weights = self._weights
-        entry = self._gone(key)
-        if entry is not None:
-            self._fair += entry.work / weights
-            self.served(entry.tenant)
+        gone = self._gone(key)
+        if gone is not None:
+            self._fair += gone.entry.work / weights
+            self.served(gone.entry.tenant)
 
     def served(self, tenant: Hashable) -> None:
         """A tenant was served just now. Ignored when none of its items is known."""
@@ -264,20 +272,20 @@ class FairQueue(Generic[K]):
         """An item ended unserved: its tenant does not pay for it. Unknown ones are ignored."""
         if (entry := self._unseen.pop(key, None)) is not None:
             self._prune(entry.tenant)
-        elif (entry := self._gone(key)) is not None and entry.tenant in self._tenants:
-            tenant = self._tenants[entry.tenant]
-            tenant.start = max(self._time, tenant.start - entry.work / tenant.weight)
+        elif (gone := self._gone(key)) is not None and gone.entry.tenant in self._tenants:
+            tenant = self._tenants[gone.entry.tenant]
+            tenant.start = max(self._time, tenant.start - gone.part)
             self._changed(tenant)
 
-    def _gone(self, key: K) -> _Entry | None:
+    def _gone(self, key: K) -> _Shown | None:
         self._now()
-        entry, _ = self._shown.pop(key, (None, 0.0))
-        if entry is not None:
-            tenant = self._tenants[entry.tenant]
+        gone = self._shown.pop(key, None)
+        if gone is not None:
+            tenant = self._tenants[gone.entry.tenant]
             tenant.shown -= 1
-            tenant.shown_work = max(0.0, tenant.shown_work - entry.work / tenant.weight)
-            self._prune(entry.tenant)
-        return entry
+            tenant.shown_work = max(0.0, tenant.shown_work - gone.part)
+            self._prune(gone.entry.tenant)
+        return gone
 
     def _prune(self, name: Hashable) -> None:
         """Forget what was discarded at the head, and everything once nothing waits."""
@@ -315,7 +323,7 @@ class FairQueue(Generic[K]):
     def _now(self) -> float:
         while self._starts:
             start, _, key = self._starts[0]
-            if self._shown.get(key, (None, -1.0))[1] == start:
+            if (shown := self._shown.get(key)) is not None and shown.start == start:
                 break
             heappop(self._starts)
         behind = self._furthest_behind()

@@ -19,7 +19,12 @@ from batchedmodel_scheduling.core.signals import Signals
 from batchedmodel_sidecar.backends.base import Infer
 from batchedmodel_sidecar.backends.health import Health
 from batchedmodel_sidecar.batching import rejections
-from batchedmodel_sidecar.batching.batch_reply import RawReply, RowFailure, dealt, finished
+from batchedmodel_sidecar.batching.batch_reply import (
+    RawReply,
+    RowFailure,
+    dealt,
+    finished,
+)
 from batchedmodel_sidecar.batching.in_flight import InFlight, carried, noted, our_bug, patience
 from batchedmodel_sidecar.batching.pending_request import (
     Members,
@@ -238,14 +243,10 @@ class Batcher:
                 if shed.item.id in self._rows:
                     self._give_up(self._rows[shed.item.id][0], shed.outcome)
             in_turn = decision.release is not None
-            # Where the batch whose turn it is waits for company, another may go. Where all that is
-            # seen waits, what is hidden is seen, once for each batch: it may be full or due.
-            more = in_turn or sees_less
-            if more:
-                may_pass |= in_turn
-            elif may_pass:
-                may_pass = False
-                more = self._window.pass_over(self._policy, now, slots)
+            # Where whose turn it is, or all that is seen, waits for company, others may go.
+            waits = not (in_turn or sees_less)
+            more = not waits or (may_pass and self._window.pass_over(self._policy, now, slots))
+            may_pass = not waits
         changes_at = min(self._health.circuit.changes_at(now), self._in_flight.next_slow(now))
         changes_at = min(changes_at, self._window.backoff.changes_at(), self._deadlines.next())
         return min(decision.wake_at, changes_at)

@@ -32,10 +32,8 @@ _BATCHES_SHOWN: Final = 2  # of one call per worker: one that leaves, and one be
 _FORGOTTEN: Final = 1 + 1 / 256
 """By which the cheapest unit of work grows with each batch, as the device may have changed."""
 _MOST_UNLEARNT: Final = 16.0
-"""Full batches that one batch costs at most, where rows of such lengths are not known to take more.
-
-Whoever paid for a stall of seconds would wait for seconds beside a flood.
-"""
+"""Full batches that one batch costs at most, unless such rows are known to take more. Whoever paid
+for a stall of seconds would wait for seconds beside a flood."""
 _LEAST_SECONDS: Final = 1e-6
 """Of a row; where nothing is learnt all rows pay alike."""
 
@@ -160,10 +158,12 @@ class RequestWindow:
         for item in list(policy.waiting()):
             if self._tenant_of(item.id) == caller:
                 policy.withdraw(item.id, now)
-                policy.take_over(apart(item, caller))
-        for item_id, item in self._lined.items():
-            if self._tenant_of(item_id) == caller:
-                self._lined[item_id] = apart(item, caller)
+                if item.id not in self._lined:
+                    policy.take_over(apart(item, caller))
+        for item_id, item in list(self._lined.items()):
+            if self._line is not None and self._tenant_of(item_id) == caller:
+                self._line.discard(item_id)
+                self._line_up(self._line, caller, apart(item, caller), policy)
 
     def come_back(self, item: Item, pending: PendingRequest, policy: BasePolicy) -> None:
         """A row that left waits once more; it had its turn."""

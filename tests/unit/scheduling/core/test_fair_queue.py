@@ -268,3 +268,24 @@ def test_twenty_thousand_tenants_are_served_in_turn() -> None:
     assert len({name for name, _ in order[:tenants]}) == tenants
     assert len({name for name, _ in order[tenants:]}) == tenants
     assert not queue.unseen
+
+
+def test_a_weight_that_changes_while_items_are_shown_leaves_no_debt_behind() -> None:
+    """They are given back as they were counted, so that somebody is always first."""
+    queue: FairQueue[Key] = FairQueue()
+    for tenant in "ab":
+        for number, kind in enumerate("xyxy"):
+            queue.add(tenant, (tenant, number), work=1.0, rank=number, weight=10.0, kind=kind)
+    left = set(queue.show(AHEAD))
+    for tenant in "ab":
+        queue.add(tenant, (tenant, 9), work=1.0, rank=9.0, weight=1.0, kind="x")
+        left.add((tenant, 9))
+    for _ in range(10):
+        queue.hold_back()
+        batch = set(queue.show(AHEAD)) | left
+        batch -= set(queue.hold_back())
+        for key in batch:
+            queue.left(key)
+        left -= batch
+    assert not left
+    assert queue.unseen == 0
