@@ -201,16 +201,17 @@ class FairQueue(Generic[K]):
         following = self._furthest_behind()
         if following is None:
             return False
-        passed = set[Hashable]()
-        for key, (entry, start, part) in self._shown.items():
-            if start < following.start and self._tenants[entry.tenant] is not following:
-                self._shown[key] = _Shown(entry, following.start, part)
-                self._pushes += 1
-                heappush(self._starts, (following.start, self._pushes, key))
-                passed.add(entry.tenant)
-        for tenant in map(self._tenants.__getitem__, passed):
-            tenant.start = max(tenant.start, following.start + tenant.shown_work)
-            self._changed(tenant)
+        begins = following.start
+        passed = [(key, shown) for key, shown in self._shown.items() if shown.start < begins]
+        for key, shown in passed:
+            self._shown[key] = shown._replace(start=begins)
+            self._pushes += 1
+            heappush(self._starts, (begins, self._pushes, key))
+        for name in {shown.entry.tenant for _, shown in passed}:
+            tenant = self._tenants[name]
+            if tenant is not following:
+                tenant.start = max(tenant.start, begins + tenant.shown_work)
+                self._changed(tenant)
         return bool(passed)
 
     def _hide(self, keys: Iterable[K]) -> None:

@@ -126,6 +126,18 @@ def test_no_stream_of_newcomers_keeps_back_who_was_served_before_them(cost: floa
     assert turns.count("old") == 3
 
 
+def test_what_waits_of_its_own_accord_keeps_neither_others_nor_its_own_tenants_next_back() -> None:
+    queue: FairQueue[Key] = FairQueue()
+    backlog(queue, "a", 100)
+    backlog(queue, "b", 100)
+    queue.charge("b", 3 * AHEAD)
+    seen = queue.show(AHEAD)
+    assert {tenant for tenant, _ in seen} == {"a"}
+    while queue.pass_over() and len(seen) < 80:
+        seen += queue.show(AHEAD)
+    assert {tenant for tenant, _ in seen} == {"a", "b"}
+
+
 def test_rows_that_share_batches_are_not_held_back() -> None:
     queue: FairQueue[Key] = FairQueue()
     backlog(queue, "a", 40)
