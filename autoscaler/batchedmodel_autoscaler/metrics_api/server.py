@@ -14,7 +14,12 @@ from aiohttp import web
 
 from batchedmodel_autoscaler.cluster.objects import FrontProxy, ModelKey
 from batchedmodel_autoscaler.cluster.resources import METRICS_VERSIONS
-from batchedmodel_autoscaler.errors import MetricsUnavailable, NotFound, RefusedAnswer, Untrusted
+from batchedmodel_autoscaler.errors import (
+    MetricsUnavailable,
+    NotFound,
+    RefusedAnswer,
+    Untrusted,
+)
 from batchedmodel_autoscaler.metrics_api import documents
 from batchedmodel_autoscaler.metrics_api.documents import Document
 from batchedmodel_autoscaler.state.cluster_state import ClusterState

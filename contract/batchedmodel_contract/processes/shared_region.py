@@ -1,9 +1,9 @@
-"""Memory that the sidecar makes and the model server sees as well, for large rows and answers.
+"""Memory that the sidecar makes and the model server sees as well, for large rows of batches.
 
-Two files that lie in no file system: one for rows, which the server only reads, and one in which it
-puts answers. Their descriptors go over a Unix socket beside the model server's once they have found
-each other, and the memory is theirs as long as that connection lasts. What lies in it is named by
-where it begins. The files are sealed: nobody can make them shorter, so to read them never faults.
+A file that lies in no file system. Its descriptor goes over a Unix socket beside the model server's
+once they have found each other, and the memory is theirs as long as that connection lasts. What
+lies in it is named by where it begins. The file is sealed: nobody can make it shorter, so to read
+it never faults.
 """
 
 import fcntl
@@ -18,8 +18,6 @@ LARGEST: Final = 4 << 30
 """Bytes of a region that is taken."""
 LONGEST_OFFER: Final = 256
 """Bytes of the message that comes with the descriptor."""
-LEAST: Final = 64 * 1024
-"""Bytes of an item that lies there. To look for a smaller one takes longer than to send it."""
 TAKEN: Final = b"+"
 """The answer to an offer that was taken; what else ends the connection is a refusal."""
 _FIXED: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -56,7 +54,7 @@ def mapped(descriptor: int, *, writable: bool) -> mmap.mmap:
 
 
 def offer(name: str) -> bytes:
-    """The message with which a region's descriptors are sent: for rows, and for answers."""
+    """The message with which a region's descriptor is sent."""
     return json.dumps({"region": name}).encode()
 
 

@@ -9,7 +9,6 @@ status, so one bad row fails it.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -20,14 +19,13 @@ from batchedmodel_contract.inference.batch_wire import (
     SHAPES,
     BatchReply,
     BatchRequest,
+    Ragged,
     RegionGone,
-    answer_room,
     check_items,
     to_request,
     write_reply,
 )
 from batchedmodel_contract.inference.params import Param, columns, read_values
-from batchedmodel_contract.inference.ragged import Ragged
 from batchedmodel_contract.inference.tensors import Buffer, Tensor
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH, read_body, read_options, write_answer
 from batchedmodel_contract.invalid_input import InvalidInput
@@ -44,10 +42,8 @@ from batchedmodel_model_server.errors import (
     legible,
 )
 from batchedmodel_model_server.execution.torch_errors import words
-from batchedmodel_model_server.http.shared_regions import Regions
 from batchedmodel_model_server.lifecycle.service import ModelService
 
-_LARGE: Final = 4 << 20
 BODY_SECONDS: Final = 30.0
 """A body has so long from its head on: a gigabyte takes a second over this socket."""
 _JSON: Final = "application/json"
@@ -79,11 +75,11 @@ async def infer(
     version: str | None,
     header_length: str | None,
     source: web.Request | bytes,
-    regions: Regions,
+    regions: Mapping[str, Buffer],
 ) -> Response:
     """The answer to a batch, or to a plain request, whose body is the source or yet to arrive.
 
-    `header_length`: the header of that name; `regions`: the memory that callers share. Raises what
+    `header_length`: the header of that name; `regions`: the memory that is shared. Raises what
     `ModelService.admitted`, `arrived`, `read_body` and `Runner.run` do.
     """
     with service.admitted(version) as runner:
@@ -91,13 +87,8 @@ async def infer(
         body = source if isinstance(source, bytes) else await arrived(source)
         head, tensors = read_body(body, header_length, "inputs", orjson.loads)
         if is_batch(tensors):
-            batch = to_request(head, tensors, regions.rows)
-            place = regions.placing(answer_room(head))
-            reply = await runner.run(batch)
-            write = partial(write_reply, reply, orjson.dumps, place)
-            large = place is not None and sum(output.size for output in reply.outputs) > _LARGE
-            # To copy it would stop the loop.
-            return _response(*(await asyncio.to_thread(write) if large else write()))
+            batch = to_request(head, tensors, regions)
+            return _response(*write_reply(await runner.run(batch), orjson.dumps))
         outputs = [spec.name for spec in described.outputs]
         options = read_options(head, outputs, described.params)
         items = rows_as_items(tensors, head.get("parameters"), described.params)

@@ -1,9 +1,8 @@
-"""Room for large bodies and answers in memory that the model server sees as well.
+"""Room for large bodies in memory that the model server sees as well.
 
-A row of such a body never travels: the batch says where it lies, and where its answer may lie. A
-slot is free again when nothing refers to it any more, be it a row that waits, a batch on its way or
-a body that is read. Where there is no such memory, or no room in it, bodies lie in the process's
-own.
+A row of such a body never travels: the batch says where it lies. A slot is free again when nothing
+refers to it any more, be it a row that waits, a batch on its way or a body that is read. Where
+there is no such memory, or no room in it, bodies lie in the process's own.
 """
 
 import contextlib
@@ -18,16 +17,15 @@ from uuid import uuid4
 
 import numpy as np
 
-from batchedmodel_contract.inference.batch_wire import AnswerRoom, SharedRows
+from batchedmodel_contract.inference.batch_wire import SharedRows
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.manifest.tenants import NOBODY, Share
-from batchedmodel_contract.processes.shared_region import LARGEST, LEAST, create, mapped
+from batchedmodel_contract.manifest.tenants import Share
+from batchedmodel_contract.processes.shared_region import LARGEST, create, mapped
 from batchedmodel_scheduling.core.shared_room import SharedRoom
 
-_ANSWERS_PART: Final = 4
-_MOST_LOST: Final = 4
-"""Part of the room for answers that may be lost."""
+_LEAST: Final = 64 * 1024
+"""Bytes of a row that stays where it lies. To look for a smaller one takes longer than to send."""
 _KEPT: Final = 32 << 20
 """Bytes at the beginning that the process keeps when they are free; fresh pages cost time."""
 
@@ -36,14 +34,9 @@ class SharedSlots:
     """The region that is shared at present, if any. Used by one loop."""
 
     def __init__(self, size: int) -> None:
-        """`size` of the region for bodies; only what was written takes memory."""
+        """`size` of a region; only what was written takes memory."""
         self.size: Final = min(size, LARGEST)
-        self.answers_size: Final = max(LEAST, self.size // _ANSWERS_PART)
-        """Of the region for answers. A row that nobody reads keeps its batch's whole room."""
         self._region: Region | None = None
-        self._answers: Region | None = None
-        self._lost: list[memoryview] = []
-        """Room in which the server may still write, though nobody waits for that answer."""
 
     @property
     def rows(self) -> SharedRows | None:
@@ -53,33 +46,13 @@ class SharedSlots:
             return None
         return SharedRows(region.name, region.place)
 
-    def use(self, region: "Region", answers: "Region") -> None:
-        """Let bodies lie in a region, and answers in another, which the server has taken."""
-        self._region, self._answers = region, answers
-        self._lost.clear()
+    def use(self, region: "Region") -> None:
+        """Let bodies lie in a region, which the server has taken."""
+        self._region = region
 
     def retire(self) -> None:
-        """Use nothing of the present regions again, for somebody may still read them."""
-        self._region = self._answers = None
-        self._lost.clear()
-
-    def answer_room(self, size: int) -> tuple[AnswerRoom, memoryview] | None:
-        """Memory for the answer to a batch; None where there is none for it."""
-        region = self._answers
-        if region is None or size < LEAST or (room := region.slot(size, NOBODY)) is None:
-            return None
-        start = region.place(room)
-        assert start is not None, "a slot lies outside its region: our bug"
-        return AnswerRoom(region.name, start, size), room
-
-    def lose(self, room: memoryview) -> bool:
-        """The server may still write there: it is used for no other answer.
-
-        Returns whether so much is lost that other regions should be shared.
-        """
-        if self._answers is not None and self._answers.place(room) is not None:
-            self._lost.append(room)
-        return _MOST_LOST * sum(map(len, self._lost)) > self.answers_size
+        """Use nothing of the present region again, for somebody may still read it."""
+        self._region = None
 
     def room(self, size: int, share: Share) -> memoryview | None:
         """Memory for a body of this tenant; None where there is none for it."""
@@ -89,12 +62,9 @@ class SharedSlots:
 class Region:
     """One region: what of it is free, and where the rest lies."""
 
-    def __init__(self, descriptor: int, name: str | None = None) -> None:
-        """Of that descriptor, which whoever shares it closes; raises `OSError`.
-
-        `name`: by which the server knows it; by default one that no other has.
-        """
-        self.name: Final = uuid4().hex if name is None else name
+    def __init__(self, descriptor: int) -> None:
+        """Of that descriptor, which whoever shares it closes; raises `OSError`."""
+        self.name: Final = uuid4().hex
         self.descriptor: Final = descriptor
         self._memory = mapped(descriptor, writable=True)
         self._size = len(self._memory)
@@ -106,11 +76,11 @@ class Region:
         self._shares = SharedRoom(self._size)
 
     @classmethod
-    def of(cls, size: int, name: str | None = None) -> "Region":
+    def of(cls, size: int) -> "Region":
         """A new one of so many bytes; raises `OSError` where there can be none."""
         descriptor = create(size)
         try:
-            return cls(descriptor, name)
+            return cls(descriptor)
         except (OSError, InvalidInput):
             os.close(descriptor)
             raise
@@ -122,7 +92,7 @@ class Region:
 
     def place(self, data: Buffer) -> int | None:
         """Where in the region these bytes begin; None where they lie elsewhere or are few."""
-        if len(data) < LEAST:
+        if len(data) < _LEAST:
             return None
         start = _address(data) - self._address
         return start if 0 <= start <= self._size - len(data) else None

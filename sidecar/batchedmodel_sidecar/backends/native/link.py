@@ -33,7 +33,6 @@ from batchedmodel_contract.processes.server_api import (
 )
 from batchedmodel_scheduling.core.policy import MemoryCap
 from batchedmodel_sidecar.backends.base import LinkListener, LinkStatus
-from batchedmodel_sidecar.backends.native.answer_rooms import AnswerRooms
 from batchedmodel_sidecar.backends.native.http1_client import (
     Answered,
     BrokenOff,
@@ -93,7 +92,6 @@ class NativeLink:
         )
         self._http = Http1Client(socket_path)
         self._slots = slots
-        self._rooms = AnswerRooms(slots)
         self._memory = MemoryOffer(socket_path, slots)
         self._routes: dict[str, _Route] = {}
         """By version: the model's, and those that it replaced and that requests still need."""
@@ -159,9 +157,7 @@ class NativeLink:
         route = self._routes.get(request.version or "")
         if route is None:
             raise Busy(f"version {request.version} of the model is not served any more")
-        room, memory = self._rooms.room(len(request.inputs[0].shapes))
-        length, parts = write_request(request, orjson.dumps, self._slots.rows, room)
-        answer: Answered | None = None
+        length, parts = write_request(request, orjson.dumps, self._slots.rows)
         try:
             answer = await self._http.post(f"{route.head}{length}", parts, seconds)
         except TimeoutError as error:
@@ -171,22 +167,16 @@ class NativeLink:
             raise Unserved("the model server does not answer", status=504) from error
         except Unreachable as error:
             # Nothing was sent, so nothing was in work.
-            memory = None
             raise Busy("the model server cannot be reached") from error
         except BrokenOff as error:
             logger.debug("batch: %s", type(error).__name__)
             raise Lost("the model server went away while it worked on this") from error
         except Garbled as error:
             raise self._nonsense("the model server answers nonsense", quoting=error) from error
-        finally:
-            if answer is None and self._rooms.lost(memory):
-                logger.info("room of answers that nobody waited for: other memory is shared")
-                self._memory.anew()
         if answer.status != 200:
             raise self._refused(answer)
         try:
-            reply = read_reply(answer.body, answer.header(HEADER_LENGTH), orjson.loads, memory)
-            self._rooms.answered(reply, answer.body, memory)
+            reply = read_reply(answer.body, answer.header(HEADER_LENGTH), orjson.loads)
         except InvalidInput as error:
             raise self._nonsense("the model server answers nonsense", quoting=error) from error
         rows = len(request.inputs[0].shapes)

@@ -1,14 +1,13 @@
 """Shares memory with our model server, for as long as the two of them live.
 
-Used by the link. The server takes regions over a socket of its own. Where it cannot or will not,
-large rows and answers travel in bodies, as all others do.
+Used by the link. The server takes a region over a socket of its own. Where it cannot or will not,
+large rows travel in the bodies of their batches, as all others do.
 """
 
 import asyncio
 import logging
 import os
 import socket
-from contextlib import ExitStack
 from typing import Final
 
 from batchedmodel_contract.invalid_input import InvalidInput
@@ -35,12 +34,6 @@ class MemoryOffer:
             self._offering = asyncio.get_running_loop().create_task(self._offered())
             self._offering.add_done_callback(self._is_over)
 
-    def anew(self) -> None:
-        """Share other regions in place of those that are shared now, if any are."""
-        if self._connection is not None:
-            self.end()
-            self.begin()
-
     def end(self) -> None:
         """Share nothing any more; what lies in the region stays for whoever reads it."""
         self._slots.retire()
@@ -60,27 +53,24 @@ class MemoryOffer:
 
     async def _offered(self) -> None:
         """Raises `OSError`, `TimeoutError` or `InvalidInput` where nothing can be shared."""
-        with ExitStack() as files:
-            region = Region.of(self._slots.size)
-            files.callback(os.close, region.descriptor)
-            answers = Region.of(self._slots.answers_size, region.name)
-            files.callback(os.close, answers.descriptor)
-            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            connection.setblocking(False)
-            loop = asyncio.get_running_loop()
-            try:
-                async with asyncio.timeout(_SECONDS):
-                    await loop.sock_connect(connection, self._path)
-                    descriptors = [region.descriptor, answers.descriptor]
-                    socket.send_fds(connection, [offer(region.name)], descriptors)
-                    answer = await loop.sock_recv(connection, len(TAKEN))
-                if answer != TAKEN:
-                    raise InvalidInput("region", "is not taken")
-            except BaseException:
-                connection.close()
-                raise
+        region = Region.of(self._slots.size)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.setblocking(False)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(_SECONDS):
+                await loop.sock_connect(connection, self._path)
+                socket.send_fds(connection, [offer(region.name)], [region.descriptor])
+                answer = await loop.sock_recv(connection, len(TAKEN))
+            if answer != TAKEN:
+                raise InvalidInput("region", "is not taken")
+        except BaseException:
+            connection.close()
+            raise
+        finally:
+            os.close(region.descriptor)
         self._connection = connection
         # The server says nothing more on it, so it has ended it: batches must not name the region.
         loop.add_reader(connection, self.end)
-        self._slots.use(region, answers)
-        logger.info("large rows and answers lie in memory that the model server sees")
+        self._slots.use(region)
+        logger.info("large rows lie in memory that the model server sees")

@@ -27,48 +27,10 @@ def region() -> Iterator[Region]:
 
 
 @pytest.fixture
-def answers() -> Iterator[Region]:
-    made = Region.of(SIZE, "shared")
-    yield made
-    os.close(made.descriptor)
-
-
-@pytest.fixture
-def slots(region: Region, answers: Region) -> SharedSlots:
+def slots(region: Region) -> SharedSlots:
     made = SharedSlots(SIZE)
-    made.use(region, answers)
+    made.use(region)
     return made
-
-
-def test_an_answer_has_room_until_nothing_refers_to_it(slots: SharedSlots, answers: Region) -> None:
-    first = slots.answer_room(2 * MEBIBYTE)
-    second = slots.answer_room(MEBIBYTE)
-    assert first is not None
-    assert second is not None
-    assert first[0] == ("shared", 0, 2 * MEBIBYTE)
-    assert second[0] == ("shared", 2 * MEBIBYTE, MEBIBYTE)
-    os.pwrite(answers.descriptor, b"hello", 2 * MEBIBYTE)
-    assert bytes(second[1][:5]) == b"hello"
-    item = first[1][100:200]
-    del first
-    assert slots.answer_room(MEBIBYTE)[0].start == 3 * MEBIBYTE  # type: ignore[index]
-    del item
-    assert slots.answer_room(MEBIBYTE)[0].start == 0  # type: ignore[index]
-
-
-def test_small_answers_have_no_room(slots: SharedSlots) -> None:
-    assert slots.answer_room(1000) is None
-
-
-def test_where_a_server_may_still_write_lies_no_other_answer(slots: SharedSlots) -> None:
-    used_up = []
-    for number in range(5):
-        found = slots.answer_room(MEBIBYTE)
-        assert found is not None
-        assert found[0].start == number * MEBIBYTE
-        used_up.append(slots.lose(found[1]))
-        del found
-    assert used_up == [False, False, False, False, True], "of sixteen megabytes a quarter"
 
 
 def test_a_part_of_a_slot_is_found_where_it_lies(region: Region) -> None:
