@@ -2,6 +2,8 @@
 
 import contextlib
 import re
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -23,24 +25,40 @@ def peak_bytes(pid: int) -> int:
     return _told(pid, "VmHWM")
 
 
+def held_bytes(pid: int) -> int:
+    """What it holds now, and files that lie in no file system, each counted once."""
+    # Of a file that is mapped and has no descriptor any more, what is resident is all one sees.
+    files = dict(_mapped_files(pid)) | {inode: size for _, inode, size in _memory_files(pid)}
+    return resident_bytes(pid) - resident_shared_bytes(pid) + sum(files.values())
+
+
 def shared_bytes(pid: int) -> int:
-    """What it holds of files that lie in no file system, mapped or not."""
-    return sum(size for _, size in shared_files(pid))
+    """What it holds by descriptors of files that lie in no file system, mapped or not."""
+    return sum({inode: size for _, inode, size in _memory_files(pid)}.values())
 
 
 def shared_files(pid: int) -> list[tuple[str, int]]:
     """Those files, by their descriptors, each with its size in memory."""
-    found = []
+    return [(name, size) for name, _, size in _memory_files(pid)]
+
+
+def _memory_files(pid: int) -> Iterator[tuple[str, int, int]]:
+    """Descriptor, inode and size in memory."""
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
             if str(descriptor.readlink()).startswith("/memfd:"):
-                found.append((descriptor.name, descriptor.stat().st_blocks * _BLOCK))
-    return found
+                about = descriptor.stat()
+                yield descriptor.name, about.st_ino, about.st_blocks * _BLOCK
 
 
-def forget_peak(pid: int) -> None:
-    """The most that it ever held is counted from now on."""
-    Path(f"/proc/{pid}/clear_refs").write_text("5")
+def _mapped_files(pid: int) -> Counter[int]:
+    """Bytes that are resident, by inode."""
+    text = Path(f"/proc/{pid}/smaps").read_text()
+    mapping = r"^\S+ \S+ \S+ \S+ (\d+) +/memfd:.*\n(?:.*\n)*?Rss: +(\d+) kB$"
+    resident: Counter[int] = Counter()
+    for inode, kilobytes in re.findall(mapping, text, re.M):
+        resident[int(inode)] += int(kilobytes) * 1024
+    return resident
 
 
 def _told(pid: int, name: str) -> int:

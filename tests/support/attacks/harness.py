@@ -22,7 +22,7 @@ from compile_modules import compiled_modules
 from load_generator import cache_folder
 from support.attacks.aim import Attack, Kind, document, path_of
 from support.chain import TESTS, Chain, running_chain
-from support.process_memory import resident_bytes, shared_bytes
+from support.process_memory import held_bytes
 from support.row_server import in_front
 
 BUDGET_BYTES: Final = 32 * 2**20
@@ -146,7 +146,7 @@ class Ring:
         pid = self.chain.sidecar.pid
         coming = asyncio.create_task(crowd.comes(over))
         await asyncio.sleep(crowd_seconds)
-        held, began = _held(pid), time.monotonic()
+        held, began = held_bytes(pid), time.monotonic()
         memory = _Memory()
         watch = asyncio.create_task(memory.watch(pid))
         attackers = await self._attacked([one.name for one in attacks], seconds, niceness)
@@ -242,13 +242,8 @@ class _Memory:
     async def watch(self, pid: int) -> None:
         """Look now and then, for ever."""
         while True:
-            self.most = max(self.most, _held(pid))
+            self.most = max(self.most, held_bytes(pid))
             await asyncio.sleep(_LOOK_SECONDS)
-
-
-def _held(pid: int) -> int:
-    """Bodies that wait for the helper are in files, and in nobody's resident memory."""
-    return resident_bytes(pid) + shared_bytes(pid)
 
 
 async def _idle(pid: int, left: float) -> float:
