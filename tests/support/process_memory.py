@@ -61,6 +61,11 @@ def _mapped_files(pid: int) -> Counter[int]:
     return resident
 
 
+def forget_peak(pid: int) -> None:
+    """The most that it ever held is counted from now on."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
 def _told(pid: int, name: str) -> int:
     found = re.search(rf"^{name}:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.M)
     # A process that has ended and is not yet waited for has no memory to tell of.

@@ -20,7 +20,7 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.batching.batcher import Batcher
-from batchedmodel_sidecar.batching.pending_request import submit
+from batchedmodel_sidecar.batching.submit import submit
 from batchedmodel_sidecar.calls import Call, Row, Value
 from batchedmodel_sidecar.errors import Lost, Rejected, Unserved
 from batchedmodel_sidecar.model import ReadyModel

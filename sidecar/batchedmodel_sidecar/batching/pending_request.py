@@ -1,20 +1,18 @@
 """A call between its acceptance and its end, as the batcher keeps it."""
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from batchedmodel_contract.inference.batch_wire import BatchRequest
-from batchedmodel_contract.manifest.tenants import NOBODY, Share
+from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_scheduling.core.policy import BatchId, Item, ItemId
 from batchedmodel_sidecar.answers import Answer, Output, RawBatch, Timing
 from batchedmodel_sidecar.batching.batch_reply import RowAnswer
 from batchedmodel_sidecar.calls import Call, Value, request_of
 from batchedmodel_sidecar.errors import CallError
-from batchedmodel_sidecar.protocols.headers import NO_OPTIONS, AgreedTerms, RequestOptions
+from batchedmodel_sidecar.protocols.headers import AgreedTerms
 from batchedmodel_sidecar.said import Said
 
 logger: Final = logging.getLogger(__name__)
@@ -130,56 +128,6 @@ class PendingRequest:
             priority=self.terms.priority,
             request_group=self.terms.request_group,
         )
-
-
-class Offers(Protocol):
-    """What takes calls: the batcher."""
-
-    def offer(
-        self,
-        call: Call,
-        arrived: float | None,
-        options: RequestOptions,
-        share: Share,
-        told: Told,
-    ) -> PendingRequest:
-        """Accept a call; raises `Rejected`."""
-
-    def withdraw(self, pending: PendingRequest) -> None:
-        """The caller of an accepted call has left."""
-
-
-async def submit(
-    to: Offers,
-    call: Call,
-    arrived: float | None = None,
-    options: RequestOptions = NO_OPTIONS,
-    share: Share = NOBODY,
-) -> Answer:
-    """The answer to a call; raises `Rejected`, `Unserved`, `Expired` or `GivenUp`.
-
-    Its time counts from `arrived`, by default from now. Cancelling the await withdraws it.
-    """
-    future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-    pending = to.offer(call, arrived, options, share, partial(settle, future))
-    try:
-        return await future
-    except asyncio.CancelledError:
-        to.withdraw(pending)
-        raise
-    finally:
-        # Its error holds this frame, which would keep the error, the call and its rows alive.
-        del pending, future
-
-
-def settle(future: asyncio.Future[Answer], result: Result) -> None:
-    """Tell whoever awaits a call how it ended, unless it has left."""
-    if future.done():
-        return
-    if isinstance(result, Answer):
-        future.set_result(result)
-    elif result is not None:
-        future.set_exception(result)
 
 
 def _heard(result: Result) -> None:

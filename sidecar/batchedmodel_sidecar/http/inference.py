@@ -20,8 +20,9 @@ from batchedmodel_http.response import LARGE, Response, size_of
 from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.backends.base import Link
 from batchedmodel_sidecar.batching.batcher import Batcher
-from batchedmodel_sidecar.batching.pending_request import PendingRequest, submit
+from batchedmodel_sidecar.batching.pending_request import PendingRequest
 from batchedmodel_sidecar.batching.rejections import invalid
+from batchedmodel_sidecar.batching.submit import submit
 from batchedmodel_sidecar.body.buffers import json_bytes
 from batchedmodel_sidecar.body.encodings import Encoding, wants_gzip
 from batchedmodel_sidecar.codec.codec import Codec

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_sidecar.batching.pending_request import submit
+from batchedmodel_sidecar.batching.submit import submit
 from batchedmodel_sidecar.errors import Unserved
 from support.sidecar_world import call_of, world
 

@@ -9,7 +9,7 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_scheduling.core.policy import Item, ItemId
 from batchedmodel_sidecar.batching.isolation import Backoff
-from batchedmodel_sidecar.batching.pending_request import submit
+from batchedmodel_sidecar.batching.submit import submit
 from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.protocols.headers import NO_OPTIONS
 from support.foreign_world import SECONDS, Foreigners, Rows, in_front, now, said, well

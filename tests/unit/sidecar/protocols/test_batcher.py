@@ -8,7 +8,7 @@ import pytest
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
-from batchedmodel_sidecar.batching.pending_request import submit
+from batchedmodel_sidecar.batching.submit import submit
 from batchedmodel_sidecar.calls import Row
 from batchedmodel_sidecar.errors import Expired, Rejected, Unserved
 from batchedmodel_sidecar.protocols.headers import RequestOptions

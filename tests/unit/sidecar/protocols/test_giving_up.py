@@ -25,7 +25,7 @@ from batchedmodel_scheduling.core.policy import (
     Shed,
     Slots,
 )
-from batchedmodel_sidecar.batching.pending_request import submit
+from batchedmodel_sidecar.batching.submit import submit
 from batchedmodel_sidecar.errors import CallError, Expired, GivenUp, Rejected
 from batchedmodel_sidecar.protocols.headers import RequestOptions
 from support.sidecar_world import FIXED, MODEL, PER_ROW, World, call_of, rows_of, world

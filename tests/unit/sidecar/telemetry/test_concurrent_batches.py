@@ -12,7 +12,7 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_sidecar.backends.foreign.protocol import Response
 from batchedmodel_sidecar.batching.batcher import Batcher
-from batchedmodel_sidecar.batching.pending_request import submit
+from batchedmodel_sidecar.batching.submit import submit
 from batchedmodel_sidecar.errors import Expired, Lost, Unserved
 from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
 from batchedmodel_sidecar.telemetry.durations import Durations
