@@ -25,6 +25,10 @@ class Collated(NamedTuple):
     items: tuple[int, ...]
     """Which item of the batch each row is. Rows are by length unless they are padded."""
     sizes: Sizes
+    largest: Mapping[str, int]
+    """The largest of them in each letter."""
+    lengths: Sequence[int]
+    """Of each row; see `Declaration.lengths`."""
     arrays: Mapping[str, Array]
     """The inputs padded, rows x the longest; of a packed batch, those without lettered sizes."""
     params: Mapping[str, ParamColumn]
@@ -53,22 +57,26 @@ class Output(NamedTuple):
 def collate(declaration: Declaration, examined: Examined) -> Collated:
     """The valid items of the batch, of which there must be at least one."""
     items = examined.valid
-    sizes = _sizes(declaration, examined, items)
-    if declaration.sharing is not Sharing.PADDED:
+    listed = _sizes(declaration, examined, items)
+    if declaration.sharing is not Sharing.PADDED and len(items) > 1:
         # Items of equal length become neighbours, so that one call can take them together.
-        order = np.lexsort(tuple(sizes.values())).tolist() if sizes else range(len(items))
+        order = np.lexsort(tuple(listed.values())).tolist() if listed else range(len(items))
         items = [items[row] for row in order]
-        sizes = {letter: each[order] for letter, each in sizes.items()}
+        listed = {letter: [each[row] for row in order] for letter, each in listed.items()}
+    sizes = {letter: np.array(each, dtype=np.int64) for letter, each in listed.items()}
+    largest = {letter: max(each) for letter, each in listed.items()}
     is_packed = declaration.sharing is Sharing.PACKED
     packed, padded = {}, {}
     for name, column in examined.columns.items():
         if is_packed and column.spec.letters:
             packed[name] = np.concatenate([column.item(index) for index in items])
         else:
-            padded[name] = _pad(column, items, sizes)
+            padded[name] = _pad(column, items, sizes, largest)
     return Collated(
         items=tuple(items),
         sizes=sizes,
+        largest=largest,
+        lengths=declaration.lengths(listed, len(items)),
         arrays=padded,
         packed=packed if is_packed else None,
         params=_params(declaration, examined, items),
@@ -127,13 +135,13 @@ def no_outputs(declaration: Declaration, count: int) -> tuple[Ragged, ...]:
 
 def _sizes(
     declaration: Declaration, examined: Examined, items: Sequence[int]
-) -> dict[str, NDArray[np.int64]]:
-    sizes: dict[str, NDArray[np.int64]] = {}
+) -> dict[str, list[int]]:
+    sizes: dict[str, list[int]] = {}
     for name, spec in declaration.inputs.items():
         shapes = examined.columns[name].shapes
         for axis, letter in enumerate(spec.shape):
             if isinstance(letter, str) and letter not in sizes:
-                sizes[letter] = np.array([shapes[index][axis] for index in items], dtype=np.int64)
+                sizes[letter] = [shapes[index][axis] for index in items]
     return sizes
 
 
@@ -155,14 +163,22 @@ def _params(
 def _part(declaration: Declaration, collated: Collated, rows: slice) -> Collated:
     """Rows of equal sizes, cut to these."""
     sizes = {letter: each[rows] for letter, each in collated.sizes.items()}
+    largest = {letter: int(each[0]) for letter, each in sizes.items()}
     arrays = {
         name: collated.arrays[name][
-            (rows, *(slice(sizes[n][0] if isinstance(n, str) else n) for n in spec.shape))
+            (rows, *(slice(largest[n] if isinstance(n, str) else n) for n in spec.shape))
         ]
         for name, spec in declaration.inputs.items()
     }
     params = {name: column[rows] for name, column in collated.params.items()}
-    return Collated(items=collated.items[rows], sizes=sizes, arrays=arrays, params=params)
+    return Collated(
+        items=collated.items[rows],
+        sizes=sizes,
+        largest=largest,
+        lengths=collated.lengths[rows],
+        arrays=arrays,
+        params=params,
+    )
 
 
 def _joined(outputs: Sequence[Output]) -> Output:
@@ -178,11 +194,9 @@ def _joined(outputs: Sequence[Output]) -> Output:
     return Output(array=whole, sizes=np.concatenate(sizes) if sizes else None)
 
 
-def _pad(column: Column, items: Sequence[int], sizes: Sizes) -> Array:
+def _pad(column: Column, items: Sequence[int], sizes: Sizes, largest: Mapping[str, int]) -> Array:
     spec = column.spec
-    longest = tuple(
-        int(sizes[size].max()) if isinstance(size, str) else size for size in spec.shape
-    )
+    longest = tuple([largest[size] if isinstance(size, str) else size for size in spec.shape])
     # All items, in their order.
     whole = list(items) == list(range(len(column.shapes)))
     if whole and all(shape == longest for shape in column.shapes):
@@ -234,7 +248,7 @@ def _rows_not_finite(flat: Array, shapes: Sequence[Shape]) -> list[int]:
     bad = ~np.isfinite(flat)
     if not bad.any():
         return []
-    ends = np.cumsum([math.prod(shape) for shape in shapes], dtype=np.int64)
+    ends = list(itertools.accumulate(math.prod(shape) for shape in shapes))
     return [int(row) for row in np.unique(owners(np.flatnonzero(bad), ends))]
 
 

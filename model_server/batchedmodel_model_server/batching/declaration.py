@@ -4,13 +4,11 @@ Validation, collation, warm-up and the v2 metadata all follow from it.
 """
 
 import math
-from collections.abc import Mapping
+import operator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
-
-import numpy as np
-from numpy.typing import NDArray
 
 from batchedmodel_contract.inference.description import (
     RAGGED,
@@ -55,18 +53,19 @@ class Declaration:
     params: Mapping[str, Param] = field(default_factory=dict)
     """What each item's request may set."""
 
-    def lengths(self, sizes: Mapping[str, NDArray[np.int64]], rows: int) -> NDArray[np.int64]:
+    def lengths(self, sizes: Mapping[str, Sequence[int]], rows: int) -> list[int]:
         """Each row's length, given its size by letter; ones where all sizes are fixed.
 
         It is the product of an input's lettered sizes, and of several inputs the largest: what the
         device pays grows with it, and the proxy measures it in the same way.
         """
-        longest = np.ones(rows, np.int64)
-        for spec in self.inputs.values():
-            product = np.ones(rows, np.int64)
-            for letter in spec.letters:
-                product *= sizes[letter]
-            longest = np.maximum(longest, product)
+        longest = [1] * rows
+        # Most inputs have the same letters, and count once.
+        for letters in {spec.letters for spec in self.inputs.values() if spec.letters}:
+            product = sizes[letters[0]]
+            for letter in letters[1:]:
+                product = list(map(operator.mul, product, sizes[letter]))
+            longest = list(map(max, longest, product))
         return longest
 
     def length_of(self, sizes: Mapping[str, int]) -> int:
@@ -74,10 +73,6 @@ class Declaration:
         return max(
             math.prod(sizes[letter] for letter in spec.letters) for spec in self.inputs.values()
         )
-
-    def padded_length(self, sizes: Mapping[str, NDArray[np.int64]]) -> int:
-        """The length of each row once all are filled up to the largest size in each letter."""
-        return self.length_of({letter: int(each.max()) for letter, each in sizes.items()})
 
     def sizes_of(self, length: int) -> dict[str, int]:
         """Sizes by letter, as equal as bounds allow, of the longest item up to this length.

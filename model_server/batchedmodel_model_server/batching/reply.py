@@ -68,8 +68,8 @@ def reply(
     tokens = padded_tokens = 0
     if (collated := prepared.collated) is not None:
         # As if the device had been given all of the batch at once.
-        tokens = int(declaration.lengths(collated.sizes, collated.rows).sum())
-        longest = declaration.padded_length(collated.sizes)
+        tokens = sum(collated.lengths)
+        longest = declaration.length_of(collated.largest)
         padded_tokens = declaration.padded_tokens(tokens, collated.rows, longest)
     return BatchReply(
         outputs=outputs,

@@ -7,6 +7,7 @@ process; so nothing reaches `forward` that was not checked here. Pure.
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -30,7 +31,7 @@ class Column(NamedTuple):
     spec: Spec
     shapes: tuple[Shape, ...]
     flat: Array
-    ends: NDArray[np.int64]
+    ends: Sequence[int]
 
     def item(self, index: int) -> Array:
         """The tensor of one item; a view."""
@@ -90,7 +91,7 @@ def examine(declaration: Declaration, request: BatchRequest) -> Examined:
     return Examined(count=count, columns=columns, faults=faults, params=params)
 
 
-def owners(positions: NDArray[np.intp], ends: NDArray[np.int64]) -> NDArray[np.intp]:
+def owners(positions: NDArray[np.intp], ends: Sequence[int]) -> NDArray[np.intp]:
     """The item that each position of a flat tensor belongs to."""
     return np.searchsorted(ends, positions, side="right")
 
@@ -146,7 +147,7 @@ def _column(spec: Spec, ragged: Ragged) -> Column:
     if dtype.kind == "b":
         # A byte other than 0 and 1 is no value of numpy's bool.
         flat = flat != 0
-    ends = np.cumsum(sizes, dtype=np.int64)
+    ends = tuple(accumulate(sizes))
     return Column(name=ragged.name, spec=spec, shapes=ragged.shapes, flat=flat, ends=ends)
 
 
@@ -186,7 +187,7 @@ def _wrong_values(column: Column) -> Iterator[Fault]:
     positions = np.flatnonzero(bad)
     items, first = np.unique(owners(positions, column.ends), return_index=True)
     for index, position in zip(items.tolist(), positions[first].tolist(), strict=True):
-        start = int(column.ends[index - 1]) if index else 0
+        start = column.ends[index - 1] if index else 0
         field = f"{column.name}[{position - start}]"
         yield index, str(InvalidInput(field, rule, flat[position].item()))
 

@@ -97,7 +97,7 @@ def _outputs(declaration: Declaration, given: Any, collated: Collated) -> dict[s
 
 def _output(name: str, spec: Spec, value: Any, collated: Collated) -> Output:
     own = next((letter for letter in spec.letters if letter not in collated.sizes), None)
-    known = {letter: int(sizes.max()) for letter, sizes in collated.sizes.items()}
+    known = dict(collated.largest)
     sizes = None
     if own is not None:
         if not isinstance(value, tuple) or len(value) != 2:

@@ -9,9 +9,9 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final, NamedTuple, TypeVar
 
 from batchedmodel_contract.inference.batch_wire import BatchReply, BatchRequest
@@ -24,12 +24,13 @@ from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, NotReady
 from batchedmodel_model_server.execution.device_thread import DeviceThread, fit_for_a_future
 from batchedmodel_model_server.execution.forward import LoadedModel, forward
 from batchedmodel_model_server.execution.memory import MemoryCap
-from batchedmodel_model_server.execution.retry_plan import RetryPlan
+from batchedmodel_model_server.execution.retry_plan import Failure, RetryPlan
 from batchedmodel_model_server.execution.torch_errors import words
 from batchedmodel_model_server.execution.watchdog import Watchdog, allowed_seconds
 
 _BIG: Final = 1 << 20  # bytes whose copying would hold up the event loop for milliseconds
 _MANY: Final = 512  # items whose judgement takes as long
+_ALLOWED: Final = 1024  # sizes of batches for which it is known how long they may take
 _log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
@@ -59,7 +60,7 @@ class Runner:
         """`lost` is called on the loop when the device is lost, even if the batch's caller left."""
         self._model = model
         self._compute = compute
-        self._profile = profile
+        self._allowed = lru_cache(_ALLOWED)(partial(allowed_seconds, profile))
         self._cap = cap
         self._watchdog = watchdog
         self._tell_lost = lost
@@ -106,10 +107,20 @@ class Runner:
         is_big: bool,
     ) -> Computed:
         """Run the whole and, if that fails, parts of it until every item has its own verdict."""
-        declaration, items = self._model.declaration, whole.items
+        declaration, items, lengths = self._model.declaration, whole.items, whole.lengths
+        cost = declaration.cost_rule.paid(rows=whole.rows, longest=max(lengths), total=sum(lengths))
+        first: _Pass | None = None
+        if whole.rows == 1 or self._cap.cost is None or cost <= self._cap.cost:
+            # Nearly every batch ends here, without a plan for what nearly never follows.
+            first = await self._forward(whole)
+            if not isinstance(first.outcome, ForwardFailed):
+                self._cap.fine(cost)
+                return _computed(
+                    [Part(collated=whole, outputs=first.outcome)], {}, [first], arrived
+                )
         retry_plan = RetryPlan(
             declaration.cost_rule,
-            declaration.lengths(whole.sizes, whole.rows).tolist(),
+            lengths,
             self._cap,
             idempotent=self._model.idempotent,
             wanted_until=wanted_until,
@@ -124,7 +135,8 @@ class Runner:
                         collate, declaration, examined.only({items[row] for row in rows})
                     )
                     collated = await _aside(again) if is_big else again()
-                done = await self._forward(collated)
+                done = await self._forward(collated) if first is None else first
+                first = None
                 passes.append(done)
                 if not isinstance(done.outcome, ForwardFailed):
                     retry_plan.answered()
@@ -139,18 +151,13 @@ class Runner:
         finally:
             # Also when the caller leaves in the middle: the next batch should fit.
             retry_plan.learn()
-        return Computed(
-            parts=tuple(parts),
-            failures={items[row]: failure for row, failure in retry_plan.failures.items()},
-            passes=retry_plan.passes,
-            compute_seconds=sum(done.ended - done.began for done in passes),
-            queue_seconds=passes[0].began - arrived,
-        )
+        failures = {items[row]: failure for row, failure in retry_plan.failures.items()}
+        return _computed(parts, failures, passes, arrived)
 
     async def _forward(self, collated: Collated) -> _Pass:
         handed_over = self._clock()
-        longest = self._model.declaration.padded_length(collated.sizes)
-        allowed = allowed_seconds(self._profile, collated.rows, longest)
+        longest = self._model.declaration.length_of(collated.largest)
+        allowed = self._allowed(collated.rows, longest)
         with self._watchdog.awaited():
             return await self._compute.call(lambda: self._pass(collated, handed_over, allowed))
 
@@ -184,6 +191,18 @@ def prepare(model: LoadedModel, request: BatchRequest) -> Prepared:
         examined = replace(examined, faults={**examined.faults, **refused, **crashed})
     collated = collate(model.declaration, examined) if examined.valid else None
     return Prepared(examined=examined, crashed=crashed, collated=collated)
+
+
+def _computed(
+    parts: Sequence[Part], failures: Mapping[int, Failure], passes: Sequence[_Pass], arrived: float
+) -> Computed:
+    return Computed(
+        parts=tuple(parts),
+        failures=failures,
+        passes=len(passes),
+        compute_seconds=sum([done.ended - done.began for done in passes]),
+        queue_seconds=passes[0].began - arrived,
+    )
 
 
 async def _aside(work: Callable[[], Result]) -> Result:

@@ -63,15 +63,15 @@ def test_an_image_is_as_long_as_it_has_pixels() -> None:
         side = int(length**0.5)
         batch = examples(model.declaration, rows=2, length=length)
         assert batch.arrays["x"].shape == (2, side, side, 3)
-        assert model.declaration.lengths(batch.sizes, batch.rows).tolist() == [length] * 2
+        assert list(batch.lengths) == [length] * 2
 
 
 def test_of_several_inputs_the_longest_counts() -> None:
     inputs = {"x": Spec("INT64", ("L",), max=100), "y": Spec("INT64", ("M", "K"), max=20)}
     declaration = loaded(Giving({}, {"z": Spec("FP32", ())}, inputs)).declaration
-    sizes = {"L": np.array([50, 7]), "M": np.array([3, 4]), "K": np.array([5, 20])}
-    assert declaration.lengths(sizes, 2).tolist() == [50, 80]
-    assert declaration.padded_length(sizes) == 80
+    sizes = {"L": [50, 7], "M": [3, 4], "K": [5, 20]}
+    assert declaration.lengths(sizes, 2) == [50, 80]
+    assert declaration.length_of({"L": 50, "M": 4, "K": 20}) == 80
     assert declaration.sizes_of(30) == {"L": 5, "M": 5, "K": 5}
 
 
