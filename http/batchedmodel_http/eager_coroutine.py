@@ -2,11 +2,11 @@
 
 Used by the connections for each request: a task costs a turn of the loop and some microseconds of
 registration. The price: within it nothing can ask for the current task, as time limits do; what
-needs one is given a task of its own.
+needs one is given a task of its own. `Begun` is for what a task goes on with.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Generic, TypeVar
 
 Result = TypeVar("Result")
@@ -61,6 +61,49 @@ class EagerCoroutine(Generic[Result]):
             awaited._asyncio_future_blocking = False  # noqa: SLF001
             self._waits_for = awaited
             awaited.add_done_callback(self._go_on)
+
+
+class Begun(Generic[Result]):
+    """A coroutine that has run until it has to wait; whoever awaits this goes on with it.
+
+    What runs at once runs without a task, or in that of whoever makes this: nothing there may ask
+    for the current task. A bare turn of the loop (`asyncio.sleep(0)`) waits for who awaits this.
+    """
+
+    __slots__ = ("_ended", "_result", "_waits_for", "_work")
+
+    def __init__(self, work: Coroutine[Any, Any, Result]) -> None:
+        """Raises what the work raises before it waits."""
+        self._work = work
+        self._ended = False
+        self._result: Any = None
+        self._waits_for: Any = None
+        try:
+            self._waits_for = work.send(None)
+        except StopIteration as end:
+            self._ended, self._result = True, end.value
+
+    def __await__(self) -> Generator[Any, Any, Result]:
+        awaited, skips = self._waits_for, self._waits_for is None
+        self._waits_for = None
+        while not self._ended:
+            error: BaseException | None = None
+            if not skips:
+                try:
+                    yield awaited
+                except BaseException as thrown:
+                    error = thrown
+            skips = False
+            try:
+                awaited = self._work.send(None) if error is None else self._work.throw(error)
+            except StopIteration as end:
+                self._ended, self._result = True, end.value
+        result: Result = self._result
+        return result
+
+    def close(self) -> None:
+        """End it where it waits, if it does."""
+        self._work.close()
 
 
 def _unheard(result: object, error: BaseException | None) -> None:

@@ -12,7 +12,10 @@ from batchedmodel_scheduling.core.policy import MemoryCap
 from batchedmodel_sidecar.model import ReadyModel
 
 Infer = Callable[[BatchRequest, float], Awaitable[BatchReply]]
-"""Carries one batch to the server within so many seconds; raises `Unserved`."""
+"""Carries one batch to the server within so many seconds; raises `Unserved`.
+
+It is begun without a task: what needs one waits a turn of the loop (`asyncio.sleep(0)`) before.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ that leaves withdraws its call. `_settle` ends each call exactly once, whoever l
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from batchedmodel_contract.inference.batch_wire import BatchReply
@@ -19,13 +19,8 @@ from batchedmodel_scheduling.core.signals import Signals
 from batchedmodel_sidecar.backends.base import Infer
 from batchedmodel_sidecar.backends.health import Health
 from batchedmodel_sidecar.batching import rejections
-from batchedmodel_sidecar.batching.batch_reply import (
-    RawReply,
-    RowFailure,
-    dealt,
-    finished,
-)
-from batchedmodel_sidecar.batching.in_flight import InFlight, carried, noted, our_bug, patience
+from batchedmodel_sidecar.batching.batch_reply import RawReply, RowFailure, dealt, finished
+from batchedmodel_sidecar.batching.in_flight import InFlight, asked_for, noted, our_bug, patience
 from batchedmodel_sidecar.batching.pending_request import (
     Members,
     PendingRequest,
@@ -45,6 +40,8 @@ from batchedmodel_sidecar.telemetry.batch_counts import BatchCounts
 from batchedmodel_sidecar.telemetry.durations import Durations
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 from batchedmodel_sidecar.telemetry.offered_work import OfferedWork
+
+Replied = BatchReply | Unserved
 
 
 class Batcher:
@@ -86,10 +83,9 @@ class Batcher:
         self._rows: dict[ItemId, tuple[PendingRequest, int]] = {}
         self._deadlines: Deadlines[PendingRequest] = Deadlines()
         self._in_flight = InFlight(dropped=lambda batch: self._finish(batch, None))
-        self._quarantine = Quarantine(self._in_flight, self._decisions.ask)
-        self._health = Health(
-            infer, clock, self._in_flight, self._decisions.ask, idempotent=idempotent
-        )
+        ask = self._decisions.ask
+        self._quarantine = Quarantine(self._in_flight, ask)
+        self._health = Health(infer, clock, self._in_flight, ask, idempotent=idempotent)
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -265,21 +261,21 @@ class Batcher:
     def _release(self, batch: Batch, now: float) -> None:
         members = [self._rows[item.id] for item in batch.items]
         self._counts.leaves(batch, members, now)
+        # It is sent before the rest is noted: the device may be idle.
+        limit = patience(batch, self.settings, now, self._policy.pipeline)
+        leaves = partial(self._leaves, batch, members)
+        asked = asked_for(lambda: self._infer(batch_of(members, now), limit), leaves)
+        carrying, callers = self._carry(batch, members, asked), {p.tenant for p, _ in members}
+        self._in_flight.start(batch, carrying, asked, now, self._policy.pipeline, callers)
         self._window.left(batch.items, members, self._policy)
         noted(self._policy.observe, HandedOver(batch=batch.id), now)
-        carrying = self._carry(batch, members, now)
-        self._in_flight.start(
-            batch, carrying, now, self._policy.pipeline, {p.tenant for p, _ in members}
-        )
         for pending in dict.fromkeys(pending for pending, _ in members if pending.partly_shown):
             for index in self._window.show_more(pending, self._policy, now):
                 self._rows[pending.ids[index]] = (pending, index)
 
-    async def _carry(self, batch: Batch, members: Members, now: float) -> None:
-        """Make and send one batch and settle its members, whatever happens."""
-        limit = patience(batch, self.settings, now, self._policy.pipeline)
-        leaves = partial(self._leaves, batch, members)
-        reply = await carried(lambda: self._infer(batch_of(members, now), limit), leaves)
+    async def _carry(self, batch: Batch, members: Members, asked: Awaitable[Replied]) -> None:
+        """Await the reply to one batch and settle its members, whatever happens."""
+        reply = await asked
         try:
             self._charge(batch, members, reply)
             answered = self._arrived(batch, reply)
@@ -294,7 +290,7 @@ class Batcher:
         if self._flushing and self.model is None and not isinstance(reply, Unserved):
             self.give_up(rejections.MODEL_GONE, in_flight=False)
 
-    def _arrived(self, batch: Batch, reply: BatchReply | Unserved) -> BatchReply | None:
+    def _arrived(self, batch: Batch, reply: Replied) -> BatchReply | None:
         """A batch is off the server; the reply to deliver. If this fails, its task's end tells."""
         if isinstance(reply, Unserved):
             self._unserved(batch, batch.items, reply)
@@ -328,7 +324,7 @@ class Batcher:
             if not self._quarantine.takes(tried):
                 self._window.come_back(tried, pending, self._policy)
 
-    def _charge(self, batch: Batch, members: Members, reply: BatchReply | Unserved) -> None:
+    def _charge(self, batch: Batch, members: Members, reply: Replied) -> None:
         seconds = self._clock() - self._in_flight.sent(batch).uncharged_since
         noted(self._window.ended, batch, members, reply, seconds, self._policy)
 

@@ -14,10 +14,14 @@ from typing import Final
 
 from batchedmodel_contract.inference.batch_wire import BatchReply
 from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_http.eager_coroutine import Begun
 from batchedmodel_scheduling.core.pipeline import Pipeline
 from batchedmodel_scheduling.core.policy import Batch, BatchId, Slots
 from batchedmodel_sidecar.batching.batch_reply import UncutReply
 from batchedmodel_sidecar.errors import Unserved
+
+Asked = Begun[BatchReply | Unserved]
+"""A batch that was sent, or that will be as soon as somebody awaits this."""
 
 logger: Final = logging.getLogger(__name__)
 
@@ -91,11 +95,12 @@ class InFlight:
         self,
         batch: Batch,
         carrying: Coroutine[None, None, None],
+        asked: Asked,
         now: float,
         pipeline: Pipeline,
         callers: Collection[str],
     ) -> None:
-        """Carry a batch; the coroutine that carries it calls `ended`."""
+        """Carry a batch that was `asked` of the server; the coroutine for it calls `ended`."""
         for other in self._in_flight.values():
             other.alone = other.alone and other.off
         workers, slow_at = pipeline.most_workers, math.inf
@@ -115,7 +120,7 @@ class InFlight:
         )
         # Here and not in the coroutine: one that is cancelled before its first step never runs, and
         # a batch that did not end would keep its place at the server for ever.
-        self._in_flight[batch.id].task.add_done_callback(lambda _: self._landed(batch))
+        self._in_flight[batch.id].task.add_done_callback(lambda _: self._landed(batch, asked))
 
     @property
     def any(self) -> bool:
@@ -167,7 +172,8 @@ class InFlight:
                 if not flight.wanted:
                     flight.task.cancel()
 
-    def _landed(self, batch: Batch) -> None:
+    def _landed(self, batch: Batch, asked: Asked) -> None:
+        asked.close()
         if batch.id in self._in_flight:
             self._dropped(batch)
 
@@ -191,13 +197,9 @@ def patience(batch: Batch, settings: BatchSettings, now: float, pipeline: Pipeli
     return max(settings.request_timeout_seconds, usual, last) + _GRACE
 
 
-async def carried(
-    ask: Callable[[], Awaitable[BatchReply]], leaves: Callable[[BatchReply], None] | None = None
+async def _carried(
+    ask: Callable[[], Awaitable[BatchReply]], leaves: Callable[[BatchReply], None] | None
 ) -> BatchReply | Unserved:
-    """The reply to a batch, or why there is none; whatever `ask` raises is such a reason.
-
-    `leaves` is told when the server is done with a batch whose answer is still to be cut.
-    """
     try:
         reply = await ask()
         if isinstance(reply, UncutReply):
@@ -205,10 +207,21 @@ async def carried(
                 leaves(reply)
             return await reply.cut()
         return reply
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, GeneratorExit):
         raise
     except BaseException as error:
         return our_bug(error)
+
+
+def asked_for(
+    ask: Callable[[], Awaitable[BatchReply]], leaves: Callable[[BatchReply], None] | None = None
+) -> Asked:
+    """The reply to a batch, or why there is none; whatever `ask` raises is such a reason.
+
+    What can be sent at once has been sent when this returns. `leaves` is told when the server is
+    done with a batch whose answer is still to be cut.
+    """
+    return Begun(_carried(ask, leaves))
 
 
 def noted(tell: Callable[..., object], *what: object) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_http.eager_coroutine import EagerCoroutine
+from batchedmodel_http.eager_coroutine import Begun, EagerCoroutine
 
 pytestmark = pytest.mark.looptime
 
@@ -249,3 +249,84 @@ async def test_what_is_no_exception_is_told_once_as_well(
     ((result, error),) = ends
     assert result is None
     assert type(error) is kind
+
+
+async def test_begun_work_has_run_until_it_waits_and_a_task_goes_on_with_it() -> None:
+    seen: list[str] = []
+
+    async def work() -> str:
+        seen.append("begun")
+        await asyncio.sleep(1.0)
+        seen.append("awake")
+        async with asyncio.timeout(1.0):  # needs the task
+            await asyncio.sleep(0)
+        return "done"
+
+    begun = Begun(work())
+    assert seen == ["begun"]
+    await asyncio.sleep(2.0)
+    assert seen == ["begun"]
+    assert await begun == "done"
+    assert seen == ["begun", "awake"]
+
+
+async def test_begun_work_that_waits_a_turn_has_a_task_from_then_on() -> None:
+    async def work() -> str:
+        await asyncio.sleep(0)
+        assert asyncio.current_task() is not None
+        return "done"
+
+    async def goes_on(begun: Begun[str]) -> str:
+        return await begun
+
+    seen: list[str] = []
+    asyncio.get_running_loop().call_soon(
+        lambda: asyncio.create_task(goes_on(Begun(work()))).add_done_callback(
+            lambda task: seen.append(task.result())
+        )
+    )
+    await asyncio.sleep(0.1)
+    assert seen == ["done"]
+
+
+async def test_begun_work_that_waits_for_nothing_has_ended() -> None:
+    async def work() -> str:
+        return "done"
+
+    assert await Begun(work()) == "done"
+
+
+async def test_an_error_behind_the_wait_of_begun_work_is_raised_to_who_awaits_it() -> None:
+    async def work() -> str:
+        await asyncio.sleep(1.0)
+        raise ValueError("wrong")
+
+    with pytest.raises(ValueError, match="wrong"):
+        await Begun(work())
+
+
+@pytest.mark.parametrize("awaited", [True, False])
+async def test_begun_work_is_ended_by_a_cancelled_task_or_where_nobody_ever_awaits_it(
+    awaited: bool,
+) -> None:
+    ended: list[str] = []
+
+    async def work() -> str:
+        try:
+            await asyncio.sleep(1.0)
+        except BaseException as error:
+            ended.append(type(error).__name__)
+            raise
+        return "done"
+
+    async def goes_on() -> str:
+        return await begun
+
+    begun = Begun(work())
+    task = asyncio.create_task(goes_on())
+    if awaited:
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    begun.close()
+    assert ended == ["CancelledError" if awaited else "GeneratorExit"]

@@ -7,9 +7,11 @@ import pytest
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.manifest.tenants import NOBODY
 from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_sidecar.errors import Expired
-from support.sidecar_world import FIXED, MODEL, rows_of, world
+from batchedmodel_sidecar.protocols.headers import NO_OPTIONS
+from support.sidecar_world import FIXED, MODEL, call_of, rows_of, world
 
 pytestmark = pytest.mark.looptime
 
@@ -28,17 +30,47 @@ async def test_the_log_says_of_a_caller_who_left_that_it_did(
     assert "1 rows cancelled: the caller left" in caplog.text
 
 
+async def test_a_batch_is_on_its_way_when_the_turn_ends_in_which_it_is_released() -> None:
+    w = world(SETTINGS)
+    answer = w.send(b"a")
+    await asyncio.sleep(0)  # it is offered
+    await asyncio.sleep(0)  # it is released
+    assert w.server.batches == [1]
+    assert rows_of(await answer) == [b"a"]
+
+
+@pytest.mark.interpreted
+async def test_the_server_is_hung_up_on_by_a_batch_that_is_unwanted_before_its_task_has_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    w, ended = world(SETTINGS), list[str]()
+
+    async def infer(request: object, seconds: float) -> object:
+        try:
+            return await asyncio.Event().wait()
+        except BaseException as error:
+            ended.append(type(error).__name__)
+            raise
+
+    monkeypatch.setattr(w.batcher, "_infer", infer)
+    pending = w.batcher.offer(call_of([b"a"]), None, NO_OPTIONS, NOBODY, lambda _: None)
+    w.batcher._decisions.make()
+    w.batcher.withdraw(pending)
+    await asyncio.sleep(FIXED)
+    assert ended == ["GeneratorExit"]
+    assert w.ledger.batches_in_flight == 0
+
+
 async def test_a_batch_whose_callers_leave_as_it_sets_out_keeps_no_place_at_the_server() -> None:
     w = world(SETTINGS)
     for _ in range(MODEL.depth):
         leaver = w.send(b"a")
         await asyncio.sleep(0)
-        # It is in a batch before it knows of this, and the batch's task has not begun then.
+        # It has been sent in a batch before it knows of this.
         leaver.cancel()
         await asyncio.sleep(FIXED / 100)
     assert w.ledger.settled == {Outcome.CANCELLED: MODEL.depth}
     assert w.ledger.cancelled_in_flight == MODEL.depth
-    assert w.server.batches == []
     assert w.ledger.batches_in_flight == 0
     assert rows_of(await w.send(b"b")) == [b"b"]
 

@@ -135,6 +135,7 @@ class ForeignLink:
     async def infer(self, request: BatchRequest, seconds: float) -> BatchReply:
         """One request for the whole batch, and more if it is refused; raises `Unserved`."""
         assert isinstance(request, RawBatch), "a call without an envelope came here: our bug"
+        await asyncio.sleep(0)  # what follows needs a task
         return await self._served(self._search(request), seconds)
 
     def watch(self, closely: bool) -> None:

@@ -79,6 +79,7 @@ class Http1Client:
             self._idle.pop().hang_up()
 
     async def _connected(self, seconds: float) -> "_Connection":
+        await asyncio.sleep(0)  # a time-out needs a task, which this may not have begun in
         try:
             async with asyncio.timeout(seconds):
                 _, connection = await self._loop.create_unix_connection(
