@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import signal
 import socket
+import struct
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final, NamedTuple
@@ -14,6 +15,7 @@ import orjson
 import pytest
 import pytest_asyncio
 
+from batchedmodel_contract.inference import packed
 from batchedmodel_contract.inference.batch_wire import (
     BatchRequest,
     ragged,
@@ -121,6 +123,38 @@ def _content(status: int, headers: Mapping[str, str], body: bytes) -> tuple[obje
     reply = read_reply(body, length)
     outputs = [(one.name, one.datatype, one.shapes, bytes(one.data)) for one in reply.outputs]
     return status, kind, outputs, reply.statuses, reply.errors, reply.tokens
+
+
+@pytest.mark.parametrize("chunks", [0, _CHUNK], ids=["here", "by aiohttp"])
+async def test_a_packed_batch_is_answered_as_a_plain_one_and_packed_where_that_is_asked_for(
+    simulated: ModelServerProcess, chunks: int
+) -> None:
+    body, header = batch([1, 2], [3])
+    asks, is_packed = f"Accept: {packed.PACKED}", f"Content-Type: {packed.PACKED}"
+    sent = b"".join(packed.write_batch(token_batch("x", [[1, 2], [3]])))
+    spoilt = b"".join(packed.write_batch(token_batch("x", [[1], []])))
+    path = infer_path(NAME)
+    async with calling(simulated) as caller:
+        plainly = await caller.asks(request(path, body, header, chunks=chunks))
+        unasked = await caller.asks(request(path, sent, is_packed, chunks=chunks))
+        assert _content(*unasked) == _content(*plainly)
+        for one in (
+            request(path, body, header, asks, chunks=chunks),
+            request(path, sent, is_packed, asks, chunks=chunks),
+        ):
+            status, headers, answer = await caller.asks(one)
+            assert (status, headers["content-type"]) == (200, packed.PACKED)
+            reply = packed.read_reply(answer)
+            assert [bytes(item) for item in reply.outputs[0].items()] == [
+                struct.pack("<2q", 1, 2),
+                struct.pack("<q", 3),
+            ]
+        # A reply with a failed item says more than a packed one can.
+        refused = await caller.asks(request(path, spoilt, is_packed, asks, chunks=chunks))
+        length = refused[1][HEADER_LENGTH.lower()]
+        assert read_reply(refused[2], length).statuses == (200, 400)
+        broken = await caller.asks(request(path, sent[:-1], is_packed, asks, chunks=chunks))
+        assert (broken[0], b"leads past the end" in broken[2]) == (400, True)
 
 
 async def test_requests_of_all_kinds_follow_each_other_on_one_connection(

@@ -13,6 +13,7 @@ import orjson
 from aiohttp import web
 
 from batchedmodel_contract.inference.batch_wire import EXTENSION
+from batchedmodel_contract.inference.packed import PACKED
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.inference.v2 import BINARY_EXTENSION, HEADER_LENGTH
 from batchedmodel_contract.invalid_input import InvalidInput
@@ -207,8 +208,16 @@ async def _infer(request: web.Request, service: ModelService) -> web.Response:
         # Before it is read: `read` itself would take in the whole gigabyte first.
         raise web.HTTPRequestEntityTooLarge(MAX_BODY_BYTES, request.content_length or 0)
     header_length = request.headers.get(HEADER_LENGTH)
-    regions = request.app[_REGIONS]
-    return _web(await infer(service, _version(request), header_length, request, regions))
+    response = await infer(
+        service,
+        _version(request),
+        header_length,
+        request,
+        request.app[_REGIONS],
+        packed=request.content_type == PACKED,
+        packs=request.headers.get("Accept") == PACKED,
+    )
+    return _web(response)
 
 
 def _version(request: web.Request) -> str | None:

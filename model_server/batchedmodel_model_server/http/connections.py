@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 from aiohttp import web
 
+from batchedmodel_contract.inference.packed import PACKED
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH
 from batchedmodel_contract.processes.server_api import infer_path
@@ -36,7 +37,16 @@ class RequestHead:
     It inherits nothing, since the head of the package for both may be compiled.
     """
 
-    __slots__ = ("declared", "header_length", "infers", "method", "path", "version")
+    __slots__ = (
+        "declared",
+        "header_length",
+        "infers",
+        "method",
+        "packed",
+        "packs",
+        "path",
+        "version",
+    )
 
     def __init__(
         self, model: str, *, method: str, target: str, headers: Mapping[str, str], declared: int
@@ -50,6 +60,8 @@ class RequestHead:
         self.version = None if named is None else unquote(named[1])
         self.infers = method == "POST" and (plain or named is not None)
         self.header_length = headers.get(HEADER_LENGTH)
+        self.packed = headers.get("Content-Type") == PACKED
+        self.packs = headers.get("Accept") == PACKED
 
 
 class Connections:
@@ -87,8 +99,15 @@ class Connections:
 
     async def _inferred(self, asked: RequestHead, source: bytes) -> Response:
         try:
-            version, length = asked.version, asked.header_length
-            return await infer(self._service, version, length, source, self._regions)
+            return await infer(
+                self._service,
+                asked.version,
+                asked.header_length,
+                source,
+                self._regions,
+                packed=asked.packed,
+                packs=asked.packs,
+            )
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as error:

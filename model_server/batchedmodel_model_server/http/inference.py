@@ -14,6 +14,7 @@ from typing import Any, Final
 import orjson
 from aiohttp import web
 
+from batchedmodel_contract.inference import packed as packed_form
 from batchedmodel_contract.inference.batch_wire import (
     OK,
     SHAPES,
@@ -76,19 +77,24 @@ async def infer(
     header_length: str | None,
     source: web.Request | bytes,
     regions: Mapping[str, Buffer],
+    *,
+    packed: bool,
+    packs: bool,
 ) -> Response:
     """The answer to a batch, or to a plain request, whose body is the source or yet to arrive.
 
-    `header_length`: the header of that name; `regions`: the memory that is shared. Raises what
+    `header_length`: the header of that name; `regions`: the memory that is shared; `packed`:
+    whether it is a packed batch; `packs`: whether the reply may be packed. Raises what
     `ModelService.admitted`, `arrived`, `read_body` and `Runner.run` do.
     """
     with service.admitted(version) as runner:
         described = service.of(version).description
         body = source if isinstance(source, bytes) else await arrived(source)
+        if packed:
+            return _replied(await runner.run(packed_form.read_batch(body)), packs=packs)
         head, tensors = read_body(body, header_length, "inputs", orjson.loads)
         if is_batch(tensors):
-            batch = to_request(head, tensors, regions)
-            return _response(*write_reply(await runner.run(batch), orjson.dumps))
+            return _replied(await runner.run(to_request(head, tensors, regions)), packs=packs)
         outputs = [spec.name for spec in described.outputs]
         options = read_options(head, outputs, described.params)
         items = rows_as_items(tensors, head.get("parameters"), described.params)
@@ -98,6 +104,12 @@ async def infer(
         answer["id"] = options.id
     rows = items_as_rows(reply, options.selects)
     return _response(*write_answer(answer, rows, options.wants_binary, orjson.dumps))
+
+
+def _replied(reply: BatchReply, *, packs: bool) -> Response:
+    if packs and packed_form.can_pack_reply(reply):
+        return Response(packed_form.write_reply(reply), packed_form.PACKED)
+    return _response(*write_reply(reply, orjson.dumps))
 
 
 def _response(head_length: int | None, parts: list[Buffer]) -> Response:

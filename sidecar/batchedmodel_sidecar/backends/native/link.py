@@ -14,6 +14,7 @@ import aiohttp
 import orjson
 from yarl import URL
 
+from batchedmodel_contract.inference import packed
 from batchedmodel_contract.inference.batch_wire import (
     BatchReply,
     BatchRequest,
@@ -70,8 +71,10 @@ class _Route(NamedTuple):
     """How one version of the model is asked, and what it answers."""
 
     head: str
-    """Of the HTTP request, up to the length of its JSON."""
+    """Of the HTTP request, up to its content type."""
     outputs: list[tuple[str, Datatype]]
+    packs: bool = False
+    """Whether the server has given a packed reply."""
 
 
 class NativeLink:
@@ -154,12 +157,18 @@ class NativeLink:
 
     async def infer(self, request: BatchRequest, seconds: float) -> BatchReply:
         """The server's reply to a batch; raises `Unserved`."""
-        route = self._routes.get(request.version or "")
+        version = request.version or ""
+        route = self._routes.get(version)
         if route is None:
             raise Busy(f"version {request.version} of the model is not served any more")
-        length, parts = write_request(request, orjson.dumps, self._slots.rows)
+        shared, head = self._slots.rows, route.head + packed.PACKED
+        if route.packs and packed.can_pack_batch(request, shared):
+            parts = packed.write_batch(request)
+        else:
+            length, parts = write_request(request, orjson.dumps, shared)
+            head = f"{route.head}{_BINARY}\r\n{HEADER_LENGTH}: {length}"
         try:
-            answer = await self._http.post(f"{route.head}{length}", parts, seconds)
+            answer = await self._http.post(head, parts, seconds)
         except TimeoutError as error:
             self._stuck = True
             self._unanswered += 1
@@ -176,7 +185,12 @@ class NativeLink:
         if answer.status != 200:
             raise self._refused(answer)
         try:
-            reply = read_reply(answer.body, answer.header(HEADER_LENGTH), orjson.loads)
+            if answer.header("Content-Type") == packed.PACKED:
+                reply = packed.read_reply(answer.body)
+                if not route.packs and version in self._routes:
+                    self._routes[version] = route._replace(packs=True)
+            else:
+                reply = read_reply(answer.body, answer.header(HEADER_LENGTH), orjson.loads)
         except InvalidInput as error:
             raise self._nonsense("the model server answers nonsense", quoting=error) from error
         rows = len(request.inputs[0].shapes)
@@ -272,8 +286,8 @@ class NativeLink:
     def _found(self, model: ReadyModel, version: str | None) -> None:
         path = URL(server_api.infer_path(self._name, version)).raw_path
         route = _Route(
-            head=f"POST {path} HTTP/1.1\r\nHost: model\r\nContent-Type: {_BINARY}\r\n"
-            f"{HEADER_LENGTH}: ",
+            head=f"POST {path} HTTP/1.1\r\nHost: model\r\nAccept: {packed.PACKED}\r\n"
+            "Content-Type: ",
             outputs=[(spec.name, spec.datatype) for spec in model.description.outputs],
         )
         self._failures = 0
