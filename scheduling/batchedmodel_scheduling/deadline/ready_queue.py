@@ -136,6 +136,9 @@ class ReadyQueue:
 
     def take(self, chosen: Sequence[QueuedItem]) -> None:
         """Forget items that leave together; usually the heads of their lanes."""
+        if len(chosen) == 1:
+            self.discard(chosen[0].id)
+            return
         lane_of = self._lane_of
         for priority in {entry.item.priority for entry in chosen}:
             work = [entry.work for entry in chosen if entry.item.priority is priority]
