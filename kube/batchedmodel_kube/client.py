@@ -29,17 +29,25 @@ from batchedmodel_contract.kubernetes.object_text import (
 )
 from batchedmodel_kube.credentials import configuration_from
 from batchedmodel_kube.errors import ClusterError, Gone, Unreachable, translated
-from batchedmodel_kube.reading import CHUNK, Object, apart, items_of, message_of, messages_of
+from batchedmodel_kube.reading import (
+    CHUNK,
+    Object,
+    apart,
+    items_of,
+    message_of,
+    messages_of,
+    steadily,
+)
 from batchedmodel_kube.server_calendar import ServerCalendar
 
 _log: Final = logging.getLogger(__name__)
 _CALL_SECONDS: Final = 30.0
-"""From connecting to the last byte of an answer; for a list the longest silence."""
+"""From connecting to the last byte of an answer. A large page of a list may take longer."""
 _WATCH_SECONDS: Final = 240
 """A watch ends by itself after this, so that one which died unseen is not believed for long."""
 _CALL: Final = aiohttp.ClientTimeout(total=_CALL_SECONDS)
 _WATCH: Final = aiohttp.ClientTimeout(
-    total=None, sock_connect=_CALL_SECONDS, sock_read=_WATCH_SECONDS + _CALL_SECONDS
+    total=_WATCH_SECONDS + _CALL_SECONDS, sock_connect=_CALL_SECONDS
 )
 _PAGE: Final = "100"
 """Objects."""
@@ -174,14 +182,17 @@ class Client:
             chunks = self._chunks(
                 "GET", collection.path, query, accept=accept, limit=self._page_limit
             )
-            items = items_of(chunks, splitter, collection.read, leave_out)
+            coming = steadily(chunks, _CALL_SECONDS)
+            items = items_of(coming, splitter, collection.read, leave_out)
             try:
-                async with aclosing(chunks), aclosing(items):
+                async with aclosing(chunks), aclosing(coming), aclosing(items):
                     async for found, size in items:
                         yield Event(type=EventType.ADDED, found=found, size=size)
                 metadata = splitter.rest().get("metadata") or {}
             except Unreadable as error:
                 raise Unreachable(f"GET {collection}: the answer {error}") from error
+            except TimeoutError as error:
+                raise Unreachable(f"GET {collection}: the answer comes too slowly") from error
             if not metadata.get("continue"):
                 version = metadata.get("resourceVersion", "")
                 if not version:

@@ -21,6 +21,8 @@ Object = Mapping[str, Any]
 """An object of Kubernetes, or a part of one, as JSON."""
 CHUNK: Final = 65_536
 """Bytes of an answer that are read at one go."""
+_SLOWEST: Final = 65_536
+"""Bytes a second that an answer may come at for long. Large pages over slow lines come faster."""
 _T = TypeVar("_T")
 _READER: Final = ThreadPoolExecutor(1, thread_name_prefix="reader")
 
@@ -33,6 +35,24 @@ async def apart(text: bytes, read: Callable[[bytes], _T]) -> _T:
     if len(text) <= LARGE:
         return read(text)
     return await asyncio.get_running_loop().run_in_executor(_READER, read, text)
+
+
+async def steadily(chunks: AsyncIterator[bytes], patience: float) -> AsyncGenerator[bytes, None]:
+    """An answer as it arrives, unless it trickles.
+
+    `patience`: seconds that it may be waited for, beside those that its bytes take at the slowest.
+    What is done between two chunks is not waited for. Raises `TimeoutError`.
+    """
+    loop = asyncio.get_running_loop()
+    left = patience
+    while True:
+        began = loop.time()
+        async with asyncio.timeout(left):
+            chunk = await anext(chunks, None)
+        if chunk is None:
+            return
+        left += len(chunk) / _SLOWEST - (loop.time() - began)
+        yield chunk
 
 
 async def items_of(

@@ -260,6 +260,27 @@ async def test_a_list_that_is_none_is_no_answer(body: bytes) -> None:
             await client.get("/x")
 
 
+async def test_a_page_that_trickles_is_an_api_server_that_cannot_be_reached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("batchedmodel_kube.client._CALL_SECONDS", 0.3)
+    asked = 0
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        nonlocal asked
+        asked += 1
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(b" ")
+            await asyncio.sleep(0.05)
+
+    async with client_of(answer) as client, asyncio.timeout(5):
+        with pytest.raises(Unreachable, match="GET /api/v1/things/a: the answer comes too slowly"):
+            [event async for event in client.list(THINGS)]
+    assert asked == 1
+
+
 @pytest.mark.parametrize("body", ["{}", '{"kind": "Status", "code": 200}', '{"items": []}'])
 async def test_an_answer_without_a_version_is_no_empty_list(body: str) -> None:
     async def answer(_: web.Request) -> web.Response:

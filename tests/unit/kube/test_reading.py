@@ -4,8 +4,10 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 
+import pytest
+
 from batchedmodel_contract.kubernetes.object_text import LARGE, ItemSplitter, Unreadable
-from batchedmodel_kube.reading import apart, items_of
+from batchedmodel_kube.reading import apart, items_of, steadily
 
 
 async def test_large_objects_are_read_one_after_the_other() -> None:
@@ -51,3 +53,31 @@ async def test_a_list_that_has_arrived_is_cut_apart_in_turns_with_others() -> No
     )
     assert turns >= 70
     beside.cancel()
+
+
+async def arriving(size: int, apart_by: float, *, times: int = 1_000) -> AsyncIterator[bytes]:
+    for _ in range(times):
+        await asyncio.sleep(apart_by)
+        yield b"x" * size
+
+
+@pytest.mark.looptime
+async def test_an_answer_that_trickles_is_given_up_when_patience_ends() -> None:
+    """However often it shows a sign of life."""
+    loop = asyncio.get_running_loop()
+    with pytest.raises(TimeoutError):
+        async for _ in steadily(arriving(1, 5.0), 30.0):
+            pass
+    assert 29 < loop.time() < 31
+
+
+@pytest.mark.looptime
+async def test_a_large_answer_over_a_slow_line_is_read_to_its_end() -> None:
+    found = [len(chunk) async for chunk in steadily(arriving(100_000, 1.0, times=90), 30.0)]
+    assert sum(found) == 9_000_000
+
+
+@pytest.mark.looptime
+async def test_the_time_in_which_an_answer_is_read_is_nobodys_delay() -> None:
+    async for _ in steadily(arriving(1, 0.1, times=10), 2.0):
+        await asyncio.sleep(20)
