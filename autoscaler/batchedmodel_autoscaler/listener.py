@@ -1,8 +1,7 @@
 """Listens on a port, with or without TLS, and bounds what its callers may take.
 
-It accepts connections itself: asyncio's server reports a connection only after its TLS handshake,
-and each connection that waits for that has a buffer of 256 KiB. The TLS context can change while it
-listens.
+asyncio's own server would report a connection only after its TLS handshake, and each connection
+that waits for that has a buffer of 256 KiB. The TLS context can change while it listens.
 """
 
 import asyncio
@@ -18,13 +17,11 @@ from typing import Final
 from aiohttp import http_exceptions, web
 
 from batchedmodel_autoscaler.errors import CannotListen
-from batchedmodel_contract.manifest.tenants import address_group
+from batchedmodel_kube.acceptor import BACKLOG, Acceptor
 
 logger: Final = logging.getLogger(__name__)
 _http_log: Final = logging.getLogger(f"{__name__}.http")
-_BACKLOG: Final = 128
 _ANSWERS_LEAVE_SECONDS: Final = 2.0
-_ACCEPTS_AGAIN_SECONDS: Final = 1.0
 _SHUTDOWN_SECONDS: Final = 2.0
 
 
@@ -194,7 +191,7 @@ class Listener:
         )
         self._context: ssl.SSLContext | None = None
         self._connections: dict[Connection, None] = {}
-        self._again: asyncio.TimerHandle | None = None
+        self._acceptor: Acceptor | None = None
 
     @property
     def port(self) -> int:
@@ -214,16 +211,15 @@ class Listener:
         if self._runner.server is None:
             await self._runner.setup()
             try:
-                self._socket.listen(_BACKLOG)
+                self._socket.listen(BACKLOG)
             except OSError as error:
                 raise CannotListen(f"cannot listen: {error.strerror}") from error
-            self._watch()
+            self._acceptor = Acceptor(self._socket, self._enter)
 
     async def close(self) -> None:
         """Stop listening, let answers leave."""
-        if self._again is not None:
-            self._again.cancel()
-        asyncio.get_running_loop().remove_reader(self._socket)
+        if self._acceptor is not None:
+            self._acceptor.close()
         self._socket.close()
         for connection in list(self._connections):
             if connection.transport is None:
@@ -231,24 +227,6 @@ class Listener:
         await self._runner.cleanup()
         for connection in list(self._connections):
             connection.abort()
-
-    def _watch(self) -> None:
-        asyncio.get_running_loop().add_reader(self._socket, self._accept)
-
-    def _accept(self) -> None:
-        # One at a time, so that callers who connect very often leave time for all else.
-        try:
-            accepted, peer = self._socket.accept()
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return
-        except OSError as error:
-            logger.warning("no connection can be accepted: %s", error.strerror)
-            loop = asyncio.get_running_loop()
-            loop.remove_reader(self._socket)
-            self._again = loop.call_later(_ACCEPTS_AGAIN_SECONDS, self._watch)
-            return
-        accepted.setblocking(False)
-        self._enter(accepted, address_group(str(peer[0])))
 
     def _enter(self, accepted: socket.socket, address: str) -> None:
         going = gives_way(address, list(self._connections), self._bounds)

@@ -1,4 +1,4 @@
-"""What the operator and the autoscaler share of Kubernetes: the client, its errors, the election.
+"""What the operator and the autoscaler share: Kubernetes' client, its errors, the election, ports.
 
 Knows nothing of what either process reads or writes.
 """

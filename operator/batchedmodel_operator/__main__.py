@@ -32,7 +32,7 @@ from batchedmodel_operator.cluster.watching import (
     unless,
 )
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.probes import Vitals, serve_probes
+from batchedmodel_operator.probes import Probes, Vitals
 from batchedmodel_operator.reconcile.reconcile import Reconciler
 from batchedmodel_operator.reconcile.state import Key, is_news
 from batchedmodel_operator.reconcile.work_queue import Workers, WorkQueue
@@ -116,7 +116,7 @@ async def _run(settings: OperatorSettings) -> None:
             reconciles=workers.reconciles,
         )
 
-    probes = await serve_probes(settings.probe_port, vitals)
+    probes = Probes(settings.probe_port, vitals)
     try:
         await unless(told, candidacy.won())
         if not told.is_set():

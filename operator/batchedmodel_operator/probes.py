@@ -7,13 +7,14 @@ come, and two fixed answers need no library.
 
 import asyncio
 import json
+import socket
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
-from batchedmodel_contract.manifest.tenants import address_group
+from batchedmodel_kube.acceptor import BACKLOG, Acceptor
 
 STUCK_SECONDS: Final = 180.0
 """A reconcile that takes longer will never end: the process is to be started anew."""
@@ -35,35 +36,58 @@ class Vitals:
     """How many reconciles ended, by result."""
 
 
-async def serve_probes(port: int, vitals: Callable[[], Vitals]) -> asyncio.Server:
-    """Answer `/healthz` and `/metrics` from now on. Raises `OSError` when the port is taken."""
-    connections: dict[asyncio.StreamWriter, str] = {}
-    """Each with its caller's address."""
+class Probes:
+    """The port, from its opening on."""
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(connections) >= _MOST_CONNECTIONS:
-            going = _gives_way(connections)
-            del connections[going]
-            going.transport.abort()
-        peer = writer.get_extra_info("peername")
-        connections[writer] = address_group(str(peer[0])) if peer else ""
+    def __init__(self, port: int, vitals: Callable[[], Vitals]) -> None:
+        """Needs a running loop. Raises `OSError` when the port is taken."""
+        self._vitals = vitals
+        self._connections: dict[asyncio.Task[None], str] = {}
+        """Each with its caller's address."""
+        both = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both else socket.AF_INET
+        listening = socket.create_server(
+            ("", port), family=family, dualstack_ipv6=both, backlog=BACKLOG
+        )
+        self._acceptor = Acceptor(listening, self._enter)
+
+    def close(self) -> None:
+        """Answer nobody any more."""
+        self._acceptor.close()
+        for connection in self._connections:
+            connection.cancel()
+
+    def _enter(self, accepted: socket.socket, address: str) -> None:
+        if len(self._connections) >= _MOST_CONNECTIONS:
+            going = _gives_way(self._connections)
+            del self._connections[going]
+            going.cancel()
+        connection = asyncio.create_task(self._serve(accepted))
+        self._connections[connection] = address
+        connection.add_done_callback(lambda _: self._left(connection, accepted))
+
+    def _left(self, connection: asyncio.Task[None], accepted: socket.socket) -> None:
+        self._connections.pop(connection, None)
+        if connection.cancelled():
+            accepted.close()  # it may have no transport yet
+
+    async def _serve(self, accepted: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=accepted, limit=_LARGEST_REQUEST)
         try:
             async with asyncio.timeout(_READ_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(_answer(head, vitals()))
+                writer.write(_answer(head, self._vitals()))
                 await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # the caller asks again
+        except asyncio.CancelledError:
+            writer.transport.abort()
+            raise
         finally:
-            connections.pop(writer, None)
             writer.close()
 
-    return await asyncio.start_server(
-        serve, port=port, limit=_LARGEST_REQUEST, backlog=_MOST_CONNECTIONS
-    )
 
-
-def _gives_way(connections: Mapping[asyncio.StreamWriter, str]) -> asyncio.StreamWriter:
+def _gives_way(connections: Mapping[asyncio.Task[None], str]) -> asyncio.Task[None]:
     """The oldest of whoever holds most: no crowd keeps out the kubelet or ends what it asks."""
     held = Counter(connections.values())
     most = max(held.values())

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from batchedmodel_operator.probes import Vitals, health, serve_probes
+from batchedmodel_operator.probes import Probes, Vitals, health
 from support.ports import unused_port
 
 WELL = Vitals(
@@ -28,7 +28,7 @@ async def _ask(port: int, request: bytes) -> tuple[bytes, bytes]:
 
 async def test_a_probe_is_answered_and_what_else_is_asked_is_refused() -> None:
     port = unused_port()
-    server = await serve_probes(port, lambda: WELL)
+    server = Probes(port, lambda: WELL)
     status, body = await _ask(port, b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
     assert status == b"HTTP/1.1 200 OK"
     assert json.loads(body) == {"leads": True, "longest_reconcile_seconds": 0.2}
@@ -46,7 +46,7 @@ async def test_a_probe_is_answered_and_what_else_is_asked_is_refused() -> None:
 async def test_a_crowd_holds_few_connections_and_a_probe_gets_in() -> None:
     """Four hundred that said nothing kept the operator from opening a connection of its own."""
     port = unused_port()
-    server = await serve_probes(port, lambda: WELL)
+    server = Probes(port, lambda: WELL)
     crowd = [await asyncio.open_connection("127.0.0.1", port) for _ in range(100)]
     ended = await asyncio.gather(*(_ends_within(reader, 1.0) for reader, _ in crowd))
     assert ended.count(False) == 32
@@ -61,7 +61,7 @@ async def test_a_crowd_holds_few_connections_and_a_probe_gets_in() -> None:
 async def test_a_crowd_of_one_address_ends_no_connection_of_another() -> None:
     """A neighbour that connects by the ten thousand a second had the kubelet's connection ended."""
     port = unused_port()
-    server = await serve_probes(port, lambda: WELL)
+    server = Probes(port, lambda: WELL)
 
     async def crowd() -> list[asyncio.StreamWriter]:
         theirs = ("127.0.0.9", 0)
@@ -92,7 +92,7 @@ async def _ends_within(reader: asyncio.StreamReader, seconds: float) -> bool:
 @pytest.mark.parametrize("leads", [True, False])
 async def test_the_metrics_are_what_prometheus_reads(leads: bool) -> None:
     port = unused_port()
-    server = await serve_probes(port, lambda: replace(WELL, leads=leads))
+    server = Probes(port, lambda: replace(WELL, leads=leads))
     _, body = await _ask(port, b"GET /metrics HTTP/1.1\r\n\r\n")
     families = {one.name: one for one in text_string_to_metric_families(body.decode())}
     prefix = "batchedmodel_operator"
