@@ -20,6 +20,7 @@ def test_a_namespace_deleted_in_the_middle_goes_away(running: OperatorProcess, t
 
 
 def test_the_process_answers_probes_and_stays_small(running: OperatorProcess) -> None:
+    until("it leads", lambda: running.leads() is True)
     assert json.loads(running.told("healthz"))["longest_reconcile_seconds"] < 60
     assert "batchedmodel_operator_leader 1" in running.told("metrics")
     assert running.memory_megabytes() < 150
