@@ -24,8 +24,9 @@ from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.processes.shared_region import LARGEST, LEAST, create, mapped
 from batchedmodel_scheduling.core.shared_room import SharedRoom
 
-_KEPT: Final = 32 << 20
-"""Bytes at the beginning that the process keeps when they are free; fresh pages cost time."""
+_KEPT: Final = 64 << 20
+"""Bytes at the beginning that are kept when they are free: three batches of 32 images. To fetch
+fresh pages for each row takes as long as to copy it."""
 
 
 class SharedSlots:
