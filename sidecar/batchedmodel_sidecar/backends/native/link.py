@@ -195,6 +195,8 @@ class NativeLink:
             raise self._nonsense("the model server answers nonsense", quoting=error) from error
         finally:
             self._rooms.over(room, answered=answer is not None)
+            if answer is None:
+                room = None  # an error keeps this frame, which must keep no memory
         if answer.status != 200:
             raise self._refused(answer)
         try:
