@@ -34,7 +34,6 @@ from batchedmodel_contract.processes.server_api import (
 )
 from batchedmodel_scheduling.core.policy import MemoryCap
 from batchedmodel_sidecar.backends.base import LinkListener, LinkStatus
-from batchedmodel_sidecar.backends.native.answer_rooms import AnswerRooms
 from batchedmodel_sidecar.backends.native.http1_client import (
     Answered,
     BrokenOff,
@@ -43,7 +42,6 @@ from batchedmodel_sidecar.backends.native.http1_client import (
     Unreachable,
 )
 from batchedmodel_sidecar.backends.native.memory_offer import MemoryOffer
-from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.body.shared_slots import SharedSlots
 from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
@@ -83,12 +81,7 @@ class NativeLink:
     """Follows one model server over its Unix socket and carries batches to it."""
 
     def __init__(
-        self,
-        name: str,
-        socket_path: str,
-        listener: LinkListener,
-        slots: SharedSlots,
-        budget: ByteBudget,
+        self, name: str, socket_path: str, listener: LinkListener, slots: SharedSlots
     ) -> None:
         """`slots`: where bodies lie whose rows the server finds by itself."""
         self._name = name
@@ -102,8 +95,7 @@ class NativeLink:
         )
         self._http = Http1Client(socket_path)
         self._slots = slots
-        self._rooms = AnswerRooms(budget)
-        self._memory = MemoryOffer(socket_path, slots, self._rooms)
+        self._memory = MemoryOffer(socket_path, slots)
         self._routes: dict[str, _Route] = {}
         """By version: the model's, and those that it replaced and that requests still need."""
         self._releases: set[asyncio.Task[None]] = set()
@@ -170,15 +162,12 @@ class NativeLink:
         if route is None:
             raise Busy(f"version {request.version} of the model is not served any more")
         shared, head = self._slots.rows, route.head + packed.PACKED
-        room = self._rooms.room(len(request.inputs[0].shapes))
-        answer: Answered | None = None
+        if route.packs and packed.can_pack_batch(request, shared):
+            parts = packed.write_batch(request)
+        else:
+            length, parts = write_request(request, orjson.dumps, shared)
+            head = f"{route.head}{_BINARY}\r\n{HEADER_LENGTH}: {length}"
         try:
-            if route.packs and room is None and packed.can_pack_batch(request, shared):
-                parts = packed.write_batch(request)
-            else:
-                told = None if room is None else room.told
-                length, parts = write_request(request, orjson.dumps, shared, told)
-                head = f"{route.head}{_BINARY}\r\n{HEADER_LENGTH}: {length}"
             answer = await self._http.post(head, parts, seconds)
         except TimeoutError as error:
             self._stuck = True
@@ -193,10 +182,6 @@ class NativeLink:
             raise Lost("the model server went away while it worked on this") from error
         except Garbled as error:
             raise self._nonsense("the model server answers nonsense", quoting=error) from error
-        finally:
-            self._rooms.over(room, answered=answer is not None)
-            if answer is None:
-                room = None  # an error keeps this frame, which must keep no memory
         if answer.status != 200:
             raise self._refused(answer)
         try:
@@ -205,10 +190,7 @@ class NativeLink:
                 if not route.packs and version in self._routes:
                     self._routes[version] = route._replace(packs=True)
             else:
-                length_of_head = answer.header(HEADER_LENGTH)
-                memory = None if room is None else room.memory
-                reply = read_reply(answer.body, length_of_head, orjson.loads, memory)
-            self._rooms.learn(reply, answer.body, room)
+                reply = read_reply(answer.body, answer.header(HEADER_LENGTH), orjson.loads)
         except InvalidInput as error:
             raise self._nonsense("the model server answers nonsense", quoting=error) from error
         rows = len(request.inputs[0].shapes)
