@@ -87,17 +87,18 @@ class Begun(Generic[Result]):
         awaited, skips = self._waits_for, self._waits_for is None
         self._waits_for = None
         while not self._ended:
-            error: BaseException | None = None
-            if not skips:
-                try:
-                    yield awaited
-                except BaseException as thrown:
-                    error = thrown
-            skips = False
             try:
-                awaited = self._work.send(None) if error is None else self._work.throw(error)
+                try:
+                    if not skips:
+                        yield awaited
+                except BaseException as thrown:
+                    # It has no name behind this: it holds this frame, and with it all of the work.
+                    awaited = self._work.throw(thrown)
+                else:
+                    awaited = self._work.send(None)
             except StopIteration as end:
                 self._ended, self._result = True, end.value
+            skips = False
         result: Result = self._result
         return result
 

@@ -1,6 +1,8 @@
 """A coroutine driven without a task: what it waits for, how it ends, how it is given up."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Coroutine
 from typing import Any
 
@@ -330,3 +332,31 @@ async def test_begun_work_is_ended_by_a_cancelled_task_or_where_nobody_ever_awai
     await asyncio.wait([task])
     begun.close()
     assert ended == ["CancelledError" if awaited else "GeneratorExit"]
+
+
+async def test_begun_work_that_was_cancelled_is_kept_by_nothing() -> None:
+    """A batch's rows would stay until the collector finds them."""
+
+    class Rows:
+        pass
+
+    async def work(rows: Rows) -> str:
+        await asyncio.sleep(1.0)
+        return "done"
+
+    async def goes_on(begun: Begun[str]) -> str:
+        return await begun
+
+    rows = Rows()
+    kept, task = weakref.ref(rows), asyncio.create_task(goes_on(Begun(work(rows))))
+    del rows
+    await asyncio.sleep(0)
+    gc.disable()
+    try:
+        task.cancel()
+        await asyncio.wait([task])
+        del task
+        await asyncio.sleep(0)
+        assert kept() is None
+    finally:
+        gc.enable()
