@@ -11,7 +11,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_sidecar.answers import Answer
@@ -19,19 +18,10 @@ from batchedmodel_sidecar.errors import CallError, Rejected
 from batchedmodel_sidecar.protocols.headers import RequestOptions
 from batchedmodel_sidecar.telemetry.tenant_counts import TenantCount
 from support.examples import examples
-from support.sidecar_world import FIXED, PER_ROW, World, rows_of, world
+from support.sidecar_world import World, rows_of, world
+from support.tenants import BATCH, LIMIT, POLICIES, SETTINGS, now
 
 pytestmark = pytest.mark.looptime
-
-SETTINGS = BatchSettings(policy=PolicyName.DEADLINE, max_batch_size=8, request_timeout_seconds=30.0)
-BATCH = FIXED + 8 * PER_ROW
-LIMIT = 8 / BATCH
-"""Rows a second of the device; some 440."""
-POLICIES = list(PolicyName)
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def poisson(rate: float, seconds: float) -> list[float]:

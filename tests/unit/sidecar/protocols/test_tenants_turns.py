@@ -13,22 +13,12 @@ import pytest
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile, ProfilePoint
-from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_scheduling.core.fair_queue import FairQueue
 from support.sidecar_world import FIXED, MODEL, PER_ROW, world
+from support.tenants import BATCH, LIMIT, POLICIES, SETTINGS, now
 
 pytestmark = pytest.mark.looptime
-
-SETTINGS = BatchSettings(policy=PolicyName.DEADLINE, max_batch_size=8, request_timeout_seconds=30.0)
-BATCH = FIXED + 8 * PER_ROW
-LIMIT = 8 / BATCH
-"""Rows a second of the device; some 440."""
-POLICIES = list(PolicyName)
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 @pytest.mark.parametrize(("rule", "times"), [(CostRule.PADDED, 3.0), (CostRule.PACKED, 1.5)])
