@@ -7,7 +7,10 @@ seconds after the attacker left. `during` is compared with what was measured bes
 sleeps, in the same round; the median of the rounds counts. It may be twice as long, or longer by
 two of the longest batches that the server had meanwhile: what runs cannot be taken back.
 
-    python bench/attacks.py [--quick] [--json FILE] [--kind ours|V2|V1|OpenAI] [--attack NAME ...]
+    python bench/attacks.py [--quick] [--json FILE] [--kind ours|V2|V1|OpenAI]
+                            [--attack NAME ... | --together]
+
+`--together`: attacks of a theme run at the same time, as in the suite; a fifth of the time.
 """
 
 import argparse
@@ -18,19 +21,21 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("tests", "images")]
 
 from bench_report import Figure, at_least, at_most, median_of, new_parser, of_rounds, report, tell
 from support.attacks.aim import Attack, Kind
-from support.attacks.catalogue import ATTACKS
+from support.attacks.catalogue import ATTACKS, bouts
 from support.attacks.harness import BUDGET_BYTES, Report, p99, ring
 
+_Bout: TypeAlias = Sequence[Attack]
+"""Attacks at the same time."""
 _SLEEPS: Final = ATTACKS["sleeping"]
 _FEW: Final = ("huge head", "reset while waiting", "short time outs")
 _ON_A_CHAIN: Final = 4
-"""Attacks that take turns beside one sleeper; what one leaves behind is held against the next."""
+"""Bouts that take turns beside one sleeper; what one leaves behind is held against the next."""
 _NICENESS: Final = 19
 _MEBIBYTE: Final = 2**20
 _SPARE_BYTES: Final = 64 * _MEBIBYTE
@@ -50,27 +55,32 @@ _QUICK: Final = _Plan(rounds=1, crowd_seconds=0.5, seconds=1.5)
 
 
 async def _measured(
-    kind: Kind, attacks: Sequence[Attack], plan: _Plan
+    kind: Kind, chosen: Sequence[_Bout], plan: _Plan
 ) -> dict[str, list[tuple[Report, Report]]]:
-    """By attack: each round's report, and that of the sleeper beside whom it is judged."""
-    found: dict[str, list[tuple[Report, Report]]] = {attack.name: [] for attack in attacks}
+    """By bout: each round's report, and that of the sleeper beside whom it is judged."""
+    found: dict[str, list[tuple[Report, Report]]] = {_name(bout): [] for bout in chosen}
     how: dict[str, Any] = {
         "crowd_seconds": plan.crowd_seconds,
         "seconds": plan.seconds,
         "niceness": _NICENESS,
     }
-    for at in range(0, len(attacks), _ON_A_CHAIN):
-        some = attacks[at : at + _ON_A_CHAIN]
+    for at in range(0, len(chosen), _ON_A_CHAIN):
+        some = chosen[at : at + _ON_A_CHAIN]
         with tempfile.TemporaryDirectory() as folder:
             async with ring(Path(folder), kind) as standing:
                 for number in range(plan.rounds):
-                    tell(f"{kind}: {', '.join(one.name for one in some)}, round {number + 1}")
+                    tell(f"{kind}: {', '.join(map(_name, some))}, round {number + 1}")
                     last = number == plan.rounds - 1
                     calm = await standing.bout([_SLEEPS], looks_at_idle=False, **how)
-                    for attack in some:
-                        met = await standing.bout([attack], looks_at_idle=last, **how)
-                        found[attack.name].append((met, calm))
+                    for bout in some:
+                        met = await standing.bout(bout, looks_at_idle=last, **how)
+                        found[_name(bout)].append((met, calm))
     return found
+
+
+def _name(bout: _Bout) -> str:
+    first, *others = bout
+    return f"{first.name} and {len(others)} more" if others else first.name
 
 
 def _figures(name: str, rounds: Sequence[tuple[Report, Report]]) -> list[Figure]:
@@ -108,7 +118,9 @@ def _middle(rounds: Sequence[Sequence[float]]) -> float:
 def _read(arguments: Sequence[str]) -> argparse.Namespace:
     parser = new_parser(__doc__)
     parser.add_argument("--kind", type=Kind, choices=list(Kind), default=Kind.OURS)
-    parser.add_argument("--attack", action="append", choices=sorted(ATTACKS), metavar="NAME")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--attack", action="append", choices=sorted(ATTACKS), metavar="NAME")
+    what.add_argument("--together", action="store_true")
     return parser.parse_args(arguments)
 
 
@@ -118,9 +130,13 @@ def main(arguments: Sequence[str]) -> int:
     names = options.attack or [
         name for name in (_FEW if options.quick else ATTACKS) if name != _SLEEPS.name
     ]
-    attacks = [ATTACKS[name] for name in names if options.kind in ATTACKS[name].kinds]
+    chosen: Sequence[_Bout] = [
+        [ATTACKS[name]] for name in names if options.kind in ATTACKS[name].kinds
+    ]
+    if options.together:
+        chosen = bouts(options.kind)
     plan = _QUICK if options.quick else _FULL
-    found = asyncio.run(_measured(options.kind, attacks, plan))
+    found = asyncio.run(_measured(options.kind, chosen, plan))
     figures = [one for name, rounds in found.items() for one in _figures(name, rounds)]
     return report(figures, options.json)
 

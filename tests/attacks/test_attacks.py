@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from support.attacks.aim import Attack, Kind
-from support.attacks.catalogue import ATTACKS, THEMES
+from support.attacks.catalogue import ATTACKS, bouts
 from support.attacks.harness import BUDGET_BYTES, IDLE_CORES, Report, Ring, ring
 
 pytestmark = [
@@ -27,15 +27,11 @@ _FOREIGN: Final = (Kind.V2, Kind.V1, Kind.OPENAI)
 
 def _bouts(*kinds: Kind) -> list[object]:
     """Attacks that run together, by what is behind the sidecar."""
-    bouts: list[object] = []
-    for kind in kinds:
-        for theme in THEMES:
-            attacks = [one for one in theme.attacks if kind in one.kinds]
-            for at in range(0, len(attacks), theme.together):
-                bout = attacks[at : at + theme.together]
-                name = f"{kind}-{bout[0].name}-and-others".replace(" ", "-")
-                bouts.append(pytest.param(kind, bout, id=name))
-    return bouts
+    return [
+        pytest.param(kind, bout, id=f"{kind}-{bout[0].name}-and-others".replace(" ", "-"))
+        for kind in kinds
+        for bout in bouts(kind)
+    ]
 
 
 class _Rings:
