@@ -68,6 +68,9 @@ class Begun(Generic[Result]):
 
     What runs at once runs without a task, or in that of whoever makes this: nothing there may ask
     for the current task. A bare turn of the loop (`asyncio.sleep(0)`) waits for who awaits this.
+
+    Awaited once. An error that was thrown into it holds its frame, and may itself be what the
+    result holds: so the frame keeps neither, or a circle would keep all of the work.
     """
 
     __slots__ = ("_ended", "_result", "_waits_for", "_work")
@@ -92,14 +95,17 @@ class Begun(Generic[Result]):
                     if not skips:
                         yield awaited
                 except BaseException as thrown:
-                    # It has no name behind this: it holds this frame, and with it all of the work.
                     awaited = self._work.throw(thrown)
                 else:
                     awaited = self._work.send(None)
             except StopIteration as end:
-                self._ended, self._result = True, end.value
+                self._ended, self._result, awaited = True, end.value, None
             skips = False
+        return self._taken()
+
+    def _taken(self) -> Result:
         result: Result = self._result
+        self._result = None
         return result
 
     def close(self) -> None:

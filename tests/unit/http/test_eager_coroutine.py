@@ -334,28 +334,38 @@ async def test_begun_work_is_ended_by_a_cancelled_task_or_where_nobody_ever_awai
     assert ended == ["CancelledError" if awaited else "GeneratorExit"]
 
 
-async def test_begun_work_that_was_cancelled_is_kept_by_nothing() -> None:
+class Rows:
+    """What a batch is about."""
+
+
+async def _failed(rows: Rows, answers: list[asyncio.Future[None]]) -> str | Exception:
+    """Ends with the error behind its wait, as a batch does."""
+    try:
+        await answers.pop()
+    except OSError as error:
+        return error
+    return "done"
+
+
+@pytest.mark.parametrize("end", ["cancelled", "failed"])
+async def test_begun_work_that_failed_is_kept_by_nothing(end: str) -> None:
     """A batch's rows would stay until the collector finds them."""
 
-    class Rows:
-        pass
-
-    async def work(rows: Rows) -> str:
-        await asyncio.sleep(1.0)
-        return "done"
-
-    async def goes_on(begun: Begun[str]) -> str:
+    async def goes_on(begun: Begun[str | Exception]) -> str | Exception:
         return await begun
 
-    rows = Rows()
-    kept, task = weakref.ref(rows), asyncio.create_task(goes_on(Begun(work(rows))))
+    rows, gone = Rows(), asyncio.get_running_loop().create_future()
+    kept, task = weakref.ref(rows), asyncio.create_task(goes_on(Begun(_failed(rows, [gone]))))
     del rows
     await asyncio.sleep(0)
     gc.disable()
     try:
-        task.cancel()
+        if end == "cancelled":
+            task.cancel()
+        else:
+            gone.set_exception(OSError("gone"))
         await asyncio.wait([task])
-        del task
+        del task, gone
         await asyncio.sleep(0)
         assert kept() is None
     finally:
