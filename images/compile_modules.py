@@ -35,7 +35,7 @@ _SOURCES: Final = (
 )
 """All whose types are read."""
 _COMPILED: Final = {
-    f"{_CONTRACT}/inference": ("batch_wire", "packed", "tensors", "v2"),
+    f"{_CONTRACT}/inference": ("batch_wire", "packed", "ragged", "tensors", "v2"),
     _HTTP: ("connection", "eager_coroutine", "head_cache", "incoming", "request_head", "response"),
     f"{_SCHEDULING}/core": ("*",),
     f"{_SCHEDULING}/deadline": ("*",),

@@ -3,9 +3,10 @@
 from collections.abc import Hashable, Sequence
 from typing import Final
 
-from batchedmodel_contract.inference.batch_wire import BatchRequest, Ragged
+from batchedmodel_contract.inference.batch_wire import BatchRequest
 from batchedmodel_contract.inference.description import ModelDescription
 from batchedmodel_contract.inference.params import Values, columns
+from batchedmodel_contract.inference.ragged import Ragged
 from batchedmodel_contract.inference.tensors import Buffer, Datatype, Shape
 
 

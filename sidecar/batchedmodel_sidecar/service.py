@@ -24,7 +24,7 @@ from batchedmodel_sidecar.backends.native.link import NativeLink
 from batchedmodel_sidecar.backends.native.repository import Repository
 from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.batching.timer import TimerFd
-from batchedmodel_sidecar.body.byte_budget import Hold
+from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.body.shared_slots import SharedSlots
 from batchedmodel_sidecar.codec.codec import Codec
 from batchedmodel_sidecar.codec.process.client import CodecClient
@@ -75,7 +75,8 @@ class Service:
         self._process = CodecClient(time.monotonic)
         codec = Codec(self._process, most_rows=lambda: self._batcher.settings.max_queue_size)
         durations, loop = Durations(), asyncio.get_running_loop()
-        slots = SharedSlots(settings.max_queue_bytes)
+        budget = ByteBudget(settings.max_queue_bytes)
+        slots = SharedSlots(budget.limit)
         self._link: Link
         self._passthrough: Passthrough | None = None
         self._repository: Repository | None = None
@@ -106,7 +107,7 @@ class Service:
                 keeps=self._keeps_connections,
             )
         else:
-            self._link = NativeLink(settings.model_name, settings.model_socket, self, slots)
+            self._link = NativeLink(settings.model_name, settings.model_socket, self, slots, budget)
             self._repository = Repository(settings.model_name, settings.model_socket)
         self._batcher = Batcher(
             folder.read(),
@@ -142,7 +143,7 @@ class Service:
         )
         self._bodies = BodyReader(
             max_bytes=settings.max_body_bytes,
-            max_held_bytes=settings.max_queue_bytes,
+            budget=budget,
             slots=slots,
         )
         refusals = Refusals(self._ledger, codec.adapters)

@@ -11,8 +11,9 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from batchedmodel_contract.inference.batch_wire import BatchRequest, Ragged, write_reply
+from batchedmodel_contract.inference.batch_wire import BatchRequest, write_reply
 from batchedmodel_contract.inference.description import RAGGED
+from batchedmodel_contract.inference.ragged import Ragged
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH
 from batchedmodel_contract.manifest.batching import BatchSettings

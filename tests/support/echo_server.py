@@ -15,7 +15,6 @@ from aiohttp import web
 from batchedmodel_contract.inference.batch_wire import (
     BatchReply,
     BatchRequest,
-    Ragged,
     to_request,
     write_reply,
 )
@@ -25,6 +24,7 @@ from batchedmodel_contract.inference.description import (
     ModelDescription,
     TensorSpec,
 )
+from batchedmodel_contract.inference.ragged import Ragged
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH, read_body
 from batchedmodel_contract.manifest.batching import BatchSettings

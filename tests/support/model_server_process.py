@@ -16,10 +16,10 @@ import orjson
 from batchedmodel_contract.inference.batch_wire import (
     BatchReply,
     BatchRequest,
-    ragged,
     read_reply,
     write_request,
 )
+from batchedmodel_contract.inference.ragged import ragged
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH
 from batchedmodel_contract.processes.environment import ModelServerSettings, to_environment

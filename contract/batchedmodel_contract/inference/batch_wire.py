@@ -3,7 +3,8 @@
 Spoken between the sidecar and our model server only. Each tensor's items are concatenated, never
 padded; beside ``<name>`` travels ``<name>:shapes`` (INT64, items x rank). A parameter that
 items' requests set travels as ``<name>:parameter``, one value for each item. Items that lie in
-memory which both see stay there: ``<name>:shared`` says where. The answer adds
+memory which both see stay there: ``<name>:shared`` says where. So do items of the answer, in room
+that the request names. The answer adds
 ``:status`` (INT32, one HTTP status per item) and ``:error`` (BYTES), so that one failed item
 stays inside a 200 answer and inside the standard's rule that parameters are scalars.
 """
@@ -13,16 +14,14 @@ import math
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
+from batchedmodel_contract.inference.ragged import Ragged
 from batchedmodel_contract.inference.tensors import (
     Buffer,
     Datatype,
     Scattered,
-    Shape,
     Tensor,
-    contiguous,
     join_byte_elements,
     split_byte_elements,
 )
@@ -41,6 +40,10 @@ ERROR: Final = ":error"
 OK: Final = 200
 _WANTED: Final = "wanted_us"
 _REGION: Final = "region"
+_ANSWER_REGION: Final = "answer_region"
+_ANSWER_NUMBER: Final = "answer_number"
+_ANSWER_START: Final = "answer_start"
+_ANSWER_SIZE: Final = "answer_size"
 _ELSEWHERE: Final = -1
 """Where an item lies that travels in the body."""
 _LARGEST_NUMBER: Final = 2.0**63  # refuses infinity and NaN as well
@@ -53,58 +56,6 @@ def _dumps(head: Any) -> bytes:
 
 class RegionGone(InvalidInput):
     """A batch refers to shared memory that is not known here, or not any more."""
-
-
-class Ragged(NamedTuple):
-    """One named tensor of every item of a batch; item i has `shapes[i]`, all of one rank."""
-
-    name: str
-    datatype: Datatype
-    shapes: tuple[Shape, ...]
-    parts: tuple[Buffer, ...]
-    """All items' bytes, one behind the other, in any number of buffers."""
-    shared: bool = False
-    """Whether the parts lie in memory that another process may write to."""
-
-    @property
-    def size(self) -> int:
-        """How many bytes the items have."""
-        return sum(map(len, self.parts))
-
-    @property
-    def data(self) -> Buffer:
-        """All items' bytes in one buffer; a copy unless they are in one already.
-
-        What another process may write to is always copied: once judged, it must not change.
-        """
-        return b"".join(self.parts) if self.shared else contiguous(self.parts)
-
-    def items(self) -> list[Buffer]:
-        """The bytes of each item; raises `InvalidInput` when shapes and data do not agree."""
-        sizes = [math.prod(shape) for shape in self.shapes]
-        data = self.data
-        if self.datatype is Datatype.BYTES:
-            return self._byte_items(sizes, data)
-        view, position, each = memoryview(data), 0, self.datatype.size
-        items: list[Buffer] = []
-        for size in sizes:
-            end = position + size * each
-            items.append(view[position:end])
-            position = end
-        if position != len(view):
-            raise InvalidInput(self.name, f"is {len(view)} bytes long; its shapes need {position}")
-        return items
-
-    def _byte_items(self, sizes: list[int], data: Buffer) -> list[Buffer]:
-        elements = split_byte_elements(data)
-        if len(elements) != sum(sizes):
-            raise InvalidInput(
-                self.name, f"has {len(elements)} elements; its shapes need {sum(sizes)}"
-            )
-        return [
-            join_byte_elements(bytes(element) for element in elements[start:end])
-            for start, end in pairwise([0, *accumulate(sizes)])
-        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,13 +92,6 @@ class BatchReply:
     """What the server's memory holds now; see `Profile.max_cost`."""
 
 
-def ragged(name: str, datatype: Datatype, items: Sequence[tuple[Shape, Buffer]]) -> Ragged:
-    """String the items' buffers together without looking into them."""
-    return Ragged(
-        name, datatype, tuple(shape for shape, _ in items), tuple(data for _, data in items)
-    )
-
-
 class SharedRows(NamedTuple):
     """Memory in which items may lie that need not travel."""
 
@@ -157,8 +101,22 @@ class SharedRows(NamedTuple):
     """Where in it these bytes begin; None where they lie elsewhere."""
 
 
+class AnswerRoom(NamedTuple):
+    """Memory in which a server may put items of its answer, instead of sending them."""
+
+    region: str
+    number: int
+    """No other room of the region ever has it; see `shared_region`."""
+    start: int
+    size: int
+    """In bytes."""
+
+
 def write_request(
-    request: BatchRequest, dumps: Dumps = _dumps, shared: SharedRows | None = None
+    request: BatchRequest,
+    dumps: Dumps = _dumps,
+    shared: SharedRows | None = None,
+    room: AnswerRoom | None = None,
 ) -> tuple[int, list[Buffer]]:
     """Length of the JSON head and the body's parts, without what lies in the shared memory."""
     tensors = flattened(request.inputs, None if shared is None else shared.place)
@@ -167,6 +125,9 @@ def write_request(
         parameters[_WANTED] = max(0, round(request.wanted_seconds * 1e6))
     if shared is not None and any(tensor.name.endswith(SHARED) for tensor in tensors):
         parameters[_REGION] = shared.region
+    if room is not None:
+        parameters[_ANSWER_REGION], parameters[_ANSWER_NUMBER] = room.region, room.number
+        parameters[_ANSWER_START], parameters[_ANSWER_SIZE] = room.start, room.size
     for param in request.params:
         tensors.append(param._replace(name=param.name + PARAMETER))
     return write_body({"parameters": parameters} if parameters else {}, tensors, "inputs", dumps)
@@ -203,14 +164,32 @@ def to_request(
     )
 
 
+def answer_room(head: dict[str, Any]) -> AnswerRoom | None:
+    """The room that a request has for its answer, if it names any; raises `InvalidInput`."""
+    parameters = head.get("parameters")
+    region = parameters.get(_ANSWER_REGION) if isinstance(parameters, dict) else None
+    if not isinstance(region, str):
+        return None
+    number, start, size = (
+        int(_number(head, name)) for name in (_ANSWER_NUMBER, _ANSWER_START, _ANSWER_SIZE)
+    )
+    return AnswerRoom(region, number, start, size)
+
+
 def check_items(name: str, count: int) -> None:
     """Raise `InvalidInput` if an input has more items than any batch may have."""
     if count > MAX_BATCH_SIZE:
         raise InvalidInput(name, f"holds {count} items; a batch has at most {MAX_BATCH_SIZE}")
 
 
-def write_reply(reply: BatchReply, dumps: Dumps = _dumps) -> tuple[int, list[Buffer]]:
-    """Length of the JSON head and the body's parts."""
+def write_reply(
+    reply: BatchReply, dumps: Dumps = _dumps, place: Callable[[Buffer], int | None] | None = None
+) -> tuple[int, list[Buffer]]:
+    """Length of the JSON head and the body's parts.
+
+    `place` puts an item's bytes where the caller sees them, and says where in the room for the
+    answer that is; None where they must be sent.
+    """
     count = (len(reply.statuses),)
     parameters = {
         "compute_us": round(reply.compute_seconds * 1e6),
@@ -226,13 +205,25 @@ def write_reply(reply: BatchReply, dumps: Dumps = _dumps) -> tuple[int, list[Buf
         Tensor(STATUS, Datatype.INT32, count, array("i", reply.statuses).tobytes()),
         Tensor(ERROR, Datatype.BYTES, count, join_byte_elements(errors)),
     ]
-    return write_body(
-        {"parameters": parameters}, [*flattened(reply.outputs), *settled], "outputs", dumps
-    )
+    outputs: list[Tensor | Scattered] = []
+    for output in reply.outputs:
+        if place is None or output.datatype is Datatype.BYTES:
+            outputs += flattened((output,))
+        else:
+            outputs += flattened((output._replace(parts=tuple(output.items())),), place)
+    return write_body({"parameters": parameters}, [*outputs, *settled], "outputs", dumps)
 
 
-def read_reply(body: Buffer, header_length: str | None, loads: Loads = json.loads) -> BatchReply:
-    """The reply in an answer's body; raises `InvalidInput` when it contradicts itself."""
+def read_reply(
+    body: Buffer,
+    header_length: str | None,
+    loads: Loads = json.loads,
+    room: Buffer | None = None,
+) -> BatchReply:
+    """The reply in an answer's body; raises `InvalidInput` when it contradicts itself.
+
+    `room`: where the server may have put items.
+    """
     head, tensors = read_body(body, header_length, "outputs", loads)
     named = {tensor.name: tensor for tensor in tensors}
     if STATUS not in named or ERROR not in named:
@@ -245,7 +236,9 @@ def read_reply(body: Buffer, header_length: str | None, loads: Loads = json.load
         if status != OK and not 400 <= status <= 599:
             raise InvalidInput(STATUS, f"is neither {OK} nor the status of an error", status)
     errors = split_byte_elements(named[ERROR].data)
-    outputs = _ragged([tensor for tensor in tensors if tensor.name not in (STATUS, ERROR)])
+    outputs = _ragged([tensor for tensor in tensors if tensor.name not in (STATUS, ERROR)], room)
+    # A server that changes its answers afterwards harms nobody but those that it answers.
+    outputs = tuple(output._replace(shared=False) for output in outputs)
     counts = {len(statuses), len(errors), *(len(output.shapes) for output in outputs)}
     if len(counts) != 1:
         raise InvalidInput("outputs", f"disagree about the number of items: {sorted(counts)}")
@@ -341,7 +334,7 @@ def _placed(tensor: Ragged, placed: Tensor, memory: Buffer) -> tuple[Buffer, ...
     each, position = tensor.datatype.size, 0
     parts: list[Buffer] = []
     if sum(numbers[1::2]) > len(region) + len(sent):
-        # All items are copied, and several may name the same bytes.
+        # Items of requests are copied, and several may name the same bytes.
         raise InvalidInput(placed.name, f"names more bytes than the memory's {len(region)}")
     for index, shape in enumerate(tensor.shapes):
         start, size = numbers[2 * index], numbers[2 * index + 1]

@@ -16,10 +16,10 @@ from batchedmodel_contract.inference.batch_wire import (
     OK,
     BatchReply,
     BatchRequest,
-    Ragged,
     SharedRows,
     check_items,
 )
+from batchedmodel_contract.inference.ragged import Ragged
 from batchedmodel_contract.inference.tensors import Buffer, Datatype, Shape
 from batchedmodel_contract.invalid_input import InvalidInput
 

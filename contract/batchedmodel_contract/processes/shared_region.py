@@ -1,9 +1,13 @@
-"""Memory that the sidecar makes and the model server sees as well, for large rows of batches.
+"""Memory that the sidecar makes and the model server sees as well, for large rows and answers.
 
-A file that lies in no file system. Its descriptor goes over a Unix socket beside the model server's
-once they have found each other, and the memory is theirs as long as that connection lasts. What
-lies in it is named by where it begins. The file is sealed: nobody can make it shorter, so to read
-it never faults.
+Two files that lie in no file system: one for rows, which the server only reads, and one in which it
+puts answers. Their descriptors go over a Unix socket beside the model server's once they have found
+each other, and the memory is theirs as long as that connection lasts. What lies in it is named by
+where it begins. The files are sealed: nobody can make them shorter, so to read them never faults.
+
+A batch's room for its answer has a number, and each number has a lock: a byte's of the file with
+the answers, which need not be there. The server writes only while it holds the lock. A room that
+nobody waits for any more is used again once the sidecar has its lock, which it never gives back.
 """
 
 import fcntl
@@ -18,6 +22,8 @@ LARGEST: Final = 4 << 30
 """Bytes of a region that is taken."""
 LONGEST_OFFER: Final = 256
 """Bytes of the message that comes with the descriptor."""
+LEAST: Final = 64 * 1024
+"""Bytes of an item that lies there. To look for a smaller one takes longer than to send it."""
 TAKEN: Final = b"+"
 """The answer to an offer that was taken; what else ends the connection is a refusal."""
 _FIXED: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -53,8 +59,26 @@ def mapped(descriptor: int, *, writable: bool) -> mmap.mmap:
     return mmap.mmap(descriptor, size, prot=access)
 
 
+def lock(descriptor: int, first: int, count: int = 1) -> bool:
+    """Take the locks of so many rooms for this process; False where another process has one.
+
+    They are the process's until it unlocks them, ends, or closes any descriptor of that file.
+    """
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, count, first)
+    except (OSError, OverflowError):
+        # Or there is no such lock: then nothing may be written, and nothing used again.
+        return False
+    return True
+
+
+def unlock(descriptor: int, number: int) -> None:
+    """Give the lock of a room back; raises `OSError`."""
+    fcntl.lockf(descriptor, fcntl.LOCK_UN, 1, number)
+
+
 def offer(name: str) -> bytes:
-    """The message with which a region's descriptor is sent."""
+    """The message with which a region's descriptors are sent: for rows, and for answers."""
     return json.dumps({"region": name}).encode()
 
 

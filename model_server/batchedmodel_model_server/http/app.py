@@ -5,7 +5,7 @@ nothing about batches or about the model.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import Final
 
@@ -14,7 +14,6 @@ from aiohttp import web
 
 from batchedmodel_contract.inference.batch_wire import EXTENSION
 from batchedmodel_contract.inference.packed import PACKED
-from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.inference.v2 import BINARY_EXTENSION, HEADER_LENGTH
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.processes.server_api import (
@@ -32,11 +31,12 @@ from batchedmodel_contract.processes.server_api import (
 from batchedmodel_http.response import Response
 from batchedmodel_model_server.errors import UnknownModel
 from batchedmodel_model_server.http.inference import arrived, failure, infer, told
+from batchedmodel_model_server.http.shared_regions import Regions
 from batchedmodel_model_server.lifecycle.service import ModelService
 
 MAX_BODY_BYTES: Final = 1 << 30
 _SERVICE: Final = web.AppKey("service", ModelService)
-_REGIONS: Final = web.AppKey("regions", Mapping[str, Buffer])
+_REGIONS: Final = web.AppKey("regions", Regions)
 _NAME: Final = "{name}"
 _VERSION: Final = "{version}"
 
@@ -44,7 +44,7 @@ ServiceHandler = Callable[[web.Request, ModelService], Awaitable[web.StreamRespo
 RequestHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def make_app(service: ModelService, regions: Mapping[str, Buffer]) -> web.Application:
+def make_app(service: ModelService, regions: Regions) -> web.Application:
     """The application around a service, which its caller brings up and drains.
 
     `regions`: the memory that callers share.

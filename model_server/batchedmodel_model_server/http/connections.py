@@ -14,7 +14,6 @@ from urllib.parse import unquote
 from aiohttp import web
 
 from batchedmodel_contract.inference.packed import PACKED
-from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH
 from batchedmodel_contract.processes.server_api import infer_path
 from batchedmodel_http.connection import Connection, Reply
@@ -25,6 +24,7 @@ from batchedmodel_http.request_head import path_and_query
 from batchedmodel_http.response import Response
 from batchedmodel_http.streaming import StreamingProtocol
 from batchedmodel_model_server.http.inference import failure, infer, told
+from batchedmodel_model_server.http.shared_regions import Regions
 from batchedmodel_model_server.lifecycle.service import ModelService
 
 MOST_CONNECTIONS: Final = 512
@@ -67,9 +67,7 @@ class RequestHead:
 class Connections:
     """Keeps them, and answers batches. Needs a running loop."""
 
-    def __init__(
-        self, service: ModelService, application: web.Server, regions: Mapping[str, Buffer]
-    ) -> None:
+    def __init__(self, service: ModelService, application: web.Server, regions: Regions) -> None:
         """`application` answers what is no small batch; `regions`: the memory that is shared."""
         self._service = service
         self._regions = regions

@@ -20,13 +20,14 @@ from batchedmodel_contract.inference.batch_wire import (
     SHAPES,
     BatchReply,
     BatchRequest,
-    Ragged,
     RegionGone,
+    answer_room,
     check_items,
     to_request,
     write_reply,
 )
 from batchedmodel_contract.inference.params import Param, columns, read_values
+from batchedmodel_contract.inference.ragged import Ragged
 from batchedmodel_contract.inference.tensors import Buffer, Tensor
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH, read_body, read_options, write_answer
 from batchedmodel_contract.invalid_input import InvalidInput
@@ -43,8 +44,10 @@ from batchedmodel_model_server.errors import (
     legible,
 )
 from batchedmodel_model_server.execution.torch_errors import words
+from batchedmodel_model_server.http.shared_regions import Placing, Regions
 from batchedmodel_model_server.lifecycle.service import ModelService
 
+_LARGE: Final = 4 << 20
 BODY_SECONDS: Final = 30.0
 """A body has so long from its head on: a gigabyte takes a second over this socket."""
 _JSON: Final = "application/json"
@@ -76,14 +79,14 @@ async def infer(
     version: str | None,
     header_length: str | None,
     source: web.Request | bytes,
-    regions: Mapping[str, Buffer],
+    regions: Regions,
     *,
     packed: bool,
     packs: bool,
 ) -> Response:
     """The answer to a batch, or to a plain request, whose body is the source or yet to arrive.
 
-    `header_length`: the header of that name; `regions`: the memory that is shared; `packed`:
+    `header_length`: the header of that name; `regions`: the memory that callers share; `packed`:
     whether it is a packed batch; `packs`: whether the reply may be packed. Raises what
     `ModelService.admitted`, `arrived`, `read_body` and `Runner.run` do.
     """
@@ -94,7 +97,15 @@ async def infer(
             return _replied(await runner.run(packed_form.read_batch(body)), packs=packs)
         head, tensors = read_body(body, header_length, "inputs", orjson.loads)
         if is_batch(tensors):
-            return _replied(await runner.run(to_request(head, tensors, regions)), packs=packs)
+            batch = to_request(head, tensors, regions.rows)
+            placing = regions.placing(answer_room(head))
+            reply = await runner.run(batch)
+            if placing is None:
+                return _replied(reply, packs=packs)
+            if sum(output.size for output in reply.outputs) > _LARGE:
+                # To copy it would stop the loop.
+                return _response(*await asyncio.to_thread(_placed, reply, placing))
+            return _response(*_placed(reply, placing))
         outputs = [spec.name for spec in described.outputs]
         options = read_options(head, outputs, described.params)
         items = rows_as_items(tensors, head.get("parameters"), described.params)
@@ -110,6 +121,11 @@ def _replied(reply: BatchReply, *, packs: bool) -> Response:
     if packs and packed_form.can_pack_reply(reply):
         return Response(packed_form.write_reply(reply), packed_form.PACKED)
     return _response(*write_reply(reply, orjson.dumps))
+
+
+def _placed(reply: BatchReply, placing: Placing) -> tuple[int, list[Buffer]]:
+    with placing as place:
+        return write_reply(reply, orjson.dumps, place)
 
 
 def _response(head_length: int | None, parts: list[Buffer]) -> Response:

@@ -1,4 +1,4 @@
-"""Memory that the sidecar shares for the large rows of its batches, taken over a socket of its own.
+"""Memory that the sidecar shares for large rows and answers, taken over a socket of its own.
 
 Asked by whoever reads batches. A region is known as long as the connection lasts over which its
 descriptor came, so nothing is left of a sidecar that has died.
@@ -9,13 +9,25 @@ import contextlib
 import logging
 import os
 import socket
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
+import numpy as np
+
+from batchedmodel_contract.inference.batch_wire import AnswerRoom
+from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.processes.shared_region import LONGEST_OFFER, TAKEN, mapped, read_offer
+from batchedmodel_contract.processes.shared_region import (
+    LEAST,
+    LONGEST_OFFER,
+    TAKEN,
+    lock,
+    mapped,
+    read_offer,
+    unlock,
+)
 from batchedmodel_model_server.http import unix_socket
 
 _MOST: Final = 8
@@ -23,7 +35,71 @@ _MOST: Final = 8
 _BACKLOG: Final = 16
 _PAUSE_SECONDS: Final = 1.0
 _OFFER_SECONDS: Final = 10.0
+_FILES: Final = 2
+"""For rows, and for answers; a sidecar may share none for answers."""
+_ALIGNMENT: Final = 8
 _log = logging.getLogger(__name__)
+
+
+class AnswerMemory:
+    """The memory of one region for answers, and the file with the locks of its rooms."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Raises `OSError` and `InvalidInput`, as `mapped` does."""
+        self.view: Final = memoryview(mapped(descriptor, writable=True))
+        self.descriptor: Final = os.dup(descriptor)
+        weakref.finalize(self, os.close, self.descriptor).atexit = False
+
+
+class Regions(NamedTuple):
+    """Shared memory by the names of its regions; whoever holds a view keeps its region."""
+
+    rows: Mapping[str, memoryview]
+    answers: Mapping[str, AnswerMemory]
+
+    def placing(self, room: AnswerRoom | None) -> "Placing | None":
+        """What puts items of an answer in the room that its request has; None without any.
+
+        Raises `InvalidInput` for room that the region does not have.
+        """
+        memory = None if room is None else self.answers.get(room.region)
+        if room is None or memory is None:
+            return None
+        if room.start + room.size > len(memory.view):
+            rule = f"leads out of the shared memory's {len(memory.view)} bytes"
+            raise InvalidInput("parameters.answer_start", rule, room.start)
+        return Placing(memory, room)
+
+
+class Placing:
+    """Puts large items one behind the other where the sidecar sees them, in a `with` block."""
+
+    def __init__(self, memory: AnswerMemory, room: AnswerRoom) -> None:
+        self._memory = memory
+        self._number = room.number
+        self._room = np.frombuffer(memory.view, np.uint8, room.size, room.start)
+        self._filled = 0
+        self._locked = False
+
+    def __enter__(self) -> "Placing | None":
+        """None where the sidecar waits for this answer no more: others may lie there."""
+        self._locked = lock(self._memory.descriptor, self._number)
+        return self if self._locked else None
+
+    def __exit__(self, *error: object) -> None:
+        if self._locked:
+            unlock(self._memory.descriptor, self._number)
+
+    def __call__(self, item: Buffer) -> int | None:
+        """Where in the room the item lies now; None where it must be sent."""
+        start, end = self._filled, self._filled + len(item)
+        if len(item) < LEAST or end > len(self._room):
+            return None
+        # Other threads go on meanwhile, which they do not while memoryviews are copied.
+        np.copyto(self._room[start:end], np.frombuffer(item, np.uint8))
+        # The sidecar views it as numbers.
+        self._filled = -(-end // _ALIGNMENT) * _ALIGNMENT
+        return start
 
 
 class SharedRegions:
@@ -32,9 +108,9 @@ class SharedRegions:
     def __init__(self, path: Path) -> None:
         """Offers are taken at this socket once `open` was called."""
         self._path = path
-        self._known: dict[str, memoryview] = {}
-        self.known: Final[Mapping[str, memoryview]] = MappingProxyType(self._known)
-        """Their bytes by their names; whoever holds a view keeps its region."""
+        self._rows: dict[str, memoryview] = {}
+        self._answers: dict[str, AnswerMemory] = {}
+        self.known: Final = Regions(self._rows, self._answers)
         self._loop = asyncio.get_running_loop()
         self._listening: socket.socket | None = None
         self._connections: dict[socket.socket, str] = {}
@@ -91,7 +167,7 @@ class SharedRegions:
         """An offer, or the end of a connection."""
         try:
             message, descriptors, _, _ = socket.recv_fds(
-                connection, LONGEST_OFFER, 1, socket.MSG_CMSG_CLOEXEC
+                connection, LONGEST_OFFER, _FILES, socket.MSG_CMSG_CLOEXEC
             )
         except (BlockingIOError, InterruptedError):
             return
@@ -114,13 +190,18 @@ class SharedRegions:
         name = read_offer(message)
         if not descriptors:
             raise InvalidInput("region", "came without its memory", name)
-        if name in self._known:
+        if name in self._rows:
             raise InvalidInput("region", "is known already", name)
-        self._known[name] = memoryview(mapped(descriptors[0], writable=False))
+        rows = memoryview(mapped(descriptors[0], writable=False))
+        if len(descriptors) > 1:
+            self._answers[name] = AnswerMemory(descriptors[1])
+        self._rows[name] = rows
         return name
 
     def _end(self, connection: socket.socket) -> None:
         self._loop.remove_reader(connection)
-        self._known.pop(self._connections.pop(connection), None)
+        name = self._connections.pop(connection)
+        self._rows.pop(name, None)
+        self._answers.pop(name, None)
         with contextlib.suppress(OSError):
             connection.close()

@@ -21,13 +21,12 @@ from batchedmodel_contract.inference.batch_wire import SharedRows
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.tenants import Share
-from batchedmodel_contract.processes.shared_region import LARGEST, create, mapped
+from batchedmodel_contract.processes.shared_region import LARGEST, LEAST, create, mapped
 from batchedmodel_scheduling.core.shared_room import SharedRoom
 
-_LEAST: Final = 64 * 1024
-"""Bytes of a row that stays where it lies. To look for a smaller one takes longer than to send."""
-_KEPT: Final = 32 << 20
-"""Bytes at the beginning that the process keeps when they are free; fresh pages cost time."""
+_KEPT: Final = 64 << 20
+"""Bytes at the beginning that are kept when they are free: three batches of 32 images. To fetch
+fresh pages for each row takes as long as to copy it."""
 
 
 class SharedSlots:
@@ -52,6 +51,8 @@ class SharedSlots:
 
     def retire(self) -> None:
         """Use nothing of the present region again, for somebody may still read it."""
+        if self._region is not None:
+            self._region.retire()
         self._region = None
 
     def room(self, size: int, share: Share) -> memoryview | None:
@@ -62,12 +63,17 @@ class SharedSlots:
 class Region:
     """One region: what of it is free, and where the rest lies."""
 
-    def __init__(self, descriptor: int) -> None:
-        """Of that descriptor, which whoever shares it closes; raises `OSError`."""
-        self.name: Final = uuid4().hex
+    def __init__(self, descriptor: int, name: str | None = None) -> None:
+        """Of that descriptor, which is closed when nothing refers to it; raises `OSError`.
+
+        `name`: by which the server knows it; by default one that no other has.
+        """
+        self.name: Final = uuid4().hex if name is None else name
         self.descriptor: Final = descriptor
         self._memory = mapped(descriptor, writable=True)
+        weakref.finalize(self, os.close, descriptor).atexit = False
         self._size = len(self._memory)
+        self._kept = _KEPT
         self._address = _address(self._memory)
         self._free: list[tuple[int, int]] = [(0, self._size)]
         """Where free stretches begin and how long they are, in order."""
@@ -76,11 +82,11 @@ class Region:
         self._shares = SharedRoom(self._size)
 
     @classmethod
-    def of(cls, size: int) -> "Region":
+    def of(cls, size: int, name: str | None = None) -> "Region":
         """A new one of so many bytes; raises `OSError` where there can be none."""
         descriptor = create(size)
         try:
-            return cls(descriptor)
+            return cls(descriptor, name)
         except (OSError, InvalidInput):
             os.close(descriptor)
             raise
@@ -92,17 +98,14 @@ class Region:
 
     def place(self, data: Buffer) -> int | None:
         """Where in the region these bytes begin; None where they lie elsewhere or are few."""
-        if len(data) < _LEAST:
+        if len(data) < LEAST:
             return None
         start = _address(data) - self._address
         return start if 0 <= start <= self._size - len(data) else None
 
     def slot(self, size: int, share: Share) -> memoryview | None:
         """Room in it for a body of this tenant; None where there is none for it."""
-        while self._ended:
-            start, length, tenant = self._ended.popleft()
-            self._shares.give_back(tenant, length)
-            self._join(start, length)
+        self._collect()
         length = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         if self._shares.refusal(share, length) is not None:
             return None
@@ -119,12 +122,28 @@ class Region:
         weakref.finalize(slot, self._end, start, length, share.tenant).atexit = False
         return slot.data
 
+    def retire(self) -> None:
+        """Keep no more pages than what is still referred to has: there will be no new slot."""
+        self._kept = 0
+        self._collect()
+        for start, length in self._free:
+            self._give_back(start, length)
+
+    def _collect(self) -> None:
+        while self._ended:
+            start, length, tenant = self._ended.popleft()
+            self._shares.give_back(tenant, length)
+            self._join(start, length)
+
     def _end(self, start: int, length: int, tenant: str) -> None:
-        if start + length > _KEPT:
-            # Where the system does not know how, the pages stay for the next body.
-            with contextlib.suppress(OSError):
-                self._memory.madvise(mmap.MADV_REMOVE, start, length)
+        if start + length > self._kept:
+            self._give_back(start, length)
         self._ended.append((start, length, tenant))
+
+    def _give_back(self, start: int, length: int) -> None:
+        # Where the system does not know how, the pages stay for the next body.
+        with contextlib.suppress(OSError):
+            self._memory.madvise(mmap.MADV_REMOVE, start, length)
 
     def _join(self, start: int, length: int) -> None:
         insort(self._free, (start, length))

@@ -38,12 +38,12 @@ Source = bytes | web.BaseRequest
 class BodyReader:
     """The bounds on bodies, and their reading."""
 
-    def __init__(self, *, max_bytes: int, max_held_bytes: int, slots: SharedSlots) -> None:
+    def __init__(self, *, max_bytes: int, budget: ByteBudget, slots: SharedSlots) -> None:
         """The bounds of one body, and of all that are held at once; where large ones lie."""
         self._slots = slots
         self.max_bytes: Final = max_bytes
         self.compression: Final = Compression()
-        self._budget = ByteBudget(max_held_bytes)
+        self._budget = budget
         self.unread: Final = UnreadAnswers(self._budget)
 
     def hold(self, share: Share) -> Hold:

@@ -34,6 +34,7 @@ from batchedmodel_contract.processes.server_api import (
 )
 from batchedmodel_scheduling.core.policy import MemoryCap
 from batchedmodel_sidecar.backends.base import LinkListener, LinkStatus
+from batchedmodel_sidecar.backends.native.answer_rooms import AnswerRooms
 from batchedmodel_sidecar.backends.native.http1_client import (
     Answered,
     BrokenOff,
@@ -42,6 +43,7 @@ from batchedmodel_sidecar.backends.native.http1_client import (
     Unreachable,
 )
 from batchedmodel_sidecar.backends.native.memory_offer import MemoryOffer
+from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.body.shared_slots import SharedSlots
 from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
@@ -81,7 +83,12 @@ class NativeLink:
     """Follows one model server over its Unix socket and carries batches to it."""
 
     def __init__(
-        self, name: str, socket_path: str, listener: LinkListener, slots: SharedSlots
+        self,
+        name: str,
+        socket_path: str,
+        listener: LinkListener,
+        slots: SharedSlots,
+        budget: ByteBudget,
     ) -> None:
         """`slots`: where bodies lie whose rows the server finds by itself."""
         self._name = name
@@ -95,7 +102,8 @@ class NativeLink:
         )
         self._http = Http1Client(socket_path)
         self._slots = slots
-        self._memory = MemoryOffer(socket_path, slots)
+        self._rooms = AnswerRooms(budget)
+        self._memory = MemoryOffer(socket_path, slots, self._rooms)
         self._routes: dict[str, _Route] = {}
         """By version: the model's, and those that it replaced and that requests still need."""
         self._releases: set[asyncio.Task[None]] = set()
@@ -162,12 +170,15 @@ class NativeLink:
         if route is None:
             raise Busy(f"version {request.version} of the model is not served any more")
         shared, head = self._slots.rows, route.head + packed.PACKED
-        if route.packs and packed.can_pack_batch(request, shared):
-            parts = packed.write_batch(request)
-        else:
-            length, parts = write_request(request, orjson.dumps, shared)
-            head = f"{route.head}{_BINARY}\r\n{HEADER_LENGTH}: {length}"
+        room = self._rooms.room(len(request.inputs[0].shapes))
+        answer: Answered | None = None
         try:
+            if route.packs and room is None and packed.can_pack_batch(request, shared):
+                parts = packed.write_batch(request)
+            else:
+                told = None if room is None else room.told
+                length, parts = write_request(request, orjson.dumps, shared, told)
+                head = f"{route.head}{_BINARY}\r\n{HEADER_LENGTH}: {length}"
             answer = await self._http.post(head, parts, seconds)
         except TimeoutError as error:
             self._stuck = True
@@ -182,6 +193,10 @@ class NativeLink:
             raise Lost("the model server went away while it worked on this") from error
         except Garbled as error:
             raise self._nonsense("the model server answers nonsense", quoting=error) from error
+        finally:
+            self._rooms.over(room, answered=answer is not None)
+            if answer is None:
+                room = None  # an error keeps this frame, which must keep no memory
         if answer.status != 200:
             raise self._refused(answer)
         try:
@@ -190,7 +205,10 @@ class NativeLink:
                 if not route.packs and version in self._routes:
                     self._routes[version] = route._replace(packs=True)
             else:
-                reply = read_reply(answer.body, answer.header(HEADER_LENGTH), orjson.loads)
+                length_of_head = answer.header(HEADER_LENGTH)
+                memory = None if room is None else room.memory
+                reply = read_reply(answer.body, length_of_head, orjson.loads, memory)
+            self._rooms.learn(reply, answer.body, room)
         except InvalidInput as error:
             raise self._nonsense("the model server answers nonsense", quoting=error) from error
         rows = len(request.inputs[0].shapes)

@@ -15,13 +15,12 @@ from batchedmodel_contract.inference.batch_wire import (
     STATUS,
     BatchReply,
     BatchRequest,
-    Ragged,
-    ragged,
     read_reply,
     to_request,
     write_reply,
     write_request,
 )
+from batchedmodel_contract.inference.ragged import Ragged, ragged
 from batchedmodel_contract.inference.tensors import Buffer, Datatype, Tensor, join_byte_elements
 from batchedmodel_contract.inference.v2 import read_body, write_body
 from batchedmodel_contract.invalid_input import InvalidInput

@@ -12,10 +12,9 @@ from batchedmodel_contract.inference import packed
 from batchedmodel_contract.inference.batch_wire import (
     BatchReply,
     BatchRequest,
-    Ragged,
     SharedRows,
-    ragged,
 )
+from batchedmodel_contract.inference.ragged import Ragged, ragged
 from batchedmodel_contract.inference.tensors import Buffer, Datatype, Tensor
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.spec import MAX_BATCH_SIZE

@@ -7,12 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from batchedmodel_contract.inference.batch_wire import (
-    BatchRequest,
-    ragged,
-    to_request,
-    write_request,
-)
+from batchedmodel_contract.inference.batch_wire import BatchRequest, to_request, write_request
 from batchedmodel_contract.inference.params import (
     Param,
     Scalar,
@@ -22,6 +17,7 @@ from batchedmodel_contract.inference.params import (
     param_from_mapping,
     read_values,
 )
+from batchedmodel_contract.inference.ragged import ragged
 from batchedmodel_contract.inference.tensors import Datatype, Tensor
 from batchedmodel_contract.inference.v2 import read_body
 from batchedmodel_contract.invalid_input import InvalidInput

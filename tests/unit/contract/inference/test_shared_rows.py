@@ -10,15 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.inference.batch_wire import (
+    AnswerRoom,
+    BatchReply,
     BatchRequest,
-    Ragged,
     RegionGone,
     SharedRows,
-    ragged,
+    answer_room,
     read_reply,
     to_request,
+    write_reply,
     write_request,
 )
+from batchedmodel_contract.inference.ragged import Ragged, ragged
 from batchedmodel_contract.inference.tensors import Buffer, Datatype, Tensor
 from batchedmodel_contract.inference.v2 import read_body, write_body
 from batchedmodel_contract.invalid_input import InvalidInput
@@ -166,3 +169,112 @@ def test_places_of_a_tensor_that_is_not_there_are_refused() -> None:
     tensors = [one._replace(name=one.name.replace("x:shared", "y:shared")) for one in batch([])]
     with pytest.raises(InvalidInput, match="y:shared"):
         to_request({"parameters": {"region": "m"}}, tensors, {"m": b""})
+
+
+class Room:
+    """Room for an answer, and what puts items there."""
+
+    def __init__(self, size: int, kept: list[bool]) -> None:
+        self.memory = bytearray(size)
+        self._chosen = iter(kept)
+        self._filled = 0
+
+    def place(self, item: Buffer) -> int | None:
+        start, end = self._filled, self._filled + len(item)
+        if not next(self._chosen, False) or end > len(self.memory):
+            return None
+        self.memory[start:end] = item
+        self._filled = end + 3
+        return start
+
+
+@settings(deadline=None, max_examples=examples(100))
+@given(
+    st.integers(1, 5).flatmap(lambda count: ragged_batches(count, at_least=1)),
+    st.lists(st.booleans(), max_size=20),
+)
+def test_an_answer_is_the_same_wherever_its_items_lie(
+    outputs: tuple[Ragged, ...], kept: list[bool]
+) -> None:
+    count = len(outputs[0].shapes)
+    sent = BatchReply(
+        outputs=outputs,
+        statuses=(200,) * count,
+        errors=("",) * count,
+        compute_seconds=0.25,
+        queue_seconds=0.0,
+        tokens=count,
+        padded_tokens=count,
+    )
+    room = Room(SIZE, kept)
+    length, parts = write_reply(sent, place=room.place)
+    received = read_reply(b"".join(parts), str(length), room=room.memory)
+    for there, here in zip(received.outputs, outputs, strict=True):
+        assert (there.name, there.datatype, there.shapes) == (
+            here.name,
+            here.datatype,
+            here.shapes,
+        )
+        assert [bytes(item) for item in there.items()] == [bytes(item) for item in here.items()]
+
+
+def test_items_of_an_answer_that_lie_in_its_room_are_not_copied() -> None:
+    room = Room(SIZE, [True, True])
+    answer = BatchReply(
+        outputs=(LARGE,),
+        statuses=(200, 200),
+        errors=("", ""),
+        compute_seconds=0.0,
+        queue_seconds=0.0,
+        tokens=2,
+        padded_tokens=2,
+    )
+    length, parts = write_reply(answer, place=room.place)
+    body = b"".join(parts)
+    assert b"aaaa" not in body
+    first, _ = read_reply(body, str(length), room=room.memory).outputs[0].items()
+    room.memory[0:4] = b"seen"
+    assert bytes(first[:5]) == b"seena"
+
+
+def test_an_answer_that_names_more_than_its_room_is_refused() -> None:
+    room = Room(SIZE, [True, True])
+    answer = BatchReply(
+        outputs=(LARGE,),
+        statuses=(200, 200),
+        errors=("", ""),
+        compute_seconds=0.0,
+        queue_seconds=0.0,
+        tokens=2,
+        padded_tokens=2,
+    )
+    length, parts = write_reply(answer, place=room.place)
+    body = b"".join(parts)
+    for wrong in (room.memory[:2500], None):
+        with pytest.raises(InvalidInput, match="memory"):
+            read_reply(body, str(length), room=wrong)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"answer_region": "r", "answer_number": 1, "answer_start": -1, "answer_size": 5},
+        {"answer_region": "r", "answer_number": 1, "answer_start": 1e300, "answer_size": 5},
+        {"answer_region": "r", "answer_number": 1, "answer_start": "1", "answer_size": 5},
+        {"answer_region": "r", "answer_number": 1, "answer_start": 1},
+        {"answer_region": "r", "answer_number": -1, "answer_start": 1, "answer_size": 5},
+        {"answer_region": "r", "answer_start": 1, "answer_size": 5},
+    ],
+)
+def test_room_that_is_named_wrongly_is_refused(parameters: dict[str, object]) -> None:
+    with pytest.raises(InvalidInput, match=r"parameters\.answer_"):
+        answer_room({"parameters": parameters})
+
+
+def test_a_request_says_where_its_answer_may_lie() -> None:
+    room = AnswerRoom("one", 7, 4096, 70_000)
+    length, written = write_request(BatchRequest(inputs=(LARGE,)), room=room)
+    head, _ = read_body(b"".join(written), str(length), "inputs", json.loads)
+    assert answer_room(head) == room
+    assert answer_room({}) is None
+    assert answer_room({"parameters": {"answer_region": 5}}) is None

@@ -16,6 +16,7 @@ from batchedmodel_model_server.errors import DeviceLost, NotReady
 from batchedmodel_model_server.execution.device_thread import DeviceThread
 from batchedmodel_model_server.execution.runner import Runner
 from batchedmodel_model_server.http.app import make_app
+from batchedmodel_model_server.http.shared_regions import Regions
 from batchedmodel_model_server.lifecycle.service import ModelService
 
 
@@ -73,7 +74,7 @@ async def test_an_error_has_the_status_of_its_kind(
     loop = asyncio.get_running_loop()
     service = Refusing(settings, None, DeviceThread(loop))
     service.error = error
-    async with TestClient(TestServer(make_app(service, {}))) as client:
+    async with TestClient(TestServer(make_app(service, Regions({}, {})))) as client:
         answer = await client.post(infer_path("model"), data=b"{}")
         assert answer.status == status
         assert await answer.json() == {"error": str(error)}
@@ -88,6 +89,6 @@ async def test_liveness_fails_when_only_a_restart_helps(tmp_path: Path) -> None:
         cache_folder=str(tmp_path),
     )
     service = Sick(settings, None, DeviceThread(asyncio.get_running_loop()))
-    async with TestClient(TestServer(make_app(service, {}))) as client:
+    async with TestClient(TestServer(make_app(service, Regions({}, {})))) as client:
         answer = await client.get("/v2/health/live")
         assert (answer.status, await answer.json()) == (503, {"live": False})

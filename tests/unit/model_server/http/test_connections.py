@@ -15,6 +15,7 @@ from batchedmodel_model_server.execution.device_thread import DeviceThread
 from batchedmodel_model_server.http.app import make_app
 from batchedmodel_model_server.http.connections import MOST_CONNECTIONS, Connections
 from batchedmodel_model_server.http.inference import BODY_SECONDS
+from batchedmodel_model_server.http.shared_regions import Regions
 from batchedmodel_model_server.lifecycle.service import ModelService
 from support.hostile_tokenizers import Panic
 from support.versions import MakeService
@@ -31,10 +32,12 @@ async def test_what_the_application_answered_once_is_kept_however_long_it_is_not
     make_versions: MakeService,
 ) -> None:
     service = make_versions()
-    runner = web.AppRunner(make_app(service, {}), access_log=None, shutdown_timeout=1.0)
+    runner = web.AppRunner(
+        make_app(service, Regions({}, {})), access_log=None, shutdown_timeout=1.0
+    )
     await runner.setup()
     assert runner.server is not None
-    connections = Connections(service, runner.server, {})
+    connections = Connections(service, runner.server, Regions({}, {}))
     wire = Wire(connections.open())
     wire.sends(OTHER)
     for _ in range(3):
@@ -75,10 +78,12 @@ async def opened(tmp_path: Path) -> AsyncIterator[tuple[Open, Connections]]:
         cache_folder=str(tmp_path),
     )
     service = Open(settings, None, DeviceThread(asyncio.get_running_loop()))
-    runner = web.AppRunner(make_app(service, {}), access_log=None, shutdown_timeout=1.0)
+    runner = web.AppRunner(
+        make_app(service, Regions({}, {})), access_log=None, shutdown_timeout=1.0
+    )
     await runner.setup()
     assert runner.server is not None
-    connections = Connections(service, runner.server, {})
+    connections = Connections(service, runner.server, Regions({}, {}))
     yield service, connections
     await connections.close(1.0)
     await runner.cleanup()

@@ -4,16 +4,13 @@ from array import array
 
 import pytest
 
-from batchedmodel_contract.inference.batch_wire import BatchReply, Ragged
+from batchedmodel_contract.inference.batch_wire import BatchReply
+from batchedmodel_contract.inference.ragged import Ragged
 from batchedmodel_contract.inference.tensors import Datatype, Shape, Tensor
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.spec import MAX_BATCH_SIZE
 from batchedmodel_model_server.errors import RowFailed
-from batchedmodel_model_server.http.inference import (
-    is_batch,
-    items_as_rows,
-    rows_as_items,
-)
+from batchedmodel_model_server.http.inference import is_batch, items_as_rows, rows_as_items
 
 
 def tensor(name: str, shape: Shape, values: list[int]) -> Tensor:

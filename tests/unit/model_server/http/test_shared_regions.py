@@ -4,6 +4,7 @@ Over a real socket, since descriptors travel over no other.
 """
 
 import asyncio
+import errno
 import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -12,8 +13,11 @@ from typing import Final
 
 import pytest
 
+from batchedmodel_contract.inference.batch_wire import AnswerRoom
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.processes.shared_region import TAKEN, create, offer
 from batchedmodel_model_server.http.shared_regions import SharedRegions
+from support.room_locks import can_be_locked_elsewhere, locked_elsewhere
 
 MOST: Final = 8
 
@@ -24,7 +28,8 @@ async def regions(tmp_path: Path) -> AsyncIterator[SharedRegions]:
     made.open()
     yield made
     made.close()
-    assert not made.known
+    assert not made.known.rows
+    assert not made.known.answers
     assert not (tmp_path / "m.sock.memory").exists()
 
 
@@ -78,9 +83,13 @@ async def shared(proxy: Proxy, name: str = "a") -> int:
     return descriptor
 
 
+def refused(*_: object) -> None:
+    raise OSError(errno.ENOLCK, "no locks available")
+
+
 async def until_known(regions: SharedRegions, names: set[str]) -> None:
     async with asyncio.timeout(5.0):
-        while set(regions.known) != names:  # noqa: ASYNC110
+        while set(regions.known.rows) != names:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
 
@@ -88,7 +97,7 @@ async def test_what_is_written_to_a_region_is_read_here(regions: SharedRegions, 
     descriptor = await shared(come())
     os.pwrite(descriptor, b"hello", 100)
     os.close(descriptor)
-    assert bytes(regions.known["a"][100:105]) == b"hello"
+    assert bytes(regions.known.rows["a"][100:105]) == b"hello"
 
 
 async def test_a_region_is_forgotten_with_its_sender_and_stays_for_who_reads_it(
@@ -99,7 +108,7 @@ async def test_a_region_is_forgotten_with_its_sender_and_stays_for_who_reads_it(
     os.pwrite(descriptor, b"hello", 0)
     os.close(descriptor)
     os.close(await shared(other, "b"))
-    row = regions.known["a"][:5]
+    row = regions.known.rows["a"][:5]
     proxy.socket.close()
     await until_known(regions, {"b"})
     assert bytes(row) == b"hello"
@@ -107,11 +116,93 @@ async def test_a_region_is_forgotten_with_its_sender_and_stays_for_who_reads_it(
     await until_known(regions, set())
 
 
+async def sharing_answers(proxy: Proxy, name: str = "a") -> int:
+    rows, answers = create(1 << 20), create(1 << 20)
+    assert await proxy.offers(offer(name), rows, answers) == TAKEN
+    os.close(rows)
+    return answers
+
+
+async def test_answers_are_put_where_the_sender_sees_them(
+    regions: SharedRegions, come: Come
+) -> None:
+    answers = await sharing_answers(come())
+    placing = regions.known.placing(AnswerRoom("a", 3, 4096, 300_000))
+    assert placing is not None
+    with placing as place:
+        assert place is not None
+        assert place(b"x" * 70_001) == 0
+        assert place(b"small") is None, "it is sent"
+        assert place(b"y" * 70_000) == 70_008
+        assert place(b"z" * 200_000) is None, "no room is left for it"
+    assert os.pread(answers, 70_001, 4096) == b"x" * 70_001
+    assert os.pread(answers, 70_000, 4096 + 70_008) == b"y" * 70_000
+    assert os.pread(answers, 100, 4096 + 140_008) == bytes(100)
+    os.close(answers)
+
+
+async def test_nothing_is_put_in_room_that_its_sender_uses_for_others(
+    regions: SharedRegions, come: Come
+) -> None:
+    answers = await sharing_answers(come())
+    late, next_one = (
+        regions.known.placing(AnswerRoom("a", number, 0, 300_000)) for number in (3, 4)
+    )
+    assert late is not None
+    assert next_one is not None
+    with locked_elsewhere(answers, 3):
+        with late as place:
+            assert place is None
+        with next_one as place:
+            assert place is not None
+            assert place(b"x" * 70_000) == 0
+
+
+async def test_room_is_the_servers_while_it_writes_and_no_longer(
+    regions: SharedRegions, come: Come
+) -> None:
+    answers = await sharing_answers(come())
+    placing = regions.known.placing(AnswerRoom("a", 3, 0, 300_000))
+    assert placing is not None
+    with placing:
+        assert not can_be_locked_elsewhere(answers, 3)
+        assert can_be_locked_elsewhere(answers, 4)
+    assert can_be_locked_elsewhere(answers, 3)
+
+
+async def test_a_region_with_rooms_that_cannot_be_locked_takes_no_answers(
+    regions: SharedRegions, come: Come, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.close(await sharing_answers(come()))
+    placing = regions.known.placing(AnswerRoom("a", 1 << 63, 0, 300_000))
+    assert placing is not None
+    with placing as place:
+        assert place is None, "there is no such byte"
+    monkeypatch.setattr("fcntl.lockf", refused)
+    placing = regions.known.placing(AnswerRoom("a", 3, 0, 300_000))
+    assert placing is not None
+    with placing as place:
+        assert place is None, "the system has no locks"
+
+
+async def test_room_that_is_not_there_is_refused_and_an_unknown_one_is_not_used(
+    regions: SharedRegions, come: Come
+) -> None:
+    os.close(await sharing_answers(come()))
+    os.close(await shared(come(), "b"))
+    for start, size in ((1 << 20, 1), (0, (1 << 20) + 1), (1 << 62, 1 << 62)):
+        with pytest.raises(InvalidInput, match="leads out of the shared memory"):
+            regions.known.placing(AnswerRoom("a", 0, start, size))
+    assert regions.known.placing(AnswerRoom("b", 0, 0, 1000)) is None, "it shares none for answers"
+    assert regions.known.placing(AnswerRoom("c", 0, 0, 1000)) is None
+    assert regions.known.placing(None) is None
+
+
 async def test_no_descriptor_is_left_behind(regions: SharedRegions, come: Come) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
         proxy = come()
-        os.close(await shared(proxy))
+        os.close(await sharing_answers(proxy))
         proxy.socket.close()
         await until_known(regions, set())
     assert len(os.listdir("/proc/self/fd")) == before
@@ -124,7 +215,7 @@ async def test_what_is_no_offer_ends_its_connection(
     descriptor = create(4096)
     assert await come().offers(message, descriptor) == b""
     os.close(descriptor)
-    assert not regions.known
+    assert not regions.known.rows
 
 
 async def test_memory_that_could_be_made_shorter_is_refused(
@@ -134,12 +225,12 @@ async def test_memory_that_could_be_made_shorter_is_refused(
     os.ftruncate(descriptor, 4096)
     assert await come().offers(offer("a"), descriptor) == b""
     os.close(descriptor)
-    assert not regions.known
+    assert not regions.known.rows
 
 
 async def test_an_offer_without_memory_is_refused(regions: SharedRegions, come: Come) -> None:
     assert await come().offers(offer("a")) == b""
-    assert not regions.known
+    assert not regions.known.rows
 
 
 async def test_a_name_that_is_known_is_refused_and_stays_what_it_was(
@@ -149,7 +240,7 @@ async def test_a_name_that_is_known_is_refused_and_stays_what_it_was(
     descriptor = create(4096)
     assert await come().offers(offer("a"), descriptor) == b""
     os.close(descriptor)
-    assert len(regions.known["a"]) == 1 << 20
+    assert len(regions.known.rows["a"]) == 1 << 20
     first.socket.close()
 
 
@@ -158,7 +249,7 @@ async def test_a_second_offer_on_a_connection_ends_it(regions: SharedRegions, co
     descriptor = await shared(proxy)
     assert await proxy.offers(offer("b"), descriptor) == b""
     os.close(descriptor)
-    assert not regions.known
+    assert not regions.known.rows
 
 
 async def test_who_comes_above_the_bound_is_hung_up_on(regions: SharedRegions, come: Come) -> None:
@@ -180,6 +271,6 @@ async def test_where_nothing_can_be_offered_the_server_serves_without(
 ) -> None:
     made = SharedRegions(tmp_path / ("x" * 120))
     made.open()
-    assert not made.known
+    assert not made.known.rows
     made.close()
     assert "no memory can be shared" in caplog.text

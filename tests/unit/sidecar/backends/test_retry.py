@@ -13,16 +13,7 @@ from batchedmodel_sidecar.batching.submit import submit
 from batchedmodel_sidecar.calls import Call
 from batchedmodel_sidecar.errors import Busy, Expired, Lost, Unserved
 from batchedmodel_sidecar.lifecycle import DrainEnd, Lifecycle
-from support.sidecar_world import (
-    DESCRIPTION,
-    FIXED,
-    MODEL,
-    PER_ROW,
-    World,
-    call_of,
-    rows_of,
-    world,
-)
+from support.sidecar_world import DESCRIPTION, FIXED, MODEL, PER_ROW, World, call_of, rows_of, world
 
 pytestmark = pytest.mark.looptime
 

@@ -2,7 +2,6 @@
 
 import gc
 import os
-from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -20,10 +19,8 @@ ONE, OTHER = Share("one"), Share("other")
 
 
 @pytest.fixture
-def region() -> Iterator[Region]:
-    made = Region.of(SIZE)
-    yield made
-    os.close(made.descriptor)
+def region() -> Region:
+    return Region.of(SIZE)
 
 
 @pytest.fixture
@@ -91,13 +88,51 @@ def test_without_a_region_there_is_no_room(slots: SharedSlots) -> None:
     assert bytes(slot[:5]) == b"still"
 
 
-def test_pages_behind_the_first_are_given_back(region: Region) -> None:
-    slot = region.slot(48 * MEBIBYTE, ONE)
+def test_pages_behind_the_first_are_given_back() -> None:
+    region = Region.of(2 * SIZE)
+    first, behind = region.slot(SIZE, ONE), region.slot(8 * MEBIBYTE, ONE)
+    assert first is not None
+    assert behind is not None
+    for slot in (first, behind):
+        slot[:] = bytes(len(slot))
+    assert written(region) == SIZE + 8 * MEBIBYTE
+    slot = None
+    del first, behind
+    assert written(region) == SIZE
+
+
+def written(region: Region) -> int:
+    """Bytes that its pages take."""
+    return os.fstat(region.descriptor).st_blocks * 512
+
+
+def test_a_retired_region_keeps_only_what_is_still_referred_to(
+    region: Region, slots: SharedSlots
+) -> None:
+    held = [slots.room(MEBIBYTE, ONE) for _ in range(3)]
+    for slot in held:
+        assert slot is not None
+        slot[:] = b"1" * MEBIBYTE
+    slot = None
+    del held[0]
+    slots.retire()
+    assert written(region) == 2 * MEBIBYTE
+    assert bytes(held[0][-1:]) == b"1"  # type: ignore[index]
+    del held[0]
+    assert written(region) == MEBIBYTE
+    held.clear()
+    assert written(region) == 0
+
+
+def test_a_region_closes_its_file() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    region = Region.of(SIZE)
+    slot = region.slot(MEBIBYTE, ONE)
+    del region
     assert slot is not None
-    slot[:] = bytes(len(slot))
-    before = os.fstat(region.descriptor).st_blocks * 512
+    assert len(os.listdir("/proc/self/fd")) > before
     del slot
-    assert before - os.fstat(region.descriptor).st_blocks * 512 == 48 * MEBIBYTE
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_slot_is_free_where_the_system_takes_no_pages_back(
@@ -144,7 +179,6 @@ class Slots(RuleBasedStateMachine):
         gc.collect()
         # The first of a tenant may fill all that is free.
         assert self.region.slot(SIZE, ONE) is not None
-        os.close(self.region.descriptor)
 
 
 Slots.TestCase.settings = settings(deadline=None, max_examples=examples(50))

@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 import pytest
 
 from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.body.shared_slots import SharedSlots
 from batchedmodel_sidecar.codec.codec import Codec
 from batchedmodel_sidecar.codec.process.client import CodecClient
@@ -75,7 +76,7 @@ def here(seconds: float) -> Here:
     front = data_handler(
         made,
         lifecycle=cast("Lifecycle", gate),
-        bodies=BodyReader(max_bytes=10_000, max_held_bytes=10_000, slots=SharedSlots(1)),
+        bodies=BodyReader(max_bytes=10_000, budget=ByteBudget(10_000), slots=SharedSlots(1)),
         codec=codec,
     )
     return Here(made, gate, front)

@@ -14,6 +14,7 @@ from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_http.response import Response
 from batchedmodel_sidecar.backends.base import LinkStatus
+from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.body.shared_slots import SharedSlots
 from batchedmodel_sidecar.codec.codec import Codec
 from batchedmodel_sidecar.codec.process.client import CodecClient
@@ -85,7 +86,7 @@ async def here(settings: BatchSettings = SETTINGS, *, knows: bytes = body(1, 2))
     """`knows`: a body whose form has been read before."""
     clock = asyncio.get_running_loop().time
     made, link = world(settings), PretendLink()
-    bodies = BodyReader(max_bytes=10_000_000, max_held_bytes=50_000_000, slots=SharedSlots(1))
+    bodies = BodyReader(max_bytes=10_000_000, budget=ByteBudget(50_000_000), slots=SharedSlots(1))
     lifecycle = Lifecycle(
         made.batcher, model=lambda: link.status, watch=link.watch, delay=0.0, limit=1.0
     )

@@ -13,15 +13,7 @@ from batchedmodel_sidecar.calls import Row
 from batchedmodel_sidecar.errors import Expired, Rejected, Unserved
 from batchedmodel_sidecar.protocols.headers import RequestOptions
 from support.hostile_tokenizers import Panic
-from support.sidecar_world import (
-    DESCRIPTION,
-    FIXED,
-    MODEL,
-    PER_ROW,
-    call_of,
-    rows_of,
-    world,
-)
+from support.sidecar_world import DESCRIPTION, FIXED, MODEL, PER_ROW, call_of, rows_of, world
 
 pytestmark = pytest.mark.looptime
 

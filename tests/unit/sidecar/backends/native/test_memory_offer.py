@@ -13,8 +13,11 @@ import pytest
 
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.processes.shared_region import TAKEN, socket_path
+from batchedmodel_sidecar.backends.native.answer_rooms import AnswerRooms
 from batchedmodel_sidecar.backends.native.memory_offer import MemoryOffer
+from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.body.shared_slots import SharedSlots
+from support.large_answers import rooms_of
 
 SIZE = 1 << 20
 ONE = Share("one")
@@ -33,10 +36,11 @@ class Server:
         """The connection of who offers, once the offer is here."""
         loop = asyncio.get_running_loop()
         connection, _ = await loop.sock_accept(self._listening)
-        message, descriptors, _, _ = await asyncio.to_thread(socket.recv_fds, connection, 256, 1)
+        message, descriptors, _, _ = await asyncio.to_thread(socket.recv_fds, connection, 256, 2)
         assert b"region" in message
+        sizes = [os.fstat(descriptor).st_size for descriptor in descriptors]
+        assert sizes == [SIZE, SIZE // 4], "for rows, and for answers"
         for descriptor in descriptors:
-            assert os.fstat(descriptor).st_size == SIZE
             os.close(descriptor)
         return connection
 
@@ -57,8 +61,16 @@ def slots() -> SharedSlots:
 
 
 @pytest.fixture
-async def offer(tmp_path: Path, slots: SharedSlots) -> AsyncIterator[MemoryOffer]:
-    made = MemoryOffer(str(tmp_path / "m.sock"), slots)
+def rooms() -> AnswerRooms:
+    """Of answers of which some were large lately."""
+    return rooms_of(ByteBudget(SIZE), 70_000)
+
+
+@pytest.fixture
+async def offer(
+    tmp_path: Path, slots: SharedSlots, rooms: AnswerRooms
+) -> AsyncIterator[MemoryOffer]:
+    made = MemoryOffer(str(tmp_path / "m.sock"), slots, rooms)
     yield made
     made.end()
     await asyncio.sleep(0)
@@ -74,18 +86,20 @@ def has_room(slots: SharedSlots) -> bool:
     return slots.room(1000, ONE) is not None
 
 
-async def test_bodies_lie_in_a_region_once_the_server_has_taken_it(
-    offer: MemoryOffer, slots: SharedSlots, server: Server
+async def test_bodies_and_answers_lie_in_regions_once_the_server_has_taken_them(
+    offer: MemoryOffer, slots: SharedSlots, rooms: AnswerRooms, server: Server
 ) -> None:
     offer.begin()
     with await server.came() as connection:
         assert not has_room(slots)
+        assert rooms.room(1) is None
         connection.send(TAKEN)
         await until(lambda: has_room(slots))
+        assert rooms.room(1) is not None
 
 
 async def test_a_region_that_the_server_gave_up_is_named_no_more(
-    offer: MemoryOffer, slots: SharedSlots, server: Server
+    offer: MemoryOffer, slots: SharedSlots, rooms: AnswerRooms, server: Server
 ) -> None:
     offer.begin()
     with await server.came() as connection:
@@ -95,6 +109,7 @@ async def test_a_region_that_the_server_gave_up_is_named_no_more(
         assert slots.rows is not None
     await until(lambda: slots.rows is None)
     assert not has_room(slots)
+    assert rooms.room(1) is None
     assert body is not None
     body[:4] = b"kept"
 
