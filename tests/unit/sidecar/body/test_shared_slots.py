@@ -96,8 +96,7 @@ def test_pages_behind_the_first_are_given_back() -> None:
     for slot in (first, behind):
         slot[:] = bytes(len(slot))
     assert written(region) == SIZE + 8 * MEBIBYTE
-    slot = None
-    del first, behind
+    del first, behind, slot
     assert written(region) == SIZE
 
 
