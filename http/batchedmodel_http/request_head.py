@@ -35,15 +35,18 @@ class RequestHead:
         self.path: Final = path
         """As it was sent: nothing is decoded, so what is compared is what would go on."""
         self.query: Final = query
-        """As it was sent, without its question mark; empty when there is none."""
+        """As it was sent, with its question mark; empty when there is none."""
         self.headers: Final = headers
         self.declared: Final = declared
 
 
 def path_and_query(target: str) -> tuple[str, str]:
     """Both as they were sent, without the server's name, which a target may begin with."""
-    path, _, query = _AUTHORITY.sub("", target, count=1).partition("?")
-    return path or "/", query
+    # Only where it begins with one: a query may hold another URL.
+    named = _AUTHORITY.match(target)
+    rest = target if named is None else target[named.end() :]
+    path, mark, query = rest.partition("?")
+    return path or "/", mark + query
 
 
 def is_target(text: str) -> bool:

@@ -22,7 +22,7 @@ from batchedmodel_http.request_head import path_and_query
 from batchedmodel_http.response import is_empty
 from batchedmodel_http.streaming import NeedsStreaming
 from batchedmodel_scheduling.core.shared_room import SharedRoom
-from batchedmodel_sidecar.backends.foreign.client import Connector, end_with_connection
+from batchedmodel_sidecar.backends.foreign.client import Connector, end_with_connection, url_of
 from batchedmodel_sidecar.backends.foreign.headers import of_this_hop
 from batchedmodel_sidecar.body.buffers import BuffersBody, body_of
 from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Expired, Rejected, Unserved
@@ -131,8 +131,7 @@ class Passthrough:
         if (request.content_length or 0) > self._max_body_bytes:
             message = _TOO_LARGE.format(self._max_body_bytes)
             raise Rejected(Rejection.TOO_LARGE, message)
-        path, query = path_and_query(request.raw_path)
-        return URL(f"{self._url}{path}?{query}" if query else self._url + path, encoded=True)
+        return url_of(self._url, "".join(path_and_query(request.raw_path)))
 
 
 class _Passage:

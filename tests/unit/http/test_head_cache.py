@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from batchedmodel_http.head_cache import HeadCache
-from batchedmodel_http.request_head import RequestHead
+from batchedmodel_http.request_head import RequestHead, path_and_query
 
 LOOP: Final = asyncio.new_event_loop()
 BEHIND: Final = b"GET /behind HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -42,7 +42,26 @@ def test_a_plain_head_is_understood_and_kept(headings: HeadCache[RequestHead]) -
 def test_without_a_length_there_is_no_body(headings: HeadCache[RequestHead]) -> None:
     asked = headings.of(head(first="GET /a%20b?c=d HTTP/1.1"))
     assert asked is not None
-    assert (asked.path, asked.query, asked.declared) == ("/a%20b", "c=d", 0)
+    assert (asked.path, asked.query, asked.declared) == ("/a%20b", "?c=d", 0)
+
+
+@pytest.mark.parametrize(
+    ("target", "understood"),
+    [
+        ("/a", ("/a", "")),
+        ("/a?", ("/a", "?")),
+        ("/a?b?c", ("/a", "?b?c")),
+        ("/a?next=http://b.example/c?d", ("/a", "?next=http://b.example/c?d")),
+        ("/http://b.example/c", ("/http://b.example/c", "")),
+        ("http://b.example/c?d=e://f", ("/c", "?d=e://f")),
+        ("http://b.example", ("/", "")),
+        ("http://b.example?c", ("/", "?c")),
+    ],
+)
+def test_of_a_target_only_the_servers_name_is_left_out(
+    target: str, understood: tuple[str, str]
+) -> None:
+    assert path_and_query(target) == understood
 
 
 @pytest.mark.parametrize("offered", ["h2c", "websocket", "TLS/1.0"])

@@ -124,7 +124,7 @@ class Foreign:
         return ForeignAdapter(
             self.protocol,
             self.ours,
-            path=f"{path}?{query}" if query else path,
+            path=path + query,
             headers=forwarded(headers),
             trace=trace_context(headers),
         )

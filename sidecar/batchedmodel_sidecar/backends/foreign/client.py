@@ -162,7 +162,7 @@ class Client:
             async with (
                 asyncio.timeout(seconds),
                 session.post(
-                    URL(self._url + request.path, encoded=True),
+                    url_of(self._url, request.path),
                     data=body_of(request.parts, _JSON),
                     headers=[*headers, *request.headers],
                     allow_redirects=False,
@@ -198,6 +198,14 @@ class Client:
             memory=body if isinstance(body, SharedMemory) else None,
             whole=whole,
         )
+
+
+def url_of(server: str, target: str) -> URL:
+    """Where a path and its query go byte for byte: all of it, as the library knows it, is a path.
+
+    Of a query that is empty it would drop the question mark.
+    """
+    return URL(server).with_path(target, encoded=True)
 
 
 def end_with_connection(response: aiohttp.ClientResponse) -> None:
