@@ -38,17 +38,21 @@ class RetryPlan:
         lengths: Sequence[int],
         cap: MemoryCap,
         *,
+        bound: int | None,
         idempotent: bool,
         wanted_until: float = math.inf,
     ) -> None:
         """`lengths` is that of each row; what is not `idempotent` is run once and never again.
+
+        `bound` is the cap's cost when the batch's first pass began: which rows that had depends on
+        it, whatever other batches have taught the cap since.
 
         Nothing is run a second time after `wanted_until`: nobody waits for the answer.
         """
         self._rule = rule
         self._lengths = lengths
         self._cap = cap
-        self._bound = cap.cost
+        self._bound = bound
         self._search = Isolation(
             range(len(lengths)),
             [wanted_until] * len(lengths),

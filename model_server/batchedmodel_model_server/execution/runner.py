@@ -109,8 +109,9 @@ class Runner:
         """Run the whole and, if that fails, parts of it until every item has its own verdict."""
         declaration, items, lengths = self._model.declaration, whole.items, whole.lengths
         cost = declaration.cost_rule.paid(rows=whole.rows, longest=max(lengths), total=sum(lengths))
+        bound = self._cap.cost
         first: _Pass | None = None
-        if whole.rows == 1 or self._cap.cost is None or cost <= self._cap.cost:
+        if whole.rows == 1 or bound is None or cost <= bound:
             # Nearly every batch ends here, without a plan for what nearly never follows.
             first = await self._forward(whole)
             if not isinstance(first.outcome, ForwardFailed):
@@ -122,6 +123,7 @@ class Runner:
             declaration.cost_rule,
             lengths,
             self._cap,
+            bound=bound,
             idempotent=self._model.idempotent,
             wanted_until=wanted_until,
         )

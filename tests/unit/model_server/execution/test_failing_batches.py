@@ -114,6 +114,31 @@ async def test_what_does_not_fit_is_halved_and_later_batches_are_cut_before_they
     ]
 
 
+@pytest.mark.parametrize(
+    ("holds", "odd", "statuses"),
+    [(math.inf, {"i1": POISON}, (200, 500)), (1.5, {}, (200, 200))],
+    ids=["poison", "memory"],
+)
+async def test_a_bound_that_falls_during_a_failing_pass_blames_no_item_that_is_fine(
+    compute: DeviceThread, holds: float, odd: dict[str, float], statuses: tuple[int, ...]
+) -> None:
+    cap = MemoryCap()
+
+    class Beside(Tender):
+        """While its first pass runs, the batch before has learnt what the memory holds."""
+
+        def forward(self, batch: Batch) -> Any:
+            if not self.passes:
+                cap.outgrown([2])
+            return super().forward(batch)
+
+    handler = Beside(holds)
+    given = [np.full(1, 100.0, np.float32), np.full(1, odd.get("i1", 100.0), np.float32)]
+    reply = await runner_of(loaded(handler), compute, cap).run(batch_of(x=given))
+    assert reply.statuses == statuses
+    assert handler.passes == [2, 1, 1]
+
+
 async def test_an_item_that_does_not_fit_even_alone_is_refused(compute: DeviceThread) -> None:
     handler = Tender(holds=50)
     given = [*items(7), np.ones(51, np.float32)]

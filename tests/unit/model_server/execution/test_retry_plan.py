@@ -30,7 +30,12 @@ class Course:
         self.answered: list[int] = []
         self.outgrown = 0
         retry_plan = RetryPlan(
-            rule, lengths, self.cap, idempotent=idempotent, wanted_until=wanted_until
+            rule,
+            lengths,
+            self.cap,
+            bound=self.cap.cost,
+            idempotent=idempotent,
+            wanted_until=wanted_until,
         )
         # Each pass takes a second.
         while (rows := retry_plan.next(now=float(retry_plan.passes))) is not None:
