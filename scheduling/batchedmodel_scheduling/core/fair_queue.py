@@ -89,6 +89,8 @@ class FairQueue(Generic[K]):
         self._starts: list[tuple[float, int, K]] = []
         """Shown items by their starts."""
         self._pushes = 0
+        self._debtors: set[Hashable] = set()
+        """Tenants that were charged since items were shown last."""
         self._weights = 0.0
         self._kinds: Final[Counter[Hashable]] = Counter()
         """How many tenants with items here have each kind."""
@@ -130,6 +132,7 @@ class FairQueue(Generic[K]):
 
         At most twice as much where it would be fewer than `least` items. Both are for each kind.
         """
+        self._move_debtors()
         shown: list[K] = []
         ahead, least = ahead * len(self._kinds), least * len(self._kinds)
         now = self._now()  # what is shown starts no earlier, so it stays
@@ -163,58 +166,11 @@ class FairQueue(Generic[K]):
     def take_back(self) -> list[K]:
         """The shown items, unseen again."""
         back = list(self._shown)
-        self._hide(back)
+        self.hide(back)
         self._starts.clear()
         return back
 
-    def hold_back(self) -> list[K]:
-        """The shown items of other kinds than the one whose turn it is, unseen again.
-
-        A batch is of one kind, and which goes first is no policy's choice while tenants take turns.
-        Of tenants that have had equally much, the one that was served longest ago is first.
-        """
-        if len({entry.kind for entry, _, _ in self._shown.values()}) <= 1:
-            return []
-        # Who shows nothing is behind nobody who does.
-        first: dict[Hashable, _Entry] = {}
-        for entry, _, _ in self._shown.values():
-            other = first.get(entry.tenant)
-            if other is None or (entry.rank, entry.number) < (other.rank, other.number):
-                first[entry.tenant] = entry
-        tenants = [self._tenants[name] for name in first]
-        begins = [tenant.start - tenant.shown_work for tenant in tenants]
-        equal = min(begins) + _EQUAL * max([tenant.shown_work for tenant in tenants])
-        turns = zip(begins, tenants, first.values(), strict=True)
-        _, _, turn = min(
-            [(tenant.had, entry.number, entry) for at, tenant, entry in turns if at <= equal]
-        )
-        back = [key for key, (entry, _, _) in self._shown.items() if entry.kind != turn.kind]
-        self._hide(back)
-        return back
-
-    def pass_over(self) -> bool:
-        """What is shown waits although it could leave: others need not; whether any are next.
-
-        The virtual time goes on to the next turn. Who was passed over has as much as whoever comes
-        now: it waits of its own accord, and must not get all that others were served meanwhile.
-        """
-        following = self._furthest_behind()
-        if following is None:
-            return False
-        begins = following.start
-        passed = [(key, shown) for key, shown in self._shown.items() if shown.start < begins]
-        for key, shown in passed:
-            self._shown[key] = shown._replace(start=begins)
-            self._pushes += 1
-            heappush(self._starts, (begins, self._pushes, key))
-        for name in {shown.entry.tenant for _, shown in passed}:
-            tenant = self._tenants[name]
-            if tenant is not following:
-                tenant.start = max(tenant.start, begins + tenant.shown_work)
-                self._changed(tenant)
-        return bool(passed)
-
-    def _hide(self, keys: Iterable[K]) -> None:
+    def hide(self, keys: Iterable[K]) -> None:
         """Shown items are unseen again."""
         theirs = dict[Hashable, _Tenant]()
         for key in keys:
@@ -228,6 +184,66 @@ class FairQueue(Generic[K]):
             theirs[entry.tenant] = tenant
         for tenant in theirs.values():
             self._changed(tenant)
+
+    def turn(self) -> Hashable:
+        """The kind of shown items whose turn it is; there must be one.
+
+        A batch is of one kind, and which goes first is no policy's choice while tenants take turns.
+        Of tenants that have had equally much, the one that was served longest ago is first.
+        """
+        # Who shows nothing is behind nobody who does.
+        first: dict[Hashable, _Entry] = {}
+        for entry, _, _ in self._shown.values():
+            other = first.get(entry.tenant)
+            if other is None or (entry.rank, entry.number) < (other.rank, other.number):
+                first[entry.tenant] = entry
+        tenants = [self._tenants[name] for name in first]
+        begins = [tenant.start - tenant.shown_work for tenant in tenants]
+        equal = min(begins) + _EQUAL * max([tenant.shown_work for tenant in tenants])
+        turns = zip(begins, tenants, first.values(), strict=True)
+        _, _, turn = min(
+            [(tenant.had, entry.number, entry) for at, tenant, entry in turns if at <= equal]
+        )
+        return turn.kind
+
+    def _move_debtors(self) -> None:
+        """What is shown of who was charged since starts no earlier than if it were shown now.
+
+        It would hold the virtual time, and so keep back what is to be shown of others.
+        """
+        debtors, self._debtors = self._debtors, set()
+        if not debtors:
+            return
+        for key, shown in list(self._shown.items()):
+            if shown.entry.tenant in debtors:
+                tenant = self._tenants[shown.entry.tenant]
+                self._start_at(key, shown, tenant.start - tenant.shown_work)
+
+    def _start_at(self, key: K, shown: _Shown, begins: float) -> None:
+        if shown.start < begins:
+            self._shown[key] = shown._replace(start=begins)
+            self._pushes += 1
+            heappush(self._starts, (begins, self._pushes, key))
+
+    def pass_over(self) -> bool:
+        """What is shown waits although it could leave: others need not; whether any are next.
+
+        The virtual time goes on to the next turn. Who was passed over has as much as whoever comes
+        now: it waits of its own accord, and must not get all that others were served meanwhile.
+        """
+        following = self._furthest_behind()
+        if following is None:
+            return False
+        begins = following.start
+        passed = [(key, shown) for key, shown in self._shown.items() if shown.start < begins]
+        for key, shown in passed:
+            self._start_at(key, shown, begins)
+        for name in {shown.entry.tenant for _, shown in passed}:
+            tenant = self._tenants[name]
+            if tenant is not following:
+                tenant.start = max(tenant.start, begins + tenant.shown_work)
+                self._changed(tenant)
+        return bool(passed)
 
     def leave_together(self, keys: Iterable[K], *, padded: bool) -> float:
         """These leave as one batch; returns the work that their tenants pay for it.
@@ -252,6 +268,7 @@ class FairQueue(Generic[K]):
         waits = self._tenants.get(tenant)
         if waits is not None:
             waits.start += work / waits.weight
+            self._debtors.add(tenant)
             self._fair += work / self._weights if self._weights > 0 else 0.0
             self._changed(waits)
 
@@ -298,6 +315,7 @@ class FairQueue(Generic[K]):
             self._order.clear()
             self._starts.clear()
             self._kinds.clear()
+            self._debtors.clear()
             self._time = self._fair = self._weights = 0.0
             self._forgets_at = _FEW
 
@@ -311,6 +329,7 @@ class FairQueue(Generic[K]):
         for name, tenant in list(self._tenants.items()):
             if not tenant.unseen and not tenant.shown and tenant.start <= now:
                 del self._tenants[name]
+        self._debtors.intersection_update(self._tenants)
         self._forgets_at = _FEW + 2 * len(self._tenants)
 
     def _furthest_behind(self) -> _Tenant | None:

@@ -20,11 +20,11 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_scheduling.core.base import BasePolicy
-from batchedmodel_scheduling.core.fair_queue import FairQueue, length_class
 from batchedmodel_scheduling.core.policy import Batch, Item, ItemId, Refusal, Slots
 from batchedmodel_sidecar.batching.batch_reply import is_served, refused
 from batchedmodel_sidecar.batching.isolation import Backoff, apart
 from batchedmodel_sidecar.batching.pending_request import Members, PendingRequest
+from batchedmodel_sidecar.batching.turns import Turns
 from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 
@@ -49,16 +49,12 @@ class RequestWindow:
         self._unseen = 0
         """Rows of accepted calls that have no number yet."""
         self._room = ledger.tenants.room
-        self._line: FairQueue[ItemId] | None = None
+        self._turns: Turns | None = None
         """Where tenants take turns; None while the policy sees everything."""
-        self._lined: dict[ItemId, Item] = {}
-        """Rows in the line, seen by the policy or not."""
         self.backoff: Final = Backoff()
         """Rows that the server asked not to be sent for a while."""
         self._served_last: Collection[str] = ()
         """The tenants of the batch that left last."""
-        self._payers: set[ItemId] = set()
-        """The first row of each batch that has been paid for in the line, and has not ended."""
         self._unit_seconds = math.inf
         """What a unit of work takes in the cheapest batches, on a device that nobody measured."""
         self._settings: BatchSettings | None = None
@@ -76,10 +72,10 @@ class RequestWindow:
         if refusal is None and self._is_contended(pending.tenant, rows, policy):
             refusal = self._late_in_turn(pending, policy, now)
             if refusal is None:
-                line = self._take_turns(policy, now)
+                turns = self._take_turns(policy, now)
                 while len(pending.ids) < min(rows, shown):
                     item = pending.show(ItemId(next(self._ids)), now)
-                    self._line_up(line, pending.tenant, item, policy)
+                    turns.add(pending.tenant, item, policy)
         else:
             if refusal is None and rows > shown:
                 work = self._ledger.work_live + pending.work
@@ -108,40 +104,27 @@ class RequestWindow:
         for item in self.backoff.woken(now):
             tenant = self._tenant_of(item.id)
             if self._is_contended(tenant, 0, policy):
-                self._line_up(self._take_turns(policy, now), tenant, item, policy)
+                self._take_turns(policy, now).add(tenant, item, policy)
             else:
                 policy.take_over(item)
-        if self._line is None:
+        if self._turns is None:
             return False
-        overtaken = self._line.overtaken
-        self._show_next(self._line, policy)
-        if overtaken and self._line.unseen:
-            for item_id in self._line.take_back():
-                policy.withdraw(item_id, now)
-            self._show_next(self._line, policy)
+        ahead = self._ahead(policy)
+        self._turns.show(ahead, policy, now)
         opens = policy.pipeline.opens_at(slots, now)
-        in_turn = in_turn and (opens <= now or slots.early(opens))
-        for item_id in (back := self._line.hold_back() if in_turn else []):
-            policy.withdraw(item_id, now)
+        may_leave = opens <= now or slots.early(opens)
+        sees_less = self._turns.choose(ahead, policy, now, may_leave=may_leave, in_turn=in_turn)
         # While more wait than leave next, a new line for each row that comes would be dear.
-        if not self._line.unseen and self._room.taken <= self._next_rows:
-            self._line = None
-            self._lined.clear()
-            self._payers.clear()
-        return bool(back)
+        if not sees_less and self._room.taken <= self._next_rows:
+            self._turns.see_all(ahead, policy)
+            if not self._turns.line.unseen:
+                self._turns = None
+        return sees_less
 
     def pass_over(self, policy: BasePolicy, now: float, slots: Slots) -> bool:
         """All that the policy sees waits for company: whether it sees others where one may go."""
         opens = policy.pipeline.opens_at(slots, now)
-        return self._line is not None and opens <= now and self._line.pass_over()
-
-    def _show_next(self, line: FairQueue[ItemId], policy: BasePolicy) -> None:
-        while shown := line.show(*self._ahead(policy)):
-            for item_id in shown:
-                if self.backoff.takes(self._lined[item_id], self._tenant_of(item_id)):
-                    self._leave_line(item_id)  # and make room for one that can leave
-                else:
-                    policy.take_over(self._lined[item_id])
+        return self._turns is not None and opens <= now and self._turns.line.pass_over()
 
     def rest(
         self, key: Hashable, caller: str, until: float, policy: BasePolicy, now: float
@@ -158,12 +141,11 @@ class RequestWindow:
         for item in list(policy.waiting()):
             if self._tenant_of(item.id) == caller:
                 policy.withdraw(item.id, now)
-                if item.id not in self._lined:
+                if self._turns is None or item.id not in self._turns:
                     policy.take_over(apart(item, caller))
-        for item_id, item in list(self._lined.items()):
-            if self._line is not None and self._tenant_of(item_id) == caller:
-                self._line.discard(item_id)
-                self._line_up(self._line, caller, apart(item, caller), policy)
+        for item in self._turns.of(caller) if self._turns is not None else ():
+            self._leave_line(item.id)
+            self._take_turns(policy, now).add(caller, apart(item, caller), policy)
 
     def come_back(self, item: Item, pending: PendingRequest, policy: BasePolicy) -> None:
         """A row that left waits once more; it had its turn."""
@@ -177,10 +159,10 @@ class RequestWindow:
         more = max(0, min(unseen, self._at_once - (pending.waiting - unseen)))
         for _ in range(more):
             item = pending.show(ItemId(next(self._ids)), now)
-            if self._line is None:
+            if self._turns is None:
                 self.come_back(item, pending, policy)
             else:
-                self._line_up(self._line, pending.tenant, item, policy)
+                self._turns.add(pending.tenant, item, policy)
         self._unseen -= more
         return range(len(pending.ids) - more, len(pending.ids))
 
@@ -199,8 +181,9 @@ class RequestWindow:
         batch longer than a full one of the cheapest rows pays for that, though all were served.
         """
         lengths, first = [item.length for item in batch.items], batch.items[0].id
-        has_paid = first in self._payers
-        self._payers.discard(first)
+        has_paid = self._turns is not None and first in self._turns.payers
+        if self._turns is not None:
+            self._turns.payers.discard(first)
         if isinstance(reply, BatchReply) and is_served(reply):
             one_pass = reply.passes == 1 and reply.compute_seconds > 0
             if one_pass and not policy.pipeline.times.profiled:
@@ -214,7 +197,7 @@ class RequestWindow:
             return
         tenants = [pending.tenant for pending, _ in refused(reply, members)]
         took = policy.work_of(seconds, max(lengths))
-        if self._line is None or took is None:
+        if self._turns is None or took is None:
             return
         if isinstance(reply, Unserved) and not reply.answered:
             took = min(took, policy.work(max(lengths)) * policy.settings.max_batch_size)
@@ -234,7 +217,7 @@ class RequestWindow:
         A tenant's part of it is how much sooner the batch would have ended without its rows, by
         what has been learnt; equal rows pay alike.
         """
-        if self._line is None or work <= 0:
+        if self._turns is None or work <= 0:
             return
         rows = Counter([pending.tenant for pending, _ in members])
         parts: dict[str, float] = dict(rows)
@@ -251,13 +234,13 @@ class RequestWindow:
                 parts[tenant] = max(together - without, _LEAST_SECONDS * its)
         whole = sum(parts.values())
         for tenant, part in parts.items():
-            self._line.charge(tenant, work * part / whole)
+            self._turns.line.charge(tenant, work * part / whole)
 
     def _charge(self, tenants: Sequence[str], work: float) -> None:
         """The tenants pay equal parts of the work."""
-        if self._line is not None and work > 0:
+        if self._turns is not None and work > 0:
             for tenant in tenants:
-                self._line.charge(tenant, work / len(tenants))
+                self._turns.line.charge(tenant, work / len(tenants))
 
     def left(self, items: Sequence[Item], members: Members, policy: BasePolicy) -> None:
         """These rows left in a batch, whose whole time is charged while tenants take turns.
@@ -265,11 +248,11 @@ class RequestWindow:
         `members` are the same rows. The tenant of the costliest row pays for padding. All pay for
         places in the batch that no row could fill, and for rows that had no turn.
         """
-        if self._line is not None:
-            self._payers.add(items[0].id)
+        if (turns := self._turns) is not None:
+            turns.payers.add(items[0].id)
             padded = policy.pipeline.times.rule is CostRule.PADDED
-            lined = [item for item in items if item.id in self._lined]
-            paid = self._line.leave_together([item.id for item in lined], padded=padded)
+            lined = [item for item in items if item.id in turns]
+            paid = turns.line.leave_together([item.id for item in lined], padded=padded)
             prices = [policy.work(item.length) for item in lined] or [0.0]
             price = len(lined) * max(prices) if padded else sum(prices)
             # The rows were paid for at prices that may have changed since.
@@ -279,8 +262,7 @@ class RequestWindow:
                 beyond * (paid / price if price else 1.0),
             )
             for item in items:
-                self._lined.pop(item.id, None)
-                self._line.left(item.id)
+                turns.left(item.id)
         self._served_last = rows_of = Counter([pending.tenant for pending, _ in members])
         for tenant, rows in rows_of.items():
             self._room.give_back(tenant, rows)
@@ -321,7 +303,7 @@ class RequestWindow:
         reason = self._room.refusal(share, rows)
         if reason is None:
             return None
-        hides = self._unseen or self._line or self.backoff.holds_any
+        hides = self._unseen or self._turns or self.backoff.holds_any
         sees_all = not (hides or rows > self._at_once or self._room.has_others(share.tenant))
         if reason is Rejection.QUEUE_FULL and sees_all:
             return None
@@ -341,36 +323,25 @@ class RequestWindow:
 
     def _is_contended(self, tenant: str, rows: int, policy: BasePolicy) -> bool:
         """Whether tenants take turns once these rows wait as well."""
-        if self._line is not None:
+        if self._turns is not None:
             return True
         self._follow(policy)
         return self._room.has_others(tenant) and self._room.taken + rows > self._next_rows
 
-    def _take_turns(self, policy: BasePolicy, now: float) -> FairQueue[ItemId]:
+    def _take_turns(self, policy: BasePolicy, now: float) -> Turns:
         """From now on the policy sees what the line shows; all that waits lines up."""
-        if self._line is None:
-            self._line = FairQueue()
+        if self._turns is None:
+            self._turns = Turns(self.backoff, self._tenant_of)
             for item in list(policy.waiting()):
                 policy.withdraw(item.id, now)
-                self._line_up(self._line, self._tenant_of(item.id), item, policy)
+                self._turns.add(self._tenant_of(item.id), item, policy)
             for tenant in self._served_last:
-                self._line.served(tenant)
-        return self._line
+                self._turns.line.served(tenant)
+        return self._turns
 
     def _leave_line(self, item_id: ItemId) -> None:
-        """Take a row out of the line; its tenant pays nothing for it."""
-        if self._line is not None:
-            self._lined.pop(item_id, None)
-            self._line.discard(item_id)
-
-    def _line_up(
-        self, line: FairQueue[ItemId], tenant: str, item: Item, policy: BasePolicy
-    ) -> None:
-        self._lined[item.id] = item
-        weight = policy.settings.tenants.share_of(tenant).weight
-        work, rank = policy.work(item.length), policy.rank(item)
-        kind = item.key, length_class(item.length)
-        line.add(tenant, item.id, work=work, rank=rank, weight=weight, kind=kind)
+        if self._turns is not None:
+            self._turns.discard(item_id)
 
     def _ahead(self, policy: BasePolicy) -> tuple[float, int]:
         """The work and the rows of what leaves next, at the mean length of what is here."""

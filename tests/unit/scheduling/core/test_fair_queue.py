@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import count
 
 import pytest
@@ -73,13 +73,21 @@ def test_tenants_that_share_no_batch_each_show_a_whole_one() -> None:
     assert had == {"a": AHEAD, "b": AHEAD}
 
 
-def next_turn(queue: FairQueue[Key]) -> str:
-    """Serves what is shown of one kind; whose that was."""
-    batch = set(queue.show(AHEAD)) - set(queue.hold_back())
-    for key in batch:
-        queue.left(key)
-    (tenant,) = {tenant for tenant, _ in batch}
-    return tenant
+def turns(queue: FairQueue[Key], batches: int) -> list[Hashable]:
+    """Serves what is shown of the kind whose turn it is, again and again; the kinds.
+
+    Each tenant's is its name.
+    """
+    shown, kinds = set[Key](), list[Hashable]()
+    for _ in range(batches):
+        shown.update(queue.show(AHEAD))
+        kinds.append(queue.turn())
+        for key in [key for key in shown if key[0] == kinds[-1]]:
+            shown.remove(key)
+            queue.left(key)
+        # Half of a batch more or less is no reason to go twice in a row.
+        queue.charge("a", 0.3 * AHEAD if kinds[-1] == "a" else 0.0)
+    return kinds
 
 
 def test_where_batches_are_not_shared_who_was_served_longest_ago_is_first() -> None:
@@ -87,12 +95,7 @@ def test_where_batches_are_not_shared_who_was_served_longest_ago_is_first() -> N
     for number in range(40):
         for tenant in "abc":
             queue.add(tenant, (tenant, number), work=1.0, rank=number, kind=tenant)
-    turns = list[str]()
-    for _ in range(9):
-        turns.append(served := next_turn(queue))
-        # Half of a batch more or less is no reason to go twice in a row.
-        queue.charge(served, 0.3 * AHEAD if served == "a" else 0.0)
-    assert turns[:3] == turns[3:6] == turns[6:] == ["a", "b", "c"]
+    assert turns(queue, 9) == ["a", "b", "c"] * 3
 
 
 def test_who_has_had_more_than_another_by_a_batch_is_not_first() -> None:
@@ -101,9 +104,27 @@ def test_who_has_had_more_than_another_by_a_batch_is_not_first() -> None:
         for tenant in "ab":
             queue.add(tenant, (tenant, number), work=1.0, rank=number, kind=tenant)
     queue.charge("a", 3 * AHEAD)
-    turns = [next_turn(queue) for _ in range(6)]
-    assert turns.count("b") >= 4
-    assert turns[:3] == ["b", "b", "b"]
+    had = turns(queue, 6)
+    assert had.count("b") >= 4
+    assert had[:3] == ["b", "b", "b"]
+
+
+def test_what_is_shown_of_a_debtor_keeps_nobody_elses_back() -> None:
+    queue: FairQueue[Key] = FairQueue()
+    for number in range(60):
+        for tenant in "ab":
+            queue.add(tenant, (tenant, number), work=1.0, rank=number, kind=tenant)
+    shown = queue.show(AHEAD)
+    assert {tenant for tenant, _ in shown} == {"a", "b"}
+    queue.charge("a", 50.0)
+    served = 0
+    while queue.turn() == "b" and served < 45:
+        for key in [key for key in shown if key[0] == "b"]:
+            shown.remove(key)
+            queue.left(key)
+            served += 1
+        shown += queue.show(AHEAD)
+    assert served >= 45
 
 
 @pytest.mark.parametrize("cost", [1.0, 4.0])
@@ -113,17 +134,18 @@ def test_no_stream_of_newcomers_keeps_back_who_was_served_before_them(cost: floa
     for number in range(3):
         queue.add("old", ("old", number), work=cost, rank=number, kind="old")
     backlog(queue, "flood", 400)
-    numbers, turns = count(), list[str]()
+    numbers, had = count(), list[str]()
+    kinds: dict[str, Hashable] = {"old": "old", "flood": None}
     for _ in range(300):
         for number in (next(numbers), next(numbers)):
             queue.add(f"new {number}", ("new", number), work=1.0, rank=0.0, kind=number)
         queue.take_back()
-        batch = set(queue.show(AHEAD)) - set(queue.hold_back())
-        key = min(batch)
+        shown, turn = queue.show(AHEAD), queue.turn()
+        key = min(key for key in shown if kinds.get(key[0], key[1]) == turn)
         queue.leave_together([key], padded=False)
         queue.left(key)
-        turns.append(key[0])
-    assert turns.count("old") == 3
+        had.append(key[0])
+    assert had.count("old") == 3
 
 
 def test_what_waits_of_its_own_accord_keeps_neither_others_nor_its_own_tenants_next_back() -> None:
@@ -138,24 +160,16 @@ def test_what_waits_of_its_own_accord_keeps_neither_others_nor_its_own_tenants_n
     assert {tenant for tenant, _ in seen} == {"a", "b"}
 
 
-def test_rows_that_share_batches_are_not_held_back() -> None:
-    queue: FairQueue[Key] = FairQueue()
-    backlog(queue, "a", 40)
-    backlog(queue, "b", 40)
-    queue.show(AHEAD)
-    assert queue.hold_back() == []
-
-
-def test_what_is_held_back_is_shown_again_and_costs_nothing() -> None:
+def test_what_is_taken_back_is_shown_again_and_costs_nothing() -> None:
     queue: FairQueue[Key] = FairQueue()
     for number in range(4):
         for tenant in "ab":
             queue.add(tenant, (tenant, number), work=1.0, rank=number, kind=tenant)
     everything = set(queue.show(AHEAD))
     for _ in range(20):
-        assert queue.hold_back() == [("b", number) for number in range(4)]
-        assert queue.unseen == 4
-        assert set(queue.show(AHEAD)) | {("a", number) for number in range(4)} == everything
+        assert set(queue.take_back()) == everything
+        assert queue.unseen == 8
+        assert set(queue.show(AHEAD)) == everything
 
 
 def test_a_tenant_moves_the_horizon_once_however_many_kinds_it_sends() -> None:
@@ -288,16 +302,17 @@ def test_a_weight_that_changes_while_items_are_shown_leaves_no_debt_behind() -> 
     for tenant in "ab":
         for number, kind in enumerate("xyxy"):
             queue.add(tenant, (tenant, number), work=1.0, rank=number, weight=10.0, kind=kind)
-    left = set(queue.show(AHEAD))
+    queue.show(AHEAD)
     for tenant in "ab":
-        queue.add(tenant, (tenant, 9), work=1.0, rank=9.0, weight=1.0, kind="x")
-        left.add((tenant, 9))
+        queue.add(tenant, (tenant, 4), work=1.0, rank=9.0, weight=1.0, kind="x")
+    left = 0
     for _ in range(10):
-        queue.hold_back()
-        batch = set(queue.show(AHEAD)) | left
-        batch -= set(queue.hold_back())
+        queue.take_back()
+        batch = [key for key in queue.show(AHEAD) if "xyxyx"[key[1]] == queue.turn()]
         for key in batch:
             queue.left(key)
-        left -= batch
-    assert not left
+        left += len(batch)
+        if left == 10:
+            break
+    assert left == 10
     assert queue.unseen == 0

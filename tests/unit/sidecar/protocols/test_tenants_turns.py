@@ -15,6 +15,9 @@ from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile, ProfilePoint
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_scheduling.core.fair_queue import FairQueue
+from batchedmodel_scheduling.core.policy import Item
+from batchedmodel_scheduling.deadline.policy import Deadline
+from batchedmodel_scheduling.fifo.queueing import QueueingPolicy
 from support.sidecar_world import FIXED, MODEL, PER_ROW, world
 from support.tenants import BATCH, LIMIT, POLICIES, SETTINGS, now
 
@@ -204,3 +207,25 @@ async def test_a_row_costs_no_more_to_place_the_more_tenants_have_one_that_waits
         await asyncio.sleep(0.1 / LIMIT)
     await asyncio.gather(*tasks)
     assert len(looked) <= 2 * len(tasks)
+
+
+@pytest.mark.skipif(not inspect.isfunction(Deadline.take_over), reason="compiled, unwatched")
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_where_no_tenants_rows_share_a_batch_a_row_costs_no_more_the_more_of_them_wait(
+    policy: PolicyName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The policy is not shown all of them, and all but one hidden from it, around each batch."""
+    seen = list[Item]()
+    taken_over = {kind: kind.take_over for kind in (Deadline, QueueingPolicy)}
+
+    def watched(policy: Deadline | QueueingPolicy, item: Item) -> None:
+        seen.append(item)
+        next(taken_over[kind] for kind in taken_over if isinstance(policy, kind))(policy, item)
+
+    for kind in taken_over:
+        monkeypatch.setattr(kind, "take_over", watched)
+    w = world(replace(SETTINGS, policy=policy))
+    tasks = [w.send(b"m", tenant=str(number), key=number) for number in range(200)]
+    await asyncio.gather(*tasks)
+    assert sorted(w.server.rows) == [b"m"] * 200
+    assert len(seen) <= 3 * len(tasks)
