@@ -4,7 +4,7 @@ from collections.abc import Hashable, Sequence
 from typing import Final
 
 from batchedmodel_contract.inference.batch_wire import BatchRequest
-from batchedmodel_contract.inference.description import ModelDescription
+from batchedmodel_contract.inference.description import RAGGED, ModelDescription
 from batchedmodel_contract.inference.params import Values, columns
 from batchedmodel_contract.inference.ragged import Ragged
 from batchedmodel_contract.inference.tensors import Buffer, Datatype, Shape
@@ -102,9 +102,28 @@ class Call:
 
     def key_of(self, row: Row) -> Hashable:
         """What must be equal in rows that share a batch with this one of its rows."""
-        if not self.equal_shapes:
-            return self.key
-        return self.key, tuple([value.shape for value in row.values])
+        if self.equal_shapes:
+            return self.key, tuple([value.shape for value in row.values])
+        # Most models' rows are flat, and then nothing is looked up.
+        if self.envelope is None and max([len(value.shape) for value in row.values], default=0) > 1:
+            sides = self._sides(row)
+            return (self.key, sides) if sides else self.key
+        return self.key
+
+    def _sides(self, row: Row) -> tuple[int, ...]:
+        """Each side of those inputs that are ragged in several directions, to a factor of two.
+
+        A batch is padded to the highest and the widest. Whoever sent strips of both directions
+        would have it take hundreds of times what its rows are charged for, in time and in memory.
+        """
+        return tuple(
+            [
+                size.bit_length()
+                for spec, value in zip(self.description.inputs, row.values, strict=True)
+                if spec.shape.count(RAGGED) > 1
+                for size in value.shape
+            ]
+        )
 
     def apart(self, key: Hashable) -> "Call":
         """The same with another key."""

@@ -41,6 +41,16 @@ class Collated(NamedTuple):
         """How many items there are."""
         return len(self.items)
 
+    def cost(self, declaration: Declaration, rows: Sequence[int]) -> int:
+        """What the device pays for these rows in one pass, padded in every direction."""
+        if len(rows) == self.rows:
+            lengths, largest = self.lengths, self.largest
+        else:
+            lengths = [self.lengths[row] for row in rows]
+            largest = {letter: int(each[list(rows)].max()) for letter, each in self.sizes.items()}
+        longest = declaration.length_of(largest)
+        return declaration.cost_rule.paid(rows=len(rows), longest=longest, total=sum(lengths))
+
 
 class Output(NamedTuple):
     """One output of all valid items as `forward` gave it, on the host.

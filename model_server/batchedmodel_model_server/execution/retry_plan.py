@@ -6,10 +6,9 @@ the others their answers.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.isolation import Isolation, Rows
 from batchedmodel_model_server.errors import ForwardFailed, OutOfMemory
 from batchedmodel_model_server.execution.memory import MemoryCap, lowered
@@ -34,28 +33,29 @@ class RetryPlan:
 
     def __init__(
         self,
-        rule: CostRule,
-        lengths: Sequence[int],
+        rows: int,
+        cost: Callable[[Rows], int],
         cap: MemoryCap,
         *,
         bound: int | None,
         idempotent: bool,
         wanted_until: float = math.inf,
     ) -> None:
-        """`lengths` is that of each row; what is not `idempotent` is run once and never again.
+        """`cost` is what the device pays for some of so many rows in one pass.
+
+        What is not `idempotent` is run once and never again.
 
         `bound` is the cap's cost when the batch's first pass began: which rows that had depends on
         it, whatever other batches have taught the cap since.
 
         Nothing is run a second time after `wanted_until`: nobody waits for the answer.
         """
-        self._rule = rule
-        self._lengths = lengths
+        self._cost = cost
         self._cap = cap
         self._bound = bound
         self._search = Isolation(
-            range(len(lengths)),
-            [wanted_until] * len(lengths),
+            range(rows),
+            [wanted_until] * rows,
             idempotent=idempotent,
             fits=lambda rows: self._bound is None or self._cost(rows) <= self._bound,
             gives_up=False,
@@ -107,7 +107,3 @@ class RetryPlan:
         self._cap.outgrown(self._cost(rows) for rows in outgrown)
         if not self._outgrown and self._largest_fine:
             self._cap.fine(self._largest_fine)
-
-    def _cost(self, rows: Rows) -> int:
-        lengths = [self._lengths[row] for row in rows]
-        return self._rule.paid(rows=len(rows), longest=max(lengths), total=sum(lengths))

@@ -107,8 +107,9 @@ class Runner:
         is_big: bool,
     ) -> Computed:
         """Run the whole and, if that fails, parts of it until every item has its own verdict."""
-        declaration, items, lengths = self._model.declaration, whole.items, whole.lengths
-        cost = declaration.cost_rule.paid(rows=whole.rows, longest=max(lengths), total=sum(lengths))
+        declaration, items = self._model.declaration, whole.items
+        cost_of = partial(whole.cost, declaration)
+        cost = cost_of(range(whole.rows))
         bound = self._cap.cost
         first: _Pass | None = None
         if whole.rows == 1 or bound is None or cost <= bound:
@@ -120,8 +121,8 @@ class Runner:
                     [Part(collated=whole, outputs=first.outcome)], {}, [first], arrived
                 )
         retry_plan = RetryPlan(
-            declaration.cost_rule,
-            lengths,
+            whole.rows,
+            cost_of,
             self._cap,
             bound=bound,
             idempotent=self._model.idempotent,

@@ -139,6 +139,25 @@ async def test_a_bound_that_falls_during_a_failing_pass_blames_no_item_that_is_f
     assert handler.passes == [2, 1, 1]
 
 
+class Strips(Tender):
+    """Its items have two directions."""
+
+    inputs: Mapping[str, Spec] = {"x": Spec("FP32", ("H", "W"), max=100)}
+    outputs: Mapping[str, Spec] = {"y": Spec("FP32", ("H", "W"))}
+
+
+async def test_a_batch_of_high_and_wide_items_counts_as_what_it_is_padded_to(
+    compute: DeviceThread,
+) -> None:
+    handler, cap = Strips(holds=1000), MemoryCap()
+    cap.begin_with(1000)
+    given = [np.full(shape, 1.0, np.float32) for shape in [(100, 1), (1, 100)] * 4]
+    reply = await runner_of(loaded(handler), compute, cap).run(batch_of(x=given))
+    assert set(reply.statuses) == {200}
+    assert sum(handler.passes) == len(given), "none of them was tried in vain"
+    assert cap.cost == 1000
+
+
 async def test_an_item_that_does_not_fit_even_alone_is_refused(compute: DeviceThread) -> None:
     handler = Tender(holds=50)
     given = [*items(7), np.ones(51, np.float32)]

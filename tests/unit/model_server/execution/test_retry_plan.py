@@ -1,6 +1,8 @@
 """Which items run next after a pass that failed, and what is learnt of the memory."""
 
 import math
+from collections.abc import Sequence
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -10,6 +12,11 @@ from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_model_server.errors import ForwardFailed, OutOfMemory
 from batchedmodel_model_server.execution.memory import MemoryCap
 from batchedmodel_model_server.execution.retry_plan import RetryPlan
+
+
+def cost_of(rule: CostRule, lengths: Sequence[int], rows: Sequence[int]) -> int:
+    each = [lengths[row] for row in rows]
+    return rule.paid(rows=len(rows), longest=max(each), total=sum(each))
 
 
 class Course:
@@ -30,8 +37,8 @@ class Course:
         self.answered: list[int] = []
         self.outgrown = 0
         retry_plan = RetryPlan(
-            rule,
-            lengths,
+            len(lengths),
+            partial(cost_of, rule, lengths),
             self.cap,
             bound=self.cap.cost,
             idempotent=idempotent,
@@ -39,9 +46,7 @@ class Course:
         )
         # Each pass takes a second.
         while (rows := retry_plan.next(now=float(retry_plan.passes))) is not None:
-            each = [lengths[row] for row in rows]
-            cost = rule.paid(rows=len(rows), longest=max(each), total=sum(each))
-            if cost > holds:
+            if cost_of(rule, lengths, rows) > holds:
                 self.outgrown += 1
                 retry_plan.failed(OutOfMemory("too much"))
             elif bad & set(rows):
