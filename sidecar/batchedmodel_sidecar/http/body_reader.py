@@ -106,14 +106,17 @@ class BodyReader:
         return plain
 
     def settled(self, body: Received, call: Call, held: Hold) -> None:
-        """The body was parsed: hold its rows in its place; raises `Rejected`."""
-        # Rows of other bodies are views of these bodies. For a foreign server what stands beside
-        # the rows is kept too, which may be all of the body.
-        if isinstance(body, SharedMemory):
-            kept = call.size if call.envelope is None else max(call.size, len(body))
-            held.shrink(len(body))
-            if not held.grow(kept):
-                raise self._no_room(held.refused)
+        """The body was parsed: hold its rows, in its place or where they take more than it did.
+
+        Numbers and tokens may have eight bytes for two of their text. Raises `Rejected`.
+        """
+        more = call.size - len(body)
+        if isinstance(body, SharedMemory) and call.envelope is None and more < 0:
+            # Rows of other bodies may be views of these. For a foreign server what stands beside
+            # the rows is kept too, which may be all of the body.
+            held.shrink(-more)
+        elif more > 0 and not held.grow(more):
+            raise self._no_room(held.refused)
 
     def hold_answer(self, size: int, held: Hold) -> None:
         """Hold outputs of so many bytes and their body until they are written.

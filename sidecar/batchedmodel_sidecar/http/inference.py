@@ -126,6 +126,7 @@ class InferenceHandler:
             parsed = adapter.parse_at_once(body, model)
             if parsed is None:
                 return None
+            self._bodies.settled(body, parsed.call, held)
             exchange.parsed = parsed
             exchange.lease.turn_to(model.users)
             options = header_options.options

@@ -4,11 +4,13 @@ import asyncio
 import gc
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pytest
 
+from batchedmodel_contract.inference.description import RAGGED, TensorSpec
+from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_contract.outcomes import Outcome, Rejection
@@ -25,7 +27,7 @@ from batchedmodel_sidecar.http.exchange import Exchange
 from batchedmodel_sidecar.http.routed_head import RequestHead
 from batchedmodel_sidecar.lifecycle import Lifecycle
 from support.handler_world import data_handler
-from support.sidecar_world import MODEL, World, world
+from support.sidecar_world import DESCRIPTION, MODEL, World, world
 
 pytestmark = pytest.mark.looptime
 
@@ -175,6 +177,26 @@ async def test_a_caller_that_leaves_takes_its_row_and_its_bytes_along() -> None:
     assert not MODEL.users.any
     exchange.cancel()
     assert place.world.ledger.settled[Outcome.CANCELLED] == 1
+
+
+@pytest.mark.parametrize("end", [b"", b" "], ids=["known form", "other form"])
+async def test_rows_that_take_more_memory_than_their_text_count_as_what_they_take(
+    end: bytes,
+) -> None:
+    """An INT64 has eight bytes, and two in JSON."""
+    numbers = TensorSpec(name="x", datatype=Datatype.INT64, shape=(RAGGED,), max_length=4000)
+    model = replace(MODEL, description=replace(DESCRIPTION, inputs=(numbers,)))
+    text = {"name": "x", "datatype": "INT64", "shape": [1, 4000], "data": [1] * 4000}
+    sent = json.dumps({"inputs": [text]}, separators=(",", ":")).encode()
+    place = await here()
+    place.world.batcher.attach(model)
+    await place.answer(sent)
+    place.begin(sent + end)
+    await asyncio.sleep(0)
+    assert len(sent) < 10_000
+    assert place.held == 8 * 4000
+    await asyncio.sleep(1.0)
+    assert place.held == 0
 
 
 async def test_a_refused_caller_is_told_and_counted_once() -> None:
