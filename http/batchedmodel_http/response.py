@@ -6,7 +6,7 @@ from typing import Final
 
 from aiohttp.helpers import rfc822_formatted_time
 
-from batchedmodel_contract.inference.tensors import Buffer
+from batchedmodel_contract.inference.tensors import Buffer, standing_alone
 
 SERVER: Final = "batchedmodel"
 LARGE: Final = 256 * 1024
@@ -49,7 +49,7 @@ class Response:
     def to_wire(self, *, close: bool) -> list[Buffer]:
         """As it goes over the wire in HTTP/1.1; with `close` it says that it is the last one.
 
-        A small answer is one buffer; the parts of a large one are not copied.
+        A small answer is one buffer; the parts of a large one are copied only to stand alone.
         """
         parts, size = self.parts, size_of(self.parts)
         body = f"Content-Type: {_line(self.content_type)}\r\nContent-Length: {size}\r\n"
@@ -65,7 +65,7 @@ class Response:
             f"{_CLOSE if close else ''}\r\n"
         ).encode(errors="surrogateescape")  # a foreign server's headers are not always UTF-8
         if size > LARGE:
-            return [head, *parts]
+            return [head, *standing_alone(parts)]
         return [b"".join((head, *parts))]
 
 

@@ -148,6 +148,18 @@ def contiguous(parts: Sequence[Buffer]) -> Buffer:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
+def standing_alone(parts: Sequence[Buffer]) -> list[Buffer]:
+    """The parts, of which none keeps a much larger buffer in memory for as long as it is kept.
+
+    A row's answer lies among those of its batch. Who does not read it would keep all of these.
+    """
+    return [bytes(part) if _is_piece(part) else part for part in parts]
+
+
+def _is_piece(part: Buffer) -> bool:
+    return isinstance(part, memoryview) and 2 * len(part) <= memoryview(part.obj).nbytes
+
+
 def join_byte_elements(elements: Iterator[bytes]) -> bytes:
     """BYTES elements on the wire: each behind its length as four bytes."""
     return b"".join(chain.from_iterable((_BYTES_PREFIX.pack(len(e)), e) for e in elements))

@@ -355,6 +355,7 @@ class Batcher:
 
     def _deliver(self, batch: Batch, reply: BatchReply) -> None:
         outputs, answers = dealt(reply, len(batch.items))
+        partly: list[tuple[PendingRequest, int]] = []
         for item, answer in zip(batch.items, answers, strict=True):
             if answer is None:
                 continue  # it has met the reply's fault
@@ -367,6 +368,10 @@ class Batcher:
             if answered := pending.answer(index, outputs, answer, reply.compute_seconds):
                 self._settle(pending, Outcome.COMPLETED, answered)
                 self._health.keep(pending.tenant, pending.call)
+            else:
+                partly.append(entry)
+        for pending, index in partly:
+            pending.keeps_alone(index)
 
     def _settle(self, pending: PendingRequest, outcome: Outcome, result: Result) -> None:
         """The one place where a call ends; later endings of the same call change nothing."""

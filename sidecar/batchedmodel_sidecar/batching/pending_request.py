@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from batchedmodel_contract.inference.batch_wire import BatchRequest
+from batchedmodel_contract.inference.tensors import standing_alone
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_scheduling.core.policy import BatchId, Item, ItemId
@@ -89,6 +90,14 @@ class PendingRequest:
         timing = Timing(self.batch_size, self.queue_seconds, self.model_seconds)
         said = tuple(said for said in self.said if said is not None)
         return Answer(outputs=outputs, rows=rows, timing=timing, said=said)
+
+    def keeps_alone(self, index: int) -> None:
+        """Others of its rows wait: keep of the reply to a batch no more than its own answer."""
+        values = self.answers[index]
+        if values is not None and self.missing > 0:
+            alone = standing_alone([value.data for value in values])
+            pairs = zip(values, alone, strict=True)
+            self.answers[index] = tuple([Value(value.shape, data) for value, data in pairs])
 
     def tell(self, result: Result, outcome: Outcome) -> None:
         """Tell its caller how it ended; said once."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 from aiohttp import web
 
-from batchedmodel_contract.inference.tensors import Buffer
+from batchedmodel_contract.inference.tensors import Buffer, standing_alone
 from batchedmodel_contract.invalid_input import shown
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_http.response import SERVER, Response, is_empty
@@ -42,7 +42,7 @@ def as_web(response: Response) -> web.Response:
     if not is_empty(response.status):
         # As a header and not as an argument: a server's own may have parameters, as a charset.
         named = (*named, ("Content-Type", response.content_type))
-        body = body_of(response.parts, response.content_type)
+        body = body_of(standing_alone(response.parts), response.content_type)
     headers = [(name, writable(value)) for name, value in named]
     return web.Response(status=response.status, body=body, headers=headers)
 

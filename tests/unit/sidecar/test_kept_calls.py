@@ -4,14 +4,16 @@ import asyncio
 import contextlib
 import gc
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from batchedmodel_contract.inference.batch_wire import BatchReply, BatchRequest
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_sidecar.batching.submit import submit
 from batchedmodel_sidecar.errors import Unserved
-from support.sidecar_world import call_of, world
+from support.sidecar_world import PretendServer, call_of, rows_of, world
 
 
 class Bytes(bytearray):
@@ -52,4 +54,30 @@ async def test_nothing_is_kept_of_a_call_that_was_told_an_error() -> None:
         assert watched() is None
     finally:
         gc.enable()
+    await w.batcher.close()
+
+
+@pytest.mark.looptime
+async def test_of_others_answers_nothing_is_kept_for_a_list_whose_other_rows_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    replies, infer = list[weakref.ref[Bytes]](), PretendServer.infer
+
+    async def watched(self: PretendServer, request: BatchRequest, seconds: float) -> BatchReply:
+        reply = await infer(self, request, seconds)
+        (output,) = reply.outputs
+        data = Bytes(output.data)
+        replies.append(weakref.ref(data))
+        return replace(reply, outputs=(output._replace(parts=(memoryview(data),)),))
+
+    monkeypatch.setattr(PretendServer, "infer", watched)
+    w = world(BatchSettings(max_batch_size=2))
+    single, listed = w.send(b"a"), w.send(b"b", b"c", b"d", b"e")
+    assert rows_of(await single) == [b"a"]
+    del single
+    await asyncio.sleep(0)
+    gc.collect()
+    assert not listed.done()
+    assert replies[0]() is None, "it had the single one's answer beside one of the list's"
+    assert rows_of(await listed) == [b"b", b"c", b"d", b"e"]
     await w.batcher.close()

@@ -17,6 +17,7 @@ from batchedmodel_contract.inference.tensors import (
     join_byte_elements,
     rows,
     split_byte_elements,
+    standing_alone,
     values_to_bytes,
 )
 from batchedmodel_contract.invalid_input import InvalidInput
@@ -287,3 +288,12 @@ def test_rows_are_the_tensor_cut_along_its_first_dimension(tensor: Tensor) -> No
 def test_a_billion_rows_of_nothing_cost_nothing(datatype: Datatype) -> None:
     claimed = Tensor(name="x", datatype=datatype, shape=(10**9, 0), data=b"")
     assert "has no rows" in refusal(lambda: rows(claimed))
+
+
+def test_a_piece_of_a_larger_buffer_is_copied_and_what_is_most_of_one_is_not() -> None:
+    whole = bytearray(range(100))
+    piece, most = memoryview(whole)[50:], memoryview(whole)[:51]
+    own = standing_alone([piece, most, b"bytes", whole])
+    assert own == [piece, most, b"bytes", whole]
+    assert isinstance(own[0], bytes)
+    assert own[1] is most
