@@ -42,6 +42,12 @@ async def query(aim: Aim) -> None:
     await aim.asks(aim.body(), path=f"{aim.path}?rows={aim.number()}")
 
 
+@THEME.attack(told=ANY)
+async def url_in_the_query(aim: Aim) -> None:
+    """Which is the request's own, and not where it goes."""
+    await aim.asks(aim.body(), path=f"{aim.path}?next=http://{aim.number()}.example/v2?")
+
+
 @THEME.attack(told=ANY, kinds=_TENSORS)
 async def mark_in_the_version(aim: Aim) -> None:
     """Which a reader of the decoded path takes for its end."""
