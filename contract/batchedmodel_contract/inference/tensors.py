@@ -151,13 +151,16 @@ def contiguous(parts: Sequence[Buffer]) -> Buffer:
 def standing_alone(parts: Sequence[Buffer]) -> list[Buffer]:
     """The parts, of which none keeps a much larger buffer in memory for as long as it is kept.
 
-    A row's answer lies among those of its batch. Who does not read it would keep all of these.
+    A row's answer lies among those of its batch. Who does not read it would keep all of these. Room
+    in a shared region, which is another's memory, is bounded by itself and stays what it is.
     """
     return [bytes(part) if _is_piece(part) else part for part in parts]
 
 
 def _is_piece(part: Buffer) -> bool:
-    return isinstance(part, memoryview) and 2 * len(part) <= memoryview(part.obj).nbytes
+    if not isinstance(part, memoryview) or getattr(part.obj, "base", None) is not None:
+        return False
+    return 2 * len(part) <= memoryview(part.obj).nbytes
 
 
 def join_byte_elements(elements: Iterator[bytes]) -> bytes:

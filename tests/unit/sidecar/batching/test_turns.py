@@ -78,5 +78,5 @@ def test_a_row_that_is_kept_back_can_go_or_rest_meanwhile() -> None:
     line.turns.discard(ItemId(4))
     line.backoff.rest("2", "5", until=1.0)
     assert line.sees(may_leave=False) == set(range(12)) - {4, 5}
-    assert 5 not in line.turns
+    assert ItemId(5) not in line.turns
     assert [item.id for item in line.backoff.woken(1.0)] == [5]

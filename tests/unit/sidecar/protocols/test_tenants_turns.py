@@ -216,15 +216,17 @@ async def test_where_no_tenants_rows_share_a_batch_a_row_costs_no_more_the_more_
 ) -> None:
     """The policy is not shown all of them, and all but one hidden from it, around each batch."""
     seen = list[Item]()
-    taken_over = {kind: kind.take_over for kind in (Deadline, QueueingPolicy)}
 
-    def watched(policy: Deadline | QueueingPolicy, item: Item) -> None:
-        seen.append(item)
-        next(taken_over[kind] for kind in taken_over if isinstance(policy, kind))(policy, item)
+    def watch(kind: object, take_over: Callable[[Any, Item], None]) -> None:
+        def watched(policy: object, item: Item) -> None:
+            seen.append(item)
+            take_over(policy, item)
 
-    for kind in taken_over:
         monkeypatch.setattr(kind, "take_over", watched)
-    w = world(replace(SETTINGS, policy=policy))
+
+    watch(Deadline, Deadline.take_over)
+    watch(QueueingPolicy, QueueingPolicy.take_over)
+    w = world(replace(SETTINGS, policy=policy, max_wait_seconds=0.0))
     tasks = [w.send(b"m", tenant=str(number), key=number) for number in range(200)]
     await asyncio.gather(*tasks)
     assert sorted(w.server.rows) == [b"m"] * 200
