@@ -25,6 +25,7 @@ from scheduling_bench import (
     mixed_lengths,
     overload,
     pipelining,
+    unseen_trials,
 )
 from scheduling_bench.scenarios import Plan
 
@@ -47,6 +48,7 @@ def measure(plan: Plan, trace: Trace) -> list[Figure]:
         latencies = latency.submit(pool, plan)
         estimates = estimator.submit(pool, plan)
         unlike = callers.submit(pool, plan)
+        unseen = unseen_trials.submit(pool, plan, trace, quick=plan is QUICK)
         figures = [
             *equal_lengths.report(equal),
             *mixed_lengths.report_windows(windows),
@@ -57,6 +59,7 @@ def measure(plan: Plan, trace: Trace) -> list[Figure]:
             *callers.report(unlike),
             *estimator.report(estimates),
             *pipelining.report(pipelines),
+            *unseen_trials.report(unseen),
         ]
     # Times are taken when the other processes have ended.
     return [*figures, *costs.report(plan)]

@@ -27,15 +27,14 @@ class Clockwork(Rival):
         queue = sorted(self.waiting.values(), key=lambda item: item.due)
         shed: list[Shed] = []
         for head in queue:
-            if now + self._seconds(1, head.length) <= head.due:
+            if now + self._seconds([head.length]) <= head.due:
                 break
             shed.append(self._give_up(head, now))
         items = alike(queue[len(shed) : len(shed) + self.settings.max_batch_size])
         size = 1 << (len(items).bit_length() - 1) if items else 0
         while size:
-            longest = max(item.length for item in items[:size])
             # One always fits: that was tried with the same figures above.
-            if now + self._seconds(size, longest) <= items[0].due:
+            if now + self._seconds([item.length for item in items[:size]]) <= items[0].due:
                 chosen = sorted(items[:size], key=lambda item: (item.arrived, item.id))
                 return self._release(chosen, ReleaseReason.IDLE, now, tuple(shed))
             size //= 2

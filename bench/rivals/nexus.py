@@ -40,8 +40,7 @@ class Nexus(Rival):
         shed: list[Shed] = []
         while queue[len(shed) :]:
             items = alike(queue[len(shed) : len(shed) + self._assigned])
-            longest = max(item.length for item in items)
-            if now + self._seconds(len(items), longest) <= items[0].due:
+            if now + self._seconds([item.length for item in items]) <= items[0].due:
                 items.sort(key=lambda item: (item.arrived, item.id))
                 return self._release(items, ReleaseReason.IDLE, now, tuple(shed))
             shed.append(self._give_up(items[0], now))
@@ -49,5 +48,5 @@ class Nexus(Rival):
 
     def _assign(self) -> int:
         sizes = range(1, self.settings.max_batch_size + 1)
-        fitting = [n for n in sizes if 2 * self._seconds(n, self._length) <= self._target]
+        fitting = [n for n in sizes if 2 * self._seconds([self._length] * n) <= self._target]
         return max(fitting, default=1)

@@ -7,7 +7,7 @@ item of another key, as Triton's does when shapes differ.
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count, islice
 from typing import Final
 
@@ -26,9 +26,9 @@ from batchedmodel_scheduling.core.policy import (
     Slots,
 )
 
-Seconds = Callable[[int, int], float]
-"""How long a batch of so many rows, padded to such a length, takes. Exact, where a rival would have
-to learn it: the generous reading."""
+Seconds = Callable[[Sequence[int]], float]
+"""How long a batch of rows of these lengths takes. Exact, where a rival would have to learn it: the
+generous reading."""
 
 _RETRY_AFTER: Final = 1.0
 _EMPTY: Final = Decision(release=None, shed=(), wake_at=NEVER, reason=HoldReason.EMPTY)

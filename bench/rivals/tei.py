@@ -25,10 +25,16 @@ class Tei(Rival):
     """The settings give the maximum of rows."""
 
     def __init__(
-        self, settings: BatchSettings, *, budget: int = DEFAULT_BUDGET, padded: bool = True
+        self,
+        settings: BatchSettings,
+        *,
+        budget: int = DEFAULT_BUDGET,
+        padded: bool = True,
+        drop_expired: bool = False,
     ) -> None:
-        """Budget in tokens of a batch."""
+        """Budget in tokens of a batch; `drop_expired` where callers leave at their deadline."""
         super().__init__(settings)
+        self._drop_expired = drop_expired
         self._budget = budget
         self._padded = padded
 
@@ -39,6 +45,8 @@ class Tei(Rival):
         return super().offer(item, now)
 
     def _decide(self, now: float) -> Decision:
+        waiting = list(self.waiting.values()) if self._drop_expired else []
+        shed = self._give_up_expired(waiting, now)
         items: list[Item] = []
         longest = total = 0
         for item in islice(self.waiting.values(), self.settings.max_batch_size):
@@ -47,4 +55,6 @@ class Tei(Rival):
             if tokens > self._budget or (items and item.key != items[0].key):
                 break
             items.append(item)
-        return self._release(items, ReleaseReason.IDLE, now)
+        if not items:
+            return self._hold(now, shed=shed)
+        return self._release(items, ReleaseReason.IDLE, now, shed)

@@ -1,5 +1,7 @@
 """Each rival does what its system does, case by case."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from batchedmodel_contract.manifest.batching import BatchSettings
@@ -68,9 +70,9 @@ def shed(decision: Decision) -> list[int]:
     return [given_up.item.id for given_up in decision.shed]
 
 
-def linear(batch: int, longest: int) -> float:
+def linear(lengths: Sequence[int]) -> float:
     """5 ms, and 1 ms for each row of length 1."""
-    return 0.005 + 0.001 * batch * longest
+    return 0.005 + 0.001 * len(lengths) * max(lengths)
 
 
 # What all share
@@ -359,7 +361,7 @@ def test_cork_trains_on_small_batches_before_it_takes_what_waits() -> None:
     sizes, now = [], 0.0
     while (batch := policy.poll(now, FREE).release) is not None:
         sizes.append(len(batch.items))
-        now += linear(len(batch.items), 1)
+        now += linear([1] * len(batch.items))
         policy.observe(Finished(batch=batch.id, compute_seconds=0.001), now)
 
     assert sizes == [1] * 9 + [2, 3, 26]
@@ -373,7 +375,7 @@ def test_a_trained_cork_has_learnt_the_line() -> None:
             if decision.release is None:
                 now = decision.wake_at
                 continue
-            now += linear(len(decision.release.items), 1)
+            now += linear([1] * len(decision.release.items))
             event = Finished(batch=decision.release.id, compute_seconds=0.001)
             policy.observe(event, now)
         now += 0.1

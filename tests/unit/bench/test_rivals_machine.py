@@ -1,6 +1,6 @@
 """Every rival through any sequence of events: nothing lost, nothing twice, no cap exceeded."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 from hypothesis import strategies as st
@@ -20,6 +20,7 @@ from rivals.bucket_window import BucketWindow
 from rivals.clockwork import Clockwork
 from rivals.cork import Cork, Line
 from rivals.nexus import Nexus
+from rivals.receding import Receding
 from rivals.rival import Rival
 from rivals.tei import Tei
 from rivals.triton import Triton
@@ -30,8 +31,8 @@ LIMIT = 0.05
 BUDGET = 80
 
 
-def _seconds(rows: int, longest: int) -> float:
-    return 0.004 + 0.0001 * rows * longest
+def _seconds(lengths: Sequence[int]) -> float:
+    return 0.004 + 0.0001 * len(lengths) * max(lengths)
 
 
 RIVALS: dict[str, Callable[[BatchSettings], Rival]] = {
@@ -43,10 +44,16 @@ RIVALS: dict[str, Callable[[BatchSettings], Rival]] = {
     "cork, exact": lambda s: Cork(s, limit=LIMIT, known=Line(per_row=0.001, fixed=0.004)),
     "nexus": lambda s: Nexus(s, _seconds, target=LIMIT, length=20),
     "clockwork": lambda s: Clockwork(s, _seconds),
+    "planner": lambda s: Receding(s, _seconds, target=LIMIT, worth=float),
+    "planner, packed": lambda s: Receding(s, _seconds, target=LIMIT, worth=float, padded=False),
     "tei, padded": lambda s: Tei(s, budget=BUDGET),
     "tei, packed": lambda s: Tei(s, budget=BUDGET, padded=False),
+    "tei, dropping": lambda s: Tei(s, budget=BUDGET, drop_expired=True),
 }
-HEED_DEADLINES = {"window, dropping", "triton, rejecting", "nexus", "clockwork"}
+HEED_DEADLINES = {
+    "window, dropping", "triton, rejecting", "nexus", "clockwork", "planner", "planner, packed",
+    "tei, dropping",
+}  # fmt: skip
 NEVER_SHED = {"window", "triton", "tei, padded", "tei, packed"}
 
 

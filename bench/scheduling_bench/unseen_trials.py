@@ -1,0 +1,249 @@
+"""Ours against its rivals on devices and traffic that it was not tuned on.
+
+Ours knows what the warm-up would have measured; every rival knows all times exactly. All meet the
+same requests. What counts is what is in time after the first third of them, in which ours may
+learn: rows, or the work that they are. Batches leave when the device is free, so that nothing but
+the choice of batches differs.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_contract.inference.profile import Profile
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import Lateness
+from batchedmodel_scheduling.core.policies import new_policy
+from batchedmodel_scheduling.core.policy import Policy
+from batchedmodel_scheduling.simulator.curves import profile_of
+from batchedmodel_scheduling.simulator.engine import NANOSECONDS, Request, Run, simulate
+from batchedmodel_scheduling.simulator.plants import Plant
+from batchedmodel_scheduling.simulator.traces import Trace
+from batchedmodel_scheduling.simulator.workload import Workload
+from bench_report import Figure, at_least, at_most
+from rivals.bucket_window import BucketWindow
+from rivals.clockwork import Clockwork
+from rivals.nexus import Nexus
+from rivals.receding import Receding
+from rivals.tei import Tei
+from scheduling_bench.devices import warmed_up
+from scheduling_bench.scenarios import EDGES, Plan
+from scheduling_bench.summaries import half_width, over_seeds
+from scheduling_bench.unseen import LONGEST, Unseen, drawn, steady, written_down
+
+JUDGED: Final = tuple(range(5001, 5017))
+"""Seeds of the drawn rows that are reported; the policy was tuned on rows 4001 to 4012."""
+_QUICK_ROWS: Final = 2
+_TOLD: Final = "told"
+_OURS: Final = "ours"
+_QUEUE: Final = 1_000_000
+_TARGETS: Final = 30
+"""A run lasts for so many targets, within a few times the number of requests of the plan."""
+_MORE: Final = 8
+_PART: Final = 4  # of the plan's requests are the least
+_WORSE: Final = 1.0  # percent: a rival may be that much better
+_OF_TOLD: Final = 97.0  # percent
+_RECOVERS: Final = 5.0  # seconds
+_NEAR: Final = 0.97
+_WINDOW: Final = 0.5  # seconds
+_SMOOTHED: Final = 3  # windows: what is served in one of them is chance
+_RECOVERY: Final = 8.0  # seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """In time, as parts of what was offered."""
+
+    rows: float
+    work: float
+    """Of the sum of lengths."""
+
+
+Tried = Mapping[str, Served]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trials:
+    """By row and by seed."""
+
+    rows: list[tuple[Unseen, list[Future[Tried]]]]
+    recoveries: list[Future[float]]
+
+
+def submit(executor: Executor, plan: Plan, trace: Trace, *, quick: bool) -> Trials:
+    """Have all rows tried with all seeds."""
+    rows = [*written_down(trace), *(drawn(seed, trace) for seed in JUDGED)]
+    if quick:
+        rows = rows[:_QUICK_ROWS] + rows[-_QUICK_ROWS:]
+    least = plan.requests // _PART
+    return Trials(
+        rows=[
+            (row, [executor.submit(try_row, row, seed, least) for seed in plan.seeds])
+            for row in rows
+        ],
+        recoveries=[executor.submit(recovery, seed) for seed in plan.seeds],
+    )
+
+
+def try_row(row: Unseen, seed: int, least: int) -> Tried:
+    """What each policy has in time of the same requests, of which there are so many at least."""
+    count = max(least, min(_MORE * least, round(_TARGETS * row.target_seconds * row.rate)))
+    requests = requests_of(row, seed, count)
+    policies = {_OURS: ours(row, seed)} | rivals(row)
+    if row.stepped and row.rule is CostRule.ROWS and not row.slows_down:
+        policies[_TOLD] = told(row)
+    return {
+        name: _served(requests, simulate(requests, [(policy, plant_of(row, seed, count))]))
+        for name, policy in policies.items()
+    }
+
+
+def requests_of(row: Unseen, seed: int, count: int) -> list[Request]:
+    """What everybody meets; late answers are of no use."""
+    workload = Workload(
+        arrivals=row.arrivals,
+        lengths=row.lengths,
+        target_seconds=row.target_seconds,
+        refuse=True,
+    )
+    return workload.draw(seed, count, row.rate)
+
+
+def plant_of(row: Unseen, seed: int, count: int) -> Plant:
+    """The row's device."""
+    return Plant(curve=row.curve, disturbances=row.disturbances(count), seed=seed)
+
+
+def ours(row: Unseen, seed: int) -> Policy:
+    """The product's policy with what the warm-up would have measured."""
+    profile = warmed_up(
+        row.curve,
+        row.rule,
+        max_rows=row.max_rows,
+        longest=LONGEST,
+        noise=row.noise,
+        seed=seed,
+    )
+    return _with(row, profile)
+
+
+def told(row: Unseen, factor: float = 1.0) -> Policy:
+    """The product's policy with the exact time of every number of rows, so many times as long."""
+    exact = profile_of(row.curve, max_rows=row.max_rows, lengths=(1,), cost_rule=row.rule)
+    points = tuple(
+        replace(exact.points[0], rows=rows, seconds=factor * row.curve.seconds([1] * rows))
+        for rows in range(1, row.max_rows + 1)
+    )
+    return _with(row, replace(exact, points=points))
+
+
+def _with(row: Unseen, profile: Profile) -> Policy:
+    return new_policy(replace(settings_of(row), length_buckets=()), profile)
+
+
+def settings_of(row: Unseen, wait: float = 0.25) -> BatchSettings:
+    """What a user would set; the longest wait is a part of the target."""
+    return BatchSettings(
+        max_batch_size=row.max_rows,
+        max_wait_seconds=wait * row.target_seconds,
+        target_seconds=row.target_seconds,
+        lateness=Lateness.REFUSE,
+        max_queue_size=_QUEUE,
+        request_timeout_seconds=30.0 + row.target_seconds,
+        length_buckets=EDGES,
+    )
+
+
+def rivals(row: Unseen) -> dict[str, Policy]:
+    """Each with the exact times of the device as it is in the beginning."""
+    seconds, target = row.curve.seconds, row.target_seconds
+    padded = row.rule is not CostRule.PACKED
+    usual = sorted(row.lengths.draw(1001, np.random.default_rng(0)))[500]
+    planner = partial(Receding, seconds=seconds, target=target, padded=padded)
+    greedy, window = settings_of(row, wait=0.0), settings_of(row, wait=0.1)
+    return {
+        "greedy": BucketWindow(replace(greedy, length_buckets=()), drop_expired=True),
+        "window": BucketWindow(window, drop_expired=True),
+        "nexus": Nexus(greedy, seconds, target=target, length=usual),
+        "clockwork": Clockwork(greedy, seconds),
+        "tei": Tei(greedy, budget=_budget(row), padded=padded, drop_expired=True),
+        "plan for rows": planner(greedy, worth=lambda length: 1.0),
+        "plan for work": planner(greedy, worth=float),
+    }
+
+
+def _budget(row: Unseen) -> int:
+    """Tokens of the largest batch of which two fit into the target, at least the longest row."""
+    longest = 1 if row.rule is CostRule.ROWS else LONGEST
+    rows = range(1, row.max_rows + 1)
+    fits = [n for n in rows if 2 * row.curve.seconds([longest] * n) <= row.target_seconds]
+    return longest * max(fits, default=1)
+
+
+def _served(requests: Sequence[Request], run: Run) -> Served:
+    judged = requests[len(requests) // 3 :]
+    finished = run.finished[len(requests) // 3 :]
+    hits = [one.length for one, at in zip(judged, finished, strict=True) if 0 <= at <= one.due]
+    return Served(rows=len(hits) / len(judged), work=sum(hits) / sum(one.length for one in judged))
+
+
+def recovery(seed: int) -> float:
+    """Seconds from when a device becomes slower until ours serves as if it had been told."""
+    row = steady()
+    rate = row.rate
+    count = round(2 * _RECOVERY * rate)
+    requests = requests_of(row, seed, count)
+    change = round(_RECOVERY * NANOSECONDS)
+    plants = [plant_of(row, seed, count) for _ in range(2)]
+    mine = simulate(requests, [(ours(row, seed), plants[0])])
+    best = simulate(requests, [(told(row, 1.4), plants[1])])
+    width = round(_WINDOW * NANOSECONDS)
+    bins = round(_RECOVERY / _WINDOW)
+
+    def in_time(run: Run) -> list[int]:
+        found = [0] * bins
+        for one, at in zip(requests, run.finished, strict=True):
+            if one.at >= change and 0 <= at <= one.due:
+                found[min(bins - 1, (one.at - change) // width)] += 1
+        return found
+
+    shares = [a / max(1, b) for a, b in zip(in_time(mine), in_time(best), strict=True)]
+    behind = [n for n in range(bins) if np.mean(shares[n : n + _SMOOTHED]) < _NEAR]
+    return _WINDOW * (behind[-1] + 1 if behind else 0)
+
+
+def report(trials: Trials) -> list[Figure]:
+    """Each row by rows and by work, then what was learnt and how fast."""
+    figures: list[Figure] = []
+    learnt: list[float] = []
+    for row, futures in trials.rows:
+        tried = [future.result() for future in futures]
+        figures.append(_against_rivals(row, tried, "rows", lambda one: one.rows))
+        if row.rule is not CostRule.ROWS:
+            figures.append(_against_rivals(row, tried, "work", lambda one: one.work))
+        learnt += [100 * one[_OURS].rows / one[_TOLD].rows for one in tried if _TOLD in one]
+    if learnt:
+        name = "stepped devices: in time, of what the same policy has that was told everything"
+        figures += over_seeds(name, learnt, "%", at_least, _OF_TOLD)
+    recoveries = [future.result() for future in trials.recoveries]
+    name = "a device that becomes 1.4 times as slow: until as good as told, within 3 %"
+    return [*figures, *over_seeds(name, recoveries, "s", at_most, _RECOVERS)]
+
+
+def _against_rivals(
+    row: Unseen, tried: Sequence[Tried], unit: str, of: Callable[[Served], float]
+) -> Figure:
+    """By how many percent the best rival is surely ahead: below 0 where ours is."""
+    surely: dict[str, float] = {}
+    for name in tried[0].keys() - {_OURS, _TOLD}:
+        ahead = [100 * (of(one[name]) / max(1e-9, of(one[_OURS])) - 1) for one in tried]
+        surely[name] = float(np.mean(ahead)) - half_width(ahead)
+    best = max(surely, key=lambda name: surely[name])
+    share = float(np.mean([of(one[_OURS]) for one in tried]))
+    told_name = f"{row.name}: {unit} in time {share:.1%}, {best} surely ahead by"
+    return at_most(told_name, surely[best], "%", _WORSE)
