@@ -154,15 +154,15 @@ def written_down(trace: Trace) -> list[Unseen]:
 
 
 def steady() -> Unseen:
-    """A device that becomes slower and then can just serve what comes."""
+    """A device that becomes slower, and then has a little more to do than it can."""
     return Unseen(
         name="three plateaus, slower half-way",
         curve=Stepped(edges=(12, 40, 64), levels=(0.016, 0.028, 0.04), rule=CostRule.ROWS),
         rule=CostRule.ROWS,
         lengths=EVEN,
         arrivals=SMOOTH,
-        target_seconds=0.16,
-        load=0.68,
+        target_seconds=0.12,
+        load=0.75,
         max_rows=64,
         noise=0.02,
         slows_down=True,
