@@ -173,7 +173,7 @@ def drawn(seed: int, trace: Trace) -> Unseen:
     """A row from the ranges below."""
     random = stream(seed, "row")
     rule = _one_of(random, (CostRule.ROWS, CostRule.PADDED, CostRule.PACKED))
-    max_rows = _one_of(random, (16, 32, 64, 128, 256))
+    max_rows = _one_of(random, (16, 32, 64, 128))
     kind, curve = _device(random, rule, max_rows)
     lengths_name, lengths = _one_of(random, tuple(_LENGTHS.items()))
     if rule is CostRule.ROWS:
@@ -187,7 +187,7 @@ def drawn(seed: int, trace: Trace) -> Unseen:
     traffic_name, arrivals = _one_of(random, traffic)
     tight = bool(random.integers(2))
     # In times of the longest row by itself: a target must be possible.
-    times = random.uniform(2.5, 6) if tight else random.uniform(8, 40)
+    times = random.uniform(2.5, 6) if tight else random.uniform(8, 20)
     alone = curve.seconds([1 if rule is CostRule.ROWS else LONGEST])
     noise = _one_of(random, (0.0, 0.02, 0.05))
     slows_down = bool(random.random() < 0.2)
