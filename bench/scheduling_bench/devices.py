@@ -11,13 +11,13 @@ from numpy.random import Generator
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile, ProfilePoint
-from batchedmodel_model_server.profiling.warmup import BUDGET_SECONDS, shapes
+from batchedmodel_model_server.profiling.shapes import looks, shapes, steps
+from batchedmodel_model_server.profiling.warmup import BUDGET_SECONDS, LOOKING_SECONDS
 from batchedmodel_scheduling.simulator.curves import Curve
 from batchedmodel_scheduling.simulator.workload import stream
 
 _PASSES: Final = 4  # of each shape: one that is not counted, and three samples
 _SHORT: Final = 16
-_STEPS: Final = 4
 
 
 def _paid(rule: CostRule, lengths: Sequence[int]) -> int:
@@ -94,22 +94,21 @@ def warmed_up(
 ) -> Profile:
     """What the model server's warm-up measures of such a device in its time."""
     factors = stream(seed, "warm-up").lognormal(0.0, noise, (1024, 3)) if noise else None
-    left = BUDGET_SECONDS
+    of_lengths = (1,) if rule is CostRule.ROWS else steps(_SHORT, longest)
     points: list[ProfilePoint] = []
-    for rows, length in shapes(max_rows, _lengths(rule, longest)):
-        seconds = curve.seconds([length] * rows)
-        left -= _PASSES * seconds
-        if left < 0 and points:
-            break
-        if factors is not None:
-            seconds *= float(np.median(factors[len(points)]))
-        points.append(ProfilePoint(rows=rows, length=length, seconds=seconds))
+    left = BUDGET_SECONDS
+    for planned, most in (
+        (shapes(max_rows, of_lengths), BUDGET_SECONDS),
+        (looks(points), LOOKING_SECONDS),
+    ):
+        left = min(left, most)
+        for rows, length in planned:
+            seconds = curve.seconds([length] * rows)
+            left -= _PASSES * seconds
+            if left < 0 and points:
+                break
+            if factors is not None:
+                seconds *= float(np.median(factors[len(points)]))
+            points.append(ProfilePoint(rows=rows, length=length, seconds=seconds))
     points.sort(key=lambda point: (point.rows, point.length))
     return Profile(cost_rule=rule, device="simulated", points=tuple(points))
-
-
-def _lengths(rule: CostRule, longest: int) -> tuple[int, ...]:
-    if rule is CostRule.ROWS:
-        return (1,)
-    ratio = longest / _SHORT
-    return tuple(sorted({round(_SHORT * ratio ** (n / (_STEPS - 1))) for n in range(_STEPS)}))

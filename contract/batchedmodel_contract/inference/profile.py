@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_contract.inference.stretches import Knot, unsure
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.spec import MAX_BATCH_SIZE
 from batchedmodel_contract.schema.reading import ruled
@@ -60,6 +61,15 @@ class FittedCurve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnsureStretch:
+    """Numbers of rows of this length between two measured ones, among which a jump may lie."""
+
+    length: int
+    above: int
+    below: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """Measured points, in ascending order of rows and length, and what the device pays for."""
 
@@ -78,9 +88,24 @@ class Profile:
     cached: bool = False
     """Whether the points were measured by an earlier process, and only checked by this one."""
 
+    @property
+    def unsure(self) -> tuple[UnsureStretch, ...]:
+        """Where a jump may lie that was not found."""
+        found: list[UnsureStretch] = []
+        for length in sorted({point.length for point in self.points}):
+            knots = [Knot(p.rows, p.seconds) for p in self.points if p.length == length]
+            knots.sort()
+            found += [
+                UnsureStretch(length=length, above=int(before.size), below=int(after.size))
+                for before, after, jumps in zip(knots, knots[1:], unsure(knots), strict=False)
+                if jumps
+            ]
+        return tuple(found)
+
     def to_mapping(self) -> dict[str, Any]:
         """The JSON document of the profile endpoint."""
-        return {**asdict(self), "start_up": dict(self.start_up)}
+        told = {"start_up": dict(self.start_up), "unsure": [asdict(one) for one in self.unsure]}
+        return asdict(self) | told
 
 
 def profile_from_mapping(mapping: Mapping[str, Any]) -> Profile:
@@ -88,7 +113,8 @@ def profile_from_mapping(mapping: Mapping[str, Any]) -> Profile:
 
     A point has 1 to 4096 rows of length 0 to 2^31 and took 0 to 2^31 seconds; less than a
     nanosecond reads as 0. `max_cost` is absent, null or 1 to 2^40. What came later than these
-    (`curve`, `sharing`, `sharing_reason`, `start_up`, `cached`) may be absent.
+    (`curve`, `sharing`, `sharing_reason`, `start_up`, `cached`) may be absent. `unsure` is
+    not read, as it follows from the points.
     """
     try:
         cost_rule = CostRule(mapping["cost_rule"])

@@ -1,7 +1,8 @@
 """Runs a few batches before the model is called ready, and keeps their times as its profile.
 
 The first pass over a shape pays for allocation and the choice of kernels, those after it are the
-samples. Smallest shapes first; a shape that does not fit into what is left of the time, or of the
+samples. A grid first, its smallest shapes before the others; then, for a few seconds, where the
+times may jump. A shape that does not fit into what is left of the time, or of the
 memory as far as smaller ones tell, is skipped. Where an earlier process has measured the same
 model on the same machine, one shape is run to see whether its times still hold.
 """
@@ -22,10 +23,11 @@ from batchedmodel_model_server.batching.examples import examples
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, ForwardFailed, OutOfMemory
 from batchedmodel_model_server.execution.forward import LoadedModel, forward
 from batchedmodel_model_server.execution.memory import MemoryBudget, MemoryCap, meter_of
+from batchedmodel_model_server.profiling.shapes import expected_seconds, looks, shapes, steps
 
 BUDGET_SECONDS: Final = 15.0
+LOOKING_SECONDS: Final = 3.0  # of them, for where the times may jump
 _SHORT: Final = 16
-_STEPS: Final = 4  # sizes of batches, and of lengths: enough to tell the curve's four terms apart
 _PASSES: Final = 2
 _SAMPLES: Final = 3
 _CHEAP_SECONDS: Final = 0.1  # shapes below it are sampled more than once: short times are noisy
@@ -38,8 +40,6 @@ _PERCENTILE: Final = 95
 _FARTHEST: Final = 2**40  # as the contract bounds it; a slope of rounding errors has no knee
 _log = logging.getLogger(__name__)
 
-Shape = tuple[int, int]
-"""Rows, and the length of each."""
 Clock = Callable[[], float]
 
 
@@ -62,41 +62,16 @@ def warm_up(
     """
     rule = model.declaration.cost_rule
     budget = MemoryBudget(meter_of(model.device)) if budget is None else budget
-    deadline = clock() + budget_seconds
-    points: list[ProfilePoint] = []
-    too_long: float = math.inf
-    largest = 0
-    for rows, length in shapes(max_rows, lengths(model)):
-        cost = rule.paid(rows=rows, longest=length, total=rows * length)
-        largest = max(largest, cost)
-        if length >= too_long or (cap.cost is not None and cost > cap.cost):
-            continue
-        seconds = model.handler.predicted_seconds(rows, length)
-        if seconds is None:
-            left = deadline - clock()
-            expected = expected_seconds(points, rows * length)
-            if points and expected > max(longest_pass, _FEW_TIMES * points[0].seconds):
-                _log.info("no warm-up of %d x %d: it may take %.2f s", rows, length, expected)
-                continue
-            if points and _PASSES * expected > left:
-                _log.info("no warm-up of %d x %d: %.1f s are left", rows, length, max(0.0, left))
-                continue
-            if budget.cost is not None and cost > budget.cost:
-                _log.info("no warm-up of %d x %d: it would not fit the memory", rows, length)
-                continue
-            try:
-                seconds = _measure(model, rows, length, clock)
-            except OutOfMemory as error:
-                if not points:
-                    raise CannotLoad(f"not even one item fits: {error}") from None
-                _log.warning("%d x %d does not fit: %s", rows, length, error)
-                if rows == 1:
-                    too_long = length
-                else:
-                    cap.outgrown([cost])
-                continue
-            budget.ran(cost)
-        points.append(ProfilePoint(rows=rows, length=length, seconds=seconds))
+    grid = shapes(max_rows, lengths(model))
+    run = _Run(model, cap, budget, clock, longest_pass)
+    points = run.points
+    until = clock() + budget_seconds
+    for rows, length in grid:
+        run.measure(rows, length, until)
+    until = min(until, clock() + LOOKING_SECONDS)
+    for rows, length in looks(points):
+        run.measure(rows, length, until)
+    largest = max(rule.paid(rows=n, longest=length, total=n * length) for n, length in grid)
     if cap.cost is None and budget.cost is not None and budget.cost < largest:
         cap.begin_with(budget.cost)
     points.sort(key=lambda point: (point.rows, point.length))
@@ -107,6 +82,61 @@ def warm_up(
         max_cost=cap.cost,
         curve=fitted(rule, points),
     )
+
+
+class _Run:
+    """What one warm-up has measured so far, and what it leaves out from now on."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        cap: MemoryCap,
+        budget: MemoryBudget,
+        clock: Clock,
+        longest_pass: float,
+    ) -> None:
+        self.points: Final[list[ProfilePoint]] = []
+        self._model = model
+        self._cap = cap
+        self._budget = budget
+        self._clock = clock
+        self._longest_pass = longest_pass
+        self._too_long: float = math.inf
+
+    def measure(self, rows: int, length: int, until: float) -> None:
+        """Add this shape's time to the points, unless it takes too long or does not fit."""
+        points, cap = self.points, self._cap
+        cost = self._model.declaration.cost_rule.paid(
+            rows=rows, longest=length, total=rows * length
+        )
+        if length >= self._too_long or (cap.cost is not None and cost > cap.cost):
+            return
+        seconds = self._model.handler.predicted_seconds(rows, length)
+        if seconds is None:
+            left = until - self._clock()
+            expected = expected_seconds(points, rows * length)
+            if points and expected > max(self._longest_pass, _FEW_TIMES * points[0].seconds):
+                _log.info("no warm-up of %d x %d: it may take %.2f s", rows, length, expected)
+                return
+            if points and _PASSES * expected > left:
+                _log.info("no warm-up of %d x %d: %.1f s are left", rows, length, max(0.0, left))
+                return
+            if self._budget.cost is not None and cost > self._budget.cost:
+                _log.info("no warm-up of %d x %d: it would not fit the memory", rows, length)
+                return
+            try:
+                seconds = _measure(self._model, rows, length, self._clock)
+            except OutOfMemory as error:
+                if not points:
+                    raise CannotLoad(f"not even one item fits: {error}") from None
+                _log.warning("%d x %d does not fit: %s", rows, length, error)
+                if rows == 1:
+                    self._too_long = length
+                else:
+                    cap.outgrown([cost])
+                return
+            self._budget.ran(cost)
+        points.append(ProfilePoint(rows=rows, length=length, seconds=seconds))
 
 
 def still_holds(model: LoadedModel, known: Profile, clock: Clock = time.monotonic) -> bool:
@@ -147,32 +177,10 @@ def lengths(model: LoadedModel) -> tuple[int, ...]:
     longest = declaration.length_of({letter: size for letter, (_, size) in bounds.items()})
     if text is not None:
         longest = min(longest, text.max_tokens)
-    wanted = _steps(min(max(_SHORT, least), longest), longest)
+    wanted = steps(min(max(_SHORT, least), longest), longest)
     # A product of two sizes is not any number.
     possible = {declaration.length_of(declaration.sizes_of(length)) for length in wanted}
     return tuple(sorted(possible))
-
-
-def shapes(max_rows: int, of_lengths: Sequence[int]) -> list[Shape]:
-    """From one row to as many as allowed, of each length; the least work first."""
-    return sorted(
-        ((rows, length) for rows in _steps(1, max_rows) for length in of_lengths),
-        key=lambda shape: (shape[0] * shape[1], shape),
-    )
-
-
-def expected_seconds(points: Sequence[ProfilePoint], work: int) -> float:
-    """How long a pass over `work` tokens takes, by the largest one measured so far."""
-    if not points:
-        return 0.0
-    last = points[-1]
-    return last.seconds * max(1.0, work / (last.rows * last.length))
-
-
-def _steps(least: int, most: int) -> tuple[int, ...]:
-    """Numbers from `least` to `most`, each about as many times the one before."""
-    ratio = most / least
-    return tuple(sorted({round(least * ratio ** (n / (_STEPS - 1))) for n in range(_STEPS)}))
 
 
 def _measure(model: LoadedModel, rows: int, length: int, clock: Clock) -> float:

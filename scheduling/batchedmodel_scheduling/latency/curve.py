@@ -1,19 +1,21 @@
 """The shape of a device: seconds for a batch of so many rows, so long, as its profile measured it.
 
 Padded devices are measured on a grid of rows and lengths and read between its knots; packed ones
-pay for tokens, fixed-size ones for rows. Outside what was measured the best plane through all
-points goes on. Used by `batch_times`, and by the simulator for devices that replay a profile.
+pay for tokens, fixed-size ones for rows. Where a jump may lie between two knots, all above the
+lower take about as long as the upper. Outside what was measured the best plane through all points
+goes on. Used by `batch_times`, and by the simulator for devices that replay a profile.
 """
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile, ProfilePoint
+from batchedmodel_contract.inference.stretches import Knot, unsure
 
 Floats = NDArray[np.float64]
 _TABLED: Final = 1 << 20  # numbers in all tables together
@@ -29,14 +31,15 @@ class Curve:
             raise ValueError("no measured times")
         self.rule: Final = profile.cost_rule
         rows = np.array([point.rows for point in profile.points], dtype=float)
-        lengths = np.array([point.length for point in profile.points], dtype=float)
+        lengths = np.array([max(1, point.length) for point in profile.points], dtype=float)
         seconds = np.array([point.seconds for point in profile.points])
         if self.rule is CostRule.ROWS:
             lengths = np.zeros_like(lengths)
         self._plane = _plane(rows, rows * lengths, seconds)
         self._lengths: Floats = np.unique(lengths)
         self._by_length = [_knots(rows, seconds, lengths == length) for length in self._lengths]
-        self._tokens, self._excess = self._packed(rows * lengths, rows, seconds)
+        every = np.ones(len(rows), dtype=bool)
+        self._tokens = _knots(rows * lengths, seconds - self._plane[1] * rows, every)
         self._tables: dict[int, list[float]] = {}
 
     def seconds(self, lengths: Sequence[int]) -> float:
@@ -66,18 +69,35 @@ class Curve:
             if self.rule is not CostRule.ROWS:
                 found = found + counts * (length - at[edge]) * max(0.0, self._plane[2])
         else:
-            right = int(np.searchsorted(at, length))
-            part = (length - at[right - 1]) / (at[right] - at[right - 1])
-            found = (1 - part) * self._at_knot(right - 1, counts)
-            found = found + part * self._at_knot(right, counts)
+            found = self._between_lengths(int(np.searchsorted(at, length)), length, counts)
         return [0.0, *np.maximum.accumulate(np.maximum(found, _FLOOR)).tolist()]
+
+    def _between_lengths(self, right: int, length: int, counts: Floats) -> Floats:
+        """Between two measured lengths: as batches of these with as many tokens take.
+
+        Devices jump at tokens rather than at rows. Where only one of the two was measured with
+        about as many tokens, that one counts. But it takes no less than as many shorter rows.
+        """
+        per_row = self._plane[1]
+        below, above = self._lengths[right - 1], self._lengths[right]
+        fewer, more = counts * (length / above), counts * (length / below)
+        part = np.full_like(counts, (length - below) / (above - below))
+        part[fewer < self._by_length[right].at[0]] = 0.0
+        part[more > self._by_length[right - 1].at[-1]] = 1.0
+        shorter = self._at_knot(right - 1, more) - per_row * more
+        longer = self._at_knot(right, fewer) - per_row * fewer
+        found = (1 - part) * shorter + part * longer + per_row * counts
+        as_many_shorter = self._at_knot(right - 1, counts)
+        kept: Floats = np.minimum(np.maximum(found, as_many_shorter), self._at_knot(right, counts))
+        return kept
 
     def packed_seconds(self, lengths: Sequence[int]) -> list[float]:
         """Seconds for the first 1, 2, ... of these items together."""
-        fixed, per_row, per_token = self._plane
+        _, per_row, per_token = self._plane
         tokens = np.cumsum(np.asarray(lengths, dtype=float))
-        found = fixed + per_row * np.arange(1, len(lengths) + 1) + per_token * tokens
-        found += np.interp(tokens, self._tokens, self._excess)
+        at = self._tokens.at
+        found = self._tokens.read(tokens) + per_row * np.arange(1, len(lengths) + 1)
+        found += per_token * (np.minimum(tokens - at[0], 0) + np.maximum(tokens - at[-1], 0))
         seconds: list[float] = np.maximum.accumulate(np.maximum(found, _FLOOR)).tolist()
         return seconds
 
@@ -91,26 +111,38 @@ class Curve:
 
     def _measured(self, index: int, counts: Floats) -> Floats:
         """Seconds by rows as one length was measured; beyond the ends the slopes go on."""
-        rows, seconds = self._by_length[index]
+        knots = self._by_length[index]
+        at, seconds = knots.at, knots.seconds
         _, per_row, per_token = self._plane
         slope = last_slope = max(0.0, per_row + per_token * self._lengths[index])
-        if len(rows) > 1:
-            last_slope = max(0.0, float((seconds[-1] - seconds[-2]) / (rows[-1] - rows[-2])))
-        inside = np.interp(counts, rows, seconds)
-        after = np.maximum(counts - rows[-1], 0) * last_slope
-        before = np.minimum(counts - rows[0], 0) * slope
-        found: Floats = np.maximum(inside + after + before, _FLOOR)
+        if len(at) > 1:
+            last_slope = max(0.0, float((seconds[-1] - seconds[-2]) / (at[-1] - at[-2])))
+        after = np.maximum(counts - at[-1], 0) * last_slope
+        before = np.minimum(counts - at[0], 0) * slope
+        found: Floats = np.maximum(knots.read(counts) + after + before, _FLOOR)
         return found
 
-    def _packed(self, tokens: Floats, rows: Floats, seconds: Floats) -> tuple[Floats, Floats]:
-        """By how much the measured times exceed the plane, over the number of tokens."""
-        fixed, per_row, per_token = self._plane
-        over = seconds - (fixed + per_row * rows + per_token * tokens)
-        at = np.unique(tokens)
-        excess = np.array([float(np.median(over[tokens == value])) for value in at])
-        # As above: together with the plane it must not fall.
-        excess = np.maximum.accumulate(excess + per_token * at) - per_token * at
-        return at, excess
+
+class _Knots(NamedTuple):
+    """Seconds at measured sizes, ascending in both."""
+
+    at: Floats
+    seconds: Floats
+    jumps: list[bool]
+    """Of each stretch between neighbours, whether a jump may lie there."""
+
+    def read(self, sizes: Floats) -> Floats:
+        """Between the knots straight, but on the safe side of what may be a jump."""
+        at, seconds = self.at, self.seconds
+        found: Floats = np.interp(sizes, at, seconds)
+        if any(self.jumps):
+            slopes = np.diff(seconds) / np.diff(at)
+            for n in np.flatnonzero(self.jumps).tolist():
+                beside = [slopes[other] for other in (n - 1, n + 1) if 0 <= other < len(slopes)]
+                inside = (sizes > at[n]) & (sizes < at[n + 1])
+                behind = seconds[n + 1] - min(beside, default=0.0) * (at[n + 1] - sizes[inside])
+                found[inside] = np.maximum(found[inside], behind)
+        return found
 
 
 def smoothed(rule: CostRule, points: Iterable[ProfilePoint]) -> Profile:
@@ -140,10 +172,27 @@ def smoothed(rule: CostRule, points: Iterable[ProfilePoint]) -> Profile:
     )
 
 
-def _knots(rows: Floats, seconds: Floats, chosen: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-    at = np.unique(rows[chosen])
-    values = [float(np.median(seconds[chosen & (rows == value)])) for value in at]
-    return at, np.maximum.accumulate(np.array(values))
+def _knots(sizes: Floats, seconds: Floats, chosen: NDArray[np.bool_]) -> _Knots:
+    at = np.unique(sizes[chosen])
+    values = [float(np.median(seconds[chosen & (sizes == value)])) for value in at]
+    ascending = _ascending(values)
+    return _Knots(at, ascending, unsure(list(map(Knot, at.tolist(), ascending.tolist()))))
+
+
+def _ascending(values: list[float]) -> Floats:
+    """More work never takes less time: where measurements say so it is noise, and shared.
+
+    The pool of adjacent violators (Ayer et al., 1955).
+    """
+    pools: list[tuple[float, int]] = []
+    for value in values:
+        mean, count = value, 1
+        while pools and pools[-1][0] > mean:
+            before, members = pools.pop()
+            mean = (before * members + mean * count) / (members + count)
+            count += members
+        pools.append((mean, count))
+    return np.repeat([mean for mean, _ in pools], [count for _, count in pools])
 
 
 def _plane(rows: Floats, tokens: Floats, seconds: Floats) -> tuple[float, float, float]:

@@ -42,7 +42,7 @@ PROFILE = Profile(
     start_up=(("process", 0.5), ("imports", 2.0), ("load", 1.25)),
     cached=True,
 )
-LATER = ("curve", "sharing", "sharing_reason", "start_up", "cached")
+LATER = ("curve", "sharing", "sharing_reason", "start_up", "cached", "unsure")
 """Fields that the first servers' documents lack."""
 
 

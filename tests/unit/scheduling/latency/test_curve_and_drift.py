@@ -47,9 +47,10 @@ def test_an_affine_device_is_known_exactly_in_and_outside_the_grid(length: int) 
     assert table == pytest.approx(wanted, rel=1e-6)
 
 
-def test_between_four_points_all_four_count() -> None:
-    curve = Curve(measured([(2, 10, 1.0), (4, 10, 2.0), (2, 20, 3.0), (4, 20, 8.0)]))
-    assert curve.rows_table(15, 3)[3] == pytest.approx((1.0 + 2.0 + 3.0 + 8.0) / 4)
+def test_between_two_lengths_a_batch_takes_as_long_as_so_many_tokens_of_both() -> None:
+    """30 tokens: 3 rows of 10, or one and a half of 20."""
+    curve = Curve(measured([(1, 10, 1.0), (4, 10, 4.0), (1, 20, 3.0), (4, 20, 12.0)]))
+    assert curve.rows_table(15, 2)[2] == pytest.approx((3.0 + 4.5) / 2, rel=0.05)
 
 
 def test_behind_the_last_point_the_last_slope_goes_on() -> None:
