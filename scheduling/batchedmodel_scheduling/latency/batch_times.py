@@ -10,14 +10,18 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
+
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile, ProfilePoint
 from batchedmodel_scheduling.latency.curve import Curve, smoothed
+from batchedmodel_scheduling.latency.learnt import LearntSizes, Whole
 
 _COLD_BATCHES: Final = 3  # the first ones after a start pay for allocation and compilation
 _LEARNT_FROM: Final = 16  # batches until traffic stands in for a profile, and until it does anew
 _MUCH_LESS: Final = 0.7  # of what was expected
 _SAMPLES: Final = 128
+_TABLES: Final = 1024
 
 _STEP: Final = 0.05
 _CLIP: Final = 2.5  # spreads; further out nothing counts more
@@ -56,13 +60,17 @@ class Drift:
         self.margin = _FIRST_MARGIN
         """From the middle to the time that nine of ten batches keep, as a factor."""
 
-    def observe(self, ratio: float) -> None:
-        """Learn from one batch; `ratio` is observed over expected seconds, without the scale."""
+    def observe(self, ratio: float) -> int:
+        """Learn from one batch; `ratio` is observed over expected seconds, without the scale.
+
+        Returns how many batches, this one the last, show that the device has changed; mostly none.
+        """
         residual = math.log(ratio) - self._log_scale
         self._seen += 1
         clipped = max(-_CLIP * self.spread, min(_CLIP * self.spread, residual))
         self._recent.append(residual)
-        if not self._jumped():
+        jumped = self._jumped()
+        if not jumped:
             step = max(_STEP, 1 / (self._seen + 1))
             self._log_scale += step * clipped
             # The mean deviation of a normal distribution is 0.8 of its standard deviation.
@@ -70,6 +78,7 @@ class Drift:
             self.spread = max(_LEAST_SPREAD, self.spread)
             self._remember(residual)
         self.scale = math.exp(self._log_scale)
+        return jumped
 
     def believe(self, ratio: float) -> None:
         """Take one batch for the present, against all that was learnt."""
@@ -83,18 +92,18 @@ class Drift:
         self.scale = 1.0
         self._recent.clear()
 
-    def _jumped(self) -> bool:
+    def _jumped(self) -> int:
         recent = sorted(self._recent)
         if len(recent) < _RECENT // 2:
-            return False
+            return 0
         middle = recent[len(recent) // 2]
         above = sum(residual > 0 for residual in recent)
         one_sided = max(above, len(recent) - above) >= _ONE_SIDED * len(recent)
         if not one_sided or abs(middle) <= _SUDDEN * self.spread:
-            return False
+            return 0
         self._log_scale += middle
         self._recent.clear()
-        return True
+        return max(above, len(recent) - above)
 
     def _remember(self, residual: float) -> None:
         if len(self._residuals) == _REMEMBERED:
@@ -112,10 +121,12 @@ class BatchTimes:
     def __init__(self, profile: Profile | None) -> None:
         self.rule: Final = profile.cost_rule if profile else CostRule.PADDED
         self._curve = _curve(profile)
+        self._learnt: Final = LearntSizes()
         self.profiled: Final = self._curve is not None
         """Whether predictions rest on the server's own measurements."""
         self.drift: Final = Drift()
         self._cold = _COLD_BATCHES
+        self._tables: dict[int, list[float]] = {}
         self._upper_tables: dict[int, list[float]] = {}
         self._samples: deque[ProfilePoint] = deque(maxlen=_SAMPLES)
         self._since_fit = 0
@@ -129,14 +140,25 @@ class BatchTimes:
         """Seconds for a batch of items of these lengths; None while nothing is known."""
         if self._curve is None:
             return None
-        return self._curve.seconds(lengths) * self.drift.scale
+        return self._expected(lengths) * self.drift.scale
 
     def table(self, longest: int, rows: int) -> list[float]:
         """Seconds by number of items of which the longest has this length, at least to `rows`.
 
         Without drift: multiply by `drift.scale` or `upper`. All zero while nothing is known.
         """
-        return [0.0] * (rows + 1) if self._curve is None else self._curve.rows_table(longest, rows)
+        if self._curve is None:
+            return [0.0] * (rows + 1)
+        table = self._tables.get(longest)
+        if table is None or len(table) <= rows:
+            table = self._curve.rows_table(longest, rows)
+            each = 1 if self.rule is CostRule.ROWS else longest
+            paid = np.arange(1, len(table)) * each
+            table = self._corrected(table, paid, longest)
+            if len(self._tables) >= _TABLES:
+                self._tables.clear()
+            self._tables[longest] = table
+        return table
 
     def upper_table(self, longest: int, rows: int) -> list[float]:
         """What nine of ten batches keep, by number of items of which the longest has this length.
@@ -154,7 +176,21 @@ class BatchTimes:
         """Seconds for the first 0, 1, ... of these items when packed, without drift."""
         if self._curve is None:
             return [0.0] * (len(lengths) + 1)
-        return [0.0, *self._curve.packed_seconds(lengths)]
+        table = [0.0, *self._curve.packed_seconds(lengths)]
+        return self._corrected(table, np.cumsum(lengths), max(lengths, default=1))
+
+    def _corrected(self, table: list[float], paid: Whole, longest: int) -> list[float]:
+        """A table by rows with what running batches taught."""
+        if not self.profiled:
+            return table
+        seconds = self._learnt.corrected(np.array(table[1:]), paid, longest)
+        return [0.0, *seconds.tolist()]
+
+    def _expected(self, lengths: Sequence[int]) -> float:
+        """Seconds of a batch without drift."""
+        if self.rule is CostRule.PACKED:
+            return self.packed_table(lengths)[-1]
+        return self.table(max(lengths), len(lengths))[len(lengths)]
 
     def share(self, length: int, rows: int) -> float | None:
         """Seconds of the device for one item's part in a batch of `rows` items of this length.
@@ -177,7 +213,7 @@ class BatchTimes:
             self._learn(lengths, seconds)
         if self._curve is None:
             return
-        expected = self._curve.seconds(lengths)
+        expected = self._expected(lengths)
         if trial and seconds < _MUCH_LESS * expected * self.drift.scale:
             self.drift.believe(seconds / expected)
             self._upper_tables.clear()
@@ -185,8 +221,23 @@ class BatchTimes:
         if self._cold:
             self._cold -= 1
             return
-        self.drift.observe(seconds / expected)
+        if self.profiled and self._learn_size(lengths, seconds / self.drift.scale):
+            # What this size is off by does not count as drift of the device as well.
+            self._tables.clear()
+            expected = self._expected(lengths)
+        changed = self.drift.observe(seconds / expected)
+        if changed:
+            self._learnt.changed_device(changed, self.drift.spread)
+            self._tables.clear()
         self._upper_tables.clear()
+
+    def _learn_size(self, lengths: Sequence[int], seconds: float) -> bool:
+        """Let the device's own time of a size stand beside the curve's; whether that changes it."""
+        assert self._curve is not None, "a profiled device has a curve"
+        longest = max(lengths)
+        paid = self.rule.paid(rows=len(lengths), longest=longest, total=sum(lengths))
+        deviation = math.log(seconds / self._curve.seconds(lengths))
+        return self._learnt.observe(paid, longest, deviation, self.drift.spread)
 
     def _learn(self, lengths: Sequence[int], seconds: float) -> None:
         """Let the traffic stand in for the profile that the server has not."""
@@ -197,6 +248,7 @@ class BatchTimes:
             return
         self._since_fit = 0
         self._curve = _curve(smoothed(self.rule, self._samples))
+        self._tables.clear()
         self._upper_tables.clear()
         self.drift.start_over()
 

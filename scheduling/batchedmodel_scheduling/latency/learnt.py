@@ -1,0 +1,144 @@
+"""What running batches taught of single sizes: by how much a size is off the profile's curve.
+
+A size is what a batch pays for (rows, or tokens), in classes of a few percent, and apart from it by
+length class. The middle of the last few times counts, so that stragglers do not. A deviation counts
+only as far as noise does not explain it, and what only one batch says counts for half. Where a
+length class has no times of its own for a size, those of other lengths stand in. Owned by
+`BatchTimes`.
+"""
+
+import bisect
+import math
+from collections import deque
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Whole = NDArray[np.int64]
+_EXACT: Final = 128  # sizes up to here are classes of their own
+_PER_DOUBLING: Final = 16
+_REMEMBERED: Final = 25  # times of each class; more than a change of the device takes to be seen
+_CLASSES: Final = 512
+_SIZES: Final = 1024  # more than there are size classes
+_ALL: Final = -1  # the length class of all lengths together
+_NOISE: Final = 1.5  # standard errors
+_TELLING: Final = 0.01  # a change of an estimate that is worth new tables
+
+
+class _Deviations:
+    """Logarithms of observed over expected times of one class."""
+
+    __slots__ = ("estimate", "ordered", "times")
+
+    def __init__(self) -> None:
+        self.times: Final[deque[tuple[int, float]]] = deque()
+        self.ordered: Final[list[float]] = []
+        self.estimate = 0.0
+
+    def add(self, number: int, deviation: float, spread: float) -> None:
+        if len(self.times) == _REMEMBERED:
+            self._forget_oldest()
+        self.times.append((number, deviation))
+        bisect.insort(self.ordered, deviation)
+        self.update(spread)
+
+    def keep_one(self, before: int, spread: float) -> None:
+        """Of what is older than this batch only the middle stays, of what is newer nothing."""
+        while self.times and self.times[-1][0] >= before:
+            _, deviation = self.times.pop()
+            del self.ordered[bisect.bisect_left(self.ordered, deviation)]
+        if self.times:
+            middle = self.ordered[(len(self.ordered) - 1) // 2]
+            number = self.times[-1][0]
+            self.times.clear()
+            self.ordered.clear()
+            self.times.extend([(number, middle), (number, middle)])
+            self.ordered.extend([middle, middle])
+        self.update(spread)
+
+    def update(self, spread: float) -> None:
+        count = len(self.ordered)
+        if not count:
+            self.estimate = 0.0
+            return
+        # Of two the one that says less: the other may be a straggler.
+        middle = self.ordered[count // 2] if count != 2 else min(self.ordered, key=abs)
+        if count == 1:
+            middle /= 2
+        unexplained = max(0.0, abs(middle) - _NOISE * spread / math.sqrt(count))
+        self.estimate = math.copysign(unexplained, middle)
+
+    def _forget_oldest(self) -> None:
+        _, deviation = self.times.popleft()
+        del self.ordered[bisect.bisect_left(self.ordered, deviation)]
+
+
+class LearntSizes:
+    """Deviations of sizes that have run."""
+
+    def __init__(self) -> None:
+        self._of: dict[tuple[int, int], _Deviations] = {}
+        """By length class and size class."""
+        self._tabled: dict[int, Floats | None] = {}
+        self._batches = 0
+
+    def observe(self, paid: int, length: int, deviation: float, spread: float) -> bool:
+        """A batch deviated; returns whether estimates have changed by more than a little."""
+        self._batches += 1
+        size = int(_class_of(np.array([paid]))[0])
+        changed = False
+        for key in ((length.bit_length(), size), (_ALL, size)):
+            found = self._of.pop(key, None)
+            if found is None:
+                if len(self._of) >= _CLASSES:
+                    del self._of[next(iter(self._of))]
+                found = _Deviations()
+            self._of[key] = found  # the one that ran last is forgotten last
+            before = found.estimate
+            found.add(self._batches, deviation, spread)
+            changed = changed or abs(found.estimate - before) > _TELLING
+        if changed:
+            self._tabled.clear()
+        return changed
+
+    def changed_device(self, batches: int, spread: float) -> None:
+        """The last so many batches ran on a device that has become another one."""
+        for found in self._of.values():
+            found.keep_one(self._batches - batches + 1, spread)
+        self._tabled.clear()
+
+    def corrected(self, seconds: Floats, paid: Whole, length: int) -> Floats:
+        """Times by ascending size, with what is known of them.
+
+        A size that has not run takes at least as long as a smaller one that has, and no longer than
+        a larger one that has.
+        """
+        by_class = self._by_class(length.bit_length())
+        if by_class is None:
+            return seconds
+        off = by_class[_class_of(paid)]
+        seen = off != 0
+        found = seconds * np.exp(off)
+        at_most = np.where(seen, found, np.inf)
+        at_most = np.minimum.accumulate(at_most[::-1])[::-1]
+        kept: Floats = np.maximum.accumulate(np.minimum(found, at_most))
+        return kept
+
+    def _by_class(self, length_class: int) -> Floats | None:
+        """By how much each size class is off for items of such lengths; None where nothing is."""
+        if length_class not in self._tabled:
+            off = np.zeros(_SIZES)
+            for wanted in (_ALL, length_class):
+                for (of, size), found in self._of.items():
+                    if of == wanted:
+                        off[size] = found.estimate
+            self._tabled[length_class] = off if off.any() else None
+        return self._tabled[length_class]
+
+
+def _class_of(paid: Whole) -> Whole:
+    large = _EXACT + np.ceil(_PER_DOUBLING * np.log2(np.maximum(paid, _EXACT) / _EXACT))
+    classes: Whole = np.where(paid <= _EXACT, paid, large).astype(np.int64)
+    return classes

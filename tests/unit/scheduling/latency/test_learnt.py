@@ -1,0 +1,99 @@
+"""What running batches teach of sizes that the profile had wrong or had not measured."""
+
+import random
+
+import pytest
+
+from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_scheduling.latency.batch_times import BatchTimes
+from batchedmodel_scheduling.latency.learnt import LearntSizes
+from support.scheduling import measured
+
+
+def stepped(rows: int) -> float:
+    """What the device does; 20 and 40 rows are on the plateau of 10."""
+    return 0.010 if rows <= 40 else 0.030
+
+
+def times() -> BatchTimes:
+    """Told of 10 and 64 rows only, so that what is between may jump anywhere."""
+    points = [(rows, 1, stepped(rows)) for rows in (1, 2, 10, 64, 65)]
+    return BatchTimes(measured(points, CostRule.ROWS))
+
+
+def run(known: BatchTimes, rows: int, count: int = 1, factor: float = 1.0) -> None:
+    for _ in range(count):
+        known.observe([1] * rows, factor * stepped(rows))
+
+
+def seconds(known: BatchTimes, rows: int) -> float:
+    return known.predict([1] * rows) or 0.0
+
+
+def test_a_size_that_may_be_behind_a_jump_is_expected_to_be() -> None:
+    assert seconds(times(), 40) == pytest.approx(0.030)
+
+
+def test_a_size_that_has_run_takes_what_it_took() -> None:
+    known = times()
+    run(known, 40, 12)
+    assert seconds(known, 40) == pytest.approx(0.010, rel=0.05)
+    assert seconds(known, 41) > 0.025
+
+
+def test_a_smaller_size_takes_no_longer_than_a_larger_that_has_run() -> None:
+    known = times()
+    run(known, 40, 12)
+    assert seconds(known, 20) <= seconds(known, 40)
+
+
+def test_one_straggler_on_a_size_that_never_ran_is_not_believed() -> None:
+    known = times()
+    run(known, 10, 30)
+    run(known, 5, 1, factor=6.0)
+    assert seconds(known, 5) < 0.03
+    run(known, 5, 1)
+    assert seconds(known, 5) == pytest.approx(0.010, rel=0.02)
+
+
+def test_stragglers_do_not_move_a_size_that_runs_often() -> None:
+    known = times()
+    for number in range(100):
+        run(known, 10, 1, factor=5.0 if number % 20 == 7 else 1.0)
+    assert known.predict([1] * 10) == pytest.approx(0.010, rel=0.03)
+
+
+def test_noise_is_not_taken_for_knowledge() -> None:
+    noise = random.Random(3)
+    known = times()
+    for _ in range(300):
+        rows = noise.randint(1, 10)
+        run(known, rows, 1, factor=noise.lognormvariate(0, 0.05))
+    assert seconds(known, 5) == pytest.approx(0.010, rel=0.04)
+
+
+def test_a_device_that_becomes_slower_is_slower_at_sizes_that_have_not_run_since() -> None:
+    known = times()
+    for rows in (5, 10, 40):
+        run(known, rows, 20)
+    for rows in [10, 40] * 10:
+        run(known, rows, 1, factor=1.4)
+    for rows in (5, 10, 40):
+        assert known.predict([1] * rows) == pytest.approx(0.014, rel=0.06)
+
+
+def test_what_other_lengths_taught_of_a_size_stands_in_until_it_has_run() -> None:
+    points = [(rows, length, 0.01) for rows in (1, 8) for length in (16, 128)]
+    known = BatchTimes(measured(points))
+    for _ in range(10):
+        known.observe([100] * 4, 0.02)
+    run_apart = BatchTimes(measured(points))
+    assert known.predict([50] * 8) == pytest.approx(0.02, rel=0.1)
+    assert run_apart.predict([50] * 8) == pytest.approx(0.01)
+
+
+def test_memory_is_bounded_whatever_sizes_come() -> None:
+    known = LearntSizes()
+    for paid in range(1, 5000):
+        known.observe(paid * paid, paid, 0.5, 0.05)
+    assert len(known._of) <= 512
