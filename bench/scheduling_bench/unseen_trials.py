@@ -17,7 +17,7 @@ import numpy as np
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import Lateness
+from batchedmodel_contract.manifest.spec import Lateness, Objective
 from batchedmodel_scheduling.core.policies import new_policy
 from batchedmodel_scheduling.core.policy import Policy
 from batchedmodel_scheduling.simulator.curves import profile_of
@@ -40,7 +40,8 @@ JUDGED: Final = tuple(range(5001, 5017))
 """Seeds of the drawn rows that are reported; the policy was tuned on rows 4001 to 4012."""
 _QUICK_ROWS: Final = 2
 _TOLD: Final = "told"
-_OURS: Final = "ours"
+_OURS: Final = {"rows": "ours", "work": "ours by work"}
+"""With the objective that each measure is of."""
 _QUEUE: Final = 1_000_000
 _TARGETS: Final = 30
 """A run lasts for so many targets, within a few times the number of requests of the plan."""
@@ -94,7 +95,9 @@ def try_row(row: Unseen, seed: int, least: int) -> Tried:
     """What each policy has in time of the same requests, of which there are so many at least."""
     count = max(least, min(_MORE * least, round(_TARGETS * row.target_seconds * row.rate)))
     requests = requests_of(row, seed, count)
-    policies = {_OURS: ours(row, seed)} | rivals(row)
+    policies = {_OURS["rows"]: ours(row, seed, Objective.ROWS)} | rivals(row)
+    if row.rule is not CostRule.ROWS:
+        policies[_OURS["work"]] = ours(row, seed, Objective.WORK)
     if row.stepped and row.rule is CostRule.ROWS and not row.slows_down:
         policies[_TOLD] = told(row)
     return {
@@ -119,7 +122,7 @@ def plant_of(row: Unseen, seed: int, count: int) -> Plant:
     return Plant(curve=row.curve, disturbances=row.disturbances(count), seed=seed)
 
 
-def ours(row: Unseen, seed: int) -> Policy:
+def ours(row: Unseen, seed: int, objective: Objective = Objective.WORK) -> Policy:
     """The product's policy with what the warm-up would have measured."""
     profile = warmed_up(
         row.curve,
@@ -129,7 +132,7 @@ def ours(row: Unseen, seed: int) -> Policy:
         noise=row.noise,
         seed=seed,
     )
-    return _with(row, profile)
+    return _with(row, profile, objective)
 
 
 def told(row: Unseen, factor: float = 1.0) -> Policy:
@@ -139,11 +142,12 @@ def told(row: Unseen, factor: float = 1.0) -> Policy:
         replace(exact.points[0], rows=rows, seconds=factor * row.curve.seconds([1] * rows))
         for rows in range(1, row.max_rows + 1)
     )
-    return _with(row, replace(exact, points=points))
+    return _with(row, replace(exact, points=points), Objective.ROWS)
 
 
-def _with(row: Unseen, profile: Profile) -> Policy:
-    return new_policy(replace(settings_of(row), length_buckets=()), profile)
+def _with(row: Unseen, profile: Profile, objective: Objective) -> Policy:
+    settings = replace(settings_of(row), length_buckets=(), objective=objective)
+    return new_policy(settings, profile)
 
 
 def settings_of(row: Unseen, wait: float = 0.25) -> BatchSettings:
@@ -226,7 +230,8 @@ def report(trials: Trials) -> list[Figure]:
         figures.append(_against_rivals(row, tried, "rows", lambda one: one.rows))
         if row.rule is not CostRule.ROWS:
             figures.append(_against_rivals(row, tried, "work", lambda one: one.work))
-        learnt += [100 * one[_OURS].rows / one[_TOLD].rows for one in tried if _TOLD in one]
+        mine = _OURS["rows"]
+        learnt += [100 * one[mine].rows / one[_TOLD].rows for one in tried if _TOLD in one]
     if learnt:
         name = "stepped devices: in time, of what the same policy has that was told everything"
         figures += over_seeds(name, learnt, "%", at_least, _OF_TOLD)
@@ -240,10 +245,11 @@ def _against_rivals(
 ) -> Figure:
     """By how many percent the best rival is surely ahead: below 0 where ours is."""
     surely: dict[str, float] = {}
-    for name in tried[0].keys() - {_OURS, _TOLD}:
-        ahead = [100 * (of(one[name]) / max(1e-9, of(one[_OURS])) - 1) for one in tried]
+    mine = _OURS[unit]
+    for name in tried[0].keys() - {*_OURS.values(), _TOLD}:
+        ahead = [100 * (of(one[name]) / max(1e-9, of(one[mine])) - 1) for one in tried]
         surely[name] = float(np.mean(ahead)) - half_width(ahead)
     best = max(surely, key=lambda name: surely[name])
-    share = float(np.mean([of(one[_OURS]) for one in tried]))
+    share = float(np.mean([of(one[mine]) for one in tried]))
     told_name = f"{row.name}: {unit} in time {share:.1%}, {best} surely ahead by"
     return at_most(told_name, surely[best], "%", _WORSE)

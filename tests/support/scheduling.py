@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile, ProfilePoint
 from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import Objective
 from batchedmodel_scheduling.core.base import BasePolicy
 from batchedmodel_scheduling.core.policies import new_policy
 from batchedmodel_scheduling.core.policy import (
@@ -40,6 +41,7 @@ def an_entry(
     deadline: float = 1000.0,
     yields: float = 0.0,
     step: float = 1.0,
+    objective: Objective = Objective.WORK,
 ) -> QueuedItem:
     """A waiting item as plans see it, of which only the interesting fields need to be given."""
     item = an_item(
@@ -52,7 +54,7 @@ def an_entry(
         deadline=deadline,
         yields=yields,
     )
-    return entry_of(item, work, step)
+    return entry_of(item, work, step, objective)
 
 
 def cost_of(rule: CostRule, lengths: list[int]) -> int:

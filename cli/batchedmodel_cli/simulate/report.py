@@ -23,7 +23,7 @@ from batchedmodel_cli.simulate.traffic import longest_measured
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.manifest import BatchedModel
-from batchedmodel_contract.manifest.spec import Lateness, Spec
+from batchedmodel_contract.manifest.spec import Lateness, Objective, Spec
 
 VERSION: Final = 1
 """The document's; grows when a key changes its meaning or goes."""
@@ -153,6 +153,9 @@ def advice(answers: Answers) -> str:
         )
     if change.settings.lateness is Lateness.REFUSE and change.field == "lateness":
         said += "; what would be late is then refused instead of served"
+    if change.settings.objective is Objective.ROWS and change.field == "objective":
+        longest = formatting.percent(best.trial.longest_in_time_share)
+        said += f"; of the longest tenth {longest} are then in time"
     if best.beyond_profile:
         said += "; batches of that size were not measured, so try it on the device first"
     return said
@@ -194,16 +197,18 @@ def _facts(spec: Spec, pods: SimulatedPods, answers: Answers) -> Iterator[tuple[
 
 def _compared(comparison: Comparison) -> Iterator[str]:
     yield f"one setting changed, the same requests at {formatting.rate(comparison.rate)}/s:"
-    rows = [("", "in time", "p99", "gain"), ("as it is", *_columns(comparison.present), "")]
+    heading = ("", "in time", "of the longest tenth", "p99", "gain")
+    rows = [heading, ("as it is", *_columns(comparison.present), "")]
     for tried in comparison.tried:
         mark = " (not measured)" if tried.beyond_profile else ""
         rows.append((_named(tried), *_columns(tried.trial), f"{_signed(tried.gain)}{mark}"))
     yield from formatting.aligned(rows, indent=2)
 
 
-def _columns(trial: Trial) -> tuple[str, str]:
+def _columns(trial: Trial) -> tuple[str, str, str]:
     latency = trial.latency
-    return _ends(trial)[0], "" if latency is None else formatting.time(latency.p99)
+    longest = formatting.percent(trial.longest_in_time_share)
+    return _ends(trial)[0], longest, "" if latency is None else formatting.time(latency.p99)
 
 
 def _named(tried: Tried) -> str:

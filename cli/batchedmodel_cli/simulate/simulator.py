@@ -49,6 +49,8 @@ class Trial:
     requests: int
     in_time_share: float
     """Answered within the target or, without one, within the request time-out."""
+    longest_in_time_share: float
+    """The same of the tenth of the requests that is longest."""
     late_share: float
     """Answered after it."""
     refused_share: float
@@ -93,7 +95,8 @@ class SimulatedPods:
         drawn, pods = self._drawn(settings, replicas, rate)
         fleet = [self._ready_pod(settings) for _ in range(pods)]
         ran = simulate(drawn, fleet, router=stream(self.seed, "router"))
-        return _trial(verdict(drawn, ran, pods=pods, workers=settings.max_concurrent_batches))
+        workers = settings.max_concurrent_batches
+        return _trial(verdict(drawn, ran, edges=_tenth(drawn), pods=pods, workers=workers))
 
     def throughput(self, settings: BatchSettings) -> float:
         """Requests a second that one replica answers, however late, when more wait."""
@@ -201,11 +204,19 @@ class SimulatedPods:
         return total, min(replicas, -(-replicas * wished // total))
 
 
+def _tenth(drawn: list[Request]) -> tuple[int, ...]:
+    """Edges of two length buckets, of which the upper one has the longest tenth; or of one."""
+    lengths = sorted(request.length for request in drawn)
+    below = lengths[9 * len(lengths) // 10] - 1
+    return (below, lengths[-1]) if below >= lengths[0] else (lengths[-1],)
+
+
 def _trial(found: Verdict) -> Trial:
     gone = found.refused_share + found.shed_share + found.expired_share
     return Trial(
         requests=found.requests,
         in_time_share=found.on_time_share,
+        longest_in_time_share=found.by_length[max(found.by_length)].on_time_share,
         # The rest; rounded, because a sum of fractions may be off in its last digit.
         late_share=max(0.0, round(1 - found.on_time_share - gone, 12)),
         refused_share=found.refused_share,

@@ -17,7 +17,7 @@ from batchedmodel_cli.simulate.simulator import SimulatedPods, Trial
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.cross_field_rules import CHECKS
 from batchedmodel_contract.manifest.effective import target_utilization_percent
-from batchedmodel_contract.manifest.spec import Batching, Lateness, PolicyName, Spec
+from batchedmodel_contract.manifest.spec import Batching, Lateness, Objective, PolicyName, Spec
 from batchedmodel_contract.schema.reading import Setting, declarations
 from batchedmodel_contract.schema.rules import Broken
 from batchedmodel_scheduling.simulator.search import highest_rate
@@ -334,6 +334,9 @@ def _candidates(batching: Batching, longest: int) -> Iterator[tuple[str, Any]]:
     if batching.target_latency_milliseconds is not None:
         refuses = batching.lateness is Lateness.REFUSE
         yield "lateness", Lateness.SERVE if refuses else Lateness.REFUSE
+        if batching.policy is PolicyName.DEADLINE and longest > _SHORTEST_EDGE:
+            by_rows = batching.objective is Objective.ROWS
+            yield "objective", Objective.WORK if by_rows else Objective.ROWS
     if batching.length_buckets:
         yield "length_buckets", ()
     elif batching.policy is not PolicyName.DEADLINE and longest > _SHORTEST_EDGE:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.manifest.spec import Batching, Lateness, PolicyName
+from batchedmodel_contract.manifest.spec import Batching, Lateness, Objective, PolicyName
 from batchedmodel_contract.manifest.tenants import Tenants, TenantSettings
 from batchedmodel_contract.schema.reading import Setting, declarations, ruled
 from batchedmodel_contract.schema.rules import Real, Rule, Whole
@@ -39,6 +39,7 @@ class BatchSettings:
     target_seconds: float | None = None
     """From a request's arrival to its answer; None: only callers set deadlines."""
     lateness: Lateness = Lateness.SERVE
+    objective: Objective = Objective.WORK
     trust_priority: bool = False
     max_queue_size: int = _SMALLEST_QUEUE
     request_timeout_seconds: float = 30.0
@@ -96,6 +97,7 @@ class BatchSettings:
             max_wait_seconds=batching.max_wait_milliseconds / 1000,
             target_seconds=None if target is None else target / 1000,
             lateness=batching.lateness,
+            objective=batching.objective,
             trust_priority=batching.trust_priority,
             max_queue_size=queue,
             request_timeout_seconds=float(batching.request_timeout_seconds),
@@ -185,6 +187,7 @@ _OPTIONAL: Final = frozenset({"max_batch_tokens", "target_seconds", "tenant_head
 
 _ADDED_LATER: Final[Mapping[str, object]] = {
     "max_concurrent_batches": 1,
+    "objective": Objective.WORK,
     "tenant_header": None,
     "tenant_weights": {},
     "tenant_max_share": 1.0,

@@ -66,6 +66,13 @@ class Lateness(StrEnum):
     REFUSE = "Refuse"
 
 
+class Objective(StrEnum):
+    """What counts when not everything can be in time; see `Batching.objective`."""
+
+    WORK = "Work"
+    ROWS = "Rows"
+
+
 class ServerProtocol(StrEnum):
     """What a container of one's own speaks over HTTP; v1 is TensorFlow Serving's as well."""
 
@@ -222,6 +229,13 @@ class Batching:
         "What will miss the target: `Serve` serves it with what capacity others leave, "
         "`Refuse` answers 429 or 503 at once.",
         default=Lateness.SERVE,
+    )
+    objective: Objective = setting(
+        Choice(of=Objective),
+        "What `Deadline` has in time as much of as it can when not all can be: `Work`, by which "
+        "long rows count for what they cost and fare about as well as short ones; or `Rows`, by "
+        "which each counts for one, so that long ones are given up first.",
+        default=Objective.WORK,
     )
     trust_priority: bool = setting(
         Truth(),

@@ -395,4 +395,4 @@ class Deadline(BasePolicy):
         step = min(_PRIORITY_STEP, self.settings.target_seconds or _PRIORITY_STEP)
         rows = self.settings.max_batch_size
         full = self.pipeline.times.table(item.length, rows)[rows]
-        return entry_of(item, (full or 1.0) / rows, step)
+        return entry_of(item, (full or 1.0) / rows, step, self.settings.objective)

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Final, NamedTuple
 
+from batchedmodel_contract.manifest.spec import Objective
 from batchedmodel_scheduling.core.limits import Limits
 from batchedmodel_scheduling.core.policy import Item, ItemId, Priority
 
@@ -28,19 +29,20 @@ class QueuedItem(NamedTuple):
     work: float
     """Its share of a full batch, seconds."""
     weight: float
-    """What it is worth to have it in time: its work, by its priority."""
+    """What it is worth to have it in time, by its priority."""
     item: Item
 
 
-def entry_of(item: Item, work: float, step: float) -> QueuedItem:
+def entry_of(item: Item, work: float, step: float, objective: Objective) -> QueuedItem:
     """An item in order of due time, in which a priority is `step` seconds ahead of the next one.
 
-    So whatever waits long enough comes first in the end. Its worth is its work: if all items were
-    worth the same, long ones would always be given up first.
+    So whatever waits long enough comes first in the end. By objective its worth is its work; or
+    all items are worth the same, and long ones are given up first.
     """
+    worth = work if objective is Objective.WORK else 1.0
     order = item.due + item.yields + _BEHIND[item.priority] * step
     return QueuedItem(
-        order, item.id, item.due, item.length, work, _WEIGHTS[item.priority] * work, item
+        order, item.id, item.due, item.length, work, _WEIGHTS[item.priority] * worth, item
     )
 
 

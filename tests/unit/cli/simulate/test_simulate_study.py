@@ -12,7 +12,14 @@ from batchedmodel_cli.simulate.simulator import SimulatedPods, Trial
 from batchedmodel_cli.simulate.study import Answers, Measure, Study, changes, smallest
 from batchedmodel_cli.simulate.traffic import drawn
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import Batching, Lateness, Model, PolicyName, Spec
+from batchedmodel_contract.manifest.spec import (
+    Batching,
+    Lateness,
+    Model,
+    Objective,
+    PolicyName,
+    Spec,
+)
 from batchedmodel_contract.manifest.workload import Autoscaling
 from batchedmodel_scheduling.simulator.verdicts import Latency
 from support.simulate_command import PROFILE
@@ -42,6 +49,7 @@ class PretendedPods(SimulatedPods):
         return Trial(
             requests=100,
             in_time_share=share,
+            longest_in_time_share=share,
             late_share=1 - share,
             refused_share=0.0,
             shed_share=0.0,
@@ -108,6 +116,14 @@ def test_lateness_is_tried_where_there_is_a_target() -> None:
     assert ("lateness", "Refuse") in fields(spec(target_latency_milliseconds=50))
     refusing = spec(target_latency_milliseconds=50, lateness=Lateness.REFUSE)
     assert ("lateness", "Serve") in fields(refusing)
+
+
+def test_the_other_objective_is_tried_where_rows_are_unlike() -> None:
+    assert ("objective", "Rows") in fields(spec(target_latency_milliseconds=50))
+    by_rows = spec(target_latency_milliseconds=50, objective=Objective.ROWS)
+    assert ("objective", "Work") in fields(by_rows)
+    alike = changes(spec(target_latency_milliseconds=50), 1)
+    assert "objective" not in {change.field for change in alike}
 
 
 def test_no_change_is_tried_that_a_manifest_may_not_hold() -> None:
