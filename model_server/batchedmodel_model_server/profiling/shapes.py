@@ -1,8 +1,8 @@
 """Which shapes a warm-up measures: a grid, and then where the times may jump.
 
 Pure. The grid is coarse. Where two neighbours in it differ, one between them is looked at; where
-that is off the line, the times jump, and the search goes on in the parts (bisection), most of the
-rise first. It is cut at the golden section: halves of a grid of powers would all lie on the edges
+that is off the line, the times jump, and the search goes on in the parts (bisection): first where a look
+takes least time for the rise that it explains. It is cut at the golden section: halves of a grid of powers would all lie on the edges
 of tiles.
 """
 
@@ -57,7 +57,7 @@ def expected_seconds(points: Sequence[ProfilePoint], work: int) -> float:
 
 def _worth_a_look(points: Sequence[ProfilePoint], tried: Collection[Shape]) -> Shape | None:
     best: Shape | None = None
-    most = _LITTLE
+    most = 0.0
     for length in sorted({point.length for point in points}):
         knots = sorted(Knot(p.rows, p.seconds) for p in points if p.length == length)
         for before, after, jumps in zip(knots, knots[1:], unsure(knots), strict=False):
@@ -65,6 +65,8 @@ def _worth_a_look(points: Sequence[ProfilePoint], tried: Collection[Shape]) -> S
                 continue
             rise = (after.seconds - before.seconds) / after.seconds if after.seconds else 0.0
             shape = round(before.size + _GOLDEN * (after.size - before.size)), length
-            if rise > most and before.size < shape[0] < after.size and shape not in tried:
-                best, most = shape, rise
+            if rise <= _LITTLE or not before.size < shape[0] < after.size or shape in tried:
+                continue
+            if rise / after.seconds > most:
+                best, most = shape, rise / after.seconds
     return best
