@@ -88,6 +88,26 @@ def merged(classes: Sequence[LengthClass]) -> list[slice]:
     return runs[::-1]
 
 
+def worth_splitting(table: list[float], rows: int, load: float) -> int:
+    """How many of so many rows leave first: all, or those that fill a plateau of the device.
+
+    The others then pay for a batch of their own, but share it with what arrives: the more there is
+    to do, the less is their part of it.
+    """
+    whole = table[rows]
+    if (2 - load) * table[1] >= whole:
+        return rows
+    cap = len(table) - 1
+    alone, shared = 1 - load, load * min(table[cap] / cap, whole / rows)
+    best, least = rows, whole
+    for first in range(rows - 1, 0, -1):
+        rest = rows - first
+        seconds = table[first] + alone * table[rest] + shared * rest
+        if seconds < least:
+            best, least = first, seconds
+    return best
+
+
 def together(late: list[QueuedItem], edges: tuple[int, ...], now: Situation) -> list[QueuedItem]:
     """Of late items of one key, in turn: the first, and those that best share a batch with it."""
     if now.times.rule is CostRule.PACKED:
@@ -258,6 +278,7 @@ def _in_turn(batches: list[Candidate]) -> list[Candidate]:
     """
     for batch, behind in zip(batches[-2::-1], batches[:0:-1], strict=True):
         batch.turn = min(batch.turn, behind.turn)
+        batch.behind = behind
     return batches
 
 

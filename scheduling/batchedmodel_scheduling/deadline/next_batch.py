@@ -23,6 +23,7 @@ from batchedmodel_scheduling.deadline.batches import (
     padded,
     table_beyond,
     waiting_in,
+    worth_splitting,
 )
 from batchedmodel_scheduling.deadline.ready_queue import Lane, QueuedItem, ReadyQueue
 from batchedmodel_scheduling.deadline.shedding import Candidate, WorkerTimeline, select
@@ -84,10 +85,15 @@ def _alike(lane: Lane, now: Situation) -> Plan:
             break
     else:
         load = now.rate / _best_rate(table, now)
-        return Plan(batch=entries[:cap], table=table, slack=slack, load=load)
-    skipped = _passed_over(entries, table, now)
-    viewed = entries[skipped : skipped + look_ahead.LARGEST]
-    expected = now.times.table(lane.longest, cap)[: cap + 1]
+        rows = min(len(entries), cap)
+        first = worth_splitting(table, rows, min(1.0, load))
+        if table[first] + table[rows - first] - table[rows] > slack:
+            first = rows
+        return Plan(batch=entries[:first], table=table, slack=slack, load=load)
+    together = -(-cap // look_ahead.LARGEST_BATCH)
+    skipped = _passed_over(entries, together * look_ahead.LARGEST, table, now)
+    viewed = entries[skipped : skipped + together * look_ahead.LARGEST]
+    expected = now.times.table(lane.longest, cap)[: cap + 1 : together]
     device = look_ahead.Device(
         table=[seconds * now.times.drift.scale for seconds in expected],
         start=now.start,
@@ -96,15 +102,28 @@ def _alike(lane: Lane, now: Situation) -> Plan:
         # One that is busy for longer is no help to any that this batch could have.
         workers=sum(one <= now.start + table[-1] for one in now.free),
     )
-    first_batch = look_ahead.first_batch(viewed, device, _price(viewed, table, now))
-    dropped = skipped + first_batch.dropped
-    batch = entries[dropped : dropped + first_batch.size]
+    price = _price(viewed, table, now)
+    first_batch = look_ahead.first_batch(_bundled(viewed, together), device, price)
+    dropped = skipped + together * first_batch.dropped
+    batch = entries[dropped : dropped + together * first_batch.size]
     return Plan(
         batch=batch,
         table=table,
         given_up=_lost(entries[:dropped], table[len(batch)], now),
         pressed=True,
     )
+
+
+def _bundled(entries: list[QueuedItem], together: int) -> list[QueuedItem]:
+    """So many items at a time as one, which is due when the first of them is."""
+    if together == 1:
+        return entries
+    return [
+        entries[first]._replace(
+            weight=sum([entry.weight for entry in entries[first : first + together]])
+        )
+        for first in range(0, len(entries), together)
+    ]
 
 
 def _lost(entries: list[QueuedItem], seconds: float, now: Situation) -> list[QueuedItem]:
@@ -121,13 +140,15 @@ def _usual_rows(table: list[float], now: Situation) -> int:
     return max(1, bisect_right(table, now.target / 2) - 1)
 
 
-def _passed_over(entries: list[QueuedItem], table: list[float], now: Situation) -> int:
+def _passed_over(
+    entries: list[QueuedItem], looked_at: int, table: list[float], now: Situation
+) -> int:
     """Of a queue too long to be looked at as a whole, the heads that would make batches small."""
-    if len(entries) <= look_ahead.LARGEST:
+    if len(entries) <= looked_at:
         return 0
     end = now.start + table[_usual_rows(table, now)]
     first = next((n for n, entry in enumerate(entries) if entry.due >= end), len(entries))
-    return min(first, len(entries) - look_ahead.LARGEST)
+    return min(first, len(entries) - looked_at)
 
 
 def _price(entries: Sequence[QueuedItem], table: list[float], now: Situation) -> float:

@@ -357,10 +357,13 @@ class Deadline(BasePolicy):
     def _one_too_many(self, entry: QueuedItem, start: float) -> bool:
         """Whether somebody must be given up if it came, even if all batches were full.
 
-        Then it is the newcomer, who has not waited yet. Only where a late answer is of no use, and
-        where the server has measured itself, so that work is counted in seconds.
+        Then it is the newcomer, who has not waited yet, if it is like those that wait: of others
+        the plan chooses. Only where a late answer is of no use, and where the server has measured
+        itself, so that work is counted in seconds.
         """
         if entry.due < entry.item.deadline or not self.pipeline.times.profiled:
+            return False
+        if not self._ready.like_all(entry):
             return False
         pace = self.pipeline.times.drift.scale / self.pipeline.workers
         return not self._ready.feasible(entry, start, pace)

@@ -82,6 +82,11 @@ class ReadyQueue:
         """For each key its lanes that are not empty, shortest items first."""
         return self._by_key.values()
 
+    def like_all(self, entry: QueuedItem) -> bool:
+        """Whether all that wait are of the same length class."""
+        wanted = self._class_of(entry.length)
+        return all(lane.length_class == wanted for lanes in self._by_key.values() for lane in lanes)
+
     def feasible(self, newcomer: QueuedItem, start: float, scale: float) -> bool:
         """Whether the item and all of its and higher priorities could be in time, in full batches.
 

@@ -56,6 +56,8 @@ class Candidate:
     weight: float
     by_due: bool
     """Whether the entries are in order of due time."""
+    behind: "Candidate | None" = None
+    """The next batch of the same kind, which may fill up what this one gives up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +96,8 @@ def select(
     put_off: list[Candidate] = []
     timeline = WorkerTimeline(free)  # of all that run before the last
     for candidate in candidates:
+        if not candidate.entries:
+            continue  # all of it has gone along with the batch before it
         if run:
             timeline.add(run[-1].seconds)
         run.append(candidate)
@@ -118,7 +122,8 @@ def select(
                 for one in run[:-1]:
                     timeline.add(one.seconds)
                 continue
-            given_up += last.entries[:dropped]
+            gone = last.entries[:dropped]
+            given_up += gone
             last.entries = last.entries[dropped:]
             if last.without is not None:
                 last.without = last.without[dropped:]
@@ -126,6 +131,7 @@ def select(
             last.seconds = left * last.factor
             last.due = due
             last.weight -= loss
+            _refill(last, gone, begins, remake)
     return Selection(run=run, given_up=given_up, put_off=put_off)
 
 
@@ -148,6 +154,43 @@ def _cut(
     before, after = remake(first), remake(rest)
     seconds = start + before.seconds
     return (before, after) if seconds + after.seconds <= after.due else None
+
+
+def _refill(candidate: Candidate, gone: list[QueuedItem], begins: float, remake: Remake) -> None:
+    """Let items of the next batch take the places of those that were given up.
+
+    Otherwise batches become the smaller the more there is to do. Nobody is late by it, and the
+    batch costs no more than before.
+    """
+    behind = candidate.behind
+    if behind is None or not candidate.by_due:
+        return
+    longest = max([entry.length for entry in gone + candidate.entries])
+    room = sum([entry.length for entry in gone])
+    count = 0
+    for entry in behind.entries[: len(gone)]:
+        room -= entry.length
+        if entry.length > longest or room < 0:
+            break
+        count += 1
+    while count:
+        fuller = remake(candidate.entries + behind.entries[:count])
+        if begins + fuller.seconds <= fuller.due:
+            _become(candidate, fuller)
+            rest = behind.entries[count:]
+            if rest:
+                _become(behind, remake(rest))
+            else:
+                behind.entries = []
+            return
+        count //= 2
+
+
+def _become(candidate: Candidate, other: Candidate) -> None:
+    """Hold the items of another one; its place in the order stays."""
+    candidate.entries, candidate.table = other.entries, other.table
+    candidate.without, candidate.due = other.without, other.due
+    candidate.seconds, candidate.weight = other.seconds, other.weight
 
 
 def _oldest(candidate: Candidate, start: float) -> _Oldest:

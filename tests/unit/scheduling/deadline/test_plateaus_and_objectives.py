@@ -1,0 +1,107 @@
+"""What plans make of devices that jump, of large batches, and of the user's objective."""
+
+from dataclasses import replace
+
+import pytest
+
+from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_contract.manifest.spec import Objective
+from batchedmodel_scheduling.core.limits import Limits
+from batchedmodel_scheduling.core.policy import Priority
+from batchedmodel_scheduling.deadline.batches import Situation, worth_splitting
+from batchedmodel_scheduling.deadline.next_batch import plan
+from batchedmodel_scheduling.deadline.ready_queue import QueuedItem, ReadyQueue
+from batchedmodel_scheduling.latency.batch_times import BatchTimes
+from support.scheduling import an_entry, measured
+
+
+def plateaus(rows: int) -> float:
+    return 0.004 if rows <= 32 else 0.008
+
+
+def situation(rows: int = 64, rule: CostRule = CostRule.ROWS, rate: float = 100.0) -> Situation:
+    points = [(n, 1, plateaus(n)) for n in range(1, rows + 1)]
+    if rule is CostRule.PADDED:
+        points = [(n, length, 0.0001 * n * length) for n in (1, 4, 16) for length in (1, 10, 100)]
+    return Situation(
+        free=[0.0],
+        start_spread=0.0,
+        rate=rate,
+        target=None,
+        times=BatchTimes(measured(points, rule)),
+        limits=Limits(rows=rows, cost=None, rule=rule),
+        by_due=True,
+        hurried=True,
+    )
+
+
+def waiting(entries: list[QueuedItem]) -> ReadyQueue:
+    lanes = ReadyQueue(())
+    for entry in entries:
+        lanes.add(entry)
+    return lanes
+
+
+def alike(count: int, due: float = 1.0) -> ReadyQueue:
+    return waiting([an_entry(n, due) for n in range(1, count + 1)])
+
+
+def test_a_full_plateau_leaves_before_the_row_above_it() -> None:
+    assert len(plan(alike(33), situation()).batch) == 32
+
+
+def test_a_batch_is_not_divided_where_the_second_launch_costs_more() -> None:
+    table = [0.0, *(0.005 + 0.001 * rows for rows in range(1, 65))]
+    assert all(worth_splitting(table, rows, load=0.0) == rows for rows in (1, 2, 33, 64))
+
+
+def test_the_more_there_is_to_do_the_more_is_a_full_plateau_worth() -> None:
+    table = [0.0, *(0.004 if rows <= 32 else 0.006 for rows in range(1, 65))]
+    assert worth_splitting(table, 34, load=0.0) == 34
+    assert worth_splitting(table, 34, load=1.0) == 32
+
+
+def test_nobody_is_late_for_a_full_plateau() -> None:
+    entries = [an_entry(n, 0.0086) for n in range(1, 34)]
+    chosen = plan(waiting(entries), situation())
+    assert not chosen.pressed
+    assert len(chosen.batch) in {32, 33}
+    tight = replace(situation(rate=1e6), free=[0.0005])
+    assert not plan(waiting(entries), tight).given_up
+
+
+@pytest.mark.parametrize("cap", [100, 200])
+def test_large_batches_are_as_large_under_pressure(cap: int) -> None:
+    """Twice as many as a batch holds: the first of them are late behind the others."""
+    points = [(rows, 1, 0.010 + 0.0001 * rows) for rows in (1, 50, 100, 200)]
+    now = replace(
+        situation(rows=cap),
+        times=BatchTimes(measured(points, CostRule.ROWS)),
+        rate=100_000.0,
+    )
+    seconds = now.times.upper_table(1, cap)[cap]
+    entries = [an_entry(n, 1.1 * seconds) for n in range(1, 2 * cap + 1)]
+    chosen = plan(waiting(entries), now)
+    assert chosen.pressed
+    assert len(chosen.batch) > 0.9 * cap
+
+
+def unlike(objective: Objective) -> list[QueuedItem]:
+    """One long item that takes as long as many short ones, due together with them."""
+    long = an_entry(1, 0.0115, length=100, work=0.01, objective=objective)
+    short = [an_entry(n, 0.0116, length=1, work=0.0001, objective=objective) for n in range(2, 18)]
+    return [long, *short]
+
+
+def test_by_rows_the_long_one_is_given_up_and_by_work_it_is_not() -> None:
+    now = situation(rows=16, rule=CostRule.PADDED)
+    by_rows = plan(waiting(unlike(Objective.ROWS)), now)
+    by_work = plan(waiting(unlike(Objective.WORK)), now)
+    assert {entry.length for entry in by_rows.batch} == {1}
+    assert {entry.length for entry in by_work.batch} == {100}
+
+
+def test_by_rows_a_priority_still_counts() -> None:
+    high = an_entry(1, 1.0, work=0.5, priority=Priority.HIGH, objective=Objective.ROWS)
+    low = an_entry(2, 1.0, work=0.5, priority=Priority.LOW, objective=Objective.ROWS)
+    assert high.weight == 16 * low.weight == 4.0
