@@ -31,6 +31,8 @@ class Situation:
     """Standard deviation of that, seconds."""
     rate: float
     """Items that arrive per second."""
+    load: float
+    """What arrives, as a part of what the device could do of it in full batches."""
     target: float | None
     """Seconds from arrival to answer that are aimed at."""
     times: BatchTimes
@@ -39,6 +41,20 @@ class Situation:
     """Whether lanes are simply in order of due time."""
     hurried: bool
     """Whether due times are worth a smaller batch; not where the target is out of reach anyway."""
+
+    @property
+    def longest(self) -> float:
+        """Expected seconds of a batch that takes all of the target."""
+        return math.inf if self.target is None else self.target / self.times.upper
+
+    @property
+    def turn(self) -> float:
+        """Expected seconds of a batch behind another one that is to meet the target.
+
+        Half of the target. But where more comes than can be served, what is left of the target
+        when a batch has run need only bring as much as will be served of it.
+        """
+        return self.longest * max(0.5, self.load / (1 + self.load))
 
     @property
     def start(self) -> float:
@@ -116,8 +132,7 @@ def together(late: list[QueuedItem], edges: tuple[int, ...], now: Situation) -> 
     for entry in late:
         lanes.add(entry)
     (by_length,) = lanes.by_key()
-    longest = _longest(now)
-    classes = [_length_class(lane, longest, now) for lane in by_length]
+    classes = [_length_class(lane, now) for lane in by_length]
     for run in merged(classes):
         chosen = {entry.id for lane in by_length[run] for entry in lane.entries}
         if late[0].id in chosen:
@@ -132,8 +147,8 @@ def within(batch: list[QueuedItem], seconds: float, now: Situation) -> list[Queu
 
 
 def quick(batch: list[QueuedItem], now: Situation) -> list[QueuedItem]:
-    """As many of the first items as keep others waiting for at most half of the target."""
-    return batch[: _cap(_table_of(batch, now), len(batch), _longest(now))]
+    """As many of the first items as do not keep others waiting for too long."""
+    return batch[: _cap(_table_of(batch, now), len(batch), now)]
 
 
 def most_urgent(lanes: list[Lane]) -> float:
@@ -168,27 +183,22 @@ _length: Final = attrgetter("length")
 _weight: Final = attrgetter("weight")
 
 
-def _length_class(lane: Lane, longest: float, now: Situation) -> LengthClass:
+def _length_class(lane: Lane, now: Situation) -> LengthClass:
     cap = now.limits.rows_of(lane.longest)
     table = now.times.table(lane.longest, cap)
-    return LengthClass(len(lane.entries), _cap(table, cap, longest), table)
+    return LengthClass(len(lane.entries), _cap(table, cap, now), table)
 
 
-def _longest(now: Situation) -> float:
-    """Expected seconds of a batch that takes all of the target."""
-    return math.inf if now.target is None else now.target / now.times.upper
-
-
-def _cap(table: list[float], cap: int, longest: float) -> int:
-    """Rows of a batch that keeps others waiting for at most half of the target.
+def _cap(table: list[float], cap: int, now: Situation) -> int:
+    """Rows of a batch behind another one that is to meet the target.
 
     Where not even one row is that quick, it may take all of the target. Where that is out of reach
     as well, a batch is full: small ones would only make everybody later.
     """
-    if table[1] > longest or table[cap] <= longest / 2:
+    turn, longest = now.turn, now.longest
+    if table[1] > longest or table[cap] <= turn:
         return cap
-    half = longest / 2
-    return bisect_right(table, half if table[1] <= half else longest, 0, cap + 1) - 1
+    return bisect_right(table, turn if table[1] <= turn else longest, 0, cap + 1) - 1
 
 
 def _in_order(run: list[Lane], at_most: int) -> list[QueuedItem]:
@@ -206,9 +216,8 @@ def _in_order(run: list[Lane], at_most: int) -> list[QueuedItem]:
 def padded(keys: list[list[Lane]], now: Situation) -> list[list[Candidate]]:
     """Per run of length classes that share batches, its first ones."""
     runs: list[tuple[list[Lane], int]] = []
-    longest = _longest(now)
     for lanes in keys:
-        classes = [_length_class(lane, longest, now) for lane in lanes]
+        classes = [_length_class(lane, now) for lane in lanes]
         runs += [(lanes[run], classes[run.stop - 1].cap) for run in merged(classes)]
     if len(runs) > _LOOKED_AT:
         runs.sort(key=lambda run: most_urgent(run[0]))
@@ -242,12 +251,12 @@ def packed(keys: list[list[Lane]], now: Situation) -> list[list[Candidate]]:
 
 
 def _packed_run(entries: list[QueuedItem], now: Situation) -> list[Candidate]:
-    """By tokens: as many as fit the bounds and half of the target, in order."""
+    """By tokens: as many as fit the bounds and the target, in order."""
     found: list[Candidate] = []
     while entries:
         rows = now.limits.fitting([entry.length for entry in entries])
         table = now.times.packed_table([entry.length for entry in entries[:rows]])
-        count = _cap(table, rows, _longest(now))
+        count = _cap(table, rows, now)
         part, table = entries[:count], table[: count + 1]
         if not now.by_due:
             part.sort(key=_least_first)

@@ -99,10 +99,8 @@ class Deadline(BasePolicy):
 
     def _add(self, entry: QueuedItem) -> None:
         lane = self._ready.add(entry)
-        if (
-            len(lane.entries) == self.limits.rows_of(lane.longest)
-            or len(self._ready) == self.limits.rows
-        ):
+        full = self.limits.rows_of(lane.longest)
+        if len(lane.entries) == full or len(self._ready) == self.limits.rows:
             self._early = True
 
     def refusal(self) -> Refusal | None:
@@ -275,8 +273,7 @@ class Deadline(BasePolicy):
         self._guard.released({item.priority for item in items}, self._ready.priorities)
         released = self._released(items, reason, now)
         self._timer = self._refusing_since = NEVER
-        self._unswept = True
-        self._gathered = False
+        self._unswept, self._gathered = True, False
         # What is left may fill the next slot; under pressure nothing is decided before it must be.
         self._early = reason is not ReleaseReason.PRESSURE
         return Decision(release=released, shed=tuple(shed), wake_at=now, reason=reason)
@@ -297,8 +294,7 @@ class Deadline(BasePolicy):
             return self._give_up(self._ready.due_by(now), now)
         self._unswept = False
         gone: list[QueuedItem] = []
-        in_order = self._ready.by_due
-        hurried = self._hurried()
+        in_order, hurried = self._ready.by_due, self._hurried()
         for lanes in self._ready.by_key():
             for lane in lanes:
                 # The lane's longest decides for the lane; each is judged by its own length.
@@ -331,11 +327,12 @@ class Deadline(BasePolicy):
         return shed
 
     def _situation(self, now: float) -> Situation:
-        hurried = self._hurried()
+        hurried, rate = self._hurried(), self._rate.at(now)
         return Situation(
             free=self.pipeline.free_from(now),
             start_spread=self.pipeline.unsure_by(),
-            rate=self._rate.at(now),
+            rate=rate,
+            load=rate * self._ready.mean_work() * self._pace(),
             target=self.settings.target_seconds if hurried else None,
             times=self.pipeline.times,
             limits=self.limits,
@@ -357,16 +354,17 @@ class Deadline(BasePolicy):
     def _one_too_many(self, entry: QueuedItem, start: float) -> bool:
         """Whether somebody must be given up if it came, even if all batches were full.
 
-        Then it is the newcomer, who has not waited yet, if it is like those that wait: of others
-        the plan chooses. Only where a late answer is of no use, and where the server has measured
-        itself, so that work is counted in seconds.
+        Then it is the newcomer, if it is like those that wait: of others the plan chooses. Only
+        where a late answer is of no use, and work is counted in seconds of a measured server.
         """
-        if entry.due < entry.item.deadline or not self.pipeline.times.profiled:
+        wanted_late = entry.due < entry.item.deadline
+        if wanted_late or not self.pipeline.times.profiled or not self._ready.like_all(entry):
             return False
-        if not self._ready.like_all(entry):
-            return False
-        pace = self.pipeline.times.drift.scale / self.pipeline.workers
-        return not self._ready.feasible(entry, start, pace)
+        return not self._ready.feasible(entry, start, self._pace())
+
+    def _pace(self) -> float:
+        """Seconds that all workers take for a second of work."""
+        return self.pipeline.times.drift.scale / self.pipeline.workers
 
     def _worth_a_try(self, item: Item, now: float) -> bool:
         """Whether an item that would be late goes to an idle server all the same.

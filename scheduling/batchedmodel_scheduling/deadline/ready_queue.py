@@ -166,6 +166,10 @@ class ReadyQueue:
         """Whether lanes are simply in order of due time."""
         return not self._yielding and sum(map(bool, self.priorities.values())) <= 1
 
+    def mean_work(self) -> float:
+        """Of an item that waits, seconds; 0 where none does."""
+        return sum(self._work.values()) / len(self._lane_of) if self._lane_of else 0.0
+
     def oldest(self) -> float:
         """When the one that waits for the longest time arrived; there must be one."""
         return min([entry.item.arrived for _, entry in self._lane_of.values()])

@@ -27,6 +27,7 @@ def situation(rows: int = 64, rule: CostRule = CostRule.ROWS, rate: float = 100.
         free=[0.0],
         start_spread=0.0,
         rate=rate,
+        load=0.5,
         target=None,
         times=BatchTimes(measured(points, rule)),
         limits=Limits(rows=rows, cost=None, rule=rule),
