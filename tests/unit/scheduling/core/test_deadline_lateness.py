@@ -85,6 +85,13 @@ def test_one_more_than_full_batches_could_serve_in_time_is_refused() -> None:
     assert refusal.reason is Rejection.PREDICTED_LATE
 
 
+def test_where_lengths_differ_the_plan_and_not_the_arrival_says_who_is_given_up() -> None:
+    policy = running(REFUSE)
+    offer(policy, [strict(n, 0.050) for n in range(6)])
+    shorter = an_item(6, length=3, arrived=0.0, due=0.040, deadline=0.040)
+    assert policy.offer(shorter, 0.0) is None
+
+
 def test_what_can_be_in_time_is_not_refused_for_others_of_lower_priority() -> None:
     policy = running(REFUSE)
     offer(policy, [strict(n, 0.050, priority=LOW) for n in range(6)])

@@ -179,6 +179,29 @@ def test_when_all_can_be_in_time_all_run_in_order_of_turn() -> None:
     assert (chosen.given_up, chosen.put_off) == ([], [])
 
 
+def test_a_batch_that_gave_up_its_oldest_takes_in_the_next() -> None:
+    """Of six items in batches of three the first can not be in time with two others."""
+    table = [0.0, 6.0, 7.0, 8.0]
+    dues = [7.5, 9.0, 9.0, 20.0, 20.0, 20.0]
+    entries = [an_entry(n, due) for n, due in enumerate(dues, 1)]
+    first, second = candidate(entries[:3], table), candidate(entries[3:], table)
+    first.behind = second
+    chosen = selected([first, second])
+    assert [entry.id for entry in chosen.given_up] == [1]
+    assert [[entry.id for entry in one.entries] for one in chosen.run] == [[2, 3, 4], [5, 6]]
+
+
+def test_no_batch_takes_in_what_would_make_it_late_or_costlier() -> None:
+    table = [0.0, 6.0, 7.0, 8.0]
+    for due, length in ((7.2, 1), (9.0, 5)):
+        dues = [5.0, due, due, 20.0]
+        entries = [an_entry(n, at, length=length if n == 4 else 1) for n, at in enumerate(dues, 1)]
+        first, second = candidate(entries[:3], table), candidate(entries[3:], table)
+        first.behind = second
+        chosen = selected([first, second])
+        assert [entry.id for entry in chosen.run[0].entries] == [2, 3]
+
+
 class Reads(list[float]):
     """Times that count how often they are read."""
 

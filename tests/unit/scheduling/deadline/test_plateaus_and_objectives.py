@@ -87,6 +87,12 @@ def test_large_batches_are_as_large_under_pressure(cap: int) -> None:
     assert len(chosen.batch) > 0.9 * cap
 
 
+def test_where_more_comes_than_can_be_served_a_batch_takes_more_of_the_target() -> None:
+    usual = replace(situation(), target=0.1, load=0.9)
+    assert usual.turn == pytest.approx(usual.longest / 2)
+    assert replace(usual, load=3.0).turn == pytest.approx(0.75 * usual.longest)
+
+
 def unlike(objective: Objective) -> list[QueuedItem]:
     """One long item that takes as long as many short ones, due together with them."""
     long = an_entry(1, 0.0115, length=100, work=0.01, objective=objective)
