@@ -62,7 +62,7 @@ class Served:
 
     rows: float
     work: float
-    """Of the sum of lengths."""
+    """Of what the rows cost in full batches of their like."""
 
 
 Tried = Mapping[str, Served]
@@ -101,7 +101,7 @@ def try_row(row: Unseen, seed: int, least: int) -> Tried:
     if row.stepped and row.rule is CostRule.ROWS and not row.slows_down:
         policies[_TOLD] = told(row)
     return {
-        name: _served(requests, simulate(requests, [(policy, plant_of(row, seed, count))]))
+        name: _served(row, requests, simulate(requests, [(policy, plant_of(row, seed, count))]))
         for name, policy in policies.items()
     }
 
@@ -177,7 +177,7 @@ def rivals(row: Unseen) -> dict[str, Policy]:
         "clockwork": Clockwork(greedy, seconds),
         "tei": Tei(greedy, budget=_budget(row), padded=padded, drop_expired=True),
         "plan for rows": planner(greedy, worth=lambda length: 1.0),
-        "plan for work": planner(greedy, worth=float),
+        "plan for work": planner(greedy, worth=partial(cost, row)),
     }
 
 
@@ -189,11 +189,22 @@ def _budget(row: Unseen) -> int:
     return longest * max(fits, default=1)
 
 
-def _served(requests: Sequence[Request], run: Run) -> Served:
-    judged = requests[len(requests) // 3 :]
-    finished = run.finished[len(requests) // 3 :]
-    hits = [one.length for one, at in zip(judged, finished, strict=True) if 0 <= at <= one.due]
-    return Served(rows=len(hits) / len(judged), work=sum(hits) / sum(one.length for one in judged))
+def cost(row: Unseen, length: int) -> float:
+    """Seconds of a row in a full batch of such rows."""
+    return row.curve.seconds([length] * row.max_rows) / row.max_rows
+
+
+def _served(row: Unseen, requests: Sequence[Request], run: Run) -> Served:
+    first = len(requests) // 3
+    judged = requests[first:]
+    costs = {length: cost(row, length) for length in {one.length for one in judged}}
+    hits = [
+        costs[one.length]
+        for one, at in zip(judged, run.finished[first:], strict=True)
+        if 0 <= at <= one.due
+    ]
+    offered = sum(costs[one.length] for one in judged)
+    return Served(rows=len(hits) / len(judged), work=sum(hits) / offered)
 
 
 def recovery(seed: int) -> float:
