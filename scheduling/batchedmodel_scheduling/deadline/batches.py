@@ -17,7 +17,7 @@ from batchedmodel_scheduling.deadline.ready_queue import Lane, QueuedItem, Ready
 from batchedmodel_scheduling.deadline.shedding import Candidate
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
 
-_LOOKED_AT: Final = 4
+_LOOKED_AT: Final = 8
 """Batches by which queues of different items are looked ahead; each has at least its first."""
 
 
@@ -32,7 +32,8 @@ class Situation:
     rate: float
     """Items that arrive per second."""
     load: float
-    """What arrives, as a part of what the device could do of it in full batches."""
+    """What arrives, as a part of what the device could do of it in full batches; 0 where not all of
+    it is meant to be served alike."""
     target: float | None
     """Seconds from arrival to answer that are aimed at."""
     times: BatchTimes

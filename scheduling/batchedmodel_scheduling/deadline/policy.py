@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Final
 
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import Lateness
+from batchedmodel_contract.manifest.spec import Lateness, Objective
 from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
 from batchedmodel_scheduling.core.base import BasePolicy
 from batchedmodel_scheduling.core.pipeline import Pipeline
@@ -328,11 +328,12 @@ class Deadline(BasePolicy):
 
     def _situation(self, now: float) -> Situation:
         hurried, rate = self._hurried(), self._rate.at(now)
+        by_work = self.settings.objective is Objective.WORK
         return Situation(
             free=self.pipeline.free_from(now),
             start_spread=self.pipeline.unsure_by(),
             rate=rate,
-            load=rate * self._ready.mean_work() * self._pace(),
+            load=rate * self._ready.mean_work() * self._pace() if by_work else 0.0,
             target=self.settings.target_seconds if hurried else None,
             times=self.pipeline.times,
             limits=self.limits,
