@@ -23,7 +23,7 @@ _REMEMBERED: Final = 25  # times of each class; more than a change of the device
 _CLASSES: Final = 512
 _SIZES: Final = 1024  # more than there are size classes
 _ALL: Final = -1  # the length class of all lengths together
-_NOISE: Final = 1.5  # standard errors
+_NOISE: Final = 2.0  # standard errors
 _TELLING: Final = 0.01  # a change of an estimate that is worth new tables
 
 
