@@ -195,11 +195,12 @@ class BatchTimes:
     def share(self, length: int, rows: int) -> float | None:
         """Seconds of the device for one item's part in a batch of `rows` items of this length.
 
-        None without a profile: what traffic taught may change, and sums of work must not.
+        By the profile alone, and None without one: what traffic taught may change, and sums of
+        work must not.
         """
-        if not self.profiled:
+        if self._curve is None or not self.profiled:
             return None
-        return self.table(length, rows)[rows] / rows * self.drift.scale
+        return self._curve.rows_table(length, rows)[rows] / rows * self.drift.scale
 
     def observe(self, lengths: Sequence[int], seconds: float, *, trial: bool = False) -> None:
         """Learn from one forward pass.
