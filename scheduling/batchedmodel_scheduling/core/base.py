@@ -68,7 +68,7 @@ class BasePolicy(Policy):
 
     def batch_work(self, lengths: Sequence[int]) -> float:
         """What a batch of items of these lengths costs, in the units of `work`."""
-        seconds = self.pipeline.times.predict(lengths)
+        seconds = self.pipeline.times.paid(lengths)
         work = None if seconds is None else self.work_of(seconds, max(lengths))
         return len(lengths) / self.settings.max_batch_size if work is None else work
 
