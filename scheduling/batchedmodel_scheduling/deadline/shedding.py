@@ -93,6 +93,7 @@ def select(
     candidates.sort(key=lambda candidate: candidate.turn)
     run: list[Candidate] = []
     given_up: list[QueuedItem] = []
+    cheap: list[Candidate] = []
     put_off: list[Candidate] = []
     timeline = WorkerTimeline(free)  # of all that run before the last
     for candidate in candidates:
@@ -118,9 +119,7 @@ def select(
             if worst.weight < loss or dropped == len(last.entries):
                 run.remove(worst)
                 put_off.append(worst)
-                timeline = WorkerTimeline(free)
-                for one in run[:-1]:
-                    timeline.add(one.seconds)
+                timeline = _before_the_last(run, free)
                 continue
             gone = last.entries[:dropped]
             given_up += gone
@@ -132,7 +131,23 @@ def select(
             last.due = due
             last.weight -= loss
             _refill(last, gone, begins, remake)
+            if last.weight < launch_price * last.seconds:
+                # What is left is worth less than what its time brings elsewhere.
+                cheap.append(run.pop())
+                timeline = _before_the_last(run, free)
+                break
+    if not run and cheap:
+        # There is no elsewhere.
+        run.append(cheap.pop(cheap.index(max(cheap, key=lambda one: one.weight / one.seconds))))
+    put_off += cheap
     return Selection(run=run, given_up=given_up, put_off=put_off)
+
+
+def _before_the_last(run: list[Candidate], free: Sequence[float]) -> WorkerTimeline:
+    timeline = WorkerTimeline(free)
+    for one in run[:-1]:
+        timeline.add(one.seconds)
+    return timeline
 
 
 def _cut(
@@ -165,7 +180,10 @@ def _refill(candidate: Candidate, gone: list[QueuedItem], begins: float, remake:
     behind = candidate.behind
     if behind is None or not candidate.by_due:
         return
-    longest = max([entry.length for entry in gone + candidate.entries])
+    # Packed, only the sum of lengths counts.
+    longest = math.inf
+    if candidate.without is None:
+        longest = max([entry.length for entry in gone + candidate.entries])
     room = sum([entry.length for entry in gone])
     count = 0
     for entry in behind.entries[: len(gone)]:

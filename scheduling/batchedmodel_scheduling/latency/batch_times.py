@@ -203,7 +203,7 @@ class BatchTimes:
         return self._curve.rows_table(length, rows)[rows] / rows * self.drift.scale
 
     def paid(self, lengths: Sequence[int]) -> float | None:
-        """Seconds that a batch of items of these lengths counts for, as `share` counts its items."""
+        """Seconds that a batch of such items counts for, as `share` counts each of them."""
         return None if self._curve is None else self._curve.seconds(lengths) * self.drift.scale
 
     def observe(self, lengths: Sequence[int], seconds: float, *, trial: bool = False) -> None:

@@ -186,7 +186,7 @@ def test_a_batch_that_gave_up_its_oldest_takes_in_the_next() -> None:
     entries = [an_entry(n, due) for n, due in enumerate(dues, 1)]
     first, second = candidate(entries[:3], table), candidate(entries[3:], table)
     first.behind = second
-    chosen = selected([first, second])
+    chosen = selected([first, second], launch_price=0.1)
     assert [entry.id for entry in chosen.given_up] == [1]
     assert [[entry.id for entry in one.entries] for one in chosen.run] == [[2, 3, 4], [5, 6]]
 
@@ -198,8 +198,34 @@ def test_no_batch_takes_in_what_would_make_it_late_or_costlier() -> None:
         entries = [an_entry(n, at, length=length if n == 4 else 1) for n, at in enumerate(dues, 1)]
         first, second = candidate(entries[:3], table), candidate(entries[3:], table)
         first.behind = second
-        chosen = selected([first, second])
+        chosen = selected([first, second], launch_price=0.1)
         assert [entry.id for entry in chosen.run[0].entries] == [2, 3]
+
+
+def test_what_is_left_of_a_batch_is_put_off_where_its_time_brings_more_elsewhere() -> None:
+    table = [0.0, 6.0, 7.0, 8.0]
+    left = candidate([an_entry(n, due) for n, due in enumerate((5.0, 5.0, 6.5), 1)], table)
+    other = candidate([an_entry(n, 8.5) for n in (4, 5, 6)], table)
+    chosen = selected([left, other], launch_price=0.3)
+    assert [entry.id for entry in chosen.run[0].entries] == [4, 5, 6]
+    assert [entry.id for one in chosen.put_off for entry in one.entries] == [3]
+
+
+def test_a_batch_that_was_put_off_takes_no_time_of_those_behind() -> None:
+    table = [0.0, 6.0, 7.0, 8.0]
+    first = candidate([an_entry(n, 8.2) for n in (1, 2, 3)], table)
+    left = candidate([an_entry(n, due) for n, due in enumerate((8.3, 8.3, 14.5), 4)], table)
+    behind = candidate([an_entry(n, 16.5) for n in (7, 8, 9)], table)
+    chosen = selected([first, left, behind], launch_price=0.3)
+    assert [one.entries[0].id for one in chosen.run] == [1, 7]
+    assert len(chosen.run[1].entries) == 3
+
+
+def test_what_is_left_of_a_batch_runs_where_there_is_nothing_else() -> None:
+    left = [an_entry(n, due) for n, due in enumerate((5.0, 5.0, 6.5), 1)]
+    chosen = selected([candidate(left, [0.0, 6.0, 7.0, 8.0])], launch_price=0.3)
+    assert [entry.id for entry in chosen.run[0].entries] == [3]
+    assert chosen.put_off == []
 
 
 class Reads(list[float]):
@@ -226,7 +252,7 @@ def test_a_late_batch_loses_its_oldest_rather_than_the_whole_of_another() -> Non
     first = candidate([an_entry(n, 7.0) for n in (1, 2, 3)], table)
     # Alone in front it would end at 13, too late for its first only.
     second = candidate([an_entry(4, 12.0), an_entry(5, 13.0)], table)
-    chosen = selected([first, second])
+    chosen = selected([first, second], launch_price=0.15)
     assert [entry.id for entry in chosen.given_up] == [4]
     assert [len(batch.entries) for batch in chosen.run] == [3, 1]
     assert chosen.put_off == []
@@ -242,7 +268,7 @@ def test_a_batch_worth_little_for_its_time_gives_way() -> None:
 def test_a_batch_must_meet_the_due_time_of_its_most_urgent_wherever_that_stands() -> None:
     """Of mixed priorities the first to be given up is not the first to be due."""
     low, high = an_entry(1, 100.0), an_entry(2, 12.0, priority=Priority.HIGH)
-    chosen = selected([candidate([low, high], [0.0, 10.0, 20.0])])
+    chosen = selected([candidate([low, high], [0.0, 10.0, 20.0])], launch_price=0.15)
     assert chosen.given_up == [low]
     assert [batch.entries for batch in chosen.run] == [[high]]
 
