@@ -1,9 +1,9 @@
 """Which shapes a warm-up measures: a grid, and then where the times may jump.
 
 Pure. The grid is coarse. Where two neighbours in it differ, one between them is looked at; where
-that is off the line, the times jump, and the search goes on in the parts (bisection): first where a look
-takes least time for the rise that it explains. It is cut at the golden section: halves of a grid of powers would all lie on the edges
-of tiles.
+that is off the line, the times jump, and the search goes on in the parts (bisection): first where
+a look takes least time for the rise that it explains. It is cut at the golden section: halves of a
+grid of powers would all lie on the edges of tiles.
 """
 
 from collections.abc import Collection, Iterator, Sequence

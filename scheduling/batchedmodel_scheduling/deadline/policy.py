@@ -355,11 +355,12 @@ class Deadline(BasePolicy):
     def _one_too_many(self, entry: QueuedItem, start: float) -> bool:
         """Whether somebody must be given up if it came, even if all batches were full.
 
-        Then it is the newcomer, if it is like those that wait: of others the plan chooses. Only
-        where a late answer is of no use, and work is counted in seconds of a measured server.
+        Then it is the newcomer; by rows only if those that wait are like it, as of others the plan
+        chooses. Only where a late answer is of no use, and work is counted in seconds.
         """
-        wanted_late = entry.due < entry.item.deadline
-        if wanted_late or not self.pipeline.times.profiled or not self._ready.like_all(entry):
+        if entry.due < entry.item.deadline or not self.pipeline.times.profiled:
+            return False
+        if self.settings.objective is Objective.ROWS and not self._ready.like_all(entry):
             return False
         return not self._ready.feasible(entry, start, self._pace())
 
@@ -368,10 +369,7 @@ class Deadline(BasePolicy):
         return self.pipeline.times.drift.scale / self.pipeline.workers
 
     def _worth_a_try(self, item: Item, now: float) -> bool:
-        """Whether an item that would be late goes to an idle server all the same.
-
-        The server's own profile is believed for longer than what was learnt here.
-        """
+        """Whether an item that would be late goes to an idle server; its profile lasts longer."""
         times = self.pipeline.times
         if not times.profiled or now + times.table(item.length, 1)[1] <= item.deadline:
             return True

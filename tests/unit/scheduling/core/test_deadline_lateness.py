@@ -8,7 +8,7 @@ import pytest
 
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import Lateness
+from batchedmodel_contract.manifest.spec import Lateness, Objective
 from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
 from batchedmodel_scheduling.core.base import BasePolicy
 from batchedmodel_scheduling.core.policies import new_policy, relearning
@@ -85,8 +85,8 @@ def test_one_more_than_full_batches_could_serve_in_time_is_refused() -> None:
     assert refusal.reason is Rejection.PREDICTED_LATE
 
 
-def test_where_lengths_differ_the_plan_and_not_the_arrival_says_who_is_given_up() -> None:
-    policy = running(REFUSE)
+def test_by_rows_the_plan_and_not_the_arrival_says_which_length_is_given_up() -> None:
+    policy = running(replace(REFUSE, objective=Objective.ROWS))
     offer(policy, [strict(n, 0.050) for n in range(6)])
     shorter = an_item(6, length=3, arrived=0.0, due=0.040, deadline=0.040)
     assert policy.offer(shorter, 0.0) is None
