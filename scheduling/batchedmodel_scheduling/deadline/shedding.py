@@ -183,7 +183,7 @@ def _refill(candidate: Candidate, gone: list[QueuedItem], begins: float, remake:
     # Packed, only the sum of lengths counts.
     longest = math.inf
     if candidate.without is None:
-        longest = max([entry.length for entry in gone + candidate.entries])
+        longest = float(max([entry.length for entry in gone + candidate.entries]))
     room = sum([entry.length for entry in gone])
     count = 0
     for entry in behind.entries[: len(gone)]:
