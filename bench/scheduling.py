@@ -30,7 +30,7 @@ from scheduling_bench import (
 from scheduling_bench.scenarios import Plan
 
 FULL: Final = Plan(seeds=tuple(range(1001, 1011)), requests=10_000, tolerance=0.005)
-QUICK: Final = Plan(seeds=(1001, 1002), requests=4_000, tolerance=0.01)
+QUICK: Final = Plan(seeds=(1001, 1002), requests=1_200, tolerance=0.02)
 AZURE_CONVERSATION: Final = Path(__file__).parent / "data" / "azure_conversation.csv"
 _PROCESSES: Final = 2
 
