@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_scheduling.core.limits import Limits
+from batchedmodel_scheduling.deadline.look_ahead import JUMP
 from batchedmodel_scheduling.deadline.ready_queue import Lane, QueuedItem, ReadyQueue
 from batchedmodel_scheduling.deadline.shedding import Candidate
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
@@ -109,7 +110,8 @@ def worth_splitting(table: list[float], rows: int, load: float) -> int:
     """How many of so many rows leave first: all, or those that fill a plateau of the device.
 
     The others then pay for a batch of their own, but share it with what arrives: the more there is
-    to do, the less is their part of it.
+    to do, the less is their part of it. A plateau ends where one more row takes suddenly longer;
+    otherwise what noise makes of the times would cost launches.
     """
     whole = table[rows]
     if (2 - load) * table[1] >= whole:
@@ -118,6 +120,9 @@ def worth_splitting(table: list[float], rows: int, load: float) -> int:
     alone, shared = 1 - load, load * min(table[cap] / cap, whole / rows)
     best, least = rows, whole
     for first in range(rows - 1, 0, -1):
+        rise = table[first + 1] - table[first]
+        if rise <= JUMP * table[first + 1] or rise <= 2 * whole / rows:
+            continue
         rest = rows - first
         seconds = table[first] + alone * table[rest] + shared * rest
         if seconds < least:

@@ -21,10 +21,11 @@ LARGEST: Final = 160
 """Items that can be looked at."""
 LARGEST_BATCH: Final = 80
 """Items of the largest batch, so that two of them are looked at."""
+JUMP: Final = 0.05
+"""Of a batch's time, which one more row takes at the end of a plateau."""
 _CELLS: Final = 64
 _BEHIND: Final = 3  # cells behind the latest due time
 _SIZES: Final = (1, 2, 3, 4, 6, 8, 11, 16, 22, 32, 45, 64, 90)
-_JUMP: Final = 0.05  # of a batch's time, which one more row takes
 _JUMPS: Final = 6
 _FINAL: Final = 1.02
 """What giving up now costs more than giving up later, which may turn out not to be needed."""
@@ -130,7 +131,7 @@ def _sizes(seconds: Floats) -> NDArray[np.int_]:
     if largest < 2:
         return np.array(usual)
     rises = np.diff(seconds[1:])
-    sudden = rises > np.maximum(_JUMP * seconds[2:], 2 * np.median(rises))
+    sudden = rises > np.maximum(JUMP * seconds[2:], 2 * np.median(rises))
     jumps = 1 + np.flatnonzero(sudden)[-_JUMPS:]
     return np.union1d(usual, jumps)
 

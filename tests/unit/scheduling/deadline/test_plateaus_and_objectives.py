@@ -56,6 +56,19 @@ def test_a_batch_is_not_divided_where_the_second_launch_costs_more() -> None:
     assert all(worth_splitting(table, rows, load=0.0) == rows for rows in (1, 2, 33, 64))
 
 
+@pytest.mark.parametrize("load", [0.3, 0.7, 1.0])
+@pytest.mark.parametrize("fixed", [0.0, 0.002])
+def test_a_full_batch_is_not_divided_for_what_noise_makes_of_its_times(
+    fixed: float, load: float
+) -> None:
+    """Each more batch costs its way to the server."""
+    off = [(7 * rows % 5 - 2) / 100 for rows in range(1, 7)]  # -2 to 2 %
+    exact = [fixed + rows / 300 for rows in range(1, 7)]
+    for noise in (0.0, 1.0):
+        times = [time * (1 + noise * each) for time, each in zip(exact, off, strict=True)]
+        assert worth_splitting([0.0, *times], 6, load) == 6
+
+
 def test_the_more_there_is_to_do_the_more_is_a_full_plateau_worth() -> None:
     table = [0.0, *(0.004 if rows <= 32 else 0.006 for rows in range(1, 65))]
     assert worth_splitting(table, 34, load=0.0) == 34
