@@ -93,8 +93,9 @@ class Profile:
         """Where a jump may lie that was not found."""
         found: list[UnsureStretch] = []
         for length in sorted({point.length for point in self.points}):
-            knots = [Knot(p.rows, p.seconds) for p in self.points if p.length == length]
-            knots.sort()
+            # A file may hold a point twice; then the later one counts.
+            times = {p.rows: p.seconds for p in self.points if p.length == length}
+            knots = sorted(Knot(rows, seconds) for rows, seconds in times.items())
             found += [
                 UnsureStretch(length=length, above=int(before.size), below=int(after.size))
                 for before, after, jumps in zip(knots, knots[1:], unsure(knots), strict=False)

@@ -42,3 +42,16 @@ def test_a_profile_says_where_a_jump_may_lie() -> None:
         points=tuple(ProfilePoint(rows=r, length=n, seconds=s) for r, n, s in points),
     )
     assert profile.to_mapping()["unsure"] == [{"length": 8, "above": 4, "below": 16}]
+
+
+def test_a_profile_that_holds_a_point_several_times_can_be_told() -> None:
+    """It may come from a file, or from a server that is not of this version."""
+    points = [(1, 8, 1.0), (1, 8, 2.0), (1, 8, 3.0), (4, 8, 3.0), (16, 8, 9.0), (64, 8, 9.1)]
+    profile = Profile(
+        cost_rule=CostRule.PADDED,
+        device="cpu",
+        points=tuple(ProfilePoint(rows=r, length=n, seconds=s) for r, n, s in points),
+        max_cost=None,
+    )
+    told = profile.to_mapping()["unsure"]
+    assert told == [{"length": 8, "above": 4, "below": 16}]
