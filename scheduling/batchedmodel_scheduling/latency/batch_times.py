@@ -121,7 +121,7 @@ class BatchTimes:
     def __init__(self, profile: Profile | None) -> None:
         self.rule: Final = profile.cost_rule if profile else CostRule.PADDED
         self._curve = _curve(profile)
-        self._learnt: Final = LearntSizes()
+        self._learnt: Final = LearntSizes(_measured(profile))
         self.profiled: Final = self._curve is not None
         """Whether predictions rest on the server's own measurements."""
         self.drift: Final = Drift()
@@ -256,6 +256,18 @@ class BatchTimes:
         self._tables.clear()
         self._upper_tables.clear()
         self.drift.start_over()
+
+
+def _measured(profile: Profile | None) -> list[int]:
+    """What batches pay for that the profile has timed."""
+    if profile is None:
+        return []
+    return [
+        profile.cost_rule.paid(
+            rows=point.rows, longest=max(1, point.length), total=point.rows * max(1, point.length)
+        )
+        for point in profile.points
+    ]
 
 
 def _curve(profile: Profile | None) -> Curve | None:

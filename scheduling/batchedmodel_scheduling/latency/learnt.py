@@ -10,7 +10,8 @@ length class has no times of its own for a size, those of other lengths stand in
 import bisect
 import math
 from collections import deque
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,13 +76,22 @@ class _Deviations:
         del self.ordered[bisect.bisect_left(self.ordered, deviation)]
 
 
+class _Table(NamedTuple):
+    """By size class, for items of some lengths."""
+
+    off: Floats
+    ran: NDArray[np.bool_]
+
+
 class LearntSizes:
     """Deviations of sizes that have run."""
 
-    def __init__(self) -> None:
+    def __init__(self, measured: Iterable[int]) -> None:
+        """`measured`: the sizes that the profile knows, and does not just read off its curve."""
+        self._measured: Final = frozenset(_class_of(np.array(list(measured))).tolist())
         self._of: dict[tuple[int, int], _Deviations] = {}
         """By length class and size class."""
-        self._tabled: dict[int, Floats | None] = {}
+        self._tabled: dict[int, _Table | None] = {}
         self._batches = 0
 
     def observe(self, paid: int, length: int, deviation: float, spread: float) -> bool:
@@ -115,27 +125,39 @@ class LearntSizes:
         A size that has not run takes at least as long as a smaller one that has, and no longer than
         a larger one that has.
         """
-        by_class = self._by_class(length.bit_length())
-        if by_class is None:
+        table = self._table(length.bit_length())
+        if table is None:
             return seconds
-        off = by_class[_class_of(paid)]
-        seen = off != 0
-        found = seconds * np.exp(off)
-        at_most = np.where(seen, found, np.inf)
+        classes = _class_of(paid)
+        found = seconds * np.exp(table.off[classes])
+        at_most = np.where(table.ran[classes], found, np.inf)
         at_most = np.minimum.accumulate(at_most[::-1])[::-1]
         kept: Floats = np.maximum.accumulate(np.minimum(found, at_most))
         return kept
 
-    def _by_class(self, length_class: int) -> Floats | None:
-        """By how much each size class is off for items of such lengths; None where nothing is."""
+    def _table(self, length_class: int) -> _Table | None:
+        """What is known of items of such lengths; None where nothing is."""
         if length_class not in self._tabled:
-            off = np.zeros(_SIZES)
+            table = _Table(off=np.full(_SIZES, self._shared()), ran=np.zeros(_SIZES, dtype=bool))
             for wanted in (_ALL, length_class):
                 for (of, size), found in self._of.items():
                     if of == wanted:
-                        off[size] = found.estimate
-            self._tabled[length_class] = off if off.any() else None
+                        table.off[size] = found.estimate
+                        table.ran[size] = True
+            self._tabled[length_class] = table if table.off.any() else None
         return self._tabled[length_class]
+
+    def _shared(self) -> float:
+        """By how much all are off at least that the profile measured and that have run."""
+        known = [
+            found.estimate
+            for (of, size), found in self._of.items()
+            if of == _ALL and size in self._measured
+        ]
+        if not known:
+            return 0.0
+        least = min(known, key=abs)
+        return least if min(known) * max(known) > 0 else 0.0
 
 
 def _class_of(paid: Whole) -> Whole:
