@@ -114,6 +114,9 @@ def compiled_modules(cache: Path) -> Path:
         CompileError: it cannot be compiled.
     """
     folder = cache / f"compiled-{_digest()}"
+    if folder.exists():  # and need not wait for who compiles another
+        os.utime(folder)
+        return folder
     cache.mkdir(parents=True, exist_ok=True)
     # Others who want the same wait, instead of compiling it as well.
     with Path(cache, ".compiling").open("w") as lock:
@@ -124,7 +127,6 @@ def compiled_modules(cache: Path) -> Path:
                 partial = Path(name, "made")
                 compile_modules(partial)
                 partial.rename(folder)
-        os.utime(folder)
         for broken_off in cache.glob(".compiled-*"):  # nobody else compiles now
             shutil.rmtree(broken_off, ignore_errors=True)
         used = sorted(cache.glob("compiled-*"), key=lambda kept: kept.stat().st_mtime)
