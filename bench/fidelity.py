@@ -135,6 +135,7 @@ async def _chains() -> AsyncIterator[list[tuple[Device, Chain]]]:
                 Path(folder, device.name),
                 curve=device.curve,
                 settings=SETTINGS,
+                parameters=device.parameters,
             )
             chains.append((device, await stack.enter_async_context(chain)))
         yield chains

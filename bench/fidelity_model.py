@@ -3,8 +3,9 @@
 Called by the benchmark `fidelity`. Pure: it takes what was measured and starts nothing.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -33,13 +34,29 @@ class Device:
     name: str
     curve: Affine
     cap99: float
+    captured: tuple[int, ...] = ()
+    """Sizes of batches; the others take as long as the next of them."""
+
+    @property
+    def parameters(self) -> Mapping[str, str]:
+        """Of the simulated handler, beside those of the curve."""
+        return {"capturedRows": ",".join(map(str, self.captured))} if self.captured else {}
+
+    def seconds(self, lengths: Sequence[int]) -> float:
+        """Of a batch: the device is a `Curve` itself."""
+        rows = len(lengths)
+        if self.captured and rows <= self.captured[-1]:
+            rows = self.captured[bisect_left(self.captured, rows)]
+        return self.curve.seconds([1] * rows)
 
 
 def _device(name: str, cap99: float) -> Device:
     return Device(name=name, curve=equal(name, "Poisson", cap99).curve, cap99=cap99)
 
 
-DEVICES: Final = (_device("A", 730.0), _device("B", 2700.0))
+_A: Final = _device("A", 730.0)
+_STEPPED: Final = replace(_A, name="A in captured sizes", captured=(3, 8, 20, 64), cap99=630.0)
+DEVICES: Final = (_A, _device("B", 2700.0), _STEPPED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +145,7 @@ class _Simulated:
 
 
 def _simulated(device: Device, times: Sequence[int], hand_off: float) -> _Simulated:
-    ended = finished(device.curve, SETTINGS, times, hand_off_seconds=hand_off)
+    ended = finished(device, SETTINGS, times, hand_off_seconds=hand_off)
     # One device ends one batch at a time, and takes requests with equal targets in order.
     _, first, batch = np.unique(ended, return_index=True, return_inverse=True)
     return _Simulated(

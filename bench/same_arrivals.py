@@ -9,13 +9,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_scheduling.core.policies import new_policy
 from batchedmodel_scheduling.simulator.arrivals import Poisson
-from batchedmodel_scheduling.simulator.curves import Affine, profile_of
+from batchedmodel_scheduling.simulator.curves import Curve
 from batchedmodel_scheduling.simulator.engine import NANOSECONDS, simulate
 from batchedmodel_scheduling.simulator.plants import Plant
 from batchedmodel_scheduling.simulator.workload import requests, stream
+from scheduling_bench.devices import warmed_up
 
 _DEPTH: Final = 2  # batches that our model server holds
 _MICROSECOND: Final = 1000  # nanoseconds; what the load generator is told arrivals in
@@ -33,11 +35,14 @@ def microseconds(times: Sequence[int]) -> list[int]:
 
 
 def finished(
-    curve: Affine, settings: BatchSettings, times: Sequence[int], *, hand_off_seconds: float = 0.0
+    curve: Curve, settings: BatchSettings, times: Sequence[int], *, hand_off_seconds: float = 0.0
 ) -> NDArray[np.int64]:
-    """When the device has served each request, in nanoseconds; the times are those of arrival."""
-    profile = profile_of(
-        curve, max_rows=settings.max_batch_size, lengths=(1,), cost_rule=curve.rule
+    """When the device has served each request, in nanoseconds; the times are those of arrival.
+
+    The policy knows of the device what the server's warm-up measures.
+    """
+    profile = warmed_up(
+        curve, CostRule.ROWS, max_rows=settings.max_batch_size, longest=1, noise=0.0, seed=0
     )
     plant = Plant(curve=curve, hand_off_seconds=hand_off_seconds, depth=_DEPTH)
     timeout = settings.request_timeout_seconds

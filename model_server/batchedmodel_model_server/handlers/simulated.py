@@ -3,7 +3,8 @@
 A forward pass takes `fixedSeconds + rowSeconds x rows + tokenSeconds x tokens`, one pass after the
 other, without using a CPU. Like a GPU's queue it has its own timeline: a pass starts when the one
 before it ends, or when it is handed over if that is later. A thread that wakes late does not make
-the next pass late.
+the next pass late. Where `capturedRows` names sizes, a pass takes as long as one of the next of
+them, as where sizes are captured ahead; beyond the last it takes what it takes.
 
 It answers `y` = `x`, of whatever type and size (`datatype`, `elements`), or as many numbers as
 `floats` says, like a model of embeddings.
@@ -13,6 +14,7 @@ import ctypes
 import logging
 import math
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -37,6 +39,7 @@ class Simulated(Handler):
     platform = "simulated"
     parameter_names: ClassVar[tuple[str, ...]] = (
         *_DEFAULTS,
+        "capturedRows",
         "padded",
         "datatype",
         "elements",
@@ -60,6 +63,9 @@ class Simulated(Handler):
         """Read the parameters; raises `InvalidInput`."""
         given = {**_DEFAULTS, **self.parameters}
         self._fixed, self._row, self._token = (_seconds(name, given[name]) for name in _DEFAULTS)
+        self._captured: tuple[int, ...] = ()
+        if "capturedRows" in given:
+            self._captured = _ascending_sizes("capturedRows", given["capturedRows"])
         padded = given.get("padded", "false")
         if padded not in ("true", "false"):
             raise InvalidInput(f"{PARAMETERS}.padded", "is neither true nor false", padded)
@@ -102,6 +108,9 @@ class Simulated(Handler):
         return self._seconds(rows, rows * length)
 
     def _seconds(self, rows: int, tokens: int) -> float:
+        captured = self._captured
+        if captured and rows <= captured[-1]:
+            rows = captured[bisect_left(captured, rows)]
         return self._fixed + self._row * rows + self._token * tokens
 
 
@@ -122,6 +131,13 @@ def _size(name: str, text: str) -> int:
         rule = f"is not a whole number from 1 to {MAX_LENGTH}"
         raise InvalidInput(f"{PARAMETERS}.{name}", rule, text)
     return int(text)
+
+
+def _ascending_sizes(name: str, text: str) -> tuple[int, ...]:
+    sizes = tuple(_size(name, part.strip()) for part in text.split(","))
+    if list(sizes) != sorted(set(sizes)):
+        raise InvalidInput(f"{PARAMETERS}.{name}", "does not ascend", text)
+    return sizes
 
 
 def _wake_on_time() -> None:

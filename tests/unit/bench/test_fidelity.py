@@ -18,7 +18,7 @@ from fidelity_model import (
     gap_percent,
 )
 
-A, B = DEVICES
+A, B, _ = DEVICES
 NOTHING = Constants(hand_off=0.0, rest=0.0, per_row=0.0)
 
 
@@ -83,3 +83,11 @@ def test_everything_is_answered_at_the_loads_that_are_compared() -> None:
 def test_a_gap_says_by_how_much_reality_is_slower() -> None:
     assert gap_percent(11.0, 10.0) == pytest.approx(10.0)
     assert gap_percent(9.0, 10.0) == pytest.approx(-10.0)
+
+
+def test_a_device_of_captured_sizes_takes_as_long_as_the_next_of_them() -> None:
+    stepped = replace(A, captured=(3, 8))
+    seconds = [stepped.seconds([1] * rows) for rows in (1, 3, 4, 8, 9)]
+    assert seconds == pytest.approx([0.008, 0.008, 0.013, 0.013, 0.014])
+    assert stepped.parameters == {"capturedRows": "3,8"}
+    assert A.parameters == {}

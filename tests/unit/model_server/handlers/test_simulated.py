@@ -115,6 +115,12 @@ def test_the_prediction_is_the_formula() -> None:
     assert handler.predicted_seconds(3, 4) == pytest.approx(0.005 + 0.0003 + 0.012)
 
 
+def test_a_pass_takes_as_long_as_one_of_the_next_captured_size() -> None:
+    handler = simulated(Clock(), capturedRows="4, 16")
+    seconds = [handler.predicted_seconds(rows, 1) for rows in (1, 4, 5, 16, 17)]
+    assert seconds == pytest.approx([0.0054, 0.0054, 0.0066, 0.0066, 0.0067])
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
@@ -127,6 +133,8 @@ def test_the_prediction_is_the_formula() -> None:
         ("elements", "0", "is not a whole number from 1 to 1048576"),
         ("elements", "1048577", "is not a whole number from 1 to 1048576"),
         ("floats", "00000010000000", "is not a whole number from 1 to 1048576"),
+        ("capturedRows", "4,,8", "is not a whole number from 1 to 1048576"),
+        ("capturedRows", "8,4", "does not ascend"),
         ("floats", "many", "is not a whole number from 1 to 1048576"),
     ],
 )
