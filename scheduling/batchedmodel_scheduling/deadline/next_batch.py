@@ -87,7 +87,9 @@ def _alike(lane: Lane, now: Situation) -> Plan:
         load = now.rate / _best_rate(table, now)
         rows = min(len(entries), cap)
         first = worth_splitting(table, rows, min(1.0, load))
-        if table[first] + table[rows - first] - table[rows] > slack:
+        extra = table[first] + table[rows - first] - table[rows]
+        # As nobody is late, a size that nobody has timed yet is tried instead of divided.
+        if first < rows and (extra > slack or not now.times.sure_of(lane.longest, rows)):
             first = rows
         return Plan(batch=entries[:first], table=table, slack=slack, load=load)
     together = -(-cap // look_ahead.LARGEST_BATCH)

@@ -192,6 +192,11 @@ class BatchTimes:
             return self.packed_table(lengths)[-1]
         return self.table(max(lengths), len(lengths))[len(lengths)]
 
+    def sure_of(self, longest: int, rows: int) -> bool:
+        """Whether so many rows of which the longest has this length were timed, not inferred."""
+        paid = self.rule.paid(rows=rows, longest=longest, total=rows * longest)
+        return self._learnt.sure_of(paid, longest)
+
     def share(self, length: int, rows: int) -> float | None:
         """Seconds of the device for one item's part in a batch of `rows` items of this length.
 

@@ -25,6 +25,7 @@ _CLASSES: Final = 512
 _SIZES: Final = 1024  # more than there are size classes
 _ALL: Final = -1  # the length class of all lengths together
 _NOISE: Final = 2.0  # standard errors
+_SURE: Final = 2  # times of a size: one counts for half
 _TELLING: Final = 0.01  # a change of an estimate that is worth new tables
 
 
@@ -112,6 +113,12 @@ class LearntSizes:
         if changed:
             self._tabled.clear()
         return changed
+
+    def sure_of(self, paid: int, length: int) -> bool:
+        """Whether the profile measured this size, or it has run twice."""
+        size = int(_class_of(np.array([paid]))[0])
+        found = self._of.get((length.bit_length(), size))
+        return size in self._measured or (found is not None and len(found.ordered) >= _SURE)
 
     def changed_device(self, batches: int, spread: float) -> None:
         """The last so many batches ran on a device that has become another one."""

@@ -84,6 +84,27 @@ def test_nobody_is_late_for_a_full_plateau() -> None:
     assert not plan(waiting(entries), tight).given_up
 
 
+def test_a_size_that_nobody_has_timed_is_tried_where_all_are_in_time() -> None:
+    """The device has one plateau up to 48; the profile knows 32 and 49, and jumps above 32."""
+    points = [(n, 1, 0.004 if n <= 48 else 0.008) for n in (1, 2, 32, 49, 50, 64)]
+    now = replace(situation(rate=10_000.0), times=BatchTimes(measured(points, CostRule.ROWS)))
+    for _ in range(20):
+        now.times.observe([1] * 32, 0.004)
+    for _ in range(5):
+        assert len(plan(alike(40), now).batch) == 40
+        now.times.observe([1] * 40, 0.004)
+    assert now.times.table(1, 64)[40] == pytest.approx(0.004, rel=0.05)
+    assert len(plan(alike(41), now).batch) == 41
+
+
+def test_a_size_that_took_its_jump_is_divided_after_two_trials() -> None:
+    points = [(n, 1, 0.004 if n <= 32 else 0.008) for n in (1, 2, 32, 49, 50, 64)]
+    now = replace(situation(rate=10_000.0), times=BatchTimes(measured(points, CostRule.ROWS)))
+    for _ in range(5):  # the first three are cold
+        now.times.observe([1] * 40, 0.008)
+    assert len(plan(alike(40), now).batch) == 32
+
+
 @pytest.mark.parametrize("cap", [100, 200])
 def test_large_batches_are_as_large_under_pressure(cap: int) -> None:
     """Twice as many as a batch holds: the first of them are late behind the others."""
