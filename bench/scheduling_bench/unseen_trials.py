@@ -32,6 +32,7 @@ from rivals.nexus import Nexus
 from rivals.receding import Receding
 from rivals.tei import Tei
 from scheduling_bench.devices import warmed_up
+from scheduling_bench.oracle import least_dropped, machine
 from scheduling_bench.scenarios import EDGES, Plan
 from scheduling_bench.summaries import half_width, over_seeds
 from scheduling_bench.unseen import LONGEST, Unseen, drawn, steady, written_down
@@ -40,6 +41,9 @@ JUDGED: Final = tuple(range(5001, 5017))
 """Seeds of the drawn rows that are reported; the policy was tuned on rows 4001 to 4012."""
 _QUICK_ROWS: Final = 1
 _TOLD: Final = "told"
+_CLAIRVOYANT: Final = "clairvoyant"
+_KNOWN: Final = 1000
+"""Of so many requests, all of one length, the best of all schedules is found."""
 _OURS: Final = {"rows": "ours", "work": "ours by work"}
 """With the objective that each measure is of."""
 _QUEUE: Final = 1_000_000
@@ -63,6 +67,8 @@ class Served:
     rows: float
     work: float
     """Of what the rows cost in full batches of their like."""
+    first: float
+    """Of the first thousand rows that count."""
 
 
 Tried = Mapping[str, Served]
@@ -100,10 +106,25 @@ def try_row(row: Unseen, seed: int, least: int) -> Tried:
         policies[_OURS["work"]] = ours(row, seed, Objective.WORK)
     if row.stepped and row.rule is CostRule.ROWS and not row.slows_down:
         policies[_TOLD] = told(row)
-    return {
+    tried = {
         name: _served(row, requests, simulate(requests, [(policy, plant_of(row, seed, count))]))
         for name, policy in policies.items()
     }
+    if row.rule is CostRule.ROWS and not row.slows_down:
+        tried[_CLAIRVOYANT] = clairvoyant(row, requests)
+    return tried
+
+
+def clairvoyant(row: Unseen, requests: Sequence[Request]) -> Served:
+    """What the best schedule has of the first that count, on the device without its noise.
+
+    It has nothing else to do, so that nobody can have more.
+    """
+    first = requests[_from(requests) :][:_KNOWN]
+    dropped = least_dropped(first, machine(row.curve, max_rows=row.max_rows))
+    assert dropped is not None, "any number may be dropped"
+    share = 1 - dropped / len(first)
+    return Served(rows=share, work=share, first=share)
 
 
 def requests_of(row: Unseen, seed: int, count: int) -> list[Request]:
@@ -195,16 +216,22 @@ def cost(row: Unseen, length: int) -> float:
 
 
 def _served(row: Unseen, requests: Sequence[Request], run: Run) -> Served:
-    first = len(requests) // 3
+    first = _from(requests)
     judged = requests[first:]
     costs = {length: cost(row, length) for length in {one.length for one in judged}}
-    hits = [
-        costs[one.length]
-        for one, at in zip(judged, run.finished[first:], strict=True)
-        if 0 <= at <= one.due
-    ]
+    in_time = [0 <= at <= one.due for one, at in zip(judged, run.finished[first:], strict=True)]
+    hits = sum(costs[one.length] for one, hit in zip(judged, in_time, strict=True) if hit)
     offered = sum(costs[one.length] for one in judged)
-    return Served(rows=len(hits) / len(judged), work=sum(hits) / offered)
+    return Served(
+        rows=sum(in_time) / len(judged),
+        work=hits / offered,
+        first=sum(in_time[:_KNOWN]) / len(in_time[:_KNOWN]),
+    )
+
+
+def _from(requests: Sequence[Request]) -> int:
+    """The first request that counts."""
+    return len(requests) // 3
 
 
 def recovery(seed: int) -> float:
@@ -236,13 +263,19 @@ def report(trials: Trials) -> list[Figure]:
     """Each row by rows and by work, then what was learnt and how fast."""
     figures: list[Figure] = []
     learnt: list[float] = []
+    measures: list[Mapping[str, float]] = []
+    of_best: list[Mapping[str, float]] = []
     for row, futures in trials.rows:
         tried = [future.result() for future in futures]
         figures.append(_against_rivals(row, tried, "rows", lambda one: one.rows))
         if row.rule is not CostRule.ROWS:
             figures.append(_against_rivals(row, tried, "work", lambda one: one.work))
+        measures += _measures(row, tried)
+        of_best += [_of_best(one) for one in tried if _CLAIRVOYANT in one]
         mine = _OURS["rows"]
         learnt += [100 * one[mine].rows / one[_TOLD].rows for one in tried if _TOLD in one]
+    figures += _means("mean over all measures: in time", measures)
+    figures += _means("mean over equal rows: in time, of the best schedule's", of_best)
     if learnt:
         name = "stepped devices: in time, of what the same policy has that was told everything"
         figures += over_seeds(name, learnt, "%", at_least, _OF_TOLD)
@@ -251,13 +284,44 @@ def report(trials: Trials) -> list[Figure]:
     return [*figures, *over_seeds(name, recoveries, "s", at_most, _RECOVERS)]
 
 
+def _measures(row: Unseen, tried: Sequence[Tried]) -> list[dict[str, float]]:
+    """By policy what was in time, by rows and, where lengths differ, by work; over all seeds."""
+    by_rows, by_work = _OURS["rows"], _OURS["work"]
+    names = tried[0].keys() - {_TOLD, _CLAIRVOYANT, by_work}
+    found = [{name: float(np.mean([one[name].rows for one in tried])) for name in names}]
+    if by_work in tried[0]:
+        others = {name: name for name in names - {by_rows}} | {by_rows: by_work}
+        found.append(
+            {name: float(np.mean([one[of].work for one in tried])) for name, of in others.items()}
+        )
+    return found
+
+
+def _of_best(one: Tried) -> dict[str, float]:
+    names = one.keys() - {_TOLD, _CLAIRVOYANT}
+    return {name: one[name].first / one[_CLAIRVOYANT].first for name in names}
+
+
+def _means(name: str, found: Sequence[Mapping[str, float]]) -> list[Figure]:
+    """Ours, and the rival that is best over all of them."""
+    if not found:
+        return []
+    mean = {policy: 100 * float(np.mean([one[policy] for one in found])) for policy in found[0]}
+    mine = mean.pop(_OURS["rows"])
+    rival = max(mean, key=lambda policy: mean[policy])
+    return [
+        Figure(name=f"{name}, ours", value=mine, unit="%"),
+        Figure(name=f"{name}, {rival}", value=mean[rival], unit="%"),
+    ]
+
+
 def _against_rivals(
     row: Unseen, tried: Sequence[Tried], unit: str, of: Callable[[Served], float]
 ) -> Figure:
     """By how many percent the best rival is surely ahead: below 0 where ours is."""
     surely: dict[str, float] = {}
     mine = _OURS[unit]
-    for name in tried[0].keys() - {*_OURS.values(), _TOLD}:
+    for name in tried[0].keys() - {*_OURS.values(), _TOLD, _CLAIRVOYANT}:
         ahead = [100 * (of(one[name]) / max(1e-9, of(one[mine])) - 1) for one in tried]
         surely[name] = float(np.mean(ahead)) - half_width(ahead)
     best = max(surely, key=lambda name: surely[name])

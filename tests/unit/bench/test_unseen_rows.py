@@ -71,19 +71,51 @@ def test_everybody_meets_the_same_requests_and_is_judged_by_the_later_ones() -> 
     tried = try_row(written_down(TRACE)[0], 1, 300)
     assert {"ours", "told", "nexus", "plan for rows"} <= tried.keys()
     assert all(0 <= served.rows <= 1 for served in tried.values())
+    assert all(0 < served.first <= tried["clairvoyant"].first for served in tried.values())
+
+
+def test_means_stand_beside_those_of_the_best_rival() -> None:
+    """Of two rows one is better served by ours, and a rival that knows all is far from the best."""
+    row = written_down(TRACE)[0]
+    figures = unseen_trials.report(
+        unseen_trials.Trials(
+            rows=[(row, [tried(ours=0.6, nexus=0.5)]), (row, [tried(ours=0.4, nexus=0.3)])],
+            recoveries=[done(1.0), done(2.0)],
+        )
+    )
+    means = {figure.name: figure.value for figure in figures if figure.name.startswith("mean")}
+    assert means == pytest.approx(
+        {
+            "mean over all measures: in time, ours": 50.0,
+            "mean over all measures: in time, nexus": 40.0,
+            "mean over equal rows: in time, of the best schedule's, ours": 62.5,
+            "mean over equal rows: in time, of the best schedule's, nexus": 50.0,
+        }
+    )
 
 
 def test_a_rival_is_ahead_by_what_is_sure_of_it() -> None:
     row = written_down(TRACE)[0]
     future: list[Future[unseen_trials.Tried]] = [Future(), Future()]
     for one, rows in zip(future, (0.55, 0.56), strict=True):
-        one.set_result({"ours": Served(rows=0.5, work=0.5), "nexus": Served(rows=rows, work=0.5)})
+        one.set_result({"ours": served(0.5), "nexus": served(rows)})
     figure, *_ = unseen_trials.report(
         unseen_trials.Trials(rows=[(row, future)], recoveries=[done(1.0), done(2.0)])
     )
     assert figure.name.endswith("nexus surely ahead by")
     assert figure.value == pytest.approx(11 - 12.706)
     assert figure.holds
+
+
+def served(rows: float) -> Served:
+    return Served(rows=rows, work=0.5, first=rows)
+
+
+def tried(*, ours: float, nexus: float) -> Future[unseen_trials.Tried]:
+    future: Future[unseen_trials.Tried] = Future()
+    policies = {"ours": served(ours), "nexus": served(nexus), "clairvoyant": served(0.8)}
+    future.set_result(policies)
+    return future
 
 
 def done(seconds: float) -> Future[float]:
