@@ -48,6 +48,7 @@ _ANSWER_WITHIN: Final = 5.0
 _JUDGED_BYTES: Final = 16_384
 _GROW_AFTER_SECONDS: Final = 60.0
 _NONSENSE: Final = "nonsense"
+_FEW_CALLERS: Final = 3
 
 
 @dataclass(slots=True)
@@ -176,7 +177,8 @@ class ForeignLink:
             try:
                 response = await self._post(request, seconds)
                 verdict = judged(response.status, bytes(response.body[:_JUDGED_BYTES]))
-                if verdict in (Verdict.BUSY, Verdict.WHOLE):
+                apart = verdict is Verdict.SPOILT and self._goes_apart(batch, rows)
+                if verdict in (Verdict.BUSY, Verdict.WHOLE) or apart:
                     raise result.refusal(isolation.whole(), response)
             except Unserved as fault:
                 if isolation.calls == 1:
@@ -201,6 +203,15 @@ class ForeignLink:
         # One request that was refused took the time of nothing.
         passes = isolation.calls if isolation.largest_fine else 0
         return result.reply(search.seconds or clock() - search.started, passes=passes)
+
+    def _goes_apart(self, batch: RawBatch, rows: Rows) -> bool:
+        """Whether each caller's rows are sent again by themselves, of a batch that was refused.
+
+        So the others wait for one more batch and not for a search. Of many callers that would take
+        more batches than the search.
+        """
+        whole = len(rows) == len(batch.rows)
+        return self._idempotent and whole and 1 < len(set(batch.callers)) <= _FEW_CALLERS
 
     def _uncut(self, search: _Search, rows: Rows, response: Response, seconds: float) -> UncutReply:
         """A large answer to a whole batch: the server may have the next while it is divided."""

@@ -41,6 +41,7 @@ from batchedmodel_sidecar.backends.foreign.protocol import (
 from batchedmodel_sidecar.backends.foreign.protocols import json_text
 from batchedmodel_sidecar.backends.foreign.protocols.v2_metadata import described, names_binary
 from batchedmodel_sidecar.backends.foreign.protocols.v2_rows import (
+    MOST_TENSORS,
     Fields,
     Input,
     OutputSaid,
@@ -70,8 +71,8 @@ class _Frame:
     """What a request says beside its rows."""
 
     inputs: tuple[Input, ...]
-    outputs: Fields | None
-    """Name and parameters of each output that is asked for; None: all."""
+    outputs: str | None
+    """JSON text of the array of outputs that are asked for; None: all."""
     parameters: Fields
     rest: Fields
     binary: bool
@@ -86,6 +87,7 @@ class _Memo:
     """JSON text."""
     binary: bool
     outputs: dict[str, bool]
+    """Of outputs that are wanted otherwise."""
 
     def wants_binary(self, output: str) -> bool:
         return self.outputs.get(output, self.binary)
@@ -144,7 +146,7 @@ class V2(BackendProtocol):
         if header_length is not None:
             end = int(header_length)
         head = json_text.checked_fields(body[:end])
-        memo, outputs = _wanted(head)
+        memo, outputs = _wanted(head, as_bytes=self._binary)
         parameters = object_in(head.get("parameters"), "parameters")
         options = _options(parameters)
         kept = {
@@ -200,8 +202,7 @@ class V2(BackendProtocol):
         if frame.binary:
             parameters.append((BINARY_OUTPUT, "true"))
         if frame.outputs is not None:
-            marked = (_asked_for(output, binary=frame.binary) for output in frame.outputs)
-            beside.append(("outputs", json_text.array(marked)))
+            beside.append(("outputs", frame.outputs))
         if parameters:
             beside.append(("parameters", json_text.object_of(parameters)))
         head = json_text.spliced("inputs", entries, after=[*beside, *frame.rest])
@@ -295,14 +296,19 @@ class V2(BackendProtocol):
         )
 
 
-def _wanted(head: dict[str, str]) -> tuple[_Memo, Fields | None]:
-    """How the caller wants its answer, and which outputs the server is to be asked for."""
+def _wanted(head: dict[str, str], *, as_bytes: bool) -> tuple[_Memo, str | None]:
+    """How the caller wants its answer, and which outputs the server is to be asked for.
+
+    The second is JSON text, which asks for each output in the form that the server speaks.
+    """
     identifier = head.get("id")
     if identifier is not None and not identifier.startswith('"'):
         raise InvalidInput("id", "is not a string")
     parameters = object_in(head.get("parameters"), "parameters")
     binary = flag(parameters.get(BINARY_OUTPUT), f"parameters.{BINARY_OUTPUT}", default=False)
     listed = json_text.elements(head.get("outputs", "[]"), "outputs")
+    if len(listed) > MOST_TENSORS:
+        raise Unbatchable("outputs", f"names more than {MOST_TENSORS}")
     wants: dict[str, bool] = {}
     asked = []
     for index, text in enumerate(listed):
@@ -314,9 +320,15 @@ def _wanted(head: dict[str, str]) -> tuple[_Memo, Fields | None]:
         own = object_in(entry.get("parameters"), f"{field}.parameters")
         marked = own.pop(BINARY, None)
         wants[name] = flag(marked, f"{field}.parameters.{BINARY}", default=binary)
-        asked.append((name, json_text.object_of(sorted(own.items()))))
-    memo = _Memo(id=identifier, binary=binary, outputs=wants)
-    return memo, tuple(asked) if listed else None
+        parts = [("name", entry["name"])]
+        if as_bytes:
+            own[BINARY] = "true"
+        if own:
+            parts.append(("parameters", json_text.object_of(sorted(own.items()))))
+        asked.append(json_text.object_of(parts))
+    otherwise = {name: wanted for name, wanted in wants.items() if wanted != binary}
+    memo = _Memo(id=identifier, binary=binary, outputs=otherwise)
+    return memo, json_text.array(asked) if listed else None
 
 
 def _options(parameters: dict[str, str]) -> RequestOptions:
@@ -348,17 +360,6 @@ def _entry(
     if items is None:
         return [json_text.object_of(parts).encode()]
     return json_text.spliced("data", [(item,) for item in items], before=parts)
-
-
-def _asked_for(output: tuple[str, str], *, binary: bool) -> str:
-    name, parameters = output
-    own = json_text.fields(parameters)
-    if binary:
-        own[BINARY] = "true"
-    parts = [("name", _quoted(name))]
-    if own:
-        parts.append(("parameters", json_text.object_of(own.items())))
-    return json_text.object_of(parts)
 
 
 def _in_common(answer: Answer) -> _Said:

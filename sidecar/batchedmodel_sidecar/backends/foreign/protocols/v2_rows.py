@@ -34,6 +34,8 @@ _NO_VALUE: Final = re.compile(r"\[\s*\]")
 _NO_MARKS: Final = bytes(byte for byte in range(256) if byte not in b"[],")
 _OF_INPUTS: Final = frozenset({"name", "shape", "datatype", "parameters", "data"})
 """What is understood of an input; a request that says more of one is passed on as it came."""
+MOST_TENSORS: Final = 256
+"""Of a request that shares batches: each is an object of its own until the call is answered."""
 _MOST_DIMENSIONS: Final = 64  # of any array library; to look at more would only cost time
 
 
@@ -59,7 +61,10 @@ def columns_of(head: Mapping[str, str], ranks: Mapping[str, int], most_rows: int
     understood, and `Rejected` for more than so many rows.
     """
     entries = []
-    for index, text in enumerate(json_text.elements(head.get("inputs", "[]"), "inputs")):
+    texts = json_text.elements(head.get("inputs", "[]"), "inputs")
+    if len(texts) > MOST_TENSORS:
+        return None
+    for index, text in enumerate(texts):
         field = f"inputs[{index}]"
         entry = json_text.fields(text, field)
         shape, data = shape_of(entry.get("shape", "")), entry.get("data", "")
@@ -105,6 +110,8 @@ def columns_of_tensors(
 
     `binary` says whether the rows are wanted as bytes.
     """
+    if len(tensors) > MOST_TENSORS:
+        return None
     if any(tensor.elements == 0 or not tensor.shape for tensor in tensors):
         return None
     if not _have_rows([(tensor.name, tensor.shape) for tensor in tensors], ranks, most_rows):

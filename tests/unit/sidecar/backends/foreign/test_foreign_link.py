@@ -49,6 +49,20 @@ async def test_what_was_left_of_a_search_is_tried_again_as_a_whole_batch_would_b
     await in_front(test)
 
 
+async def test_of_few_callers_the_others_wait_for_one_batch_and_not_for_a_search() -> None:
+    async def test(world: Foreigners) -> None:
+        world.server.reaction = poisoned
+        bad = asyncio.create_task(world.call("xpx", caller="bad"))
+        good = [asyncio.create_task(world.call(row, caller="good")) for row in "abc"]
+        assert await asyncio.gather(*good) == ["a", "b", "c"]
+        with pytest.raises(Unserved, match="no"):
+            await bad
+        sent = ["".join(rows) for rows in world.server.sent]
+        assert sorted(sent) == ["abc", "xpx", "xpxabc"]
+
+    await in_front(test)
+
+
 async def test_a_list_that_was_halved_for_memory_is_answered_across_a_death_of_the_server() -> None:
     async def test(world: Foreigners) -> None:
         def small(rows: Rows) -> Response:

@@ -317,3 +317,36 @@ def test_a_tensor_of_which_more_is_said_than_is_understood_goes_as_it_came(of: s
     asked[of][0]["unit"] = "km"
     with pytest.raises(Unbatchable):
         drafted(dialect, json.dumps(asked).encode(), None, 4096)
+
+
+def one_row(**also: Any) -> bytes:
+    entry = {"name": "x", "datatype": "INT64", "shape": [1, 1], "data": [1]}
+    return json.dumps({"inputs": [entry], **also}).encode()
+
+
+@pytest.mark.parametrize("of", ["inputs", "outputs"])
+def test_a_request_of_very_many_tensors_goes_as_it_came(of: str) -> None:
+    """Each would be an object of its own, on the loop that serves all."""
+    dialect = foreign(ServerProtocol.V2, "m").protocol
+    entry = json.loads(one_row())["inputs"][0]
+    for count in (256, 257):
+        also = {of: [entry | {"name": f"z{number}"} for number in range(count)]}
+        if of == "outputs":
+            also = {of: [{"name": f"z{number}"} for number in range(count)]}
+        if count == 256:
+            assert len(drafted(dialect, one_row(**also), None, 4096).rows) == 1
+        else:
+            with pytest.raises(Unbatchable):
+                drafted(dialect, one_row(**also), None, 4096)
+
+
+def test_outputs_are_asked_for_as_the_caller_does_whatever_form_it_wants() -> None:
+    dialect = foreign(ServerProtocol.V2, "m").protocol
+    outputs = [
+        {"name": "y", "parameters": {"classification": 2, "binary_data": True}},
+        {"name": "z"},
+    ]
+    parsed = drafted(dialect, one_row(outputs=outputs), None, 4096)
+    envelope = Envelope(path="/", headers=(), frame=parsed.frame)
+    sent = json.loads(b"".join(dialect.backend_request(parsed.rows, envelope).parts))
+    assert sent["outputs"] == [{"name": "y", "parameters": {"classification": 2}}, {"name": "z"}]
