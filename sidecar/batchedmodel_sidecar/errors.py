@@ -62,11 +62,14 @@ class Rejected(CallError):
         status: int | None = None,
         retry_after: float | None = None,
         field: str | None = None,
+        rows: int = 1,
     ) -> None:
+        """`rows`: how many the call has, as far as they were counted."""
         status = _STATUS_OF_REJECTION[reason] if status is None else status
         super().__init__(message, status=status, retry_after=retry_after, field=field)
         self.reason: Final = reason
         self.counted_as = reason
+        self.rows: Final = rows
 
 
 class TooLate(Rejected):
@@ -157,10 +160,10 @@ class GivenUp(CallError):
 
 
 def refuse_many(rows: int, most: int) -> None:
-    """Raise `Rejected` for a call of more rows than the queue ever holds of one tenant.
+    """Raise `Rejected` for a call of more than so many rows.
 
     Asked before the rows are made: each takes memory and time.
     """
     if rows > most:
         message = f"{rows} rows in one request are more than the queue holds ({most})"
-        raise Rejected(Rejection.TOO_LARGE, message)
+        raise Rejected(Rejection.TOO_LARGE, message, rows=rows)

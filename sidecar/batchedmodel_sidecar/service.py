@@ -73,7 +73,7 @@ class Service:
         recorder = RecentArrivals(time.monotonic())
         registry = CollectorRegistry()
         self._process = CodecClient(time.monotonic)
-        codec = Codec(self._process, most_rows=lambda: self._batcher.settings.max_queue_size)
+        codec = Codec(self._process, most_rows=lambda share: self._batcher.most_rows(share))
         durations, loop = Durations(), asyncio.get_running_loop()
         budget = ByteBudget(settings.max_queue_bytes)
         slots = SharedSlots(budget.limit)

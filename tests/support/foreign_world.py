@@ -109,7 +109,7 @@ class Foreigners:
         self.link = ForeignLink(
             client=self.server,
             protocol=self.protocol.protocol,
-            codec=Codec(CodecClient(now), most_rows=lambda: self.settings.max_queue_size),
+            codec=Codec(CodecClient(now), most_rows=lambda share: self.settings.max_queue_size),
             listener=self,
             idempotent=True,
             workers=lambda: self.settings.max_concurrent_batches,

@@ -132,10 +132,10 @@ class WatchedBatcher(Batcher):
         super().__init__(settings, infer=watched, **parts)
         self._seen = seen
 
-    def refusal(self, share: Share = NOBODY) -> Rejected | None:
+    def refusal(self, share: Share = NOBODY, rows: int = 1) -> Rejected | None:
         """See `Batcher`."""
-        refusal = super().refusal(share)
-        self._seen.rows += refusal is not None
+        refusal = super().refusal(share, rows)
+        self._seen.rows += rows * (refusal is not None)
         return refusal
 
     def offer(

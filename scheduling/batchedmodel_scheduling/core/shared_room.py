@@ -5,6 +5,7 @@ that takes all it may leaves some for others, and more the more of them there ar
 gets all but the spare room, an eighth or less. What a tenant has is never taken from it. Pure.
 """
 
+import math
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -69,6 +70,19 @@ class SharedRoom:
         over = self.has_others(share.tenant) and would > self._part(share)
         return Rejection.OVER_SHARE if over else Rejection.QUEUE_FULL
 
+    def most(self, share: Share) -> int:
+        """How much more a tenant may have at present; `refusal` says so of exactly this."""
+        own, left = self.of(share.tenant), self.size - self.taken
+        most = left
+        if share.most < 1:
+            most = min(most, int(max(1.0, share.most * self.size)) - own)
+        if own:
+            # The largest amount with own + amount <= threshold(left - amount).
+            slope = self._slope(share)
+            spare = self.size - (_TIMES + 1) * self.spare
+            most = min(most, math.floor((slope * left + spare - own) / (slope + 1)))
+        return max(0, most)
+
     def take(self, share: Share, amount: int) -> None:
         """A tenant has so much more."""
         if not amount:
@@ -102,9 +116,12 @@ class SharedRoom:
             del self._weights[weight]
 
     def _threshold(self, share: Share, free: int) -> float:
+        return self._slope(share) * free + self.size - (_TIMES + 1) * self.spare
+
+    def _slope(self, share: Share) -> float:
+        """How much more a tenant may have for each that is free."""
         alike = not self._weights or (len(self._weights) == 1 and share.weight in self._weights)
-        ratio = 1.0 if alike else share.weight / max(share.weight, *self._weights)
-        return ratio * _TIMES * free + self.size - (_TIMES + 1) * self.spare
+        return _TIMES * (1.0 if alike else share.weight / max(share.weight, *self._weights))
 
     def _part(self, share: Share) -> float:
         """What it would have if all tenants with some of it shared all by their weights."""

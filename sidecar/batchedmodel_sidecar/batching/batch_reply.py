@@ -15,6 +15,9 @@ from batchedmodel_sidecar.calls import Value
 from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.said import Said
 
+Replied = BatchReply | Unserved
+"""What becomes of a batch."""
+
 _RETRY_SOON = 1.0
 _Member = TypeVar("_Member")
 

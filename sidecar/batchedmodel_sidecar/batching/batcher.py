@@ -19,7 +19,7 @@ from batchedmodel_scheduling.core.signals import Signals
 from batchedmodel_sidecar.backends.base import Infer
 from batchedmodel_sidecar.backends.health import Health
 from batchedmodel_sidecar.batching import rejections
-from batchedmodel_sidecar.batching.batch_reply import RawReply, RowFailure, dealt, finished
+from batchedmodel_sidecar.batching.batch_reply import RawReply, Replied, RowFailure, dealt, finished
 from batchedmodel_sidecar.batching.in_flight import InFlight, asked_for, noted, our_bug, patience
 from batchedmodel_sidecar.batching.pending_request import (
     Members,
@@ -40,8 +40,6 @@ from batchedmodel_sidecar.telemetry.batch_counts import BatchCounts
 from batchedmodel_sidecar.telemetry.durations import Durations
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 from batchedmodel_sidecar.telemetry.offered_work import OfferedWork
-
-Replied = BatchReply | Unserved
 
 
 class Batcher:
@@ -89,12 +87,16 @@ class Batcher:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def refusal(self, share: Share = NOBODY) -> Rejected | None:
-        """Why one more call is refused before its body is read; then it counts as offered."""
-        if (refusal := self._window.refusal(share, self._policy)) is None:
+    def most_rows(self, share: Share) -> int:
+        """How many rows the next call of a tenant may have at present."""
+        return self._window.most_rows(share, self._policy)
+
+    def refusal(self, share: Share = NOBODY, rows: int = 1) -> Rejected | None:
+        """Why a call of so many rows or more is refused unread; then it counts as offered."""
+        if (refusal := self._window.refusal(share, rows, self._policy)) is None:
             return None
-        self._offered.add_unseen(self._clock())
-        return rejections.rejected(refusal, self.settings, self.settings.request_timeout_seconds)
+        self._offered.add_unseen(rows, self._clock())
+        return rejections.rejected(refusal, self.settings, rows=rows)
 
     @property
     def closed(self) -> str | None:
@@ -201,15 +203,13 @@ class Batcher:
 
     def _accept(self, pending: PendingRequest, now: float) -> None:
         """Offer all rows or none: a call is refused whole."""
-        call, lengths = pending.call, pending.call.lengths
-        rows = len(lengths)
+        call, lengths, rows = pending.call, pending.call.lengths, len(pending.call.lengths)
         self._ledger.rows_offered += rows
         if (model := self.model) and not (model.takes(call) or take(call, *self._older)):
             raise rejections.refused_for_another_model()
         rejections.refuse_unfit(rows, pending.deadline - now, pending.terms, self.settings)
-        for length in lengths:
-            pending.work += self._policy.work(length)
-        self._offered.add(pending.work, now)
+        pending.work = sum(map(self._policy.work, lengths))
+        self._offered.add(pending.work, rows, now)
         if refusal := self._window.offer(pending, self._policy, now):
             raise rejections.rejected(refusal, self.settings, pending.terms.limit)
         for index, item_id in enumerate(pending.ids):

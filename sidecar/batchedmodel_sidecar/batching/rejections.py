@@ -24,14 +24,20 @@ from batchedmodel_sidecar.protocols.headers import AgreedTerms
 MODEL_GONE: Final = "the model is gone and this pod is stopping"
 
 
-def rejected(refusal: Refusal, settings: BatchSettings, seconds: float) -> Rejected:
-    """A call that had so many seconds was not taken."""
+def rejected(
+    refusal: Refusal, settings: BatchSettings, seconds: float | None = None, *, rows: int = 1
+) -> Rejected:
+    """A call that had so many seconds, or the usual, was not taken.
+
+    `rows`: how many it has, as far as they were counted.
+    """
+    seconds = settings.request_timeout_seconds if seconds is None else seconds
     message = f"the queue is full: {settings.max_queue_size} rows may wait"
     if refusal.reason is Rejection.OVER_SHARE:
         message += ", and this caller has more than its share of them"
     if refusal.reason is Rejection.PREDICTED_LATE:
         message = f"it would not be answered within {seconds:g} s"
-    return Rejected(refusal.reason, message, retry_after=refusal.retry_after)
+    return Rejected(refusal.reason, message, retry_after=refusal.retry_after, rows=rows)
 
 
 def invalid(error: InvalidInput) -> Rejected:
@@ -43,7 +49,12 @@ def refuse_unfit(rows: int, left: float, terms: AgreedTerms, settings: BatchSett
     """Raise `Rejected` for a call of so many rows that so many seconds cannot serve."""
     if left <= 0:
         raise TooLate(terms.limit)
-    refuse_many(rows, max(1, int(settings.max_queue_size * settings.tenant_max_share)))
+    refuse_many(rows, most_ever(settings))
+
+
+def most_ever(settings: BatchSettings) -> int:
+    """Rows of one call that the queue could hold if it held nothing else."""
+    return max(1, int(settings.max_queue_size * settings.tenant_max_share))
 
 
 def ended(outcome: Outcome, *, seconds: float, retry_after: float) -> CallError:

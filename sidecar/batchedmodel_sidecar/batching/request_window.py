@@ -289,14 +289,21 @@ class RequestWindow:
             self._ledger.tenants.served(pending.tenant, len(pending.call.rows))
         self._room.give_back(pending.tenant, pending.waiting)
 
-    def refusal(self, share: Share, policy: BasePolicy) -> Refusal | None:
-        """What a tenant's next row would be told now."""
+    def refusal(self, share: Share, rows: int, policy: BasePolicy) -> Refusal | None:
+        """What a tenant's next call of so many rows would be told now."""
         self._follow(policy)
-        refusal = None if self._is_contended(share.tenant, 1, policy) else policy.refusal()
-        refusal = refusal or self._no_room(share, 1, policy)
+        refusal = None if self._is_contended(share.tenant, rows, policy) else policy.refusal()
+        refusal = refusal or self._no_room(share, rows, policy)
         if refusal is not None:
-            self._ledger.tenants.refused(share.tenant, 1)
+            self._ledger.tenants.refused(share.tenant, rows)
         return refusal
+
+    def most_rows(self, share: Share, policy: BasePolicy) -> int:
+        """How many rows the next call of a tenant may have; alone it asks the policy."""
+        self._follow(policy)
+        if not self._room.has_others(share.tenant):
+            return policy.settings.max_queue_size
+        return self._room.most(share)
 
     def _no_room(self, share: Share, rows: int, policy: BasePolicy) -> Refusal | None:
         """The refusal of rows that do not fit; the policy cannot know, as it sees only a part."""

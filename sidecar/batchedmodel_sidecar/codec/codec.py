@@ -40,12 +40,12 @@ Result = TypeVar("Result")
 class Codec:
     """Knows every protocol, and which process does the work."""
 
-    def __init__(self, helper: CodecClient, *, most_rows: Callable[[], int]) -> None:
-        """`most_rows`: how many rows of one call are taken at present, at most."""
+    def __init__(self, helper: CodecClient, *, most_rows: Callable[[Share], int]) -> None:
+        """`most_rows`: how many rows of one call are taken of a tenant at present, at most."""
         self.adapters: Final = adapters()
         self._endpoints = {type(adapter): endpoint for endpoint, adapter in self.adapters.items()}
         self._process = helper
-        self._most_rows = most_rows
+        self.most_rows: Final = most_rows
 
     def refuse_large(self, share: Share) -> None:
         """Raise `Rejected` when the helper has no place for one more body."""
@@ -62,12 +62,15 @@ class Codec:
         model: ReadyModel,
         share: Share = NOBODY,
     ) -> Parsed:
-        """The call in a body; raises `InvalidInput` or `Rejected`."""
+        """The call in a body; raises `InvalidInput` or `Rejected`.
+
+        More rows than may wait now are `TOO_LARGE`, also where there may be room for them later.
+        """
         foreign = adapter if isinstance(adapter, ForeignAdapter) else None
         if not isinstance(body, SharedMemory):
             if foreign is None or foreign.protocol.converts(len(body), header_length) <= LARGE:
                 known = model.asked_by(share) if len(body) > INLINE_CHARACTERS else model
-                return await adapter.parse(body, header_length, known, self._most_rows())
+                return await adapter.parse(body, header_length, known, self.most_rows(share))
             # Binary data that the server must be sent as JSON.
             self.refuse_large(share)
             memory = await stored([body])
@@ -76,7 +79,7 @@ class Codec:
             finally:
                 memory.close()
         self.refuse_large(share)
-        job = ParseJob(self._by(adapter), header_length, self._most_rows())
+        job = ParseJob(self._by(adapter), header_length, self.most_rows(share))
         told = None if foreign else model
         try:
             view, head = await self._process.do(job, body, told, urgent=False, share=share)

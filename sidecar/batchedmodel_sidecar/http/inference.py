@@ -10,6 +10,7 @@ call, and no coroutine runs for it. All others are coroutines of the same steps.
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from batchedmodel_contract.invalid_input import InvalidInput, Unbatchable
@@ -21,7 +22,7 @@ from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.backends.base import Link
 from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.batching.pending_request import PendingRequest
-from batchedmodel_sidecar.batching.rejections import invalid
+from batchedmodel_sidecar.batching.rejections import invalid, most_ever
 from batchedmodel_sidecar.batching.submit import submit
 from batchedmodel_sidecar.body.buffers import json_bytes
 from batchedmodel_sidecar.body.encodings import Encoding, wants_gzip
@@ -123,7 +124,7 @@ class InferenceHandler:
             model = exchange.model = self._admit(asked, found, None, held.share)
             header_options = asked.header_options or self._header_options(asked)
             self._bodies.whole(body, asked, held, None)
-            parsed = adapter.parse_at_once(body, model)
+            parsed = adapter.parse_at_once(body, model, partial(self._codec.most_rows, held.share))
             if parsed is None:
                 return None
             self._bodies.settled(body, parsed.call, held)
@@ -135,15 +136,24 @@ class InferenceHandler:
         except InvalidInput as error:
             raise self._unread(invalid(error)) from error
         except Rejected as error:
-            self._unread(error)
-            raise
+            raise self._unread(self._of_now(error, held.share)) from None
         except BaseException as bug:
             told = ours("reading", bug)
             raise self._unread(Rejected(Rejection.INVALID, told, status=500)) from bug
 
+    def _of_now(self, refused: Rejected, share: Share) -> Rejected:
+        """What a call is told whose rows were only counted: there may be room for so many later."""
+        many = refused.reason is Rejection.TOO_LARGE and refused.rows > 1
+        if not many or refused.rows > most_ever(self._batcher.settings):
+            return refused
+        # Where there is room after all, it has come while the helper read.
+        return self._batcher.refusal(share, refused.rows) or Rejected(
+            Rejection.QUEUE_FULL, refused.message, retry_after=RETRY_SOON, rows=refused.rows
+        )
+
     def _unread(self, refused: Rejected) -> Rejected:
         """Note a call that was refused before it was understood."""
-        self._recorder.refused_unread(refused.reason, self._clock())
+        self._recorder.refused_unread(refused.reason, refused.rows, self._clock())
         return refused
 
     def withdraw(self, pending: PendingRequest) -> None:
@@ -198,8 +208,7 @@ class InferenceHandler:
             try:
                 options = await self._understood(exchange, found, arrived, source)
             except Rejected as refused:
-                self._recorder.refused_unread(refused.reason, self._clock())
-                raise
+                raise self._unread(self._of_now(refused, share)) from None
             call = exchange.parsed.call
             answer = await submit(self._batcher, call, arrived, options, share)
             return await self._answer(exchange, answer)

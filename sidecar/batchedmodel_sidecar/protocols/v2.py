@@ -1,5 +1,6 @@
 """Open Inference Protocol v2 over REST: JSON and binary tensors."""
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import orjson
@@ -41,17 +42,21 @@ class V2Adapter(Adapter):
         self.forms: Final = Forms()
         self._answers = AnswerForms()
 
-    def parse_at_once(self, body: bytes, model: ReadyModel) -> Parsed | None:
-        """The call in a small body of a known form; None for any other. Raises `InvalidInput`."""
-        return self.forms.parsed(body, model) if len(body) <= _SMALL else None
+    def parse_at_once(
+        self, body: bytes, model: ReadyModel, most_rows: Callable[[], int]
+    ) -> Parsed | None:
+        """The call in a small body of a known form; None for any other. Raises as `parse` does."""
+        return self.forms.parsed(body, model, most_rows) if len(body) <= _SMALL else None
 
     async def parse(
         self, body: Buffer, header_length: str | None, model: ReadyModel, most_rows: int
     ) -> Parsed:
         """Tensors as the model declares them, or its text input instead of its tokens."""
         formed = header_length is None and isinstance(body, bytes) and len(body) <= _SMALL
-        if formed and (known := self.forms.parsed(bytes(body), model)) is not None:
-            return known
+        if formed:
+            known = self.forms.parsed(bytes(body), model, lambda: most_rows)
+            if known is not None:
+                return known
         head, tensors = read_body(body, header_length, "inputs", orjson.loads)
         outputs = [output.name for output in model.description.outputs]
         declared, given = model.description.params, head.get("parameters")

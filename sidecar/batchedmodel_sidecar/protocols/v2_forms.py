@@ -1,7 +1,7 @@
 """Forms of v2 JSON: what a client and a model send again and again with other numbers in it."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -19,6 +19,7 @@ from batchedmodel_contract.inference.tensors import (
 from batchedmodel_contract.inference.v2 import Options
 from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.calls import Row, Value
+from batchedmodel_sidecar.errors import refuse_many
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Parsed
 from batchedmodel_sidecar.protocols.headers import RequestOptions
@@ -56,10 +57,11 @@ class Forms:
     def __len__(self) -> int:
         return len(self._known)
 
-    def parsed(self, body: bytes, model: ReadyModel) -> Parsed | None:
+    def parsed(self, body: bytes, model: ReadyModel, most_rows: Callable[[], int]) -> Parsed | None:
         """The call in a body of a known form; None if it has none, or its numbers are none.
 
-        Raises `InvalidInput` for numbers that do not fit the form.
+        Raises `InvalidInput` for numbers that do not fit the form, and `Rejected` for more than
+        `most_rows`, which is asked only where there are several.
         """
         if self._of is not model.description:
             self._known.clear()
@@ -70,6 +72,8 @@ class Forms:
         form = self._known.get((body[: found.start(1)], body[found.end(1) :]))
         if form is None:
             return None
+        if form.shape[0] > 1:
+            refuse_many(form.shape[0], most_rows())
         try:
             values = orjson.loads(found[1])
         except orjson.JSONDecodeError:

@@ -54,14 +54,14 @@ class RecentArrivals:
         if reason not in _NO_WORK:
             self._note(lengths, priority, now, _CODES[reason])
 
-    def refused_unread(self, reason: Rejection, now: float) -> None:
-        """Note a call that was refused before its body was understood.
+    def refused_unread(self, reason: Rejection, rows: int, now: float) -> None:
+        """Note a call of so many rows at least that was refused before they were read.
 
-        It had one row at least. Its length is nobody's knowledge; that of the row before stands in,
-        which leaves the distribution of lengths what it is.
+        Their length is nobody's knowledge; that of the row before stands in, which leaves the
+        distribution of lengths what it is.
         """
         length = self._lengths[(self._recorded - 1) % self._capacity] if self._recorded else 1
-        self.refused([length], Priority.NORMAL, reason, now)
+        self.refused([length] * rows, Priority.NORMAL, reason, now)
 
     def csv(self) -> Iterator[bytes]:
         """The ring as CSV, oldest row first, in pieces between which others may go on recording.

@@ -20,18 +20,24 @@ class WorkMeter:
         self._buckets = [0.0] * BUCKETS
         self._newest = self._second(started)
         self._changes_at = (self._newest + 1) * BUCKET_SECONDS
-        self._requests = 0
+        self._requests = self._rows = 0
         self.total = 0.0
         """Work since the start."""
 
-    def add(self, work: float, now: float) -> None:
-        """A request brought so much work."""
+    def add(self, work: float, rows: int, now: float) -> None:
+        """A request of so many rows brought so much work."""
         self._requests += 1
+        self._rows += rows
         self._put(work, now)
 
-    def add_unseen(self, now: float) -> None:
-        """A request was refused before its body was read: it counts as an average one."""
-        if self._requests:
+    def add_unseen(self, rows: int, now: float) -> None:
+        """A request was refused before its rows were read: it counts as an average one.
+
+        Where several rows were counted, each counts as an average one.
+        """
+        if rows > 1 and self._rows:
+            self.add(self.total / self._rows * rows, rows, now)
+        elif self._requests:
             self._put(self.total / self._requests, now)
             self._requests += 1
 
@@ -72,14 +78,14 @@ class OfferedWork:
         self._instance: Final = uuid.uuid4().hex
         """Another one after a restart, which is then no fall of the counters."""
 
-    def add(self, work: float, now: float) -> None:
-        """A call brought so much work."""
-        self._meter.add(work, now)
+    def add(self, work: float, rows: int, now: float) -> None:
+        """A call of so many rows brought so much work."""
+        self._meter.add(work, rows, now)
 
-    def add_unseen(self, now: float) -> None:
-        """A call was refused unread, as there was no room; it counts as offered."""
-        self._ledger.rows_offered += 1  # it had one at least
-        self._meter.add_unseen(now)
+    def add_unseen(self, rows: int, now: float) -> None:
+        """A call of so many rows at least was refused, as there was no room: it was offered."""
+        self._ledger.rows_offered += rows
+        self._meter.add_unseen(rows, now)
 
     def start_over(self, now: float) -> None:
         """Work is counted in another unit from now on, and the two must not be added up."""

@@ -38,6 +38,9 @@ def test_never_more_is_taken_than_there_is_and_books_agree(
     room, held = SharedRoom(size), dict.fromkeys("abcd", 0)
     for tenant, amount, takes, weight, most in steps:
         share = Share(tenant, weight, most)
+        may = room.most(share)
+        assert not may or room.refusal(share, may) is None
+        assert room.refusal(share, may + 1) is not None
         if not takes:
             back = min(amount, held[tenant])
             room.give_back(tenant, back)

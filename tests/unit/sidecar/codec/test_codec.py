@@ -53,7 +53,7 @@ class NoHelper(CodecClient):
 
 
 def codec(helper: CodecClient) -> Codec:
-    return Codec(helper, most_rows=lambda: 100)
+    return Codec(helper, most_rows=lambda share: 100)
 
 
 def question(**more: Any) -> bytes:

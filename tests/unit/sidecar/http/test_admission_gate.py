@@ -71,7 +71,7 @@ class Here:
 def here(seconds: float) -> Here:
     clock = asyncio.get_running_loop().time
     made, gate = world(), Gate()
-    codec = Slow(CodecClient(clock), most_rows=lambda: 100)
+    codec = Slow(CodecClient(clock), most_rows=lambda share: 100)
     codec.seconds = seconds
     front = data_handler(
         made,

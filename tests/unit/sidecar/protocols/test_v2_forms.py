@@ -94,10 +94,10 @@ async def test_other_numbers_in_a_known_form_are_read_alone(form: str) -> None:
         form.replace("DT", "INT64").replace("SHAPE", "2,2").replace("DATA", data).encode()
         for data in ("[1,2,3,4]", "[[5,6],[7,8]]")
     )
-    assert adapter.forms.parsed(second, model) is None
+    assert adapter.forms.parsed(second, model, lambda: 4096) is None
     whole = await adapter.parse(second, None, model, 4096)
     await adapter.parse(first, None, model, 4096)
-    assert understood(adapter.forms.parsed(second, model)) == understood(whole)
+    assert understood(adapter.forms.parsed(second, model, lambda: 4096)) == understood(whole)
     assert [bytes(row.values[0].data[:1]) for row in whole.call.rows] == [b"\5", b"\7"]
 
 
@@ -105,7 +105,7 @@ async def test_forms_of_one_model_are_not_those_of_the_next() -> None:
     adapter, model = V2Adapter(), MODELS[Datatype.INT64]
     body = FORMS[0].replace("DT", "INT64").replace("SHAPE", "1,2").replace("DATA", "[1,2]").encode()
     await adapter.parse(body, None, model, 4096)
-    assert adapter.forms.parsed(body, taking(Datatype.INT64)) is None
+    assert adapter.forms.parsed(body, taking(Datatype.INT64), lambda: 4096) is None
 
 
 async def test_forms_are_bounded_in_number() -> None:

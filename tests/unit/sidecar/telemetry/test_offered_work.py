@@ -38,7 +38,7 @@ def test_what_a_pod_can_do_and_how_fast_one_row_is() -> None:
 
 def told(settings: BatchSettings, profile: Profile | None) -> SidecarStats:
     offered = OfferedWork(Ledger(), 0.0)
-    offered.add(0.25, 1.0)
+    offered.add(0.25, 1, 1.0)
     policy = new_policy(settings, profile)
     return offered.stats(settings, 2.0, policy, model_ready=True, draining=False)
 
@@ -61,15 +61,15 @@ def test_without_a_profile_neither_is_known() -> None:
 
 def test_work_lies_in_the_second_in_which_it_came() -> None:
     meter = WorkMeter(100.0)
-    meter.add(1.0, 100.2)
-    meter.add(2.0, 100.9)
-    meter.add(4.0, 102.0)
+    meter.add(1.0, 1, 100.2)
+    meter.add(2.0, 1, 100.9)
+    meter.add(4.0, 1, 102.0)
     assert meter.buckets(102.5)[-3:] == (3.0, 0.0, 4.0)
 
 
 def test_a_minute_later_nothing_is_left_but_the_total() -> None:
     meter = WorkMeter(0.0)
-    meter.add(1.0, 0.5)
+    meter.add(1.0, 1, 0.5)
     assert sum(meter.buckets(59.9)) == 1.0
     assert sum(meter.buckets(60.0)) == 0.0
     assert sum(meter.buckets(1e6)) == 0.0
@@ -79,16 +79,25 @@ def test_a_minute_later_nothing_is_left_but_the_total() -> None:
 def test_the_oldest_second_comes_first() -> None:
     meter = WorkMeter(0.0)
     for second in range(90):
-        meter.add(float(second), second + 0.5)
+        meter.add(float(second), 1, second + 0.5)
     assert meter.buckets(89.9) == tuple(float(second) for second in range(30, 90))
     assert len(meter.buckets(89.9)) == BUCKETS
 
 
 def test_a_request_refused_unread_counts_as_an_average_one() -> None:
     meter = WorkMeter(0.0)
-    meter.add_unseen(0.1)
+    meter.add_unseen(1, 0.1)
     assert meter.total == 0.0, "nothing is known of the requests yet"
-    meter.add(1.0, 0.2)
-    meter.add(3.0, 0.3)
-    meter.add_unseen(0.4)
+    meter.add(1.0, 1, 0.2)
+    meter.add(3.0, 1, 0.3)
+    meter.add_unseen(1, 0.4)
     assert meter.total == 6.0
+
+
+def test_rows_that_were_counted_and_not_read_count_as_average_ones() -> None:
+    meter = WorkMeter(0.0)
+    meter.add(6.0, 3, 0.2)
+    meter.add_unseen(100, 0.4)
+    assert meter.total == 206.0
+    meter.add_unseen(1, 0.5)
+    assert meter.total == 309.0, "of how many rows it was is not known: as the mean request"

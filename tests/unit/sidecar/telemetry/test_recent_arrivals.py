@@ -37,9 +37,9 @@ def test_refused_rows_are_arrivals_too() -> None:
 
 def test_a_call_refused_unread_has_the_length_of_the_row_before_it() -> None:
     recorder = RecentArrivals(0.0)
-    recorder.refused_unread(Rejection.QUEUE_FULL, 1.0)
+    recorder.refused_unread(Rejection.QUEUE_FULL, 1, 1.0)
     recorder.accepted([64], NORMAL, 2.0)
-    recorder.refused_unread(Rejection.QUEUE_FULL, 3.0)
+    recorder.refused_unread(Rejection.QUEUE_FULL, 1, 3.0)
     assert [row[1] for row in rows(recorder)] == ["1", "64", "64"]
 
 
@@ -49,7 +49,7 @@ def test_a_call_refused_unread_has_the_length_of_the_row_before_it() -> None:
 def test_what_no_pod_would_have_served_is_left_out(reason: Rejection) -> None:
     recorder = RecentArrivals(0.0)
     recorder.refused([3], NORMAL, reason, 1.0)
-    recorder.refused_unread(reason, 1.0)
+    recorder.refused_unread(reason, 1, 1.0)
     assert rows(recorder) == []
 
 
