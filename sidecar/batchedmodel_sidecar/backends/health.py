@@ -23,7 +23,7 @@ from batchedmodel_sidecar.batching.in_flight import InFlight, Sent, asked_for, p
 from batchedmodel_sidecar.batching.isolation import Alone, Standing
 from batchedmodel_sidecar.batching.retry import told_apart
 from batchedmodel_sidecar.calls import Call, Row, Value, request_of
-from batchedmodel_sidecar.errors import Busy, Lost, Unserved
+from batchedmodel_sidecar.errors import Busy, Lost, Refused, Unserved
 from batchedmodel_sidecar.model import ReadyModel, take
 
 logger: Final = logging.getLogger(__name__)
@@ -73,7 +73,8 @@ class Health:
         It rests for the one caller whose rows the batch had: others may fare better with that key.
         """
         now, key = self._clock(), batch.items[0].key
-        if sent.shared and told_apart(error, idempotent=self._idempotent):
+        in_parts = sent.shared or isinstance(error, Refused)
+        if in_parts and told_apart(error, idempotent=self._idempotent):
             self.circuit.wants_probe |= isinstance(error, Busy)
             return None  # the parts of it will tell
         if isinstance(error, Busy) and error.answered and not isinstance(key, Alone):

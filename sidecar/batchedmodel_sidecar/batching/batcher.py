@@ -29,7 +29,7 @@ from batchedmodel_sidecar.batching.pending_request import (
     batch_of,
 )
 from batchedmodel_sidecar.batching.request_window import RequestWindow
-from batchedmodel_sidecar.batching.retry import Quarantine, again
+from batchedmodel_sidecar.batching.retry import Quarantine, Retries
 from batchedmodel_sidecar.batching.timer import Deadlines, Decisions, Timer
 from batchedmodel_sidecar.calls import Call
 from batchedmodel_sidecar.errors import Rejected, Unserved
@@ -84,6 +84,9 @@ class Batcher:
         ask = self._decisions.ask
         self._quarantine = Quarantine(self._in_flight, ask)
         self._health = Health(infer, clock, self._in_flight, ask, idempotent=idempotent)
+        self._retries = Retries(
+            ledger, self._window, self._quarantine, self._health.standing, idempotent=idempotent
+        )
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -264,7 +267,8 @@ class Batcher:
         # It is sent before the rest is noted: the device may be idle.
         limit = patience(batch, self.settings, now, self._policy.pipeline)
         leaves = partial(self._leaves, batch, members)
-        asked = asked_for(lambda: self._infer(batch_of(members, now), limit), leaves)
+        waiting = self._window.callers
+        asked = asked_for(lambda: self._infer(batch_of(members, now, waiting), limit), leaves)
         carrying, callers = self._carry(batch, members, asked), {p.tenant for p, _ in members}
         self._in_flight.start(batch, carrying, asked, now, self._policy.pipeline, callers)
         self._window.left(batch.items, members, self._policy)
@@ -309,20 +313,10 @@ class Batcher:
         if (rests_until := self._health.unserved(batch, sent, error)) is not None:
             (caller,) = sent.callers  # several are tried again apart instead
             self._window.rest(batch.items[0].key, caller, rests_until, self._policy, now)
-        alone = sent.alone and not self._ledger.passing
-        retried = partial(again, idempotent=self._idempotent, alone=alone)
         over = self._flushing and self.model is None  # no other will come in time for what waits
-        for item in items:
-            if (pending := self._rows.get(item.id, (None, 0))[0]) is None:
-                continue  # no longer wanted; settling one may end others
-            tried = error if over else retried(pending, item, error, shared=sent.shared)
-            if isinstance(tried, Unserved):
-                self._settle(pending, Outcome.FAILED, tried)
-                continue
-            self._window.waits_again(pending)
-            self._ledger.come_back(len(pending.call.rows), pending.waiting, now)
-            if not self._quarantine.takes(tried):
-                self._window.come_back(tried, pending, self._policy)
+        retried = self._retries.of(items, self._rows, error, sent, self._policy, now, over=over)
+        for pending, told in retried:
+            self._settle(pending, Outcome.FAILED, told)
 
     def _charge(self, batch: Batch, members: Members, reply: Replied) -> None:
         seconds = self._clock() - self._in_flight.sent(batch).uncharged_since

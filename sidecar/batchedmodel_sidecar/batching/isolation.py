@@ -41,7 +41,7 @@ class Apart(NamedTuple):
     key: Hashable
     caller: str
     call: int = 0
-    """A number of the call's own, where it shares batches with none of its caller's others."""
+    """A number of the call's own, or of some calls, that share batches with none of the others."""
 
 
 def original(key: Hashable) -> Hashable:
@@ -49,11 +49,14 @@ def original(key: Hashable) -> Hashable:
     return key.key if isinstance(key, Apart) else key
 
 
-def apart(item: Item, caller: str) -> Item:
-    """The row with a key of its caller's own; it stays as it is where it has one already."""
-    if isinstance(item.key, Apart | Alone):
+def apart(item: Item, caller: str, part: int = 0) -> Item:
+    """The row with a key of its caller's own, or of a part of its calls.
+
+    It stays as it is where it has such a key already, but for another part.
+    """
+    if not part and isinstance(item.key, Apart | Alone):
         return item
-    return item._replace(key=Apart(item.key, caller))
+    return item._replace(key=Apart(original(item.key), caller, part))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,6 +95,10 @@ class Standing:
         by_itself = self._records[caller].part > _MOSTLY
         number = next(self._numbers) if by_itself else 0
         return call.apart(Apart(call.key, caller, number))
+
+    def part(self) -> int:
+        """A number of its own, for calls that share batches with none of their caller's others."""
+        return next(self._numbers)
 
     def goes_apart(self, caller: str) -> bool:
         """Whether a caller's calls share no batch with others'."""

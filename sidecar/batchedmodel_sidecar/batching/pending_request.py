@@ -1,7 +1,7 @@
 """A call between its acceptance and its end, as the batcher keeps it."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from batchedmodel_contract.inference.batch_wire import BatchRequest
@@ -147,8 +147,8 @@ Members = Sequence[tuple[PendingRequest, int]]
 """Rows of a batch, each as its request and its place there."""
 
 
-def batch_of(members: Members, now: float) -> BatchRequest:
-    """Rows of equal keys as a batch for the server."""
+def batch_of(members: Members, now: float, waiting: Collection[str] = ()) -> BatchRequest:
+    """Rows of equal keys as a batch for the server, for which rows of these callers wait."""
     rows = [pending.call.rows[index] for pending, index in members]
     first = members[0][0].call
     if first.envelope is None:
@@ -156,12 +156,14 @@ def batch_of(members: Members, now: float) -> BatchRequest:
         # Most models have none, and then nothing is looked at row by row.
         params = [pending.call.params for pending, _ in members] if first.description.params else ()
         return request_of(rows, first.description, wanted, params)
+    callers = tuple(pending.tenant for pending, _ in members)
     return RawBatch(
         inputs=(),
         rows=tuple(rows),
         envelope=first.envelope,
         owners=tuple(pending.ids[0] for pending, _ in members),
-        callers=tuple(pending.tenant for pending, _ in members),
+        callers=callers,
         traces=tuple(pending.call.trace for pending, _ in members),
         deadlines=tuple(pending.deadline for pending, _ in members),
+        contended=len(waiting) > len(set(callers)),
     )

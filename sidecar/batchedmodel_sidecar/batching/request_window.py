@@ -147,9 +147,13 @@ class RequestWindow:
             self._leave_line(item.id)
             self._take_turns(policy, now).add(caller, apart(item, caller), policy)
 
-    def come_back(self, item: Item, pending: PendingRequest, policy: BasePolicy) -> None:
-        """A row that left waits once more; it had its turn."""
-        if not self.backoff.takes(item, pending.tenant):
+    def come_back(
+        self, item: Item, pending: PendingRequest, policy: BasePolicy, *, in_line: bool = False
+    ) -> None:
+        """A row that left waits once more; it had its turn, unless it is to be in line for it."""
+        if in_line and self._turns is not None:
+            self._turns.add(pending.tenant, item, policy)
+        elif not self.backoff.takes(item, pending.tenant):
             policy.take_over(item)
 
     def show_more(self, pending: PendingRequest, policy: BasePolicy, now: float) -> range:

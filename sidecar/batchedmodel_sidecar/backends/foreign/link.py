@@ -177,8 +177,9 @@ class ForeignLink:
             try:
                 response = await self._post(request, seconds)
                 verdict = judged(response.status, bytes(response.body[:_JUDGED_BYTES]))
-                apart = verdict is Verdict.SPOILT and self._goes_apart(batch, rows)
-                if verdict in (Verdict.BUSY, Verdict.WHOLE) or apart:
+                if verdict is Verdict.SPOILT and self._in_parts(batch, rows):
+                    raise result.in_parts(rows, response)
+                if verdict in (Verdict.BUSY, Verdict.WHOLE):
                     raise result.refusal(isolation.whole(), response)
             except Unserved as fault:
                 if isolation.calls == 1:
@@ -204,14 +205,16 @@ class ForeignLink:
         passes = isolation.calls if isolation.largest_fine else 0
         return result.reply(search.seconds or clock() - search.started, passes=passes)
 
-    def _goes_apart(self, batch: RawBatch, rows: Rows) -> bool:
-        """Whether each caller's rows are sent again by themselves, of a batch that was refused.
+    def _in_parts(self, batch: RawBatch, rows: Rows) -> bool:
+        """Whether a batch that was refused is sent again in parts, instead of searched here.
 
-        So the others wait for one more batch and not for a search. Of many callers that would take
-        more batches than the search.
+        So others wait for one more batch and not for a search: whoever is in it, where that is few
+        callers, and who waits where it is one. Of many callers a search takes fewer batches.
         """
-        whole = len(rows) == len(batch.rows)
-        return self._idempotent and whole and 1 < len(set(batch.callers)) <= _FEW_CALLERS
+        if not self._idempotent or len(rows) < len(batch.rows) or len(set(batch.owners)) == 1:
+            return False
+        callers = len(set(batch.callers))
+        return batch.contended if callers == 1 else callers <= _FEW_CALLERS
 
     def _uncut(self, search: _Search, rows: Rows, response: Response, seconds: float) -> UncutReply:
         """A large answer to a whole batch: the server may have the next while it is divided."""

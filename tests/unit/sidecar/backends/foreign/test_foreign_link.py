@@ -5,10 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_sidecar.backends.foreign.client import Deaf
 from batchedmodel_sidecar.backends.foreign.protocol import Response
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from support.foreign_world import (
+    SECONDS,
     SETTINGS,
     Foreigners,
     Rows,
@@ -61,6 +63,29 @@ async def test_of_few_callers_the_others_wait_for_one_batch_and_not_for_a_search
         assert sorted(sent) == ["abc", "xpx", "xpxabc"]
 
     await in_front(test)
+
+
+async def test_others_have_their_turns_while_bad_calls_of_one_caller_are_looked_for() -> None:
+    async def test(world: Foreigners) -> None:
+        world.server.reaction = poisoned
+        for _ in range(3):  # from then on it shares no batch with others
+            with pytest.raises(Unserved):
+                await world.call("p", caller="bad")
+            await world.call("a", caller="good")
+        world.server.sent.clear()
+        good = [asyncio.create_task(world.call(row, caller="good")) for row in "abc"]
+        await asyncio.sleep(SECONDS / 2)
+        bad = [asyncio.create_task(world.call(row, caller="bad")) for row in "wxpyzq"]
+        good += [asyncio.create_task(world.call(row, caller="good")) for row in "defghi"]
+        assert "".join(await asyncio.gather(*good)) == "abcdefghi"
+        told = await asyncio.gather(*bad, return_exceptions=True)
+        assert [one for one in told if isinstance(one, str)] == [*"wxyzq"]
+        sent = ["".join(rows) for rows in world.server.sent]
+        assert sent[:2] == ["abc", "wxp"]
+        kinds = ["g" if set(rows) & {*"abcdefghi"} else "b" for rows in sent]
+        assert "".join(kinds).startswith("gbgbgb"), sent
+
+    await in_front(test, replace(SETTINGS, policy=PolicyName.GREEDY, max_batch_size=3))
 
 
 async def test_a_list_that_was_halved_for_memory_is_answered_across_a_death_of_the_server() -> None:
