@@ -105,6 +105,7 @@ class Service:
                 ledger=self._ledger,
                 max_body_bytes=settings.max_body_bytes,
                 keeps=self._keeps_connections,
+                workers=lambda: self._batcher.settings.max_concurrent_batches,
             )
         else:
             self._link = NativeLink(settings.model_name, settings.model_socket, self, slots, budget)

@@ -26,9 +26,10 @@ class WorkFailed(Exception):
 class FairTurns:
     """The line in front of what does the works; used by one loop."""
 
-    def __init__(self, *, at_once: int, room: int) -> None:
+    def __init__(self, *, at_once: Callable[[], int], room: int) -> None:
         """`at_once`: works that are done at a time; `room`: work that may wait or be done."""
-        self._idle = at_once
+        self._at_once = at_once
+        self._begun = 0
         self._urgent: FairQueue[int] = FairQueue()
         self._others: FairQueue[int] = FairQueue()
         self._turns: dict[int, asyncio.Future[None]] = {}
@@ -87,18 +88,18 @@ class FairTurns:
             del doing
 
     def _begin(self) -> None:
-        while self._idle and self._turns:
+        while self._turns and self._begun < self._at_once():
             line = self._urgent if self._urgent.unseen else self._others
             (number,) = line.show(0.0)
             # As if it had been served already, so that the next one may be shown.
             line.left(number)
-            self._idle -= 1
+            self._begun += 1
             turn = self._turns.pop(number)
             if not turn.cancelled():
                 turn.set_result(None)
 
     def _done(self, share: Share, room: int) -> None:
-        self._idle += 1
+        self._begun -= 1
         self.room.give_back(share.tenant, room)
         self._begin()
 
@@ -108,7 +109,7 @@ class FairThreads(FairTurns):
 
     def __init__(self, executor: Executor, *, at_once: int, room: int) -> None:
         """`at_once`: how many threads the executor has; `room`: work that may wait or be done."""
-        super().__init__(at_once=at_once, room=room)
+        super().__init__(at_once=lambda: at_once, room=room)
         self._executor = executor
 
     async def do(self, share: Share, size: int, work: Callable[[], Result]) -> Result:

@@ -146,7 +146,7 @@ class DataHandler:
             elif self._passthrough is not None and (
                 route.found.endpoint is Endpoint.PASSED_ON or declines_batching(asked.headers)
             ):
-                raise GoesAlone
+                raise GoesAlone(infers=route.adapter is not None)
             elif route.found.endpoint is Endpoint.INDEX and self._repository is not None:
                 response = await self._index(self._repository, asked, source)
             elif route.adapter is None:
@@ -196,9 +196,11 @@ class DataHandler:
         if alone.body is not None:
             with self._bodies.hold(alone.share) as held:
                 held.regain(len(alone.body))
-                return await self._passthrough.forward(request, alone.seconds, share, alone.body)
+                return await self._passthrough.forward(
+                    request, alone.seconds, share, alone.body, in_turn=True
+                )
         limit = limit_of(options_of_headers(request.headers), settings)
-        return await self._passthrough.forward(request, limit, share)
+        return await self._passthrough.forward(request, limit, share, in_turn=alone.infers)
 
     def _lost(self, asked: RequestHead, lost: Lost) -> Response:
         error = CallError(lost.message, status=lost.status)

@@ -2,7 +2,8 @@
 
 The data handler hands over what it cannot batch, and what asks not to be batched. The server's
 answer goes back untouched, errors included. The client session is its own, so that streams and
-batches never wait for each other.
+batches never wait for each other. Inferences that cannot be batched use the device as batches do:
+they go as few at a time as batches, in fair turns of tenants.
 """
 
 import asyncio
@@ -25,6 +26,7 @@ from batchedmodel_scheduling.core.shared_room import SharedRoom
 from batchedmodel_sidecar.backends.foreign.client import Connector, end_with_connection, url_of
 from batchedmodel_sidecar.backends.foreign.headers import of_this_hop
 from batchedmodel_sidecar.body.buffers import BuffersBody, body_of
+from batchedmodel_sidecar.body.fair_threads import FairTurns
 from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Expired, Rejected, Unserved
 from batchedmodel_sidecar.http.body_reader import UNDECODABLE, answer_expectation
 from batchedmodel_sidecar.protocols.headers import REQUEST_ID_HEADER, request_id, writable
@@ -47,8 +49,15 @@ class GoesAlone(NeedsStreaming):
     """
 
     def __init__(
-        self, body: Buffer | None = None, seconds: float = 0.0, share: Share = NOBODY
+        self,
+        body: Buffer | None = None,
+        seconds: float = 0.0,
+        share: Share = NOBODY,
+        *,
+        infers: bool = True,
     ) -> None:
+        """`infers`: it is an inference that others are batched with."""
+        self.infers = infers
         self.body = body
         self.share = share
         self.seconds = seconds
@@ -58,14 +67,24 @@ class Passthrough:
     """Forwards single requests to the server at one URL."""
 
     def __init__(
-        self, url: str, *, ledger: Ledger, max_body_bytes: int, keeps: Callable[[], bool]
+        self,
+        url: str,
+        *,
+        ledger: Ledger,
+        max_body_bytes: int,
+        keeps: Callable[[], bool],
+        workers: Callable[[], int],
     ) -> None:
-        """Needs a running loop. `keeps` says whether connections outlive their request."""
+        """Needs a running loop. `keeps` says whether connections outlive their request, `workers`
+        how many batches the server may have at a time.
+        """
         self._url = url
         self._keeps = keeps
         self._ledger = ledger
         self._max_body_bytes = max_body_bytes
         self._room = SharedRoom(MOST_AT_ONCE)
+        self._turns = FairTurns(at_once=workers, room=MOST_AT_ONCE)
+        """Of inferences."""
         self._session = aiohttp.ClientSession(
             connector=Connector(limit=0),
             timeout=aiohttp.ClientTimeout(total=None),
@@ -77,12 +96,19 @@ class Passthrough:
         self._idle.set()
 
     async def forward(
-        self, request: web.BaseRequest, seconds: float, share: Share, body: Buffer | None = None
+        self,
+        request: web.BaseRequest,
+        seconds: float,
+        share: Share,
+        body: Buffer | None = None,
+        *,
+        in_turn: bool,
     ) -> web.StreamResponse:
         """The server's answer, streamed; `body` is what was read of the request already.
 
-        Tenants share the places. Raises `Rejected` before anything was forwarded, `Unserved` or
-        `Expired` before the answer began. A later failure breaks the connection off.
+        Tenants share the places; `in_turn`: it is an inference, which waits for its turn. Raises
+        `Rejected` before anything was forwarded, `Unserved` or `Expired` before the answer began. A
+        later failure breaks the connection off.
         """
         target = self._admitted(request, share)
         if body is None and request.body_exists:
@@ -94,7 +120,7 @@ class Passthrough:
         outcome = Outcome.FAILED
         try:
             async with asyncio.timeout(seconds):
-                status = await passage.run(self._session, target)
+                status = await self._run(passage, target, share if in_turn else None)
             outcome = Outcome.COMPLETED if status < 400 else Outcome.FAILED
         except asyncio.CancelledError:
             outcome = Outcome.CANCELLED
@@ -114,6 +140,22 @@ class Passthrough:
             if not self._ledger.passing:
                 self._idle.set()
         return passage.response
+
+    async def _run(self, passage: "_Passage", target: URL, in_turn_of: Share | None) -> int:
+        if in_turn_of is None:
+            return await passage.run(self._session, target)
+        begun: list[asyncio.Task[int]] = []
+
+        def begin() -> asyncio.Task[int]:
+            running = asyncio.get_running_loop().create_task(passage.run(self._session, target))
+            begun.append(running)
+            return running
+
+        try:
+            return await self._turns.take_turn(in_turn_of, 1, begin, room=1)
+        finally:
+            for running in begun:
+                running.cancel()
 
     async def idle(self) -> None:
         """Return once nothing is on its way."""

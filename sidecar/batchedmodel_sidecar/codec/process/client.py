@@ -121,7 +121,7 @@ class CodecClient:
     def __init__(self, clock: Callable[[], float]) -> None:
         """Starts nothing yet."""
         self._clock = clock
-        self._turns = FairTurns(at_once=1, room=MOST_BODIES)
+        self._turns = FairTurns(at_once=lambda: 1, room=MOST_BODIES)
         self._process: CodecProcess | None = None
         self._told: ReadyModel | None = None
         self._seconds = 0.0

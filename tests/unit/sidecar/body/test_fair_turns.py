@@ -11,7 +11,7 @@ class Line:
     """One work at a time, each of which ends when the test says."""
 
     def __init__(self, room: int = 10) -> None:
-        self.turns = FairTurns(at_once=1, room=room)
+        self.turns = FairTurns(at_once=lambda: 1, room=room)
         self.begun: list[str] = []
         self._doing: asyncio.Future[None] | None = None
 
