@@ -64,6 +64,7 @@ def lock(descriptor: int, first: int, count: int = 1) -> bool:
 
     They are the process's until it unlocks them, ends, or closes any descriptor of that file.
     """
+    assert count > 0, "the system would take the locks of all that follow: our bug"
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, count, first)
     except (OSError, OverflowError):

@@ -113,7 +113,8 @@ class AnswerRooms:
             self._lost.remove(room)
             self._free(room)
         # Locks that lie side by side are one for the system, which looks through them all.
-        lock(region.descriptor, 0, min(self._at_server, default=self._next))
+        if ended := min(self._at_server, default=self._next):
+            lock(region.descriptor, 0, ended)
 
     def _free(self, room: Room) -> None:
         del self._at_server[room.told.number]

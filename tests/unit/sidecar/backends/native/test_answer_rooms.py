@@ -124,6 +124,16 @@ def test_a_server_that_comes_late_to_a_room_finds_it_locked(
         assert can_be_locked_elsewhere(region.descriptor, room.told.number)
 
 
+def test_while_the_first_room_of_all_is_the_servers_a_lost_one_closes_no_other(
+    region: Region, budget: ByteBudget
+) -> None:
+    rooms = rooms_in(region, budget)
+    first, second = given(rooms), given(rooms)
+    rooms.over(second, answered=False)
+    for room in (first, given(rooms)):
+        assert can_be_locked_elsewhere(region.descriptor, room.told.number)
+
+
 def test_any_number_of_lost_rooms_costs_few_locks(region: Region, budget: ByteBudget) -> None:
     rooms = rooms_in(region, budget)
     for number in range(300):
