@@ -226,11 +226,14 @@ class InferenceHandler:
         return await self._sent(exchange, self._response(exchange, body, answer))
 
     async def _sent(self, exchange: Exchange, response: Response) -> Response:
-        """The response as it leaves: compressed, if its caller wants that of a large one."""
+        """The response as it leaves: compressed, if its caller wants that of a large one.
+
+        While it waits for that it is held. What does not fit leaves as it is.
+        """
+        held = exchange.held
+        if self._compresses(exchange, response) and held.grow(size_of(response.parts)):
+            response = await gzipped(response, self._bodies.compression, held.share)
         exchange.release()
-        if self._compresses(exchange, response):
-            share = exchange.held.share
-            response = await gzipped(response, self._bodies.compression, share)
         return self._bodies.unread.admitted(response, exchange.caller)
 
     def _compresses(self, exchange: Exchange, response: Response) -> bool:

@@ -13,6 +13,7 @@ from batchedmodel_contract.inference.description import RAGGED, TensorSpec
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_http.response import Response
 from batchedmodel_sidecar.backends.base import LinkStatus
@@ -241,6 +242,41 @@ async def test_a_large_answer_is_compressed_for_who_takes_that(
     await asyncio.sleep(5.0)
     assert ("Content-Encoding", "gzip") in place.told[-1].headers
     assert place.held == 0
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("end", [b"", b" "], ids=["known form", "other form"])
+async def test_an_answer_that_waits_to_be_compressed_is_held(
+    end: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = [200] * 16
+    place = await here(knows=body(*values))
+    plain, go_on = len(text(place.told[-1])), asyncio.Event()
+
+    async def slowly(response: Response, *_: object) -> Response:
+        await go_on.wait()
+        return response
+
+    monkeypatch.setattr("batchedmodel_sidecar.body.encodings._LARGE_ANSWER", 100)
+    monkeypatch.setattr("batchedmodel_sidecar.http.inference.gzipped", slowly)
+    sent = body(*values) + end
+    running = place.begin(sent, {"Accept-Encoding": "gzip"})
+    await asyncio.sleep(1.0)
+    assert len(place.told) == 1
+    assert place.held >= plain
+    running.cancel()
+    await asyncio.sleep(1.0)
+    assert place.held == 0
+    place.begin(sent, {"Accept-Encoding": "gzip"})
+    await asyncio.sleep(1.0)
+    go_on.set()
+    await asyncio.sleep(1.0)
+    assert len(place.told) == 2
+    assert place.held == 0
+    with place.bodies.hold(Share("others")) as others:
+        others.regain(place.bodies._budget.limit - len(sent))
+        go_on.clear()
+        assert (await place.answer(sent, {"Accept-Encoding": "gzip"})).status == 200, "as it is"
 
 
 @pytest.mark.interpreted
