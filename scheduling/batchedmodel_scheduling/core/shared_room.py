@@ -54,6 +54,10 @@ class SharedRoom:
         """Whether anybody else has some."""
         return len(self._held) > (tenant in self._held)
 
+    def most(self, share: Share) -> float:
+        """How much a tenant may have while nobody else has any, if it takes all at once."""
+        return self.size if share.most >= 1 else max(1.0, share.most * self.size)
+
     def refusal(self, share: Share, amount: int, *, already: int = 0) -> Rejection | None:
         """Why a tenant may not take so much more; None if it may.
 
@@ -62,7 +66,7 @@ class SharedRoom:
         """
         own = self.of(share.tenant)
         would = own + amount
-        if share.most < 1 and would > max(1.0, share.most * self.size):
+        if share.most < 1 and would > self.most(share):
             return Rejection.OVER_SHARE
         free = self.size - self.taken - amount
         if free >= 0 and (own == already or would <= self._threshold(share, free)):

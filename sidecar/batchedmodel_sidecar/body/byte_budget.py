@@ -28,8 +28,15 @@ class ByteBudget:
         return self._room.taken
 
     def refusal(self, share: Share, size: int, *, already: int = 0) -> Rejection | None:
-        """Why a tenant may not hold so many bytes more, for a body of which it has some."""
-        return self._room.refusal(share, size, already=already)
+        """Why a tenant may not hold so many bytes more, for a body of which it has some.
+
+        `TOO_LARGE` where it could not even if nobody held anything else.
+        """
+        return _refusal(self._room, share, size, already)
+
+    def most(self, share: Share) -> int:
+        """Bytes that a tenant may hold when nobody holds anything else."""
+        return int(self._room.most(share))
 
     def hold(self, share: Share) -> "Hold":
         """A part that grows with what is received. The end of a `with` block gives it back."""
@@ -68,7 +75,7 @@ class Hold:
 
     def grow(self, size: int) -> bool:
         """Take so many bytes more; False when they do not fit, and nothing is taken."""
-        refusal = self._room.refusal(self.share, size, already=self._size)
+        refusal = _refusal(self._room, self.share, size, self._size)
         if refusal is not None:
             self.refused = refusal
             return False
@@ -112,3 +119,9 @@ class Hold:
         trace: TracebackType | None,
     ) -> None:
         self.release()
+
+
+def _refusal(room: SharedRoom, share: Share, size: int, already: int) -> Rejection | None:
+    refusal = room.refusal(share, size, already=already)
+    never = refusal is not None and already + size > room.most(share)
+    return Rejection.TOO_LARGE if never else refusal

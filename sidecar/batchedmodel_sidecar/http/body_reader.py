@@ -55,7 +55,7 @@ class BodyReader:
         if declared > self.max_bytes:
             raise self._too_large()
         if (refusal := self._budget.refusal(share, declared)) is not None:
-            raise self._no_room(refusal)
+            raise self._no_room(refusal, share)
 
     async def read(
         self,
@@ -102,7 +102,7 @@ class BodyReader:
         if not held.grow(len(plain)):
             if isinstance(plain, SharedMemory):
                 plain.close()
-            raise self._no_room(held.refused)
+            raise self._no_room(held.refused, held.share)
         return plain
 
     def settled(self, body: Received, call: Call, held: Hold) -> None:
@@ -116,7 +116,7 @@ class BodyReader:
             # the rows is kept too, which may be all of the body.
             held.shrink(-more)
         elif more > 0 and not held.grow(more):
-            raise self._no_room(held.refused)
+            raise self._no_room(held.refused, held.share)
 
     def hold_answer(self, size: int, held: Hold) -> None:
         """Hold outputs of so many bytes and their body until they are written.
@@ -198,13 +198,17 @@ class BodyReader:
         if size > self.max_bytes:
             raise self._too_large()
         if not held.grow(more):
-            raise self._no_room(held.refused)
+            raise self._no_room(held.refused, held.share)
 
     def _too_large(self) -> Rejected:
         message = f"the body is larger than the {self.max_bytes} bytes taken here"
         return Rejected(Rejection.TOO_LARGE, message)
 
-    def _no_room(self, refusal: Rejection) -> Rejected:
+    def _no_room(self, refusal: Rejection, share: Share) -> Rejected:
+        if refusal is Rejection.TOO_LARGE:
+            most = self._budget.most(share)
+            message = f"the body with its rows takes more than the {most} bytes a caller may hold"
+            return Rejected(refusal, message)
         message = f"the bodies held take {self._budget.held} bytes; no more fit at present"
         return Rejected(refusal, message, retry_after=RETRY_SOON)
 
