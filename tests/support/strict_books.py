@@ -14,7 +14,7 @@ from batchedmodel_contract.outcomes import Outcome, ReleaseReason
 from batchedmodel_sidecar.answers import RawBatch
 from batchedmodel_sidecar.backends.base import Infer
 from batchedmodel_sidecar.batching.batcher import Batcher
-from batchedmodel_sidecar.batching.pending_request import PendingRequest, Result, Told
+from batchedmodel_sidecar.batching.pending_request import Keep, PendingRequest, Result, Told
 from batchedmodel_sidecar.calls import Call
 from batchedmodel_sidecar.errors import CallError, Rejected
 from batchedmodel_sidecar.protocols.headers import RequestOptions
@@ -145,6 +145,7 @@ class WatchedBatcher(Batcher):
         options: RequestOptions,
         share: Share,
         told: Told,
+        keep: Keep | None = None,
     ) -> PendingRequest:
         """See `Batcher`."""
         seen, rows = self._seen, len(call.rows)
@@ -161,7 +162,7 @@ class WatchedBatcher(Batcher):
             told(result)
 
         try:
-            return super().offer(call, arrived, options, share, heard)
+            return super().offer(call, arrived, options, share, heard, keep)
         except Rejected:
             seen.refused += 1
             seen.inside.remove(rows)

@@ -22,6 +22,7 @@ from batchedmodel_sidecar.batching import rejections
 from batchedmodel_sidecar.batching.batch_reply import RawReply, Replied, RowFailure, dealt, finished
 from batchedmodel_sidecar.batching.in_flight import InFlight, asked_for, noted, our_bug, patience
 from batchedmodel_sidecar.batching.pending_request import (
+    Keep,
     Members,
     PendingRequest,
     Result,
@@ -131,13 +132,14 @@ class Batcher:
         options: RequestOptions,
         share: Share,
         told: Told,
+        keep: Keep | None = None,
     ) -> PendingRequest:
         """Accept a call; raises `Rejected`. `told` hears once, and later, how it ended."""
         now = self._clock()
         terms = self._terms if options is NO_OPTIONS else agreed(options, self.settings)
         self._ledger.untrusted_priorities += options.priority not in (None, terms.priority)
         call = self._health.standing.placed(call, share.tenant)
-        pending = PendingRequest(call, now, arrived, terms, share, told)
+        pending = PendingRequest(call, now, arrived, terms, share, told, keep)
         try:
             self._accept(pending, now)
         except Rejected as refused:
@@ -219,8 +221,7 @@ class Batcher:
             self._rows[item_id] = (pending, index)
         pending.recorded = self._recorder.accepted(lengths, pending.terms.priority, now)
         self._ledger.accept(rows, pending.work, now)
-        if self._ledger.live == 1:
-            self._idle.clear()
+        self._idle.clear()
         pending.expiry = self._deadlines.add(pending.deadline, pending)
         self._decisions.ask()
 
@@ -358,14 +359,14 @@ class Batcher:
             pending, index = entry
             if isinstance(answer, RowFailure):
                 self._settle(pending, Outcome.FAILED, answer.for_row(index, len(pending.call.rows)))
-                continue
-            if answered := pending.answer(index, outputs, answer, reply.compute_seconds):
+            elif answered := pending.answer(index, outputs, answer, reply.compute_seconds):
                 self._settle(pending, Outcome.COMPLETED, answered)
                 self._health.keep(pending.tenant, pending.call)
             else:
                 partly.append(entry)
         for pending, index in partly:
-            pending.keeps_alone(index)
+            if not pending.keeps_alone(index):
+                self._settle(pending, Outcome.FAILED, rejections.no_room_for_answer())
 
     def _settle(self, pending: PendingRequest, outcome: Outcome, result: Result) -> None:
         """The one place where a call ends; later endings of the same call change nothing."""

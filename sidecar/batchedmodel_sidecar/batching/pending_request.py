@@ -22,6 +22,8 @@ Result = Answer | CallError | None
 """How a call ended; None where its caller left."""
 Told = Callable[[Result], None]
 """Hears how a call ended, and raises nothing."""
+Keep = Callable[[int], bool]
+"""Says whether so many bytes more of a call's answer may wait for the rest of it."""
 
 
 class PendingRequest:
@@ -35,8 +37,12 @@ class PendingRequest:
         terms: AgreedTerms,
         share: Share,
         told: Told,
+        keep: Keep | None = None,
     ) -> None:
-        """`arrived`: None for now. `share`: what it uses a part of. `told` is called once."""
+        """`arrived`: None for now. `share`: what it uses a part of. `told` is called once.
+
+        `keep` is asked for memory of rows that are answered before others.
+        """
         arrived = now if arrived is None else arrived
         self.call: Final = call
         self.share: Final = share
@@ -46,6 +52,7 @@ class PendingRequest:
         self.due: Final = arrived + terms.due
         self.deadline: Final = arrived + terms.limit
         self._told = told
+        self._keep = keep
         self.ids: list[ItemId] = []
         """Of the rows that the policy has been shown, in order."""
         self.in_flight: list[BatchId] = []
@@ -91,13 +98,18 @@ class PendingRequest:
         said = tuple(said for said in self.said if said is not None)
         return Answer(outputs=outputs, rows=rows, timing=timing, said=said)
 
-    def keeps_alone(self, index: int) -> None:
-        """Others of its rows wait: keep of the reply to a batch no more than its own answer."""
+    def keeps_alone(self, index: int) -> bool:
+        """Others of its rows wait: keep of the reply to a batch no more than its own answer.
+
+        False where there is no memory for that.
+        """
         values = self.answers[index]
-        if values is not None and self.missing > 0:
-            alone = standing_alone([value.data for value in values])
-            pairs = zip(values, alone, strict=True)
-            self.answers[index] = tuple([Value(value.shape, data) for value, data in pairs])
+        if values is None or self.missing <= 0:
+            return True
+        alone = standing_alone([value.data for value in values])
+        pairs = zip(values, alone, strict=True)
+        self.answers[index] = tuple([Value(value.shape, data) for value, data in pairs])
+        return self._keep is None or self._keep(sum(map(len, alone)))
 
     def tell(self, result: Result, outcome: Outcome) -> None:
         """Tell its caller how it ended; said once."""

@@ -11,6 +11,7 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_scheduling.core.policy import Refusal
 from batchedmodel_sidecar.errors import (
+    RETRY_SOON,
     CallError,
     Expired,
     GivenUp,
@@ -62,6 +63,12 @@ def ended(outcome: Outcome, *, seconds: float, retry_after: float) -> CallError:
     if outcome is Outcome.EXPIRED:
         return Expired(seconds)
     return GivenUp(outcome, seconds, retry_after=retry_after)
+
+
+def no_room_for_answer() -> Unserved:
+    """A part of an answer has no memory in which it could wait for the rest."""
+    message = "callers' bodies and answers leave no room for all rows of this answer"
+    return Unserved(message, status=503, retry_after=RETRY_SOON)
 
 
 def other_model() -> Unserved:

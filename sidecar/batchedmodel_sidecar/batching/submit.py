@@ -6,7 +6,7 @@ from functools import partial
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.batching.batcher import Batcher
-from batchedmodel_sidecar.batching.pending_request import Result
+from batchedmodel_sidecar.batching.pending_request import Keep, Result
 from batchedmodel_sidecar.calls import Call
 from batchedmodel_sidecar.protocols.headers import NO_OPTIONS, RequestOptions
 
@@ -17,13 +17,15 @@ async def submit(
     arrived: float | None = None,
     options: RequestOptions = NO_OPTIONS,
     share: Share = NOBODY,
+    keep: Keep | None = None,
 ) -> Answer:
     """The answer to a call; raises `Rejected`, `Unserved`, `Expired` or `GivenUp`.
 
-    Its time counts from `arrived`, by default from now. Cancelling the await withdraws it.
+    Its time counts from `arrived`, by default from now. `keep`: see `PendingRequest`. Cancelling
+    the await withdraws it.
     """
     future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-    pending = to.offer(call, arrived, options, share, partial(_settle, future))
+    pending = to.offer(call, arrived, options, share, partial(_settle, future), keep)
     try:
         return await future
     except asyncio.CancelledError:

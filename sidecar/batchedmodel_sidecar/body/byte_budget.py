@@ -64,12 +64,14 @@ class ByteBudget:
 class Hold:
     """What one call holds of its tenant's part."""
 
-    __slots__ = ("_room", "_size", "refused", "share")
+    __slots__ = ("_room", "_size", "kept", "refused", "share")
 
     def __init__(self, room: SharedRoom, share: Share) -> None:
         self._room = room
         self._size = 0
         self.share: Final = share
+        self.kept = 0
+        """Bytes of it that are parts of an answer whose rest is awaited."""
         self.refused = Rejection.QUEUE_FULL
         """Why it could not grow."""
 
@@ -86,6 +88,18 @@ class Hold:
     def is_alone(self) -> bool:
         """Whether nothing else is held, but room for answers."""
         return self._room.taken - self._room.of(_ROOMS.tenant) == self._size
+
+    def keep(self, size: int) -> bool:
+        """Take so many bytes for a part of an answer; False when they do not fit.
+
+        The answer of who is alone always fits, since to ask again would not help.
+        """
+        if self.is_alone():
+            self.regain(size)
+        elif not self.grow(size):
+            return False
+        self.kept += size
+        return True
 
     def become(self, size: int) -> bool:
         """Take so many bytes in all; False when they do not fit, and nothing changes."""
@@ -106,7 +120,7 @@ class Hold:
 
     def release(self) -> None:
         """Give back all that is held."""
-        size, self._size = self._size, 0
+        size, self._size, self.kept = self._size, 0, 0
         self._room.give_back(self.share.tenant, size)
 
     def __enter__(self) -> "Hold":

@@ -125,9 +125,10 @@ class BodyReader:
         """
         if size <= SMALL:
             return
+        more = _TIMES_AN_ANSWER * size - held.kept
         if held.is_alone():
-            held.regain(_TIMES_AN_ANSWER * size)
-        elif not held.grow(_TIMES_AN_ANSWER * size):
+            held.regain(more)
+        elif not held.grow(more):
             message = f"callers' bodies and answers take {self._budget.held} bytes; no more fit"
             raise CallError(message, status=503, retry_after=RETRY_SOON)
 

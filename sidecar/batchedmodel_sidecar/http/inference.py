@@ -108,7 +108,8 @@ class InferenceHandler:
                 exchange.release()
                 return None
             call = exchange.parsed.call
-            exchange.accepted(self._batcher.offer(call, arrived, options, share, exchange.settled))
+            told, keep = exchange.settled, exchange.held.keep
+            exchange.accepted(self._batcher.offer(call, arrived, options, share, told, keep))
         except CallError as error:
             exchange.settled(error)
         except BaseException as bug:
@@ -210,7 +211,7 @@ class InferenceHandler:
             except Rejected as refused:
                 raise self._unread(self._of_now(refused, share)) from None
             call = exchange.parsed.call
-            answer = await submit(self._batcher, call, arrived, options, share)
+            answer = await submit(self._batcher, call, arrived, options, share, hold.keep)
             return await self._answer(exchange, answer)
 
     async def _answer(self, exchange: Exchange, answer: Answer) -> Response:

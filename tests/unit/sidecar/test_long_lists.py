@@ -7,7 +7,9 @@ import pytest
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
-from support.sidecar_world import FIXED, PER_ROW, rows_of, world
+from batchedmodel_sidecar.batching.submit import submit
+from batchedmodel_sidecar.errors import Unserved
+from support.sidecar_world import FIXED, PER_ROW, call_of, rows_of, world
 
 pytestmark = pytest.mark.looptime
 
@@ -44,6 +46,29 @@ async def test_all_rows_of_a_list_take_room_in_the_queue() -> None:
         await task
     assert len(rows_of(await w.send(*(b"x" for _ in range(14)), tenant="t"))) == 14
     assert len(rows_of(await long)) == 90
+
+
+async def test_a_list_whose_answered_rows_have_no_memory_ends_and_harms_nobody() -> None:
+    w, kept = world(SETTINGS), list[int]()
+
+    def keep(size: int) -> bool:
+        kept.append(size)
+        return sum(kept) <= 40
+
+    rows = [b"%02d" % n for n in range(50)]
+    long = asyncio.create_task(submit(w.batcher, call_of(rows), keep=keep))
+    others = [w.send(b"single") for _ in range(3)]
+    with pytest.raises(Unserved, match="no room for all rows") as told:
+        await long
+    assert (told.value.status, told.value.answered) == (503, False)
+    assert kept == [2] * 21
+    assert [rows_of(await one) for one in others] == [[b"single"]] * 3
+    assert w.ledger.live == 0
+    assert w.ledger.rows_waiting == 0
+    kept.clear()
+    rows = rows[:20]
+    assert rows_of(await submit(w.batcher, call_of(rows), keep=keep)) == rows
+    assert sum(kept) < 40, "the rows that are answered last wait for nothing"
 
 
 async def test_a_list_that_cannot_be_in_time_is_refused_whole() -> None:

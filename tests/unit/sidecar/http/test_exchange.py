@@ -200,6 +200,34 @@ async def test_rows_that_take_more_memory_than_their_text_count_as_what_they_tak
     assert place.held == 0
 
 
+@pytest.mark.parametrize("end", [b"", b" "], ids=["known form", "other form"])
+async def test_rows_of_an_answer_that_wait_for_others_are_held(end: bytes) -> None:
+    x = {"name": "x", "datatype": "UINT8", "shape": [10, 2], "data": list(range(20))}
+    sent = json.dumps({"inputs": [x]}).encode()
+    place = await here(knows=sent)
+    place.begin(sent + end)
+    held = set()
+    while len(place.told) == 1:
+        held.add(place.held - len(sent + end))
+        await asyncio.sleep(0.001)
+    assert held == {0, 8, 16}, "two batches of four rows before the last two"
+    assert place.held == 0
+
+
+async def test_parts_of_an_answer_count_once() -> None:
+    place = await here()
+    size = 1_000_000
+    with place.bodies.hold(Share("one")) as mine, place.bodies.hold(Share("two")) as theirs:
+        assert theirs.keep(1000)
+        assert mine.keep(size)
+        place.bodies.hold_answer(size, mine)
+        assert place.held == 1000 + 2 * size
+        assert not mine.keep(place.bodies._budget.limit)
+        theirs.release()
+        assert mine.keep(place.bodies._budget.limit), "who is alone is answered"
+    assert place.held == 0
+
+
 async def test_a_refused_caller_is_told_and_counted_once() -> None:
     place = await here(BatchSettings(max_batch_size=1, max_queue_size=1))
     for _ in range(20):
