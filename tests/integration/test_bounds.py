@@ -20,6 +20,7 @@ from batchedmodel_contract.manifest.spec import PolicyName
 from support.chain import Chain, Process, running_chain
 from support.echo_server import EchoServer, echo_chain, echoing
 from support.hanging_handler import HANGS
+from support.process_memory import shared_bytes
 from support.raw_caller import RawCaller
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -158,6 +159,29 @@ async def test_a_queue_full_of_rows_refuses_before_a_body_is_sent(tmp_path: Path
         for one in crowd:
             one.cancel()
         await asyncio.gather(*crowd, return_exceptions=True)
+
+
+async def test_what_is_remembered_beside_the_rows_of_a_body_is_within_the_bound(
+    tmp_path: Path,
+) -> None:
+    """An id comes back with the answer, and may be as long as a body."""
+    server, budget = Held(), 8 * MEBIBYTE
+    async with (
+        server.serving(tmp_path / "model.sock"),
+        running_chain(tmp_path, handler="none", start_model=False, max_queue_bytes=budget) as chain,
+    ):
+        await chain.ready()
+        named = json.dumps(GOOD | {"id": "x" * 1_000_000}).encode()
+        crowd = set[asyncio.Task[int]]()
+        for _ in range(12):
+            crowd.add(asyncio.create_task(status_of(chain, named)))
+            await asyncio.sleep(0.2)
+        assert shared_bytes(chain.sidecar.pid) <= budget
+        server.go_on.set()
+        statuses = [await one for one in crowd]
+        assert statuses.count(429) >= 4
+        assert statuses.count(200) >= 4
+        assert set(statuses) == {200, 429}
 
 
 async def test_a_caller_that_waits_for_permission_gets_it(chain: Chain) -> None:

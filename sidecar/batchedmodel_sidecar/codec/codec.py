@@ -89,7 +89,8 @@ class Codec:
         if foreign:
             return foreign.parsed(draft, model)
         call = model.call_of(draft.rows, draft.params)
-        return Parsed(call=call, memo=draft.memo, options=draft.options)
+        # What is remembered beside the rows lies there with them.
+        return Parsed(call=call, memo=draft.memo, options=draft.options, kept=len(view))
 
     def renders_here(self, adapter: Adapter, parsed: Parsed, answer: Answer) -> bool:
         """Whether this process makes the body that answers a call, because it is small."""

@@ -105,12 +105,13 @@ class BodyReader:
             raise self._no_room(held.refused, held.share)
         return plain
 
-    def settled(self, body: Received, call: Call, held: Hold) -> None:
+    def settled(self, body: Received, call: Call, held: Hold, kept: int = 0) -> None:
         """The body was parsed: hold its rows, in its place or where they take more than it did.
 
-        Numbers and tokens may have eight bytes for two of their text. Raises `Rejected`.
+        Numbers and tokens may have eight bytes for two of their text. `kept`: see `Parsed`. Raises
+        `Rejected`.
         """
-        more = call.size - len(body)
+        more = max(call.size, kept) - len(body)
         if isinstance(body, SharedMemory) and call.envelope is None and more < 0:
             # Rows of other bodies may be views of these. For a foreign server what stands beside
             # the rows is kept too, which may be all of the body.

@@ -311,7 +311,7 @@ class InferenceHandler:
             plain = await self._bodies.decoded(body, encoding, held, head)
         try:
             parsed = await self._codec.parse(exchange.adapter, plain, head, model, held.share)
-            self._bodies.settled(plain, parsed.call, held)
+            self._bodies.settled(plain, parsed.call, held, parsed.kept)
         finally:
             if plain is not body and isinstance(plain, SharedMemory):
                 plain.close()

@@ -34,13 +34,19 @@ class Body:
 class Parsed:
     """A call, what its body wishes, and what the adapter must remember to answer it."""
 
-    __slots__ = ("call", "memo", "options")
+    __slots__ = ("call", "kept", "memo", "options")
 
-    def __init__(self, call: Call, memo: Any, options: RequestOptions = NO_OPTIONS) -> None:
-        """Only the adapter looks into `memo`, which can be pickled."""
+    def __init__(
+        self, call: Call, memo: Any, options: RequestOptions = NO_OPTIONS, kept: int = 0
+    ) -> None:
+        """Only the adapter looks into `memo`, which can be pickled.
+
+        `kept`: bytes of the memory in which rows and memo lie, where they lie in some of their own.
+        """
         self.call: Final = call
         self.memo: Final = memo
         self.options: Final = options
+        self.kept: Final = kept
 
 
 class Adapter(Protocol):
