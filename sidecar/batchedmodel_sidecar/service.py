@@ -27,6 +27,7 @@ from batchedmodel_sidecar.batching.timer import TimerFd
 from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.body.shared_slots import SharedSlots
 from batchedmodel_sidecar.codec.codec import Codec
+from batchedmodel_sidecar.codec.process import shared_memory
 from batchedmodel_sidecar.codec.process.client import CodecClient
 from batchedmodel_sidecar.compiled import is_compiled
 from batchedmodel_sidecar.http.admin import Admin
@@ -48,6 +49,8 @@ logger: Final = logging.getLogger(__name__)
 
 _BACKLOG: Final = 4096
 _OWN_DESCRIPTORS: Final = 256
+_FOR_FILES: Final = 1 / 8
+"""Of all descriptors, for large bodies; each idle caller has one of the others."""
 _ANSWERS_LEAVE_SECONDS: Final = 5.0
 READERS_LEAVE_SECONDS: Final = 2.0  # of the admin port: a slow reader must not delay the exit
 STRAGGLERS_SECONDS: Final = 0.5
@@ -224,13 +227,15 @@ class Service:
 
         Raises `CannotListen`.
         """
+        descriptors = raise_descriptors()
+        files = int(descriptors * _FOR_FILES)
+        shared_memory.use_at_most(files // shared_memory.DESCRIPTORS)
         connections = Connections(
             self._data_handler,
             unread=self._bodies.unread,
             hold=self._hold_of,
             mean_age=self._settings.connection_age_seconds,
-            # Every idle caller holds one.
-            at_most=raise_descriptors() - _OWN_DESCRIPTORS,
+            at_most=descriptors - files - _OWN_DESCRIPTORS,
             max_body_bytes=self._settings.max_body_bytes,
         )
         admin_runner = web.AppRunner(

@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import json
+import os
 import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -15,6 +17,7 @@ from batchedmodel_contract.manifest.spec import PolicyName
 from process_cpu import cpu_seconds
 from support.books import assert_books_balance
 from support.chain import Chain, running_chain
+from support.confined_sidecar import DESCRIPTORS
 from support.process_memory import resident_bytes
 from support.raw_caller import RawCaller, request
 
@@ -128,6 +131,43 @@ async def whole(caller: RawCaller) -> bool:
     except (asyncio.IncompleteReadError, ConnectionError):
         return False
     return True
+
+
+async def test_large_bodies_take_no_descriptors_of_connections(tmp_path: Path) -> None:
+    """Neither those that never end nor those whose rows wait."""
+    spaces = b" " * 300_000
+    async with running_chain(
+        tmp_path,
+        handler="simulated",
+        parameters={"fixedSeconds": "0.2", "rowSeconds": "0"},
+        settings=BatchSettings(policy=PolicyName.GREEDY, max_batch_size=1),
+        sidecar_module="support.confined_sidecar",
+    ) as chain:
+        async with contextlib.AsyncExitStack() as stack:
+
+            async def comes(sent: bytes, count: int) -> list[RawCaller]:
+                callers = []
+                for _ in range(count):
+                    caller = await stack.enter_async_context(RawCaller.calling(chain.port))
+                    caller.sends(sent)
+                    callers.append(caller)
+                    await asyncio.sleep(0.005)
+                return callers
+
+            waiting = await comes(request(INFER, row(4) + spaces), 100)
+            await comes(request(INFER, spaces)[:-1], 350)
+            await asyncio.sleep(0.5)
+            files = len(os.listdir(f"/proc/{chain.sidecar.pid}/fd"))
+            assert files < 450 + DESCRIPTORS // 8 + 100
+            assert await answered(chain)
+            told = [await asyncio.wait_for(caller.answer(), 60.0) for caller in waiting]
+            assert {status for status, _ in told} <= {200, 429}
+            assert len({body for status, body in told if status == 200}) == 1
+            # Where files are scarce, large bodies lie elsewhere.
+            async with RawCaller.calling(chain.port) as caller:
+                caller.sends(request(INFER, row(4) + spaces))
+                assert (await caller.answer())[0] == 200
+        assert not [line for line in chain.sidecar.lines if " ERROR " in line]
 
 
 async def test_a_head_has_ten_seconds(chain: Chain) -> None:

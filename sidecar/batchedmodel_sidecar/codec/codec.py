@@ -18,9 +18,10 @@ from batchedmodel_sidecar.backends.foreign.protocol import (
     Response,
     SplitReply,
 )
+from batchedmodel_sidecar.body.buffers import json_bytes
 from batchedmodel_sidecar.calls import Row
 from batchedmodel_sidecar.codec.process import wire
-from batchedmodel_sidecar.codec.process.client import CodecClient, CodecFailed, stored
+from batchedmodel_sidecar.codec.process.client import CodecClient, CodecFailed
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
 from batchedmodel_sidecar.codec.process.wire import DealJob, Kept, ParseJob, RenderJob
 from batchedmodel_sidecar.codec.tokenizer import INLINE_CHARACTERS
@@ -68,21 +69,19 @@ class Codec:
         """
         foreign = adapter if isinstance(adapter, ForeignAdapter) else None
         if not isinstance(body, SharedMemory):
-            if foreign is None or foreign.protocol.converts(len(body), header_length) <= LARGE:
+            size = json_bytes(len(body), header_length)
+            if foreign is not None:
+                # Binary data that the server must be sent as JSON.
+                size = max(size, foreign.protocol.converts(len(body), header_length))
+            if size <= LARGE:
                 known = model.asked_by(share) if len(body) > INLINE_CHARACTERS else model
                 return await adapter.parse(body, header_length, known, self.most_rows(share))
-            # Binary data that the server must be sent as JSON.
-            self.refuse_large(share)
-            memory = await stored([body])
-            try:
-                return await self.parse(adapter, memory, header_length, model, share)
-            finally:
-                memory.close()
         self.refuse_large(share)
         job = ParseJob(self._by(adapter), header_length, self.most_rows(share))
         told = None if foreign else model
+        lies = body if isinstance(body, SharedMemory) else [body]
         try:
-            view, head = await self._process.do(job, body, told, urgent=False, share=share)
+            view, head = await self._process.do(job, lies, told, urgent=False, share=share)
         except CodecFailed as failure:
             raise Rejected(Rejection.NOT_READY, str(failure), retry_after=RETRY_SOON) from failure
         draft = wire.read_parsed(view, head)
@@ -112,9 +111,8 @@ class Codec:
         foreign = adapter if isinstance(adapter, ForeignAdapter) else None
         head, parts = wire.write_question(parsed.call.lengths, answer, parsed.memo)
         job = RenderJob(self._by(adapter), head)
-        memory = await stored(parts)
         known = None if foreign else model
-        body = await self._answered(wire.read_rendered, job, memory, known, share)
+        body = await self._answered(wire.read_rendered, job, parts, known, share)
         return foreign.addressed(body, answer) if foreign else body
 
     async def dealt(
@@ -139,19 +137,20 @@ class Codec:
         self,
         read: Callable[[memoryview, int], Result],
         job: RenderJob | DealJob,
-        memory: SharedMemory,
+        lies: SharedMemory | list[Buffer],
         model: ReadyModel | None = None,
         share: Share = NOBODY,
     ) -> Result:
         """What became of an answer, which ends its memory; raises `InvalidInput` or `Unserved`."""
         try:
-            return read(*await self._process.do(job, memory, model, urgent=True, share=share))
+            return read(*await self._process.do(job, lies, model, urgent=True, share=share))
         except CodecFailed as failure:
             raise Unserved(str(failure), status=503, retry_after=RETRY_SOON) from failure
         except Rejected as error:
             raise Unserved(error.message, status=500) from error
         finally:
-            memory.close()
+            if isinstance(lies, SharedMemory):
+                lies.close()
 
 
 def _is_kept(parsed: Parsed, answer: Answer) -> bool:

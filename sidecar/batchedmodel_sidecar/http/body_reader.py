@@ -19,7 +19,7 @@ from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.body.encodings import Compression, Encoding
 from batchedmodel_sidecar.body.shared_slots import SharedSlots
 from batchedmodel_sidecar.calls import Call
-from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
+from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory, are_scarce
 from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Rejected
 from batchedmodel_sidecar.http.routed_head import RequestHead
 from batchedmodel_sidecar.http.unread_answers import SMALL, UnreadAnswers
@@ -154,7 +154,10 @@ class BodyReader:
                 if large is None and max(size, declared) > LARGE:
                     expected = declared or self.max_bytes
                     parsed_apart = not asked.packed and json_bytes(expected, head) > LARGE
-                    large = SharedMemory() if parsed_apart else self._room(asked, held.share)
+                    if not parsed_apart:
+                        large = self._room(asked, held.share)
+                    else:
+                        large = Room(expected) if are_scarce() else SharedMemory()
                 if large is not None:
                     for part in pieces:
                         large.write(part)

@@ -18,6 +18,7 @@ from typing import Final
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_http.response import size_of
 from batchedmodel_sidecar.body.fair_threads import FairTurns
 from batchedmodel_sidecar.codec.process import wire
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory, received, send
@@ -104,8 +105,10 @@ class CodecFailed(Exception):
 @dataclass(slots=True, eq=False)
 class _Task:
     job: Job
-    memory: SharedMemory
+    lies: SharedMemory | Sequence[Buffer]
+    """What it works on. Buffers are put in memory of their own when its turn has come."""
     model: ReadyModel | None
+    size: int
     wanted: bool = True
     """Whether its caller still waits; one that left has closed the memory."""
 
@@ -140,7 +143,7 @@ class CodecClient:
     async def do(
         self,
         job: Job,
-        memory: SharedMemory,
+        lies: SharedMemory | Sequence[Buffer],
         model: ReadyModel | None,
         *,
         urgent: bool,
@@ -151,12 +154,13 @@ class CodecClient:
         Without a model the job itself says all that must be known of one. A job whose caller is
         cancelled is not begun, and not tried again.
         """
-        task = _Task(job, memory, model)
+        size = len(lies) if isinstance(lies, SharedMemory) else size_of(lies)
+        task = _Task(job, lies, model, size)
         begin = partial(self._begun, task)
         room = 0 if urgent else 1
         try:
             reply, filled = await self._turns.take_turn(
-                share, len(memory), begin, room=room, urgent=urgent
+                share, task.size, begin, room=room, urgent=urgent
             )
         finally:
             task.wanted = False
@@ -178,11 +182,14 @@ class CodecClient:
         Once may be an accident. Twice is likely the job's own doing, and others wait.
         """
         started = self._clock()
+        memory: SharedMemory | None = None
         try:
+            lies = task.lies
+            memory = lies if isinstance(lies, SharedMemory) else await stored(lies)
             for _ in range(_MOST_TRIES):
                 try:
-                    async with asyncio.timeout(patience(len(task.memory))):
-                        return await self._asked(task)
+                    async with asyncio.timeout(patience(task.size)):
+                        return await self._asked(task, memory)
                 except CodecProcessEnded as error:
                     logger.warning("the helper for large bodies is lost: %s", error)
                     await self._end()
@@ -198,11 +205,13 @@ class CodecClient:
             await self._end()
             raise CodecFailed("large bodies cannot be worked on at present") from None
         finally:
+            if memory is not None and memory is not task.lies:
+                memory.close()
             if task.wanted:
                 seconds = self._clock() - started
                 self._seconds += _WEIGHT * (seconds - self._seconds) if self._seconds else seconds
 
-    async def _asked(self, task: _Task) -> tuple[Reply, SharedMemory]:
+    async def _asked(self, task: _Task, memory: SharedMemory) -> tuple[Reply, SharedMemory]:
         """Do one job in the process that is there, or in a new one."""
         if self._closed:
             raise CodecFailed("this pod is stopping")
@@ -217,7 +226,7 @@ class CodecClient:
             await self._introduce(process, task.model)
         if not task.wanted:
             raise CodecFailed("its caller has left")
-        return await process.ask(task.job, task.memory)
+        return await process.ask(task.job, memory)
 
     async def _introduce(self, process: CodecProcess, model: ReadyModel) -> None:
         head, parts = wire.write_model(model)

@@ -2,6 +2,9 @@
 
 A body is written into it piece by piece as it arrives, and its descriptor is sent over a Unix
 socket. A mapping lives as long as anything refers to it.
+
+Connections need descriptors, too. So only so many files are used, and what has none lies in the
+process's own memory.
 """
 
 import contextlib
@@ -18,6 +21,9 @@ from batchedmodel_contract.inference.tensors import Buffer
 
 _NAME: Final = "batchedmodel-body"  # as /proc shows it
 _LARGEST_MESSAGE: Final = 64 * 1024
+_MOST_FILES: Final = 64
+DESCRIPTORS: Final = 2
+"""Of each file: its own, and that of its mapping."""
 
 
 class SharedMemory:
@@ -28,6 +34,7 @@ class SharedMemory:
         _closer.start()
         if descriptor is None:
             descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC)
+        _closer.opened(descriptor)
         self._descriptor = descriptor
         self.size = os.fstat(descriptor).st_size
         self._close = weakref.finalize(self, _closer.close, self._descriptor)
@@ -69,8 +76,13 @@ class SharedMemory:
         if not self.size:
             return memoryview(b"")
         mapped = mmap.mmap(self.descriptor, self.size, prot=mmap.PROT_READ)
+        if are_scarce():
+            with mapped:
+                return memoryview(mapped[:])
         # The thread closes this one behind the mapping, and so gives the pages back.
-        weakref.finalize(mapped, _closer.close, os.dup(self.descriptor))
+        last = os.dup(self.descriptor)
+        _closer.opened(last)
+        weakref.finalize(mapped, _closer.close, last)
         return memoryview(mapped)
 
     def close(self) -> None:
@@ -88,6 +100,8 @@ class Closer:
 
     def __init__(self) -> None:
         self._given: SimpleQueue[int] = SimpleQueue()  # whose `put` may be entered again
+        self._open: set[int] = set()  # changed by several threads, which needs no lock
+        self.most = _MOST_FILES
         self._started = False
 
     def start(self) -> None:
@@ -97,17 +111,38 @@ class Closer:
             threading.Thread(target=self._work, name="memory", daemon=True).start()
             self._started = True  # behind it: without a thread the next one tries again
 
+    @property
+    def files(self) -> int:
+        """How many are not closed."""
+        return len(self._open)
+
+    def opened(self, descriptor: int) -> None:
+        """Count one that will be closed here."""
+        self._open.add(descriptor)
+
     def close(self, descriptor: int) -> None:
         """Close it soon."""
         self._given.put(descriptor)
 
     def _work(self) -> None:
         while True:
+            descriptor = self._given.get()
+            self._open.discard(descriptor)  # before another file can have this number
             with contextlib.suppress(OSError):
-                os.close(self._given.get())
+                os.close(descriptor)
 
 
 _closer: Final = Closer()
+
+
+def use_at_most(files: int) -> None:
+    """Use so many files before what is new lies elsewhere."""
+    _closer.most = files
+
+
+def are_scarce() -> bool:
+    """Whether so many files are used that what is new should lie elsewhere."""
+    return _closer.files >= _closer.most
 
 
 def send(connection: socket.socket, message: object, memory: SharedMemory) -> None:

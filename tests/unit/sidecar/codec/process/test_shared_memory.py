@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from batchedmodel_sidecar.codec.process.shared_memory import Closer, SharedMemory
+from batchedmodel_sidecar.codec.process import shared_memory
+from batchedmodel_sidecar.codec.process.shared_memory import Closer, SharedMemory, are_scarce
 
 SECONDS = 10.0
 
@@ -39,6 +40,28 @@ def test_a_view_outlives_its_memory_and_takes_the_pages_with_it() -> None:
     view = held.view()
     held.close()
     assert bytes(view) == b"abc"
+
+
+def test_where_files_are_scarce_a_view_takes_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    gc.collect()
+    counted = Closer()
+    counted.most = 2
+    monkeypatch.setattr(shared_memory, "_closer", counted)
+    held = SharedMemory()
+    held.write(b"abc")
+    assert not are_scarce()
+    mapped = held.view()
+    assert are_scarce()
+    files = len(os.listdir("/proc/self/fd"))
+    copied = held.view()
+    assert (bytes(mapped), bytes(copied)) == (b"abc", b"abc")
+    assert len(os.listdir("/proc/self/fd")) == files
+    del mapped
+    until = time.monotonic() + SECONDS
+    while are_scarce() and time.monotonic() < until:
+        time.sleep(0.001)
+    assert counted.files == 1
+    held.close()
 
 
 @pytest.mark.timeout(30)
