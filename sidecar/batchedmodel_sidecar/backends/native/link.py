@@ -324,6 +324,8 @@ class NativeLink:
 
     def _release(self, version: str) -> None:
         """Let the server end a version that it has replaced and that no request needs."""
+        if self._model is not None and self._model.description.version == version:
+            return  # it has come back meanwhile
         self._routes.pop(version, None)
         releasing = asyncio.get_running_loop().create_task(self._released(version))
         self._releases.add(releasing)
