@@ -5,6 +5,7 @@ Answers take at most half of the budget, so that callers who do not read keep no
 """
 
 import asyncio
+import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import Final
@@ -23,6 +24,9 @@ _LONGEST: Final = 150.0
 _MAKES_ROOM: Final = 2.0
 """Seconds after which a caller that does not read gives way to the next answer."""
 _EACH: Final = 1.0
+_FRESH: Final = 0.05
+"""Seconds for which a measure counts. A large answer is written in pieces, of which the first tells
+of it; to measure thousands takes a millisecond."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,6 +68,8 @@ class UnreadAnswers:
         self.size = 0
         """Bytes that are unread, as last measured."""
         self._charged = 0
+        self._measured_at = -math.inf
+        """When all of it was."""
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, transport: asyncio.WriteTransport, holder: str = "") -> None:
@@ -94,10 +100,12 @@ class UnreadAnswers:
         The holder of most bytes gives way: the connection that reads slowest is cut off. To an
         answer of the same holder it gives way only if nothing was read for some seconds.
         """
-        if self.size < self._room or size_of(response.parts) <= SMALL:
+        if size_of(response.parts) <= SMALL:
+            return response
+        now = asyncio.get_running_loop().time()
+        if self.size < self._room and now - self._measured_at < _FRESH:
             return response
         holder = address_group(caller)
-        now = asyncio.get_running_loop().time()
         self._measure_all(now)
         while self.size >= self._room:
             held = Counter[str]()
@@ -127,6 +135,7 @@ class UnreadAnswers:
         self.forget(transport)
 
     def _measure_all(self, now: float) -> None:
+        self._measured_at = now
         for transport, answer in list(self._answers.items()):
             self._measure(transport, answer, now)
 

@@ -134,6 +134,14 @@ async def test_when_answers_have_used_their_room_no_large_one_is_added_at_once(
     assert unread.admitted(small) is small, "small ones always fit"
 
 
+async def test_what_was_written_since_it_was_measured_counts(unread: UnreadAnswers) -> None:
+    """As of an answer that is written in pieces: the first one tells of it."""
+    for _ in range(2):
+        written(unread, 1).unread = LARGE
+    with pytest.raises(CallError, match="have not read 2000000 bytes"):
+        unread.admitted(answer())
+
+
 async def test_who_has_not_read_for_longest_gives_way_to_the_next_answer(
     unread: UnreadAnswers,
 ) -> None:
