@@ -28,6 +28,9 @@ logger: Final = logging.getLogger(__name__)
 
 INLINE_CHARACTERS: Final = 600  # about 0.2 ms of tokenising
 _MOST_CHARACTERS: Final = 32_000_000  # at work at once: some seconds of two threads
+_MOST_OF_A_CALL: Final = 4_000_000
+"""Bytes of UTF-8 that one call may have. A core takes two to four seconds for them, whatever the
+language, and nobody else's large body is read meanwhile."""
 _SAID_CHARACTERS: Final = 200
 
 
@@ -111,8 +114,8 @@ class Tokens:
         characters = sum(map(_characters, texts))
         if characters <= INLINE_CHARACTERS:
             return self._encode(texts, whole, marked)
-        if characters > _MOST_CHARACTERS:
-            message = f"the texts have {characters} characters; {_MOST_CHARACTERS} are taken"
+        if (size := sum(map(_bytes, texts))) > _MOST_OF_A_CALL:
+            message = f"the texts have {size} bytes in UTF-8; {_MOST_OF_A_CALL} are taken"
             raise Rejected(Rejection.TOO_LARGE, message)
         refusal = self._threads.refusal(self.share, characters)
         if refusal is not None:
@@ -156,6 +159,11 @@ def _marks(encoding: Encoding) -> Marks:
         starts=array("q", [offsets[place][0] for place in places]),
         ends=array("q", [offsets[place][1] for place in places]),
     )
+
+
+def _bytes(text: Text) -> int:
+    parts = (text,) if isinstance(text, str) else text
+    return sum([len(part.encode(errors="surrogatepass")) for part in parts])
 
 
 def _characters(text: Text) -> int:

@@ -10,13 +10,21 @@ import pytest
 
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_sidecar.codec import tokenizer
 from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
 from batchedmodel_sidecar.errors import Rejected
 from support.hostile_tokenizers import PANICS_OVER_TEXT, PANICS_WHEN_READ
 from support.text_handlers import Ranker, tokenizer_json
 
-LONG: Final = "a" * 20_000_000
+MOST: Final = 4_000_000
+LONG: Final = "a" * (MOST // 2 + 1)
 """More than half of what may be at work at once."""
+
+
+@pytest.fixture(autouse=True)
+def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more than one call may have."""
+    monkeypatch.setattr(tokenizer, "_MOST_CHARACTERS", MOST)
 
 
 class HeldThread(ThreadPoolExecutor):
@@ -81,6 +89,21 @@ async def test_text_whose_caller_left_before_its_turn_counts_no_more(thread: Hel
     await asyncio.sleep(0)
     await thread.all_done()
     assert await first == await second == []
+
+
+async def test_a_call_of_more_text_than_a_core_reads_in_seconds_is_too_large(
+    thread: HeldThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizer, "_MOST_CHARACTERS", 8 * MOST)
+    tokens = Tokens(tokenizer_json(), Ranker.text, text_threads(1, thread))
+    for texts in (["a" * (MOST + 1)], [("a" * MOST, "b")], ["\u4e2d" * (MOST // 2)]):
+        with pytest.raises(Rejected, match=f"in UTF-8; {MOST} are taken") as refused:
+            await tokens.encode(texts)
+        assert refused.value.status == 413
+    assert not thread.begun.is_set()
+    call = asyncio.create_task(tokens.encode(["a" * MOST]))
+    await thread.all_done()
+    assert await call == []
 
 
 @pytest.mark.parametrize("characters", [10, 10_000], ids=["at once", "in a thread"])
