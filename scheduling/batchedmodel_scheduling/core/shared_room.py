@@ -74,7 +74,7 @@ class SharedRoom:
         over = self.has_others(share.tenant) and would > self._part(share)
         return Rejection.OVER_SHARE if over else Rejection.QUEUE_FULL
 
-    def most(self, share: Share) -> int:
+    def most_now(self, share: Share) -> int:
         """How much more a tenant may have at present; `refusal` says so of exactly this."""
         own, left = self.of(share.tenant), self.size - self.taken
         most = left

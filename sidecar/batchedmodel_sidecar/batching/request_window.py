@@ -307,7 +307,7 @@ class RequestWindow:
         self._follow(policy)
         if not self._room.has_others(share.tenant):
             return policy.settings.max_queue_size
-        return self._room.most(share)
+        return self._room.most_now(share)
 
     def _no_room(self, share: Share, rows: int, policy: BasePolicy) -> Refusal | None:
         """The refusal of rows that do not fit; the policy cannot know, as it sees only a part."""

@@ -38,7 +38,7 @@ def test_never_more_is_taken_than_there_is_and_books_agree(
     room, held = SharedRoom(size), dict.fromkeys("abcd", 0)
     for tenant, amount, takes, weight, most in steps:
         share = Share(tenant, weight, most)
-        may = room.most(share)
+        may = room.most_now(share)
         assert not may or room.refusal(share, may) is None
         assert room.refusal(share, may + 1) is not None
         if not takes:
