@@ -25,6 +25,9 @@ class Priority(IntEnum):
     NORMAL = 2
     LOW = 3
 
+    # An enum's own is written in Python and would run for each item of each batch.
+    __hash__ = int.__hash__
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestGroup:
@@ -89,8 +92,7 @@ class Refusal:
     retry_after: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shed:
+class Shed(NamedTuple):
     """An item that no longer waits, and how it ended."""
 
     item: Item

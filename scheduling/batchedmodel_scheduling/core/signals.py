@@ -45,9 +45,12 @@ class Recent:
     def observe(self, items: list[Item], now: float, ends: float) -> None:
         """A batch leaves; it is expected to end at `ends`."""
         count = len(items)
-        wait = now - sum([item.arrived for item in items]) / count
-        late = max(0.0, ends - min([item.due for item in items]))
-        length = sum([item.length for item in items]) / count
+        arrived, length, due = 0.0, 0.0, math.inf
+        for item in items:
+            arrived += item.arrived
+            length += item.length
+            due = min(due, item.due)
+        wait, late, length = now - arrived / count, max(0.0, ends - due), length / count
         part = _WEIGHT if self._seen else 1.0
         self._seen = True
         self.batch_size += part * (count - self.batch_size)

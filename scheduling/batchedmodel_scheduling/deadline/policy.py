@@ -42,6 +42,9 @@ from batchedmodel_scheduling.deadline.request_groups import RequestGroups
 _PRIORITY_STEP: Final = 1.0
 """Seconds between two priorities, or the target if that is shorter."""
 _PROFILE_BELIEVED: Final = 10.0  # seconds of refusals
+# Looked up once: Python 3.11 takes as long for a member of an enum as for a call.
+_EXPIRED: Final = Outcome.EXPIRED
+_SHED: Final = Outcome.SHED
 
 
 class Deadline(BasePolicy):
@@ -214,20 +217,20 @@ class Deadline(BasePolicy):
             return None
         batch, table = chosen.batch, chosen.table
         items = len(batch)
-        oldest = self._ready.oldest()  # another key's wait is not longer for that of this one
         one_more = table[items + 1] if items + 1 < len(table) else table[items]
-        until = min(
-            oldest + self.settings.max_wait_seconds,
-            now + chosen.slack - (one_more - table[items]),
-        )
+        until = now + chosen.slack - (one_more - table[items])
         if until <= now:
             return None
-        announced = self._groups.awaited(batch, now)
-        if announced is not None:
-            return min(until, announced)
-        saved = table[items] + table[1] - one_more
-        gaps = self._gaps.of(batch[0].item.key)
-        return gaps.worth_waiting(now, items, saved=saved, load=chosen.load, until=until)
+        wait = self._groups.awaited(batch, now)
+        if wait is None:
+            saved = table[items] + table[1] - one_more
+            gaps = self._gaps.of(batch[0].item.key)
+            wait = gaps.worth_waiting(now, items, saved=saved, load=chosen.load, until=until)
+        if wait is None:
+            return None
+        # Another key's wait is not longer for that of this one. It is looked for last, among all.
+        wait = min(wait, until, self._ready.oldest() + self.settings.max_wait_seconds)
+        return wait if wait > now else None
 
     def _full_behind(self, chosen: Plan) -> list[QueuedItem]:
         """A full batch of another kind that can run before the chosen one and make nobody late."""
@@ -319,11 +322,11 @@ class Deadline(BasePolicy):
         for entry in entries:
             item = entry.item
             if item.deadline <= now:
-                shed.append(Shed(item=item, outcome=Outcome.EXPIRED))
+                shed.append(Shed(item, _EXPIRED))
             elif item.due < item.deadline:
                 self._late_queue.add(entry)
             else:
-                shed.append(Shed(item=item, outcome=Outcome.SHED))
+                shed.append(Shed(item, _SHED))
         return shed
 
     def _situation(self, now: float) -> Situation:

@@ -5,7 +5,6 @@ whether released or given up. Owned by `Deadline`.
 """
 
 import bisect
-from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Final, NamedTuple
 
@@ -49,7 +48,7 @@ def entry_of(item: Item, work: float, step: float, objective: Objective) -> Queu
 class Lane:
     """Items of one key and one length class, most urgent first."""
 
-    __slots__ = ("entries", "key", "length_class", "longest")
+    __slots__ = ("entries", "key", "leaving", "length_class", "longest")
 
     def __init__(self, key: Hashable, length_class: int) -> None:
         self.key: Final = key
@@ -57,6 +56,8 @@ class Lane:
         self.entries: list[QueuedItem] = []
         self.longest = 0
         """At least the longest length here: lowered only when the lane runs empty."""
+        self.leaving = 0
+        """How many are about to leave; not 0 only while they do."""
 
 
 class ReadyQueue:
@@ -147,13 +148,21 @@ class ReadyQueue:
             self.discard(chosen[0].id)
             return
         lane_of = self._lane_of
-        for priority in {entry.item.priority for entry in chosen}:
-            work = [entry.work for entry in chosen if entry.item.priority is priority]
-            self._count(priority, -len(work), -sum(work))
+        for priority, waiting in self.priorities.items():
+            if waiting:
+                work = [entry.work for entry in chosen if entry.item.priority is priority]
+                self._count(priority, -len(work), -sum(work))
         if self._yielding:
             self._yielding -= sum([entry.item.yields > 0 for entry in chosen])
-        for lane, count in Counter([lane_of.pop(entry.id)[0] for entry in chosen]).items():
-            entries = lane.entries
+        lanes: list[Lane] = []
+        for entry in chosen:
+            lane, _ = lane_of[entry.id]
+            del lane_of[entry.id]
+            if not lane.leaving:
+                lanes.append(lane)
+            lane.leaving += 1
+        for lane in lanes:
+            entries, count, lane.leaving = lane.entries, lane.leaving, 0
             if lane_of.keys().isdisjoint([entry.id for entry in entries[:count]]):
                 del entries[:count]
             else:
@@ -164,7 +173,12 @@ class ReadyQueue:
     @property
     def by_due(self) -> bool:
         """Whether lanes are simply in order of due time."""
-        return not self._yielding and sum(map(bool, self.priorities.values())) <= 1
+        if self._yielding:
+            return False
+        waiting = 0
+        for items in self.priorities.values():
+            waiting += items > 0
+        return waiting <= 1
 
     def mean_work(self) -> float:
         """Of an item that waits, seconds; 0 where none does."""
@@ -243,7 +257,7 @@ class StarvationGuard:
 
     def released(self, served: Set[Priority], waiting: Mapping[Priority, int]) -> None:
         """A batch left with items of these priorities; so many of each still wait."""
-        for priority in Priority:
+        for priority in _BEHIND:
             if priority in served or not waiting.get(priority):
                 self._owed.pop(priority, None)
             else:

@@ -38,26 +38,43 @@ class WorkerTimeline:
         return ends
 
 
-@dataclass(slots=True)
 class Candidate:
     """Items that would share a batch, in the order in which they would be given up."""
 
-    entries: list[QueuedItem]
-    table: list[float]
-    """Expected seconds by number of items, before `factor`."""
-    without: list[float] | None
-    """The same when the first 0, 1, ... items are gone; None where only their number counts."""
-    factor: float
-    """From expected to safe seconds."""
-    due: float
-    turn: float
-    """Where it stands in the order; before `due` if one that must come after it is due before."""
-    seconds: float
-    weight: float
-    by_due: bool
-    """Whether the entries are in order of due time."""
-    behind: "Candidate | None" = None
-    """The next batch of the same kind, which may fill up what this one gives up."""
+    # Not a dataclass, whose constructor is not compiled.
+    __slots__ = (
+        *("behind", "by_due", "due", "entries", "factor", "seconds", "table", "turn", "weight"),
+        "without",
+    )
+
+    def __init__(
+        self,
+        *,
+        entries: list[QueuedItem],
+        table: list[float],
+        without: list[float] | None,
+        factor: float,
+        due: float,
+        turn: float,
+        weight: float,
+        by_due: bool,
+    ) -> None:
+        self.entries = entries
+        self.table = table
+        """Expected seconds by number of items, before `factor`."""
+        self.without = without
+        """The same when the first 0, 1, ... are gone; None where only their number counts."""
+        self.factor = factor
+        """From expected to safe seconds."""
+        self.due = due
+        self.turn = turn
+        """Where it stands in the order; before `due` if one that must come after it is due then."""
+        self.seconds = table[len(entries)] * factor
+        self.weight = weight
+        self.by_due = by_due
+        """Whether the entries are in order of due time."""
+        self.behind: Candidate | None = None
+        """The next batch of the same kind, which may fill up what this one gives up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +123,10 @@ def select(
             last, begins = run[-1], timeline.begins
             if begins + last.seconds <= last.due:
                 break
-            worst = max(run, key=lambda one: one.seconds / one.weight)
+            worst = run[0]
+            for one in run:
+                if one.seconds * worst.weight > worst.seconds * one.weight:
+                    worst = one
             dropped, loss, due = _oldest(last, begins)
             if not dropped:
                 break  # in time after all, but for what rounding made of the sum
@@ -212,23 +232,26 @@ def _become(candidate: Candidate, other: Candidate) -> None:
 
 
 def _oldest(candidate: Candidate, start: float) -> _Oldest:
-    entries, without = candidate.entries, candidate.without
-    seconds = without or candidate.table[len(entries) : 0 : -1]
+    entries, table, without = candidate.entries, candidate.table, candidate.without
+    count = len(entries)
     dues = None
     if not candidate.by_due:
         # Priorities stand before due times here: the rest must meet the earliest of all.
         dues = list(accumulate([entry.due for entry in reversed(entries)], min))[::-1]
     factor = candidate.factor
     # The fewer are left the sooner they are ready, and the later is the first of them due.
-    few, many = 0, len(entries)
+    few, many = 0, count
     while few < many:
         middle = (few + many) // 2
         due = dues[middle] if dues else entries[middle].due
-        if start + seconds[middle] * factor <= due:
+        seconds = without[middle] if without is not None else table[count - middle]
+        if start + seconds * factor <= due:
             many = middle
         else:
             few = middle + 1
-    loss = sum([entry.weight for entry in entries[:few]])
-    if few == len(entries):
+    loss = 0.0
+    for entry in entries[:few]:
+        loss += entry.weight
+    if few == count:
         return _Oldest(few, loss, math.inf)
     return _Oldest(few, loss, dues[few] if dues else entries[few].due)
