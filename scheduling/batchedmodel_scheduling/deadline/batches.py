@@ -8,7 +8,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from operator import attrgetter
 from typing import Final
 
 from batchedmodel_contract.inference.description import CostRule
@@ -187,7 +187,7 @@ def _least_first(entry: QueuedItem) -> tuple[int, float]:
     return -entry.item.priority, entry.due
 
 
-_order: Final = itemgetter(0)
+_order: Final = attrgetter("order")
 
 
 def _length_class(lane: Lane, now: Situation) -> LengthClass:

@@ -121,8 +121,11 @@ def _bundled(entries: list[QueuedItem], together: int) -> list[QueuedItem]:
     if together == 1:
         return entries
     return [
-        entries[first]._replace(
-            weight=sum([entry.weight for entry in entries[first : first + together]])
+        QueuedItem(
+            entries[first].item,
+            order=entries[first].order,
+            work=entries[first].work,
+            weight=sum([entry.weight for entry in entries[first : first + together]]),
         )
         for first in range(0, len(entries), together)
     ]

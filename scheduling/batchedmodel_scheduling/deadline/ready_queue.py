@@ -6,7 +6,7 @@ whether released or given up. Owned by `Deadline`.
 
 import bisect
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
-from typing import Final, NamedTuple
+from typing import Final
 
 from batchedmodel_contract.manifest.spec import Objective
 from batchedmodel_scheduling.core.limits import Limits
@@ -18,18 +18,27 @@ _OWED_SHARE: Final = 0.05
 _CLASSES: Final = 128  # more than there are narrow classes of any length
 
 
-class QueuedItem(NamedTuple):
-    """A waiting item as plans see it; sorts by urgency, then by age."""
+class QueuedItem:
+    """A waiting item as plans see it; sorts by urgency, then by age.
 
-    order: float
-    id: ItemId
-    due: float
-    length: int
-    work: float
-    """Its share of a full batch, seconds."""
-    weight: float
-    """What it is worth to have it in time, by its priority."""
-    item: Item
+    Compiled, its numbers lie in it, and nothing is fetched from elsewhere to read them.
+    """
+
+    __slots__ = ("due", "id", "item", "length", "order", "weight", "work")
+
+    def __init__(self, item: Item, *, order: float, work: float, weight: float) -> None:
+        self.item: Final = item
+        self.id: Final = item.id
+        self.due: Final = item.due
+        self.length: Final = item.length
+        self.order: Final = order
+        self.work: Final = work
+        """Its share of a full batch, seconds."""
+        self.weight: Final = weight
+        """What it is worth to have it in time, by its priority."""
+
+    def __lt__(self, other: "QueuedItem") -> bool:
+        return self.order < other.order or (self.order == other.order and self.id < other.id)
 
 
 def entry_of(item: Item, work: float, step: float, objective: Objective) -> QueuedItem:
@@ -40,9 +49,7 @@ def entry_of(item: Item, work: float, step: float, objective: Objective) -> Queu
     """
     worth = work if objective is Objective.WORK else 1.0
     order = item.due + item.yields + _BEHIND[item.priority] * step
-    return QueuedItem(
-        order, item.id, item.due, item.length, work, _WEIGHTS[item.priority] * worth, item
-    )
+    return QueuedItem(item, order=order, work=work, weight=_WEIGHTS[item.priority] * worth)
 
 
 class Lane:

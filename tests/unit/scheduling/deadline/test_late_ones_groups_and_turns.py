@@ -104,10 +104,11 @@ def test_no_late_ones_make_no_batch() -> None:
 # Announced groups
 
 
-def member(number: int, group: str | None, size: int = 3) -> QueuedItem:
-    entry = an_entry(number, 1.0)
+def member(number: int, group: str | None, size: int = 3, key: str = "a") -> QueuedItem:
+    item = an_entry(number, 1.0, key=key).item
     request_group = None if group is None else RequestGroup(id=group, size=size)
-    return entry._replace(item=entry.item._replace(request_group=request_group))
+    item = item._replace(request_group=request_group)
+    return QueuedItem(item, order=1.0, work=1.0, weight=1.0)
 
 
 def announce(groups: RequestGroups, entries: list[QueuedItem], now: float = 0.0) -> None:
@@ -203,8 +204,7 @@ def test_a_group_that_is_complete_leaves_others_their_credit() -> None:
 
 
 def test_a_promise_of_one_key_costs_no_other_its_credit() -> None:
-    groups, first, second = RequestGroups(), member(1, "x"), member(2, "y")
-    second = second._replace(item=second.item._replace(key="other"))
+    groups, first, second = RequestGroups(), member(1, "x"), member(2, "y", key="other")
     announce(groups, [first, second])
     assert awaited(groups, [first])
     assert awaited(groups, [second])
