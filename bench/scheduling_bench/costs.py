@@ -32,7 +32,7 @@ Clock = Callable[[], float]
 
 _MIXED: Final = mixed(50, "Poisson", 500)
 # Waiting: the target in seconds and the rate at which about so many wait, far beyond capacity.
-_QUEUES: Final = {10: (0.02, 800.0), 80: (0.11, 1500.0), 160: (0.2, 1500.0), 1000: (1.05, 1500.0)}
+_QUEUES: Final = {10: (0.02, 800.0), 80: (0.11, 1500.0), 160: (0.2, 1500.0), 1000: (0.9, 1500.0)}
 _NEAR: Final = 0.25  # a queue may be that much longer or shorter to count
 _REQUESTS: Final = 5000
 _REQUESTS_PER_WAITING: Final = 16

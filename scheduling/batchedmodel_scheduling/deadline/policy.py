@@ -358,12 +358,12 @@ class Deadline(BasePolicy):
     def _one_too_many(self, entry: QueuedItem, start: float) -> bool:
         """Whether somebody must be given up if it came, even if all batches were full.
 
-        Then it is the newcomer; by rows only if those that wait are like it, as of others the plan
-        chooses. Only where a late answer is of no use, and work is counted in seconds.
+        Then it is the newcomer, if those that wait are like it: of others the plan chooses. Only
+        where a late answer is of no use, and work is counted in seconds.
         """
         if entry.due < entry.item.deadline or not self.pipeline.times.profiled:
             return False
-        if self.settings.objective is Objective.ROWS and not self._ready.like_all(entry):
+        if not self._ready.like_all(entry):
             return False
         return not self._ready.feasible(entry, start, self._pace())
 
