@@ -13,13 +13,14 @@ from typing import Final
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_scheduling.core.limits import Limits
-from batchedmodel_scheduling.deadline.look_ahead import JUMP
 from batchedmodel_scheduling.deadline.ready_queue import Lane, QueuedItem, ReadyQueue
 from batchedmodel_scheduling.deadline.shedding import Candidate
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
 
 _LOOKED_AT: Final = 8
 """Batches by which queues of different items are looked ahead; each has at least its first."""
+_JUMP: Final = 0.05
+"""Of a batch's time, which one more row takes at the end of a plateau."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +125,7 @@ def worth_splitting(table: list[float], rows: int, load: float) -> int:
     best, least = rows, whole
     for first in range(rows - 1, 0, -1):
         rise = table[first + 1] - table[first]
-        if rise <= JUMP * table[first + 1] or rise <= 2 * whole / rows:
+        if rise <= _JUMP * table[first + 1] or rise <= 2 * whole / rows:
             continue
         rest = rows - first
         seconds = table[first] + alone * table[rest] + shared * rest

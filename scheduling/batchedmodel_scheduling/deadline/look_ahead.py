@@ -21,12 +21,9 @@ LARGEST: Final = 160
 """Items that can be looked at."""
 LARGEST_BATCH: Final = 80
 """Items of the largest batch, so that two of them are looked at."""
-JUMP: Final = 0.05
-"""Of a batch's time, which one more row takes at the end of a plateau."""
 _CELLS: Final = 64
 _BEHIND: Final = 3  # cells behind the latest due time
 _SIZES: Final = (1, 2, 3, 4, 6, 8, 11, 16, 22, 32, 45, 64, 90)
-_JUMPS: Final = 6
 _FINAL: Final = 1.02
 """What giving up now costs more than giving up later, which may turn out not to be needed."""
 _LEAST_SPREAD: Final = 1e-5  # seconds
@@ -99,7 +96,8 @@ def _losses(
     cells = np.arange(_CELLS + 1)
     times = cells * cell
     late = _late(due, worth, times, np.maximum(spread * times, _CELL_SPREAD * cell))
-    sizes = _sizes(seconds)
+    # Later batches have one of a few sizes.
+    sizes = np.array([size for size in _SIZES if size < largest] + [largest])
     shifts = np.rint(seconds / cell).astype(int)
     ends = np.minimum(cells + shifts[:, None], _CELLS)
     # Time beyond the grid costs what it costs on it.
@@ -122,18 +120,6 @@ def _losses(
         left[first] = np.minimum(worth[first] + left[first + 1], served.min(axis=0))
         with_late[first] = left[first] + late[first]
     return left
-
-
-def _sizes(seconds: Floats) -> NDArray[np.int_]:
-    """The sizes that later batches may have: a few, and those that fill a plateau."""
-    largest = len(seconds) - 1
-    usual = [size for size in _SIZES if size < largest] + [largest]
-    if largest < 2:
-        return np.array(usual)
-    rises = np.diff(seconds[1:])
-    sudden = rises > np.maximum(JUMP * seconds[2:], 2 * np.median(rises))
-    jumps = 1 + np.flatnonzero(sudden)[-_JUMPS:]
-    return np.union1d(usual, jumps)
 
 
 def _late(due: Floats, worth: Floats, ends: Floats, spread: Floats) -> Floats:
