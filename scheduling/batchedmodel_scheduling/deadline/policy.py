@@ -363,9 +363,7 @@ class Deadline(BasePolicy):
         """
         if entry.due < entry.item.deadline or not self.pipeline.times.profiled:
             return False
-        if not self._ready.like_all(entry):
-            return False
-        return not self._ready.feasible(entry, start, self._pace())
+        return self._ready.like_all(entry) and not self._ready.feasible(entry, start, self._pace())
 
     def _pace(self) -> float:
         """Seconds that all workers take for a second of work."""
