@@ -169,5 +169,10 @@ def refuse_many(rows: int, most: int) -> None:
     Asked before the rows are made: each takes memory and time.
     """
     if rows > most:
-        message = f"{rows} rows in one request are more than the queue holds ({most})"
-        raise Rejected(Rejection.TOO_LARGE, message, rows=rows)
+        raise too_many(rows, most)
+
+
+def too_many(rows: int, most: int) -> Rejected:
+    """The error for a call of more than so many rows."""
+    message = f"{rows} rows in one request are more than the queue holds ({most})"
+    return Rejected(Rejection.TOO_LARGE, message, rows=rows)

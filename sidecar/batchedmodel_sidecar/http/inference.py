@@ -28,7 +28,7 @@ from batchedmodel_sidecar.body.buffers import json_bytes
 from batchedmodel_sidecar.body.encodings import Encoding, wants_gzip
 from batchedmodel_sidecar.codec.codec import Codec
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
-from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Rejected, TooLate
+from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Rejected, TooLate, too_many
 from batchedmodel_sidecar.http.body_reader import BodyReader, Received, Source
 from batchedmodel_sidecar.http.exchange import Exchange
 from batchedmodel_sidecar.http.passthrough import GoesAlone
@@ -144,9 +144,11 @@ class InferenceHandler:
 
     def _of_now(self, refused: Rejected, share: Share) -> Rejected:
         """What a call is told whose rows were only counted: there may be room for so many later."""
-        many = refused.reason is Rejection.TOO_LARGE and refused.rows > 1
-        if not many or refused.rows > most_ever(self._batcher.settings):
+        if refused.reason is not Rejection.TOO_LARGE or refused.rows == 1:
             return refused
+        ever = most_ever(self._batcher.settings)
+        if refused.rows > ever:
+            return too_many(refused.rows, ever)
         # Where there is room after all, it has come while the helper read.
         return self._batcher.refusal(share, refused.rows) or Rejected(
             Rejection.QUEUE_FULL, refused.message, retry_after=RETRY_SOON, rows=refused.rows

@@ -422,4 +422,8 @@ async def test_a_list_that_finds_no_room_now_is_refused_by_its_shape_alone(known
 
 async def test_a_list_that_never_finds_room_is_too_large_whoever_waits() -> None:
     place = await here(replace(SETTINGS, max_queue_size=20))
-    assert (await place.answer(listed(21))).status == 413
+    waiting = [place.world.send(b"a", tenant="another") for _ in range(4)]
+    told = await place.answer(listed(21))
+    assert told.status == 413
+    assert "21 rows in one request are more than the queue holds (20)" in text(told)
+    await asyncio.gather(*waiting)
