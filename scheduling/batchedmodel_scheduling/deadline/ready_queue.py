@@ -40,6 +40,9 @@ class QueuedItem:
     def __lt__(self, other: "QueuedItem") -> bool:
         return self.order < other.order or (self.order == other.order and self.id < other.id)
 
+    def __hash__(self) -> int:
+        return self.id  # compiled, what has an order has no other
+
 
 def entry_of(item: Item, work: float, step: float, objective: Objective) -> QueuedItem:
     """An item in order of due time, in which a priority is `step` seconds ahead of the next one.
