@@ -151,7 +151,7 @@ async def assert_told_as_alone(
     assert told == expected
 
 
-mixed = settings(deadline=None, max_examples=examples(60))
+mixed = settings(max_examples=examples(60))
 
 
 @mixed

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH
@@ -281,7 +281,7 @@ async def test_what_is_said_through_the_sidecar_is_what_is_said_straight(
             alone += 1
             assert through[0].of_the_server == straight[0].of_the_server
 
-    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=EXAMPLES)
     @given(drawing)
     def same(drawn: list[Sent]) -> None:
         asyncio.run_coroutine_threadsafe(compare(drawn), loop).result()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.inference.description import (
@@ -284,7 +284,7 @@ def either(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return replace(model, declaration=replace(model.declaration, sharing=sharing))
 
 
-@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40))
 @given(lengths=Lengths, seed=st.integers(0, 2**32 - 1))
 def test_an_item_is_answered_in_any_batch_as_alone(
     either: LoadedModel, lengths: list[int], seed: int

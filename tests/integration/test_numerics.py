@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_model_server.api.batch import Array
@@ -86,7 +86,7 @@ def embedded(model: LoadedModel, items: Sequence[Array]) -> list[Array]:
 
 
 @pytest.mark.parametrize("form", BOUNDS, ids=lambda form: f"{form[0]}-{form[1].value}")
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10)
 @given(
     lengths=st.lists(st.integers(1, 40), min_size=2, max_size=6),
     seed=st.integers(0, 2**32 - 1),

@@ -92,7 +92,7 @@ async def echoed(chain: Chain, sent: Sent) -> tuple[Tensor, ...]:
     return found
 
 
-@settings(deadline=None, max_examples=examples(40))
+@settings(max_examples=examples(40))
 @given(st.lists(requests(), min_size=1, max_size=6))
 async def test_every_row_of_every_datatype_comes_back(chain: Chain, crowd: list[Sent]) -> None:
     answers = await asyncio.gather(*(echoed(chain, sent) for sent in crowd))

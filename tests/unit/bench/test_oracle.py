@@ -41,7 +41,7 @@ def least_dropped_by_trying_everything(times: Sequence[int], target: int, device
     return count - max(served.bit_count() for served in range(2**count) if ends[served] < NEVER)
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(
     times=st.lists(st.integers(0, 40), min_size=1, max_size=8).map(sorted),
     target=st.integers(1, 25),

@@ -73,7 +73,7 @@ def test_values_that_json_cannot_hold_are_shown_all_the_same(value: object, text
     assert shown(value) == text
 
 
-@settings(deadline=None, max_examples=examples(100))
+@settings(max_examples=examples(100))
 @given(json_values())
 def test_whatever_is_shown_is_short_and_can_be_sent(value: object) -> None:
     assert len(shown(value).encode()) <= 83 * 6

@@ -220,7 +220,7 @@ def test_a_target_with_a_fragment_is_refused() -> None:
 )
 @example([call(b"a"), get()], BAD[-1], [], [])
 @example([chunked(b"1", b"a", b"0", b"")], chunked(b"1", b"a", b"two"), [], [(200, True)])
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 def test_however_requests_are_cut_they_mean_what_they_mean_to_a_plain_server(
     before: list[bytes], between: bytes | None, behind: list[bytes], cuts: list[tuple[int, bool]]
 ) -> None:
@@ -237,7 +237,7 @@ def test_however_requests_are_cut_they_mean_what_they_mean_to_a_plain_server(
     st.none() | bad,
     cut,
 )
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 def test_an_offer_of_another_protocol_changes_nothing(
     offering: list[bytes], behind: bytes | None, cuts: list[tuple[int, bool]]
 ) -> None:

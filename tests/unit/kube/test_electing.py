@@ -194,7 +194,7 @@ class _World:
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(500), deadline=None)
+@settings(max_examples=examples(500))
 @given(messages=_MESSAGES)
 def test_of_a_lease_that_nobody_deletes_there_are_never_two_leaders_whatever_is_lost_or_late(
     messages: list[_Message],

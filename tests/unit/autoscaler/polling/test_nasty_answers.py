@@ -89,7 +89,7 @@ def test_a_share_or_a_rate_that_nothing_can_be_divided_by_is_refused(text: str) 
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(500), deadline=None)
+@settings(max_examples=examples(500))
 @given(answers=st.lists(NASTY_FIELDS, min_size=1, max_size=3), silence=st.sampled_from([0.0, 30.0]))
 def test_whatever_is_answered_is_refused_or_makes_finite_metrics(
     answers: list[dict[str, str]], silence: float

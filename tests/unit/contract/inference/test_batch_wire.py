@@ -145,7 +145,7 @@ def test_a_message_that_no_text_can_hold_does_not_spoil_the_batch() -> None:
     assert read_reply(*joined(write_reply(sent))).errors[1] == "no file ?.bin"
 
 
-@settings(deadline=None, max_examples=examples(100))
+@settings(max_examples=examples(100))
 @given(st.integers(0, 5).flatmap(lambda count: ragged_batches(count, at_least=1)))
 def test_a_request_survives_the_wire(inputs: tuple[Ragged, ...]) -> None:
     received = received_request(*joined(write_request(BatchRequest(inputs=inputs))))
@@ -155,7 +155,7 @@ def test_a_request_survives_the_wire(inputs: tuple[Ragged, ...]) -> None:
         assert b"".join(there.items()) == here.data
 
 
-@settings(deadline=None, max_examples=examples(100))
+@settings(max_examples=examples(100))
 @given(batch_replies())
 def test_a_reply_survives_the_wire(sent: BatchReply) -> None:
     assert read_with_items(*joined(write_reply(sent))) == sent
@@ -327,7 +327,7 @@ def reads_or_refuses(body: bytes, length: str | None) -> None:
         str(refused).encode(errors="backslashreplace")
 
 
-@settings(deadline=None, max_examples=examples(300))
+@settings(max_examples=examples(300))
 @given(
     st.lists(st.tuples(st.integers(0, len(VALID) - 1), st.integers(0, 255)), min_size=1, max_size=4)
 )
@@ -338,7 +338,7 @@ def test_a_reply_with_changed_bytes_is_read_or_refused(changes: list[tuple[int, 
     reads_or_refuses(bytes(body), VALID_LENGTH)
 
 
-@settings(deadline=None, max_examples=examples(300))
+@settings(max_examples=examples(300))
 @given(st.integers(0, int(VALID_LENGTH) - 1), st.sampled_from([*b'0123456789-.e"[]{},: ']))
 def test_a_reply_with_a_changed_head_is_read_or_refused(position: int, value: int) -> None:
     body = bytearray(VALID)
@@ -346,7 +346,7 @@ def test_a_reply_with_a_changed_head_is_read_or_refused(position: int, value: in
     reads_or_refuses(bytes(body), VALID_LENGTH)
 
 
-@settings(deadline=None, max_examples=examples(200))
+@settings(max_examples=examples(200))
 @given(
     st.integers(0, len(VALID) - 1), st.binary(max_size=6), st.none() | st.integers(0, len(VALID))
 )
@@ -358,7 +358,7 @@ def test_a_reply_that_is_cut_or_stretched_is_read_or_refused(
     reads_or_refuses(stretched, VALID_LENGTH if length is None else str(length))
 
 
-@settings(deadline=None, max_examples=examples(200))
+@settings(max_examples=examples(200))
 @given(st.data())
 def test_a_reply_with_any_sizes_is_read_or_refused(data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.integers(0, 3) | st.integers(-(2**63), 2**63 - 1), max_size=4))

@@ -154,7 +154,7 @@ def test_metadata_that_lack_a_field_are_refused(field: str) -> None:
         description_from_metadata(sent)
 
 
-@settings(deadline=None, max_examples=examples(200))
+@settings(max_examples=examples(200))
 @given(
     st.sampled_from(FIELDS), st.sampled_from(OWN_FIELDS), json_values(max_leaves=6), st.booleans()
 )

@@ -187,7 +187,7 @@ def test_a_time_below_any_clock_reads_as_none_at_all() -> None:
     assert read.points[0].seconds == 0.0
 
 
-@settings(deadline=None, max_examples=examples(200))
+@settings(max_examples=examples(200))
 @given(
     st.sampled_from(["cost_rule", "device", "points", "max_cost", *LATER]),
     json_values(max_leaves=6),

@@ -56,7 +56,7 @@ def sent_and_read(inputs: tuple[Ragged, ...], kept: list[bool]) -> tuple[bytes, 
     return body, to_request(head, tensors, {"one": memory, "other": b""})
 
 
-@settings(deadline=None, max_examples=examples(100))
+@settings(max_examples=examples(100))
 @given(
     st.integers(1, 5).flatmap(lambda count: ragged_batches(count, at_least=1)),
     st.lists(st.booleans(), max_size=20),
@@ -188,7 +188,7 @@ class Room:
         return start
 
 
-@settings(deadline=None, max_examples=examples(100))
+@settings(max_examples=examples(100))
 @given(
     st.integers(1, 5).flatmap(lambda count: ragged_batches(count, at_least=1)),
     st.lists(st.booleans(), max_size=20),

@@ -201,7 +201,7 @@ def test_empty_tensors_and_scalars_have_a_json_form(
     assert len(values_to_bytes(values, Datatype.INT64, shape, "x")) == 8 * math.prod(shape)
 
 
-@settings(deadline=None, max_examples=examples(200))
+@settings(max_examples=examples(200))
 @given(json_values(), st.sampled_from(Datatype), st.lists(st.integers(0, 3), max_size=3))
 def test_any_values_become_bytes_of_the_right_size_or_are_refused(
     values: object, datatype: Datatype, shape: list[int]
@@ -213,7 +213,7 @@ def test_any_values_become_bytes_of_the_right_size_or_are_refused(
     check_size(Tensor(name="x", datatype=datatype, shape=tuple(shape), data=data), "x")
 
 
-@settings(deadline=None, max_examples=examples(100))
+@settings(max_examples=examples(100))
 @given(st.lists(st.binary(max_size=10), max_size=10))
 def test_byte_elements_survive_their_encoding(elements: list[bytes]) -> None:
     joined = join_byte_elements(iter(elements))
@@ -221,7 +221,7 @@ def test_byte_elements_survive_their_encoding(elements: list[bytes]) -> None:
     assert len(split_byte_elements(bytearray(joined))) == len(elements)
 
 
-@settings(deadline=None, max_examples=examples(200))
+@settings(max_examples=examples(200))
 @given(st.binary(max_size=40))
 def test_any_bytes_are_elements_or_refused(data: bytes) -> None:
     try:
@@ -249,7 +249,7 @@ def test_bytes_that_are_no_text_have_no_json_form() -> None:
     )
 
 
-@settings(deadline=None, max_examples=examples(100))
+@settings(max_examples=examples(100))
 @given(tensors())
 def test_a_tensor_of_the_right_size_passes(tensor: Tensor) -> None:
     check_size(tensor, "x")
@@ -270,7 +270,7 @@ def test_another_number_of_byte_elements_is_refused() -> None:
     assert refusal(lambda: check_size(tensor, "x")) == "x: holds 2 elements, not 3"
 
 
-@settings(deadline=None, max_examples=examples(100))
+@settings(max_examples=examples(100))
 @given(tensors())
 def test_rows_are_the_tensor_cut_along_its_first_dimension(tensor: Tensor) -> None:
     if not tensor.shape or tensor.elements == 0:

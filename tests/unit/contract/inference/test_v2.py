@@ -186,7 +186,7 @@ def test_a_header_length_inside_the_json_leaves_no_json() -> None:
     assert refusal(body, "0").startswith("body: is not JSON")
 
 
-@settings(deadline=None, max_examples=examples(100))
+@settings(max_examples=examples(100))
 @given(st.data(), st.lists(names, min_size=1, max_size=4, unique=True))
 def test_tensors_survive_a_binary_body(data: st.DataObject, listed: list[str]) -> None:
     sent = [data.draw(tensors(name)) for name in listed]
@@ -205,7 +205,7 @@ def is_text(tensor: Tensor) -> bool:
     return tensor.datatype not in (Datatype.FP16, Datatype.BF16)
 
 
-@settings(deadline=None, max_examples=examples(100))
+@settings(max_examples=examples(100))
 @given(tensors().filter(is_text))
 def test_values_survive_a_json_body(sent: Tensor) -> None:
     _, (received,) = read(dumps({"inputs": [to_json(sent)]}))
@@ -217,7 +217,7 @@ def test_values_survive_a_json_body(sent: Tensor) -> None:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=examples(300))
+@settings(max_examples=examples(300))
 @given(json_values() | st.fixed_dictionaries({"inputs": json_values()}))
 def test_any_json_is_a_request_or_refused(head: object) -> None:
     with pytest.raises(InvalidInput) as caught:
@@ -229,7 +229,7 @@ FIELDS = ("name", "datatype", "shape", "data", "parameters")
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=examples(300))
+@settings(max_examples=examples(300))
 @given(
     st.dictionaries(st.sampled_from(FIELDS), json_values(max_leaves=6), max_size=3),
     st.none() | json_values(max_leaves=2),
@@ -248,7 +248,7 @@ def test_any_value_in_any_field_is_read_or_refused(
         assert tensor.elements >= 0
 
 
-@settings(deadline=None, max_examples=examples(300))
+@settings(max_examples=examples(300))
 @given(st.binary(max_size=60), st.none() | st.text(max_size=4) | st.integers(0, 70).map(str))
 def test_any_bytes_are_a_request_or_refused(body: bytes, length: str | None) -> None:
     with pytest.raises(InvalidInput):

@@ -135,7 +135,7 @@ def test_a_wrong_wish_is_named(head: dict[str, Any], message: str) -> None:
     assert str(caught.value).startswith(message)
 
 
-@settings(deadline=None, max_examples=examples(300))
+@settings(max_examples=examples(300))
 @given(
     st.fixed_dictionaries(
         {},
@@ -186,7 +186,7 @@ def test_a_text_that_is_not_utf_8_can_be_had_as_binary_data_only() -> None:
     assert body[length:] == text.data
 
 
-@settings(deadline=None, max_examples=examples(100))
+@settings(max_examples=examples(100))
 @given(st.data(), st.lists(names, min_size=1, max_size=4, unique=True))
 def test_every_mixture_survives_the_way(data: st.DataObject, listed: list[str]) -> None:
     in_json = set(data.draw(st.lists(st.sampled_from(listed), max_size=3)))

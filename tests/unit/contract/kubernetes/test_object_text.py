@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from batchedmodel_contract.kubernetes.object_text import (
@@ -105,7 +105,6 @@ def _nested(value: object, depth: int) -> object:
     st.integers(0, 60),
     st.integers(500, 5_000),
 )
-@settings(deadline=None)
 def test_large_values_end_where_a_parser_says_that_they_end(
     values: list[Any], times: int, depth: int, size: int
 ) -> None:

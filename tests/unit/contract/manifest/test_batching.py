@@ -77,7 +77,7 @@ def test_a_queue_holds_2048_rows_or_16_batches_unless_given(batch: int, queue: i
     assert BatchSettings.of(Batching(max_batch_size=batch)).max_queue_size == queue
 
 
-@settings(deadline=None, max_examples=examples(100))
+@settings(max_examples=examples(100))
 @given(effective_settings())
 def test_settings_survive_their_file(given_settings: BatchSettings) -> None:
     read = settings_from_json(given_settings.to_json())
@@ -93,7 +93,7 @@ def test_equal_settings_have_one_digest_however_their_numbers_were_written() -> 
     assert whole.digest() == real.digest()
 
 
-@settings(deadline=None, max_examples=examples(100))
+@settings(max_examples=examples(100))
 @given(batch_settings(), batch_settings())
 def test_other_settings_have_another_digest(one: BatchSettings, other: BatchSettings) -> None:
     assert (one == other) == (one.digest() == other.digest())
@@ -204,7 +204,7 @@ def test_a_files_values_must_fit_together() -> None:
         settings_from_json(json.dumps(mapping))
 
 
-@settings(deadline=None, max_examples=examples(200))
+@settings(max_examples=examples(200))
 @given(st.sampled_from(FIELDS), json_values(max_leaves=4))
 def test_any_value_in_any_field_is_read_or_refused(field: str, value: object) -> None:
     mapping = json.loads(BatchSettings().to_json()) | {field: value}

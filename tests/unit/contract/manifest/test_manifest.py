@@ -376,14 +376,14 @@ def test_no_rule_over_several_fields_is_broken_by_a_right_spec(check: Check) -> 
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=examples(200))
+@settings(max_examples=examples(200))
 @given(json_values())
 def test_any_value_as_a_spec_is_read_or_refused_by_name(value: object) -> None:
     assert all(text.startswith("spec") for text in mistakes_in({**MINILM, "spec": value}))
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=examples(300))
+@settings(max_examples=examples(300))
 @given(json_values(max_leaves=6), json_values(max_leaves=6), json_values(max_leaves=6))
 def test_any_value_in_any_field_is_read_or_refused_by_name(
     first: object, second: object, third: object

@@ -115,7 +115,7 @@ def test_parameters_are_strings_by_name() -> None:
         from_environment(ModelServerSettings, MODEL_SERVER | {"BATCHEDMODEL_PARAMETERS": "[1]"})
 
 
-@settings(deadline=None, max_examples=examples(100))
+@settings(max_examples=examples(100))
 @given(
     st.builds(
         SidecarSettings,
@@ -140,7 +140,7 @@ def test_sidecar_settings_survive_the_environment(told: SidecarSettings) -> None
     assert from_environment(SidecarSettings, to_environment(told)) == told
 
 
-@settings(deadline=None, max_examples=examples(100))
+@settings(max_examples=examples(100))
 @given(
     st.builds(
         ModelServerSettings,
@@ -161,7 +161,7 @@ def test_model_server_settings_survive_the_environment(told: ModelServerSettings
     assert from_environment(ModelServerSettings, to_environment(told)) == told
 
 
-@settings(deadline=None, max_examples=examples(100))
+@settings(max_examples=examples(100))
 @given(sources)
 def test_a_source_survives_its_variable(source: Source) -> None:
     assert source_from_json(source_to_json(source)) == source

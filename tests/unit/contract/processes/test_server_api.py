@@ -36,7 +36,7 @@ def test_a_line_that_is_no_event_is_refused(line: object) -> None:
         state_event_from_mapping(line)
 
 
-@settings(deadline=None, max_examples=examples(100))
+@settings(max_examples=examples(100))
 @given(json_values())
 def test_any_line_is_an_event_or_refused(line: object) -> None:
     with pytest.raises(InvalidInput):

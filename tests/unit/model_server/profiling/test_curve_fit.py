@@ -110,7 +110,7 @@ def test_without_a_time_there_is_no_curve() -> None:
     assert fitted(CostRule.PADDED, [ProfilePoint(rows=1, length=1, seconds=0.0)]) is None
 
 
-@settings(deadline=None, max_examples=examples(50))
+@settings(max_examples=examples(50))
 @given(
     st.lists(
         st.builds(

@@ -59,7 +59,7 @@ _EVENTS = st.one_of(
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(st.lists(st.tuples(_EVENTS, st.integers(0, 3)), max_size=8))
 def test_any_edits_and_drifts_end_in_what_the_last_spec_says(
     events: list[tuple[Callable[[World], None], int]],
@@ -83,7 +83,7 @@ def test_any_edits_and_drifts_end_in_what_the_last_spec_says(
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(st.one_of(_EVENTS, st.integers(1, 5)), max_size=8))
 def test_the_replicas_are_the_autoscalers_for_as_long_as_there_is_one(
     events: list[Callable[[World], None] | int],

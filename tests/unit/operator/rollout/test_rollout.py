@@ -187,7 +187,7 @@ def _without_its_own(signs: Signs) -> Signs:
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(500), deadline=None)
+@settings(max_examples=examples(500))
 @given(st.lists(_signs().map(_without_its_own), max_size=12))
 def test_a_latch_falls_once_for_a_target_and_never_two_at_a_reconcile(looks: list[Signs]) -> None:
     record = Record()
@@ -216,7 +216,7 @@ def test_a_latch_falls_once_for_a_target_and_never_two_at_a_reconcile(looks: lis
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 @given(st.lists(_signs().map(_without_its_own), max_size=6), _signs().map(_without_its_own))
 def test_another_target_begins_without_latches(looks: list[Signs], last: Signs) -> None:
     record = Record()
@@ -229,7 +229,7 @@ def test_another_target_begins_without_latches(looks: list[Signs], last: Signs) 
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 @given(st.lists(_signs().map(_without_its_own), max_size=6), _signs().map(_without_its_own))
 def test_a_second_reconcile_at_the_same_decides_the_same(looks: list[Signs], last: Signs) -> None:
     record = Record()

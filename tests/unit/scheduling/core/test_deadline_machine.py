@@ -261,6 +261,4 @@ def _turn(item: Item) -> tuple[float, int]:
 
 
 TestPolicies = pytest.mark.slow(SchedulingMachine.TestCase)
-TestPolicies.settings = hypothesis_settings(
-    max_examples=examples(100), stateful_step_count=40, deadline=None
-)
+TestPolicies.settings = hypothesis_settings(max_examples=examples(100), stateful_step_count=40)

@@ -30,7 +30,7 @@ lengths_of_items = st.lists(st.integers(1, 30), min_size=1, max_size=12)
 # Limits
 
 
-@settings(deadline=None, max_examples=examples(100))
+@settings(max_examples=examples(100))
 @given(any_limits, lengths_of_items)
 def test_a_batch_holds_the_longest_start_that_keeps_the_bounds(
     bounds: Limits, lengths: list[int]
@@ -44,7 +44,7 @@ def test_a_batch_holds_the_longest_start_that_keeps_the_bounds(
     assert bounds.fitting([]) == 0
 
 
-@settings(deadline=None, max_examples=examples(100))
+@settings(max_examples=examples(100))
 @given(any_limits, lengths_of_items)
 def test_a_batch_is_full_when_not_even_its_shortest_fits_once_more(
     bounds: Limits, lengths: list[int]

@@ -161,6 +161,4 @@ class PolicyMachine(ShippedPolicyDriver):
 
 
 TestPolicies = pytest.mark.slow(PolicyMachine.TestCase)
-TestPolicies.settings = hypothesis_settings(
-    max_examples=examples(100), stateful_step_count=50, deadline=None
-)
+TestPolicies.settings = hypothesis_settings(max_examples=examples(100), stateful_step_count=50)

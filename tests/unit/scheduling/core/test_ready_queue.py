@@ -138,7 +138,7 @@ def test_a_led_batch_keeps_the_bound_of_tokens() -> None:
     assert [int(entry.id) for entry in led] == [3, 1]
 
 
-@settings(deadline=None, max_examples=examples(60))
+@settings(max_examples=examples(60))
 @given(
     st.lists(
         st.tuples(

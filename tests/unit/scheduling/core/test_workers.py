@@ -4,7 +4,7 @@ import heapq
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from batchedmodel_contract.manifest.batching import BatchSettings
@@ -129,12 +129,10 @@ def test_of_those_that_wait_only_the_first_begins_where_a_worker_is_free() -> No
     assert line.drain_seconds(80) == pytest.approx(4.0)
 
 
-unhurried = settings(deadline=None)
 rows_in_turn = st.lists(st.tuples(st.integers(1, 8), st.floats(0, 0.5)), max_size=25)
 
 
 @pytest.mark.slow
-@unhurried
 @given(
     rows_in_turn, st.sampled_from([(1, 1), (1, 2), (1, 4), (2, 2), (2, 3), (2, 5), (3, 3), (5, 5)])
 )
@@ -163,7 +161,6 @@ def test_the_beginning_is_foretold_as_a_queue_with_so_many_servers_has_it(
 
 
 @pytest.mark.slow
-@unhurried
 @given(rows_in_turn, st.integers(1, 5))
 def test_the_expected_beginning_only_moves_back_while_nothing_ends(
     coming: list[tuple[int, float]], workers: int
@@ -183,7 +180,6 @@ def test_the_expected_beginning_only_moves_back_while_nothing_ends(
 
 
 @pytest.mark.slow
-@unhurried
 @given(rows_in_turn)
 def test_one_worker_begins_when_the_last_of_all_batches_ends(
     coming: list[tuple[int, float]],

@@ -83,7 +83,7 @@ def test_what_saves_nothing_is_not_waited_for() -> None:
     assert gaps.worth_waiting(now, 1, saved=0.0, load=1.0, until=1e9) is None
 
 
-@settings(deadline=None, max_examples=examples(100))
+@settings(max_examples=examples(100))
 @given(
     st.lists(st.floats(0, 0.01), min_size=20, max_size=60),
     st.floats(0, 0.01),

@@ -14,7 +14,7 @@ from batchedmodel_scheduling.deadline.shedding import Candidate, Selection, sele
 from support.examples import examples
 from support.scheduling import an_entry
 
-few = settings(deadline=None, max_examples=examples(100))
+few = settings(max_examples=examples(100))
 
 # Grouping
 

@@ -239,7 +239,7 @@ def test_a_priority_that_is_served_or_does_not_wait_is_owed_nothing(
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=examples(50))
+@settings(max_examples=examples(50))
 @given(st.lists(st.sets(st.sampled_from(Priority), min_size=1), min_size=100, max_size=200))
 def test_all_priorities_lead_or_go_along_in_every_22_batches(wanted: list[set[Priority]]) -> None:
     """Two may be overdue at once; the second waits for the turn of the first."""

@@ -60,7 +60,7 @@ class Losses:
         return min(served, self._entries[first].weight + self._least(first + 1, now))
 
 
-@settings(deadline=None, max_examples=examples(100))
+@settings(max_examples=examples(100))
 @given(
     dues=st.lists(st.floats(0.005, 0.12), min_size=1, max_size=6),
     worths=st.lists(st.sampled_from([0.25, 1.0, 4.0]), min_size=6, max_size=6),

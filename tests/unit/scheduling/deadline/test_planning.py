@@ -84,7 +84,7 @@ def drawn_entries(drawn: list[tuple[str, int, float, Priority]]) -> list[QueuedI
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=examples(200))
+@settings(max_examples=examples(200))
 @given(waiting, situations)
 def test_any_plan_is_a_batch_that_may_run_and_gives_up_only_what_is_lost(
     drawn: list[tuple[str, int, float, Priority]], now: Situation
@@ -104,7 +104,7 @@ def test_any_plan_is_a_batch_that_may_run_and_gives_up_only_what_is_lost(
     assert found.slack >= 0
 
 
-@settings(deadline=None, max_examples=examples(200))
+@settings(max_examples=examples(200))
 @given(st.lists(st.floats(0.003, 0.03), min_size=10, max_size=40), st.integers(1, 8))
 def test_a_worker_that_is_busy_for_long_changes_nothing_for_what_is_due_before(
     dues: list[float], rows: int
@@ -116,7 +116,7 @@ def test_a_worker_that_is_busy_for_long_changes_nothing_for_what_is_due_before(
     assert plan(lanes, beside).given_up == plan(lanes, one).given_up
 
 
-@settings(deadline=None, max_examples=examples(100))
+@settings(max_examples=examples(100))
 @given(waiting, situations)
 def test_a_batch_is_in_time_for_all_its_members_unless_that_is_a_guess(
     drawn: list[tuple[str, int, float, Priority]], now: Situation

@@ -79,7 +79,7 @@ def test_discarding_what_is_not_here_changes_nothing() -> None:
 edges = st.sets(st.integers(1, 20), max_size=4).map(lambda found: tuple(sorted(found)))
 
 
-@settings(deadline=None, max_examples=examples(100))
+@settings(max_examples=examples(100))
 @given(
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 25)), max_size=20),
     st.lists(edges, min_size=1, max_size=3),

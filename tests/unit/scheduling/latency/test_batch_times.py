@@ -111,7 +111,7 @@ def test_a_line_that_passes_below_zero_still_predicts_some_time_there() -> None:
     assert 0 < (times.predict([1]) or 0.0) <= 0.001
 
 
-@settings(deadline=None, max_examples=examples(100))
+@settings(max_examples=examples(100))
 @given(
     st.sampled_from(CostRule),
     st.lists(
@@ -128,7 +128,7 @@ def test_a_prediction_is_positive_or_none(
     assert predicted is None or predicted > 0
 
 
-@settings(deadline=None, max_examples=examples(50))
+@settings(max_examples=examples(50))
 @given(
     st.sampled_from(CostRule),
     st.lists(

@@ -28,7 +28,7 @@ def plane(rule: CostRule = CostRule.PADDED) -> Curve:
 # The curve
 
 
-@settings(deadline=None, max_examples=examples(60))
+@settings(max_examples=examples(60))
 @given(st.lists(st.floats(0.0005, 0.01), min_size=9, max_size=9))
 def test_every_measured_point_is_hit_exactly(steps: list[float]) -> None:
     """If more work took more time, as it should."""
@@ -77,7 +77,7 @@ def test_of_several_measurements_of_a_point_the_middle_counts() -> None:
     assert curve.rows_table(8, 1)[1] == pytest.approx(0.011)
 
 
-@settings(deadline=None, max_examples=examples(60))
+@settings(max_examples=examples(60))
 @given(
     st.sampled_from(CostRule),
     st.lists(

@@ -3,7 +3,7 @@
 import tracemalloc
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from batchedmodel_http.response import LARGE, size_of
@@ -13,7 +13,6 @@ STEP = 256 * 1024
 lengths = st.integers(0, 40) | st.sampled_from([16_383, 16_384, STEP - 1, STEP, STEP + 1, 3 * STEP])
 
 
-@settings(deadline=None)
 @given(st.lists(lengths, max_size=12))
 def test_pieces_are_the_same_bytes_in_moderate_sizes(sizes: list[int]) -> None:
     parts = [bytes([number % 251]) * size for number, size in enumerate(sizes)]

@@ -87,7 +87,7 @@ def test_members_without_data_are_bounded_too() -> None:
         inflated(gzip.compress(b"") * 2000, Encoding.GZIP, LIMIT)
 
 
-@settings(deadline=None, max_examples=examples(300))
+@settings(max_examples=examples(300))
 @given(st.binary(max_size=200), st.sampled_from(Encoding))
 def test_any_bytes_are_inflated_or_refused(data: bytes, encoding: Encoding) -> None:
     try:
@@ -96,7 +96,7 @@ def test_any_bytes_are_inflated_or_refused(data: bytes, encoding: Encoding) -> N
         str(refused).encode()
 
 
-@settings(deadline=None, max_examples=examples(200))
+@settings(max_examples=examples(200))
 @given(st.binary(max_size=600), st.integers(0, 700), st.binary(max_size=3))
 def test_any_damage_is_noticed_or_harmless(data: bytes, at: int, damage: bytes) -> None:
     packed = gzip.compress(data)

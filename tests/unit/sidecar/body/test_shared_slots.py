@@ -180,5 +180,5 @@ class Slots(RuleBasedStateMachine):
         assert self.region.slot(SIZE, ONE) is not None
 
 
-Slots.TestCase.settings = settings(deadline=None, max_examples=examples(50))
+Slots.TestCase.settings = settings(max_examples=examples(50))
 test_any_order = Slots.TestCase

@@ -63,7 +63,7 @@ async def test_the_bodies_that_are_damaged_here_are_right_in_themselves(index: i
     assert await rows_or_refusal(ADAPTERS[endpoint], model, orjson.dumps(document))
 
 
-@settings(deadline=None, max_examples=examples(400))
+@settings(max_examples=examples(400))
 @given(
     st.sampled_from(TARGETS),
     st.binary(max_size=100),
@@ -76,7 +76,7 @@ async def test_any_bytes(
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=examples(400))
+@settings(max_examples=examples(400))
 @given(st.sampled_from(TARGETS), json_values())
 async def test_any_json(target: tuple[Adapter, ReadyModel], document: object) -> None:
     try:
@@ -87,7 +87,7 @@ async def test_any_json(target: tuple[Adapter, ReadyModel], document: object) ->
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=examples(1500))
+@settings(max_examples=examples(1500))
 @given(damaged())
 async def test_a_right_body_with_a_value_changed(
     damage: tuple[Endpoint, ReadyModel, bytes],
@@ -96,7 +96,7 @@ async def test_a_right_body_with_a_value_changed(
     await rows_or_refusal(ADAPTERS[endpoint], model, body)
 
 
-@settings(deadline=None, max_examples=examples(500))
+@settings(max_examples=examples(500))
 @given(st.sampled_from(RIGHT), st.integers(0, 400), st.binary(max_size=4), st.integers(0, 3))
 async def test_a_right_body_with_bytes_changed(
     right: Right, at: int, damage: bytes, lost: int
@@ -128,7 +128,7 @@ async def test_the_binary_body_is_right_in_itself() -> None:
     assert await rows_or_refusal(V2Adapter(), EVERYTHING, BINARY, str(HEAD))
 
 
-@settings(deadline=None, max_examples=examples(500))
+@settings(max_examples=examples(500))
 @given(
     st.integers(0, len(BINARY)),
     st.binary(max_size=4),
@@ -179,7 +179,7 @@ headers = st.dictionaries(
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=examples(400))
+@settings(max_examples=examples(400))
 @given(headers)
 def test_any_headers_are_understood_or_refused(given_headers: Mapping[str, str]) -> None:
     named = request_id(given_headers)

@@ -207,7 +207,7 @@ async def test_one_tenant_has_no_more_room_than_the_manifest_says(policy: Policy
     ),
 )
 @example(policy=PolicyName.DEADLINE, size=19, calls=[("a", 1, 0), ("a", 1, 0), ("a", 19, 0)])
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 def test_no_more_rows_wait_than_the_queue_holds_whoever_sends_them(
     policy: PolicyName, size: int, calls: list[tuple[str, int, float]]
 ) -> None:

@@ -130,7 +130,7 @@ async def test_a_right_body_gives_the_same_call(index: int) -> None:
 endpoints = st.sampled_from(sorted(ADAPTERS, key=lambda endpoint: endpoint.name))
 
 
-@settings(deadline=None, max_examples=examples(150))
+@settings(max_examples=examples(150))
 @given(
     endpoints,
     st.sampled_from(MODELS),
@@ -144,7 +144,7 @@ async def test_any_bytes_are_refused_in_the_same_words(
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=examples(800))
+@settings(max_examples=examples(800))
 @given(damaged())
 async def test_a_damaged_body_has_the_same_outcome(
     damage: tuple[Endpoint, ReadyModel, bytes],
@@ -208,7 +208,7 @@ def answer_of(description: ModelDescription, data: st.DataObject, count: int) ->
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=examples(300))
+@settings(max_examples=examples(300))
 @given(st.sampled_from(RIGHT), st.data())
 async def test_an_answer_has_the_same_body(right: Right, data: st.DataObject) -> None:
     endpoint, model, document = right

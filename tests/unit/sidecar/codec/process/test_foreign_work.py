@@ -268,7 +268,7 @@ heads = st.none() | st.integers(0, 170).map(str) | st.text(max_size=3)
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=examples(300))
+@settings(max_examples=examples(300))
 @given(st.sampled_from(KINDS), heads, st.data())
 async def test_a_broken_body_is_refused_in_the_same_words(
     kind: str, head: str | None, data: st.DataObject
@@ -278,7 +278,7 @@ async def test_a_broken_body_is_refused_in_the_same_words(
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=examples(300))
+@settings(max_examples=examples(300))
 @given(st.sampled_from(KINDS), heads, st.booleans(), st.data())
 async def test_a_broken_answer_has_the_same_outcome(
     kind: str, head: str | None, alone: bool, data: st.DataObject
@@ -289,7 +289,7 @@ async def test_a_broken_answer_has_the_same_outcome(
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=examples(200))
+@settings(max_examples=examples(200))
 @given(
     st.sampled_from([ServerProtocol.V1, ServerProtocol.OPENAI]),
     st.lists(json_values(max_leaves=6), max_size=4),
