@@ -81,10 +81,13 @@ class SharedRoom:
         if share.most < 1:
             most = min(most, int(max(1.0, share.most * self.size)) - own)
         if own:
-            # The largest amount with own + amount <= threshold(left - amount).
+            # The largest amount with own + amount <= threshold(left - amount), but for rounding.
             slope = self._slope(share)
             spare = self.size - (_TIMES + 1) * self.spare
-            most = min(most, math.floor((slope * left + spare - own) / (slope + 1)))
+            about = math.floor((slope * left + spare - own) / (slope + 1)) + 1
+            most = min(most, about)
+            while most > 0 and own + most > self._threshold(share, left - most):
+                most -= 1
         return max(0, most)
 
     def take(self, share: Share, amount: int) -> None:
