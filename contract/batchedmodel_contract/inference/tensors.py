@@ -7,7 +7,7 @@ Datatypes are those of the Open Inference Protocol v2.
 import math
 import struct
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import chain, pairwise
 from typing import Any, Final, NamedTuple
@@ -154,13 +154,17 @@ def standing_alone(parts: Sequence[Buffer]) -> list[Buffer]:
     A row's answer lies among those of its batch. Who does not read it would keep all of these. Room
     in a shared region, which is another's memory, is bounded by itself and stays what it is.
     """
-    return [bytes(part) if _is_piece(part) else part for part in parts]
+    kept: dict[int, int] = {}
+    for part in parts:
+        if isinstance(part, memoryview):
+            kept[id(part.obj)] = kept.get(id(part.obj), 0) + len(part)
+    return [bytes(part) if _is_piece(part, kept) else part for part in parts] if kept else [*parts]
 
 
-def _is_piece(part: Buffer) -> bool:
+def _is_piece(part: Buffer, kept: Mapping[int, int]) -> bool:
     if not isinstance(part, memoryview) or getattr(part.obj, "base", None) is not None:
         return False
-    return 2 * len(part) <= memoryview(part.obj).nbytes
+    return 2 * kept[id(part.obj)] <= memoryview(part.obj).nbytes
 
 
 def join_byte_elements(elements: Iterator[bytes]) -> bytes:

@@ -49,7 +49,10 @@ def test_a_handler_that_cannot_be_made_says_why(name: str, message: str) -> None
 
 @pytest.mark.parametrize(
     ("name", "known"),
-    [("simulated", "fixedSeconds, rowSeconds, tokenSeconds, capturedRows, padded"), (f"{HERE}:Echo", "none")],
+    [
+        ("simulated", "fixedSeconds, rowSeconds, tokenSeconds, capturedRows, padded"),
+        (f"{HERE}:Echo", "none"),
+    ],
 )
 def test_an_unknown_parameter_is_refused_with_the_known_ones(name: str, known: str) -> None:
     with pytest.raises(
