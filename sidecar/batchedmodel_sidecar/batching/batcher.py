@@ -81,7 +81,7 @@ class Batcher:
         self._window = RequestWindow(ledger, lambda item_id: self._rows[item_id][0])
         self._rows: dict[ItemId, tuple[PendingRequest, int]] = {}
         self._deadlines: Deadlines[PendingRequest] = Deadlines()
-        self._in_flight = InFlight(dropped=lambda batch: self._finish(batch, None))
+        self._in_flight = InFlight(dropped=self._dropped)
         ask = self._decisions.ask
         self._quarantine = Quarantine(self._in_flight, ask)
         self._health = Health(infer, clock, self._in_flight, ask, idempotent=idempotent)
@@ -322,6 +322,11 @@ class Batcher:
     def _charge(self, batch: Batch, members: Members, reply: Replied) -> None:
         seconds = self._clock() - self._in_flight.sent(batch).uncharged_since
         noted(self._window.ended, batch, members, reply, seconds, self._policy)
+
+    def _dropped(self, batch: Batch) -> None:
+        now, sent = self._clock(), self._in_flight.sent(batch)
+        noted(self._window.dropped, batch, sent.callers, now - sent.uncharged_since, self._policy)
+        self._finish(batch, None)
 
     def _leaves(self, batch: Batch, members: Members, reply: BatchReply) -> None:
         """A batch is off the server, and its answer is still to be cut: the next may go."""
