@@ -21,8 +21,6 @@ from support.large_bodies import MEBIBYTE, helper_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-INFER = "/v2/models/m/infer"
-
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running(
@@ -168,43 +166,6 @@ async def test_so_many_of_one_address_pass_at_once_and_others_beside_them(
         statuses = await asyncio.gather(*callers)
         assert (statuses.count(200), statuses.count(429)) == (112, 28)
         assert await beside == 200
-    await assert_books_balance(chain)
-
-
-async def test_inferences_that_go_alone_are_as_few_at_a_time_as_batches_in_turns_of_callers(
-    chain: Chain, behind: Behind
-) -> None:
-    """One caller's would otherwise be before everybody's batches, a hundred at a time."""
-    running, most, order = 0, 0, []
-
-    async def works(request: web.Request) -> web.StreamResponse:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        order.append(request.headers["x-of"])
-        await asyncio.sleep(0.02)
-        running -= 1
-        return web.Response()
-
-    async def one(session: aiohttp.ClientSession, of: str) -> int:
-        headers = {"x-batch": "off", "x-of": of}
-        async with session.post(chain.url(INFER), data=b"{}", headers=headers) as response:
-            return response.status
-
-    behind.handle = works
-    connector = aiohttp.TCPConnector(local_addr=("127.0.0.66", 0))
-    async with aiohttp.ClientSession(connector=connector) as other:
-        many = [asyncio.create_task(one(chain.session, "many")) for _ in range(20)]
-        await asyncio.sleep(0.1)
-        few = [asyncio.create_task(one(other, "few")) for _ in range(3)]
-        assert await asyncio.gather(*many, *few) == [200] * 23
-    assert most == 1
-    last = len(order) - 1 - order[::-1].index("few")
-    assert order[:last].count("many") <= 15
-    left = asyncio.create_task(one(chain.session, "many"))
-    await asyncio.sleep(0.01)
-    left.cancel()
-    assert await one(chain.session, "many") == 200
     await assert_books_balance(chain)
 
 

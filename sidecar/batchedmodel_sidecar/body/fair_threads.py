@@ -5,8 +5,9 @@ leaves, so it counts until it is done.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
+from contextlib import asynccontextmanager
 from functools import partial
 from itertools import count
 from typing import Final, TypeVar
@@ -58,20 +59,7 @@ class FairTurns:
 
         Tenants take turns by `size`. There must be as much `room`.
         """
-        number, line = next(self._numbers), self._urgent if urgent else self._others
-        self.room.take(share, room)
-        line.add(share.tenant, number, work=size, rank=number, weight=share.weight)
-        turn = self._turns[number] = asyncio.get_running_loop().create_future()
-        self._begin()
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if self._turns.pop(number, None) is None:
-                self._done(share, room)  # its turn had come, and it did not begin
-            else:
-                line.discard(number)
-                self.room.give_back(share.tenant, room)
-            raise
+        await self._has_come(share, size, room=room, urgent=urgent)
         doing = begin()
 
         def done(work: asyncio.Future[Result]) -> None:
@@ -86,6 +74,32 @@ class FairTurns:
             # What it raised has this frame in its traceback: together they would keep what the work
             # had in its hands until somebody looks for garbage.
             del doing
+
+    @asynccontextmanager
+    async def turn(self, share: Share, size: int) -> AsyncIterator[None]:
+        """The block runs once it is its tenant's turn, which it has until its end."""
+        await self._has_come(share, size, room=size, urgent=False)
+        try:
+            yield
+        finally:
+            self._done(share, size)
+
+    async def _has_come(self, share: Share, size: int, *, room: int, urgent: bool) -> None:
+        """Wait for a turn; whoever has it says `_done`."""
+        number, line = next(self._numbers), self._urgent if urgent else self._others
+        self.room.take(share, room)
+        line.add(share.tenant, number, work=size, rank=number, weight=share.weight)
+        turn = self._turns[number] = asyncio.get_running_loop().create_future()
+        self._begin()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if self._turns.pop(number, None) is None:
+                self._done(share, room)  # its turn had come, and it did not begin
+            else:
+                line.discard(number)
+                self.room.give_back(share.tenant, room)
+            raise
 
     def _begin(self) -> None:
         while self._turns and self._begun < self._at_once():

@@ -144,9 +144,10 @@ class DataHandler:
             if isinstance(route.found, Lost):
                 response = self._lost(asked, route.found)
             elif self._passthrough is not None and (
-                route.found.endpoint is Endpoint.PASSED_ON or declines_batching(asked.headers)
+                route.found.endpoint is Endpoint.PASSED_ON
+                or (route.adapter is None and declines_batching(asked.headers))
             ):
-                raise GoesAlone(infers=route.adapter is not None)
+                raise GoesAlone
             elif route.found.endpoint is Endpoint.INDEX and self._repository is not None:
                 response = await self._index(self._repository, asked, source)
             elif route.adapter is None:
@@ -196,11 +197,9 @@ class DataHandler:
         if alone.body is not None:
             with self._bodies.hold(alone.share) as held:
                 held.regain(len(alone.body))
-                return await self._passthrough.forward(
-                    request, alone.seconds, share, alone.body, in_turn=True
-                )
+                return await self._passthrough.forward(request, alone.seconds, share, alone.body)
         limit = limit_of(options_of_headers(request.headers), settings)
-        return await self._passthrough.forward(request, limit, share, in_turn=alone.infers)
+        return await self._passthrough.forward(request, limit, share)
 
     def _lost(self, asked: RequestHead, lost: Lost) -> Response:
         error = CallError(lost.message, status=lost.status)

@@ -271,6 +271,8 @@ class InferenceHandler:
                 # The model may have been restarted while the body arrived.
                 exchange.model = self._open_for_work()
                 self._require_version(found, exchange.model)
+            if self._passes_on and declines_batching(asked.headers):
+                raise Unbatchable(BATCH_HEADER, "is off")
             # This version answers from now on, even if another takes its place meanwhile.
             exchange.lease.turn_to(exchange.model.users)
             exchange.parsed, waited = await within(

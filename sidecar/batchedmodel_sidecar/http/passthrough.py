@@ -43,21 +43,15 @@ _BETWEEN_US: Final = ("host", "expect")
 
 
 class GoesAlone(NeedsStreaming):
-    """A foreign server should get the request as it is, with what was read of it, if anything.
+    """A foreign server should get the request as it is.
 
     Raised to who received the request and can stream it.
     """
 
     def __init__(
-        self,
-        body: Buffer | None = None,
-        seconds: float = 0.0,
-        share: Share = NOBODY,
-        *,
-        infers: bool = True,
+        self, body: Buffer | None = None, seconds: float = 0.0, share: Share = NOBODY
     ) -> None:
-        """`infers`: it is an inference that others are batched with."""
-        self.infers = infers
+        """`body` is all of an inference's; None where it is to be streamed."""
         self.body = body
         self.share = share
         self.seconds = seconds
@@ -101,14 +95,11 @@ class Passthrough:
         seconds: float,
         share: Share,
         body: Buffer | None = None,
-        *,
-        in_turn: bool,
     ) -> web.StreamResponse:
-        """The server's answer, streamed; `body` is what was read of the request already.
+        """The server's answer, streamed; `body` is that of an inference, which waits for its turn.
 
-        Tenants share the places; `in_turn`: it is an inference, which waits for its turn. Raises
-        `Rejected` before anything was forwarded, `Unserved` or `Expired` before the answer began. A
-        later failure breaks the connection off.
+        Tenants share the places. Raises `Rejected` before anything was forwarded, `Unserved` or
+        `Expired` before the answer began. A later failure breaks the connection off.
         """
         target = self._admitted(request, share)
         if body is None and request.body_exists:
@@ -120,7 +111,9 @@ class Passthrough:
         outcome = Outcome.FAILED
         try:
             async with asyncio.timeout(seconds):
-                status = await self._run(passage, target, share if in_turn else None)
+                # What came whole is an inference, and no caller's pace counts in its turn.
+                answer = await self._asked(passage, target, None if body is None else share)
+                status = await passage.give(answer)
             outcome = Outcome.COMPLETED if status < 400 else Outcome.FAILED
         except asyncio.CancelledError:
             outcome = Outcome.CANCELLED
@@ -141,21 +134,14 @@ class Passthrough:
                 self._idle.set()
         return passage.response
 
-    async def _run(self, passage: "_Passage", target: URL, in_turn_of: Share | None) -> int:
+    async def _asked(
+        self, passage: "_Passage", target: URL, in_turn_of: Share | None
+    ) -> aiohttp.ClientResponse:
+        """The server's answer, of which the head is here: the turn ends before a caller reads."""
         if in_turn_of is None:
-            return await passage.run(self._session, target)
-        begun: list[asyncio.Task[int]] = []
-
-        def begin() -> asyncio.Task[int]:
-            running = asyncio.get_running_loop().create_task(passage.run(self._session, target))
-            begun.append(running)
-            return running
-
-        try:
-            return await self._turns.take_turn(in_turn_of, 1, begin, room=1)
-        finally:
-            for running in begun:
-                running.cancel()
+            return await passage.ask(self._session, target)
+        async with self._turns.turn(in_turn_of, 1):
+            return await passage.ask(self._session, target)
 
     async def idle(self) -> None:
         """Return once nothing is on its way."""
@@ -191,21 +177,26 @@ class _Passage:
         # A server's worker may serve one connection until its end, and would do no batches.
         self._ends = [] if keeps else [("Connection", "close")]
 
-    async def run(self, session: aiohttp.ClientSession, target: URL) -> int:
-        """Forward it; the answer's status, once it is through."""
+    async def ask(self, session: aiohttp.ClientSession, target: URL) -> aiohttp.ClientResponse:
+        """Forward it; the answer, of which the head is here."""
         request = self._request
         data: AsyncIterator[bytes] | bytes | BuffersBody | None = None
         if self._body is not None:
             data = body_of([self._body], request.content_type)
         elif request.body_exists:
             data = self._pieces()
-        async with session.request(
+        return await session.request(
             request.method,
             target,
             headers=_end_to_end(request.headers, _BETWEEN_US) + self._ends,
             data=data,
             allow_redirects=False,
-        ) as answer:
+        )
+
+    async def give(self, answer: aiohttp.ClientResponse) -> int:
+        """Send the answer on; its status, once it is through."""
+        request = self._request
+        async with answer:
             end_with_connection(answer)
             if answer.status < HTTPStatus.OK:
                 # The caller would wait for another answer behind it.
