@@ -135,7 +135,7 @@ class Foreigners:
     def memory_bound(self, cap: MemoryCap) -> None:
         self.batcher.bound(cap)
 
-    async def call(self, rows: str, caller: str = "") -> str:
+    async def call(self, rows: Sequence[str], caller: str = "") -> str:
         """What the server said of the rows of one call."""
         model = self.link.status.model
         assert model is not None

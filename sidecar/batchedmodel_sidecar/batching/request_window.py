@@ -57,8 +57,8 @@ class RequestWindow:
         """The tenants of the batch that left last."""
         self._unit_seconds = math.inf
         """What a unit of work takes in the cheapest batches, on a device that nobody measured."""
-        self._left_behind: Collection[str] = ()
-        """Who left a batch of which the server may still do the rest beside the next one."""
+        self._left_behind: tuple[Collection[str], int] = (), 0
+        """Who left a batch that the server may still be at beside the next one, and its length."""
         self._settings: BatchSettings | None = None
         """Those in force when the numbers below were computed."""
         self._next_rows = 0
@@ -198,11 +198,12 @@ class RequestWindow:
                 # A server may stall once beside anybody's rows; what comes again is learnt.
                 learnt = policy.pipeline.times.predict(lengths) or 0.0
                 work = min(work, max(_MOST_UNLEARNT, 2 * learnt / self._unit_seconds))
-                if self._left_behind:
-                    self._charge(self._left_behind, work - max(1.0, paid))
-                elif has_paid:
-                    self._divide(work - max(1.0, paid), lengths, members, policy)
-                self._left_behind = ()
+                left, length = self._left_behind
+                beyond, part = work - max(1.0, paid), length / (length + sum(lengths))
+                self._charge(left, beyond * part)
+                if has_paid:
+                    self._divide(beyond * (1 - part), lengths, members, policy)
+                self._left_behind = (), 0
             return
         tenants = [pending.tenant for pending, _ in refused(reply, members)]
         took = policy.work_of(seconds, max(lengths))
@@ -215,14 +216,14 @@ class RequestWindow:
     def dropped(
         self, batch: Batch, callers: Collection[str], seconds: float, policy: BasePolicy
     ) -> None:
-        """Nobody wants a batch any more: its tenants pay for its time, and for the rest of it."""
+        """Nobody wants a batch any more: its tenants pay for its time, if no profile knew it."""
         lengths = [item.length for item in batch.items]
         if self._turns is not None:
             self._turns.payers.discard(batch.items[0].id)
-        took, paid = policy.work_of(seconds, max(lengths)) or 0.0, policy.batch_work(lengths)
         if not policy.pipeline.times.profiled:
-            self._left_behind, took = callers, min(_MOST_UNLEARNT, seconds / self._unit_seconds)
-        self._charge(callers, took - paid)
+            self._left_behind = callers, sum(lengths)
+            took = min(_MOST_UNLEARNT, seconds / self._unit_seconds)
+            self._charge(callers, took - policy.batch_work(lengths))
 
     def _work_of(self, seconds: float, paid: float) -> float:
         """What a batch's time costs, where the cheapest batches lately cost what they paid."""
