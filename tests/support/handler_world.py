@@ -1,15 +1,26 @@
 """A data handler in front of a batcher in virtual time."""
 
 import asyncio
-from typing import Any
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
 
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_http.response import Response
+from batchedmodel_sidecar.backends.base import LinkStatus
+from batchedmodel_sidecar.body.byte_budget import ByteBudget
+from batchedmodel_sidecar.body.shared_slots import SharedSlots
 from batchedmodel_sidecar.codec.codec import Codec
+from batchedmodel_sidecar.codec.process.client import CodecClient
 from batchedmodel_sidecar.http.body_reader import BodyReader
 from batchedmodel_sidecar.http.data_handler import DataHandler
 from batchedmodel_sidecar.http.inference import InferenceHandler
 from batchedmodel_sidecar.http.refusals import Refusals
+from batchedmodel_sidecar.http.routed_head import RequestHead
 from batchedmodel_sidecar.lifecycle import Lifecycle
-from support.sidecar_world import World
+from support.sidecar_world import MODEL, World, world
 
 
 def data_handler(
@@ -43,3 +54,85 @@ def data_handler(
         passthrough=None,
         repository=None,
     )
+
+
+SETTINGS: Final = BatchSettings(policy=PolicyName.GREEDY, max_batch_size=4)
+
+
+def body(*values: object, **more: object) -> bytes:
+    """A row of these values, in the form that is known once it was read."""
+    x = {"name": "x", "datatype": "UINT8", "shape": [1, len(values)], "data": list(values)}
+    return json.dumps({"inputs": [x], **more}).encode()
+
+
+class PretendLink:
+    """To a server that is ready."""
+
+    status = LinkStatus(model=MODEL, reason="")
+
+    def watch(self, closely: bool) -> None:
+        """See `Link`."""
+
+
+@dataclass
+class Here:
+    """A data handler in front of a batcher in virtual time."""
+
+    world: World
+    bodies: BodyReader
+    lifecycle: Lifecycle
+    handler: DataHandler
+    told: list[Response] = field(default_factory=list)
+    hears: Callable[[int], None] = lambda _: None
+    """Called with the number of each answer."""
+
+    def begin(self, sent: bytes, headers: Mapping[str, str] | None = None) -> Any:
+        """Begin to answer a call that came whole."""
+        head = RequestHead(
+            method="POST", target="/v2/models/m/infer", headers=headers or {}, declared=len(sent)
+        )
+        return self.handler.answer(head, sent, "127.0.0.1", self._heard)
+
+    def _heard(self, response: Response | None, error: BaseException | None) -> None:
+        assert error is None
+        assert response is not None
+        self.told.append(response)
+        self.hears(len(self.told) - 1)
+
+    async def answer(self, sent: bytes, headers: Mapping[str, str] | None = None) -> Response:
+        """The answer to a call that came whole."""
+        before = len(self.told)
+        self.begin(sent, headers)
+        await asyncio.sleep(1.0)
+        (response,) = self.told[before:]
+        return response
+
+    @property
+    def held(self) -> int:
+        """Bytes that the budget counts."""
+        return self.bodies._budget.held
+
+
+async def here(settings: BatchSettings = SETTINGS, *, knows: bytes = body(1, 2)) -> Here:
+    """`knows`: a body whose form has been read before."""
+    clock = asyncio.get_running_loop().time
+    made, link = world(settings), PretendLink()
+    bodies = BodyReader(max_bytes=10_000_000, budget=ByteBudget(50_000_000), slots=SharedSlots(1))
+    lifecycle = Lifecycle(
+        made.batcher, model=lambda: link.status, watch=link.watch, delay=0.0, limit=1.0
+    )
+    handler = data_handler(
+        made,
+        lifecycle=lifecycle,
+        bodies=bodies,
+        codec=Codec(CodecClient(clock), most_rows=made.batcher.most_rows),
+        link=link,
+    )
+    place = Here(made, bodies, lifecycle, handler)
+    assert (await place.answer(knows)).status == 200
+    return place
+
+
+def text(response: Response) -> str:
+    """The body of an answer."""
+    return b"".join(map(bytes, response.parts)).decode()

@@ -77,9 +77,7 @@ class SharedRoom:
     def most_now(self, share: Share) -> int:
         """How much more a tenant may have at present; `refusal` says so of exactly this."""
         own, left = self.of(share.tenant), self.size - self.taken
-        most = left
-        if share.most < 1:
-            most = min(most, int(max(1.0, share.most * self.size)) - own)
+        most = min(left, int(self.most(share)) - own)
         if own:
             # The largest amount with own + amount <= threshold(left - amount), but for rounding.
             slope = self._slope(share)

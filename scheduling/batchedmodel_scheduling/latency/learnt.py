@@ -3,8 +3,9 @@
 A size is what a batch pays for (rows, or tokens), in classes of a few percent, and apart from it by
 length class. The middle of the last few times counts, so that stragglers do not. A deviation counts
 only as far as noise does not explain it, and what only one batch says counts for half. Where a
-length class has no times of its own for a size, those of other lengths stand in. Owned by
-`BatchTimes`.
+length class has no times of its own for a size, those of other lengths stand in. What all sizes are
+off by that the profile measured and that have run is the device's, so that sizes that have not run
+are off by it too. Owned by `BatchTimes`.
 """
 
 import bisect

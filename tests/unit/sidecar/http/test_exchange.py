@@ -3,9 +3,8 @@
 import asyncio
 import gc
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
 import pytest
 
@@ -16,98 +15,12 @@ from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_http.response import Response
-from batchedmodel_sidecar.backends.base import LinkStatus
-from batchedmodel_sidecar.body.byte_budget import ByteBudget
-from batchedmodel_sidecar.body.shared_slots import SharedSlots
-from batchedmodel_sidecar.codec.codec import Codec
-from batchedmodel_sidecar.codec.process.client import CodecClient
 from batchedmodel_sidecar.errors import Unserved
-from batchedmodel_sidecar.http.body_reader import BodyReader
-from batchedmodel_sidecar.http.data_handler import DataHandler
 from batchedmodel_sidecar.http.exchange import Exchange
-from batchedmodel_sidecar.http.routed_head import RequestHead
-from batchedmodel_sidecar.lifecycle import Lifecycle
-from support.handler_world import data_handler
-from support.sidecar_world import DESCRIPTION, MODEL, World, world
+from support.handler_world import body, here, text
+from support.sidecar_world import DESCRIPTION, MODEL
 
 pytestmark = pytest.mark.looptime
-
-SETTINGS: Final = BatchSettings(policy=PolicyName.GREEDY, max_batch_size=4)
-
-
-def body(*values: object, **more: object) -> bytes:
-    """A row of these values, in the form that is known once it was read."""
-    x = {"name": "x", "datatype": "UINT8", "shape": [1, len(values)], "data": list(values)}
-    return json.dumps({"inputs": [x], **more}).encode()
-
-
-class PretendLink:
-    status = LinkStatus(model=MODEL, reason="")
-
-    def watch(self, closely: bool) -> None:
-        """See `Link`."""
-
-
-@dataclass
-class Here:
-    """A data handler in front of a batcher in virtual time."""
-
-    world: World
-    bodies: BodyReader
-    lifecycle: Lifecycle
-    handler: DataHandler
-    told: list[Response] = field(default_factory=list)
-    hears: Callable[[int], None] = lambda _: None
-    """Called with the number of each answer."""
-
-    def begin(self, sent: bytes, headers: Mapping[str, str] | None = None) -> Any:
-        """Begin to answer a call that came whole."""
-        head = RequestHead(
-            method="POST", target="/v2/models/m/infer", headers=headers or {}, declared=len(sent)
-        )
-        return self.handler.answer(head, sent, "127.0.0.1", self._heard)
-
-    def _heard(self, response: Response | None, error: BaseException | None) -> None:
-        assert error is None
-        assert response is not None
-        self.told.append(response)
-        self.hears(len(self.told) - 1)
-
-    async def answer(self, sent: bytes, headers: Mapping[str, str] | None = None) -> Response:
-        before = len(self.told)
-        self.begin(sent, headers)
-        await asyncio.sleep(1.0)
-        (response,) = self.told[before:]
-        return response
-
-    @property
-    def held(self) -> int:
-        return self.bodies._budget.held
-
-
-async def here(settings: BatchSettings = SETTINGS, *, knows: bytes = body(1, 2)) -> Here:
-    """`knows`: a body whose form has been read before."""
-    clock = asyncio.get_running_loop().time
-    made, link = world(settings), PretendLink()
-    bodies = BodyReader(max_bytes=10_000_000, budget=ByteBudget(50_000_000), slots=SharedSlots(1))
-    lifecycle = Lifecycle(
-        made.batcher, model=lambda: link.status, watch=link.watch, delay=0.0, limit=1.0
-    )
-    handler = data_handler(
-        made,
-        lifecycle=lifecycle,
-        bodies=bodies,
-        codec=Codec(CodecClient(clock), most_rows=made.batcher.most_rows),
-        link=link,
-    )
-    place = Here(made, bodies, lifecycle, handler)
-    assert (await place.answer(knows)).status == 200
-    return place
-
-
-def text(response: Response) -> str:
-    return b"".join(map(bytes, response.parts)).decode()
-
 
 HEADERS: Final[list[dict[str, str]]] = [
     {},
@@ -392,38 +305,3 @@ async def test_a_call_over_which_reading_fails_is_counted(monkeypatch: pytest.Mo
     assert response.status == 500
     assert ("x-request-outcome", "invalid") in response.headers
     assert place.world.ledger.rejected == {Rejection.INVALID: 1}
-
-
-def listed(rows: int) -> bytes:
-    """So many rows of two values each."""
-    return body(*range(2 * rows)).replace(b"[1, %d]" % (2 * rows), b"[%d, 2]" % rows)
-
-
-@pytest.mark.parametrize("known", [True, False])
-async def test_a_list_that_finds_no_room_now_is_refused_by_its_shape_alone(known: bool) -> None:
-    """Who floods with lists makes others wait for none of their rows."""
-    place = await here(replace(SETTINGS, max_queue_size=20), knows=listed(8))
-    waiting = [place.world.send(b"a", tenant="127.0.0.1") for _ in range(12)]
-    waiting += [place.world.send(b"b", tenant="another") for _ in range(4)]
-    await asyncio.sleep(0)
-    offered = place.world.ledger.rows_offered
-    # Where the form is known, the numbers are not even looked at.
-    unknown = listed(8)[:-1] + b', "parameters": {"timeout": 5000000}}'
-    place.begin(listed(8).replace(b"15]", b"99999]") if known else unknown)
-    await asyncio.sleep(0)
-    (told,) = place.told[1:]
-    assert told.status == 429
-    assert "Retry-After" in dict(told.headers)
-    assert "queue is full: 20 rows may wait" in text(told)
-    assert place.world.ledger.rows_offered == offered + 8
-    await asyncio.gather(*waiting)
-    assert (await place.answer(listed(8))).status == 200
-
-
-async def test_a_list_that_never_finds_room_is_too_large_whoever_waits() -> None:
-    place = await here(replace(SETTINGS, max_queue_size=20))
-    waiting = [place.world.send(b"a", tenant="another") for _ in range(4)]
-    told = await place.answer(listed(21))
-    assert told.status == 413
-    assert "21 rows in one request are more than the queue holds (20)" in text(told)
-    await asyncio.gather(*waiting)
