@@ -268,7 +268,7 @@ class Batcher:
         # It is sent before the rest is noted: the device may be idle.
         limit = patience(batch, self.settings, now, self._policy.pipeline)
         leaves = partial(self._leaves, batch, members)
-        waiting = self._window.callers
+        waiting = self._window.callers if self._health.standing.answers else ()
         asked = asked_for(lambda: self._infer(batch_of(members, now, waiting), limit), leaves)
         carrying, callers = self._carry(batch, members, asked), {p.tenant for p, _ in members}
         self._in_flight.start(batch, carrying, asked, now, self._policy.pipeline, callers)

@@ -81,6 +81,7 @@ class Standing:
 
     def __init__(self) -> None:
         self._answered = 0
+        self._halved_at = -1
         self._numbers = count(1)
         self._records: dict[str, _Record] = {}
 
@@ -96,9 +97,18 @@ class Standing:
         number = next(self._numbers) if by_itself else 0
         return call.apart(Apart(call.key, caller, number))
 
-    def part(self) -> int:
-        """A number of its own, for calls that share batches with none of their caller's others."""
-        return next(self._numbers)
+    @property
+    def answers(self) -> bool:
+        """Whether somebody was answered since a batch was halved last.
+
+        A server that answers nobody is to be found out, and not to be tried in ever more parts.
+        """
+        return self._answered > self._halved_at
+
+    def halves(self) -> tuple[int, int]:
+        """Numbers for halves of a caller's batch, which share batches with nothing else."""
+        self._halved_at = self._answered
+        return next(self._numbers), next(self._numbers)
 
     def goes_apart(self, caller: str) -> bool:
         """Whether a caller's calls share no batch with others'."""

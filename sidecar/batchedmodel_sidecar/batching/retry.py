@@ -126,7 +126,7 @@ class Retries:
     ) -> dict[PendingRequest, int]:
         """A number for each half of the calls."""
         calls = list(dict.fromkeys(rows[item.id][0] for item in items if item.id in rows))
-        first, second = self._standing.part(), self._standing.part()
+        first, second = self._standing.halves()
         return {call: first if 2 * at < len(calls) else second for at, call in enumerate(calls)}
 
 

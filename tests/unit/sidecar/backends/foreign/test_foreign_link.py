@@ -161,6 +161,28 @@ async def test_a_server_that_answers_nobody_is_left_alone_whatever_it_says(
     await in_front(test)
 
 
+async def test_whom_a_broken_server_refused_is_told_so_and_waits_for_no_search() -> None:
+    """Also who waits for its turn in a half when the circuit opens."""
+
+    async def test(world: Foreigners) -> None:
+        world.server.reaction = lambda rows: said(500, "no")
+        told: list[int] = []
+
+        async def floods(caller: str) -> None:
+            while world.batcher.closed is None:
+                calls = [world.call(row, caller=caller) for row in "abcdefgh"]
+                for one in await asyncio.gather(*calls, return_exceptions=True):
+                    assert isinstance(one, Unserved), one
+                    told.append(one.status)
+
+        began = asyncio.get_running_loop().time()
+        await asyncio.gather(floods("x"), floods("y"))
+        assert set(told) == {500}
+        assert asyncio.get_running_loop().time() - began < 5.0
+
+    await in_front(test, replace(SETTINGS, max_batch_size=8))
+
+
 async def test_a_server_whose_every_answer_is_nonsense_is_left_alone() -> None:
     async def test(world: Foreigners) -> None:
         world.server.reaction = lambda rows: said(200, {"predictions": []})
