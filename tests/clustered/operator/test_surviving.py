@@ -35,6 +35,11 @@ def test_a_restart_writes_nothing_and_misses_nothing(
     # What the operator says of the numbers changes only as long as they do.
     team.until("Ready", "False", "ModelLoading")
     until("the pod is counted", lambda: _updated(team) == 1)
+    # The HPA's controller looks every 15 s, and the status says what it found.
+    until(
+        "the HPA has looked",
+        lambda: team.condition("AutoscalingActive")[1] not in ("", "NotLookedYet"),
+    )
     team.quiet()
     before = team.written()
     assert before.keys() == {*CHILDREN, "hpa/minilm", "pdb/minilm", "batchedmodel/minilm"}
