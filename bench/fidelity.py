@@ -42,7 +42,7 @@ BODY: Final = b'{"inputs":[{"name":"x","shape":[1,1],"datatype":"INT64","data":[
 GOAL_PERCENT: Final = 10.0
 
 FULL: Final = Plan(rounds=3, seconds=30.0, warm_up_seconds=2.0)
-QUICK: Final = Plan(rounds=3, seconds=1.5, warm_up_seconds=0.5)
+QUICK: Final = Plan(rounds=2, seconds=1.5, warm_up_seconds=0.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
