@@ -4,6 +4,7 @@ import json
 import time
 from pathlib import Path
 
+from batchedmodel_operator.conditions.findings import Reason
 from cluster import ControlPlane
 from support.operator_process import OTHER_LEASE, OperatorProcess, operator
 from support.operator_team import CHILDREN, SIMULATED, Team
@@ -38,7 +39,7 @@ def test_a_restart_writes_nothing_and_misses_nothing(
     # The HPA's controller looks every 15 s, and the status says what it found.
     until(
         "the HPA has looked",
-        lambda: team.condition("AutoscalingActive")[1] not in ("", "NotLookedYet"),
+        lambda: team.condition("AutoscalingActive")[1] not in ("", Reason.NOT_LOOKED),
     )
     team.quiet()
     before = team.written()
