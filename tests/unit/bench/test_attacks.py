@@ -1,0 +1,52 @@
+"""The benchmark of attacks: when its rounds are enough, and which attacks it looks at alone."""
+
+from collections import Counter
+
+from attacks import Bout
+from support.attacks.aim import Attack
+from support.attacks.catalogue import ATTACKS
+from support.attacks.harness import Report
+
+TWO: list[Attack] = [ATTACKS["singles"], ATTACKS["lists"]]
+
+
+def report(during: float, batch: float = 0.02) -> Report:
+    return Report(
+        crowd=Counter(right=1),
+        before=[],
+        during=[during],
+        after=[],
+        attackers={},
+        memory_bytes=0,
+        batch_seconds=batch,
+        idle_cores=None,
+    )
+
+
+def bout(*during: float, calm: float = 0.03, batch: float = 0.02) -> Bout:
+    return Bout(
+        attacks=TWO,
+        met=[report(one, batch) for one in during],
+        calm=[report(calm) for _ in during],
+    )
+
+
+def test_the_goal_is_the_larger_of_twice_the_sleepers_and_two_batches_more() -> None:
+    assert bout(0.05, calm=0.03).goals() == [0.03 + 2 * 0.02]
+    assert bout(0.05, calm=0.05).goals() == [0.1]
+    assert bout(0.07, calm=0.03).over_goal() == [1.0]
+
+
+def test_five_rounds_are_decided_once_three_agree() -> None:
+    assert not bout().is_decided(1)
+    assert bout(0.05).is_decided(1)
+    assert not bout(0.05, 0.05).is_decided(5)
+    assert bout(0.05, 0.05, 0.05).is_decided(5)
+    assert not bout(0.05, 0.09, 0.05, 0.09).is_decided(5)
+    assert bout(0.05, 0.09, 0.09, 0.09).is_decided(5)
+
+
+def test_attacks_together_tell_of_each_unless_they_miss_or_have_longer_batches() -> None:
+    assert bout(0.05).tells_of_each()
+    assert not bout(0.08).tells_of_each()
+    assert not bout(0.05, batch=0.04).tells_of_each()
