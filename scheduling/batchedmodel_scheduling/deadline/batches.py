@@ -8,13 +8,14 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from typing import Final
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_scheduling.core.limits import Limits
 from batchedmodel_scheduling.deadline.ready_queue import Lane, QueuedItem, ReadyQueue
-from batchedmodel_scheduling.deadline.shedding import Candidate
+from batchedmodel_scheduling.deadline.shedding import Candidate, Remaining
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
 
 _LOOKED_AT: Final = 8
@@ -275,8 +276,11 @@ def _packed_run(entries: list[QueuedItem], now: Situation) -> list[Candidate]:
 
 
 def _packed_batch(entries: list[QueuedItem], table: list[float], now: Situation) -> Candidate:
-    without = now.times.packed_table([entry.length for entry in reversed(entries)])[:0:-1]
-    return _candidate(entries, table, without, now)
+    return _candidate(entries, table, partial(_remaining, now.times), now)
+
+
+def _remaining(times: BatchTimes, entries: list[QueuedItem]) -> list[float]:
+    return times.packed_table([entry.length for entry in reversed(entries)])[:0:-1]
 
 
 def by_itself(now: Situation, entries: list[QueuedItem]) -> Candidate:
@@ -301,7 +305,7 @@ def _in_turn(batches: list[Candidate]) -> list[Candidate]:
 
 
 def _candidate(
-    entries: list[QueuedItem], table: list[float], without: list[float] | None, now: Situation
+    entries: list[QueuedItem], table: list[float], remaining: Remaining | None, now: Situation
 ) -> Candidate:
     factor = now.times.upper
     due = turn = entries[0].due
@@ -315,7 +319,7 @@ def _candidate(
     return Candidate(
         entries=entries,
         table=table,
-        without=without,
+        remaining=remaining,
         factor=factor,
         due=due,
         turn=turn,

@@ -43,8 +43,8 @@ class Candidate:
 
     # Not a dataclass, whose constructor is not compiled.
     __slots__ = (
-        *("behind", "by_due", "due", "entries", "factor", "seconds", "table", "turn", "weight"),
-        "without",
+        *("behind", "by_due", "due", "entries", "factor", "remaining", "seconds", "table", "turn"),
+        *("weight", "without"),
     )
 
     def __init__(
@@ -52,7 +52,7 @@ class Candidate:
         *,
         entries: list[QueuedItem],
         table: list[float],
-        without: list[float] | None,
+        remaining: "Remaining | None",
         factor: float,
         due: float,
         turn: float,
@@ -62,8 +62,10 @@ class Candidate:
         self.entries = entries
         self.table = table
         """Expected seconds by number of items, before `factor`."""
-        self.without = without
-        """The same when the first 0, 1, ... are gone; None where only their number counts."""
+        self.remaining = remaining
+        """None where only the number of items counts."""
+        self.without: list[float] | None = None
+        """Expected seconds when the first 0, 1, ... are gone, once it was asked for that."""
         self.factor = factor
         """From expected to safe seconds."""
         self.due = due
@@ -75,6 +77,10 @@ class Candidate:
         """Whether the entries are in order of due time."""
         self.behind: Candidate | None = None
         """The next batch of the same kind, which may fill up what this one gives up."""
+
+
+Remaining = Callable[[list[QueuedItem]], list[float]]
+"""Expected seconds of a batch when the first 0, 1, ... of its items are gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +208,7 @@ def _refill(candidate: Candidate, gone: list[QueuedItem], begins: float, remake:
         return
     # Packed, only the sum of lengths counts.
     longest = math.inf
-    if candidate.without is None:
+    if candidate.remaining is None:
         longest = float(max([entry.length for entry in gone + candidate.entries]))
     room = sum([entry.length for entry in gone])
     count = 0
@@ -227,13 +233,15 @@ def _refill(candidate: Candidate, gone: list[QueuedItem], begins: float, remake:
 def _become(candidate: Candidate, other: Candidate) -> None:
     """Hold the items of another one; its place in the order stays."""
     candidate.entries, candidate.table = other.entries, other.table
-    candidate.without, candidate.due = other.without, other.due
-    candidate.seconds, candidate.weight = other.seconds, other.weight
+    candidate.remaining, candidate.without = other.remaining, other.without
+    candidate.seconds, candidate.weight, candidate.due = other.seconds, other.weight, other.due
 
 
 def _oldest(candidate: Candidate, start: float) -> _Oldest:
-    entries, table, without = candidate.entries, candidate.table, candidate.without
-    count = len(entries)
+    entries, table = candidate.entries, candidate.table
+    if candidate.without is None and candidate.remaining is not None:
+        candidate.without = candidate.remaining(entries)
+    without, count = candidate.without, len(entries)
     dues = None
     if not candidate.by_due:
         # Priorities stand before due times here: the rest must meet the earliest of all.

@@ -8,14 +8,13 @@ import bisect
 import math
 from collections import deque
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final
-
-import numpy as np
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile, ProfilePoint
 from batchedmodel_scheduling.latency.curve import Curve, smoothed
-from batchedmodel_scheduling.latency.learnt import LearntSizes, Whole
+from batchedmodel_scheduling.latency.learnt import LearntSizes
 
 _COLD_BATCHES: Final = 3  # the first ones after a start pay for allocation and compilation
 _LEARNT_FROM: Final = 16  # batches until traffic stands in for a profile, and until it does anew
@@ -152,9 +151,9 @@ class BatchTimes:
         table = self._tables.get(longest)
         if table is None or len(table) <= rows:
             table = self._curve.rows_table(longest, rows)
-            each = 1 if self.rule is CostRule.ROWS else longest
-            paid = np.arange(1, len(table)) * each
-            table = self._corrected(table, paid, longest)
+            each = 1 if self.rule is CostRule.ROWS else max(1, longest)
+            paid = range(each, each * len(table), each)
+            table = [0.0, *self._corrected(table[1:], paid, longest)]
             if len(self._tables) >= _TABLES:
                 self._tables.clear()
             self._tables[longest] = table
@@ -176,15 +175,13 @@ class BatchTimes:
         """Seconds for the first 0, 1, ... of these items when packed, without drift."""
         if self._curve is None:
             return [0.0] * (len(lengths) + 1)
-        table = [0.0, *self._curve.packed_seconds(lengths)]
-        return self._corrected(table, np.cumsum(lengths), max(lengths, default=1))
+        seconds = self._curve.packed_seconds(lengths)
+        paid = list(accumulate(lengths))
+        return [0.0, *self._corrected(seconds, paid, max(lengths, default=1))]
 
-    def _corrected(self, table: list[float], paid: Whole, longest: int) -> list[float]:
-        """A table by rows with what running batches taught."""
-        if not self.profiled:
-            return table
-        seconds = self._learnt.corrected(np.array(table[1:]), paid, longest)
-        return [0.0, *seconds.tolist()]
+    def _corrected(self, seconds: list[float], paid: Sequence[int], longest: int) -> list[float]:
+        """Times by rows with what running batches taught."""
+        return self._learnt.corrected(seconds, paid, longest) if self.profiled else seconds
 
     def _expected(self, lengths: Sequence[int]) -> float:
         """Seconds of a batch without drift."""

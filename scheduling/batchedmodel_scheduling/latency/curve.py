@@ -39,7 +39,9 @@ class Curve:
         self._lengths: Floats = np.unique(lengths)
         self._by_length = [_knots(rows, seconds, lengths == length) for length in self._lengths]
         every = np.ones(len(rows), dtype=bool)
-        self._tokens = _knots(rows * lengths, seconds - self._plane[1] * rows, every)
+        tokens = _knots(rows * lengths, seconds - self._plane[1] * rows, every)
+        self._stretches: Final = tokens.stretches(beyond=self._plane[2])
+        """Of a packed batch's tokens."""
         self._tables: dict[int, list[float]] = {}
 
     def seconds(self, lengths: Sequence[int]) -> float:
@@ -92,14 +94,24 @@ class Curve:
         return kept
 
     def packed_seconds(self, lengths: Sequence[int]) -> list[float]:
-        """Seconds for the first 1, 2, ... of these items together."""
-        _, per_row, per_token = self._plane
-        tokens = np.cumsum(np.asarray(lengths, dtype=float))
-        at = self._tokens.at
-        found = self._tokens.read(tokens) + per_row * np.arange(1, len(lengths) + 1)
-        found += per_token * (np.minimum(tokens - at[0], 0) + np.maximum(tokens - at[-1], 0))
-        seconds: list[float] = np.maximum.accumulate(np.maximum(found, _FLOOR)).tolist()
-        return seconds
+        """Seconds for the first 1, 2, ... of these items together.
+
+        Decisions ask for dozens of these, so it is a loop, which is compiled.
+        """
+        per_row, stretches = self._plane[1], self._stretches
+        stretch, index, tokens, rows, most = stretches[0], 0, 0.0, 0.0, _FLOOR
+        found: list[float] = []
+        for length in lengths:
+            tokens += length
+            rows += 1.0
+            while tokens > stretch.until:
+                index += 1
+                stretch = stretches[index]
+            seconds = stretch.seconds + stretch.slope * (tokens - stretch.at) + per_row * rows
+            if seconds > most:  # more work never takes less time
+                most = seconds
+            found.append(most)
+        return found
 
     def _at_knot(self, index: int, counts: Floats) -> Floats:
         """Seconds by rows of one measured length, at least those of all shorter ones.
@@ -123,6 +135,19 @@ class Curve:
         return found
 
 
+class _Stretch:
+    """A straight line: `seconds` at a size, and `slope` for what a size differs from it."""
+
+    __slots__ = ("at", "seconds", "slope", "until")
+
+    def __init__(self, *, until: float, at: float, seconds: float, slope: float) -> None:
+        self.until: Final = until
+        """The largest size that it is for."""
+        self.at: Final = at
+        self.seconds: Final = seconds
+        self.slope: Final = slope
+
+
 class _Knots(NamedTuple):
     """Seconds at measured sizes, ascending in both."""
 
@@ -136,13 +161,28 @@ class _Knots(NamedTuple):
         at, seconds = self.at, self.seconds
         found: Floats = np.interp(sizes, at, seconds)
         if any(self.jumps):
-            slopes = np.diff(seconds) / np.diff(at)
             for n in np.flatnonzero(self.jumps).tolist():
-                beside = [slopes[other] for other in (n - 1, n + 1) if 0 <= other < len(slopes)]
                 inside = (sizes > at[n]) & (sizes < at[n + 1])
-                behind = seconds[n + 1] - min(beside, default=0.0) * (at[n + 1] - sizes[inside])
-                found[inside] = np.maximum(found[inside], behind)
+                found[inside] = seconds[n + 1] - self._slope(n) * (at[n + 1] - sizes[inside])
         return found
+
+    def stretches(self, *, beyond: float) -> list[_Stretch]:
+        """The same as lines, ascending; `beyond` is the slope outside the knots."""
+        at, seconds = self.at.tolist(), self.seconds.tolist()
+        lines = [_Stretch(until=at[0], at=at[0], seconds=seconds[0], slope=beyond)]
+        for n in range(len(at) - 1):
+            right, slope = at[n + 1], self._slope(n)
+            lines.append(_Stretch(until=right, at=right, seconds=seconds[n + 1], slope=slope))
+        lines.append(_Stretch(until=math.inf, at=at[-1], seconds=seconds[-1], slope=beyond))
+        return lines
+
+    def _slope(self, stretch: int) -> float:
+        """Seconds per size just below the upper end of a stretch: no more than beside a jump."""
+        slopes = np.diff(self.seconds) / np.diff(self.at)
+        if not self.jumps[stretch]:
+            return float(slopes[stretch])
+        beside = [slopes[n] for n in (stretch - 1, stretch + 1) if 0 <= n < len(slopes)]
+        return float(min(slopes[stretch], min(beside, default=0.0)))
 
 
 def smoothed(rule: CostRule, points: Iterable[ProfilePoint]) -> Profile:

@@ -11,14 +11,9 @@ are off by it too. Owned by `BatchTimes`.
 import bisect
 import math
 from collections import deque
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-Floats = NDArray[np.float64]
-Whole = NDArray[np.int64]
 _EXACT: Final = 128  # sizes up to here are classes of their own
 _PER_DOUBLING: Final = 16
 _REMEMBERED: Final = 25  # times of each class; more than a change of the device takes to be seen
@@ -78,11 +73,15 @@ class _Deviations:
         del self.ordered[bisect.bisect_left(self.ordered, deviation)]
 
 
-class _Table(NamedTuple):
+class _Table:
     """By size class, for items of some lengths."""
 
-    off: Floats
-    ran: NDArray[np.bool_]
+    __slots__ = ("factors", "ran")
+
+    def __init__(self, shared: float) -> None:
+        self.factors: Final = [math.exp(shared)] * _SIZES
+        """Observed over expected times."""
+        self.ran: Final = [False] * _SIZES
 
 
 class LearntSizes:
@@ -90,7 +89,7 @@ class LearntSizes:
 
     def __init__(self, measured: Iterable[int]) -> None:
         """`measured`: the sizes that the profile knows, and does not just read off its curve."""
-        self._measured: Final = frozenset(_class_of(np.array(list(measured))).tolist())
+        self._measured: Final = frozenset(map(_class_of, measured))
         self._of: dict[tuple[int, int], _Deviations] = {}
         """By length class and size class."""
         self._tabled: dict[int, _Table | None] = {}
@@ -99,7 +98,7 @@ class LearntSizes:
     def observe(self, paid: int, length: int, deviation: float, spread: float) -> bool:
         """A batch deviated; returns whether estimates have changed by more than a little."""
         self._batches += 1
-        size = int(_class_of(np.array([paid]))[0])
+        size = _class_of(paid)
         changed = False
         for key in ((length.bit_length(), size), (_ALL, size)):
             found = self._of.pop(key, None)
@@ -117,7 +116,7 @@ class LearntSizes:
 
     def sure_of(self, paid: int, length: int) -> bool:
         """Whether the profile measured this size, or it has run twice."""
-        size = int(_class_of(np.array([paid]))[0])
+        size = _class_of(paid)
         found = self._of.get((length.bit_length(), size))
         return size in self._measured or (found is not None and len(found.ordered) >= _SURE)
 
@@ -127,8 +126,8 @@ class LearntSizes:
             found.keep_one(self._batches - batches + 1, spread)
         self._tabled.clear()
 
-    def corrected(self, seconds: Floats, paid: Whole, length: int) -> Floats:
-        """Times by ascending size, with what is known of them.
+    def corrected(self, seconds: list[float], paid: Sequence[int], length: int) -> list[float]:
+        """Times of batches that pay for so much, ascending, with what is known of their sizes.
 
         A size that has not run takes at least as long as a smaller one that has, and no longer than
         a larger one that has.
@@ -136,23 +135,33 @@ class LearntSizes:
         table = self._table(length.bit_length())
         if table is None:
             return seconds
-        classes = _class_of(paid)
-        found = seconds * np.exp(table.off[classes])
-        at_most = np.where(table.ran[classes], found, np.inf)
-        at_most = np.minimum.accumulate(at_most[::-1])[::-1]
-        kept: Floats = np.maximum.accumulate(np.minimum(found, at_most))
-        return kept
+        found = list(seconds)
+        at_most = math.inf
+        for index in range(len(found) - 1, -1, -1):
+            size = _class_of(paid[index])
+            one = found[index] * table.factors[size]
+            if table.ran[size] and one < at_most:
+                at_most = one
+            found[index] = one if one < at_most else at_most
+        at_least = 0.0
+        for index, one in enumerate(found):
+            if one > at_least:
+                at_least = one
+            found[index] = at_least
+        return found
 
     def _table(self, length_class: int) -> _Table | None:
         """What is known of items of such lengths; None where nothing is."""
         if length_class not in self._tabled:
-            table = _Table(off=np.full(_SIZES, self._shared()), ran=np.zeros(_SIZES, dtype=bool))
+            shared = self._shared()
+            table, known = _Table(shared), shared != 0.0
             for wanted in (_ALL, length_class):
                 for (of, size), found in self._of.items():
                     if of == wanted:
-                        table.off[size] = found.estimate
+                        table.factors[size] = math.exp(found.estimate)
                         table.ran[size] = True
-            self._tabled[length_class] = table if table.off.any() else None
+                        known = known or found.estimate != 0.0
+            self._tabled[length_class] = table if known else None
         return self._tabled[length_class]
 
     def _shared(self) -> float:
@@ -168,7 +177,7 @@ class LearntSizes:
         return least if min(known) * max(known) > 0 else 0.0
 
 
-def _class_of(paid: Whole) -> Whole:
-    large = _EXACT + np.ceil(_PER_DOUBLING * np.log2(np.maximum(paid, _EXACT) / _EXACT))
-    classes: Whole = np.where(paid <= _EXACT, paid, large).astype(np.int64)
-    return classes
+def _class_of(paid: int) -> int:
+    if paid <= _EXACT:
+        return paid
+    return _EXACT + math.ceil(_PER_DOUBLING * math.log2(paid / _EXACT))

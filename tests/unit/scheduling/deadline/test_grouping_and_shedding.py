@@ -82,7 +82,7 @@ def candidate(
     return Candidate(
         entries=entries,
         table=table,
-        without=without,
+        remaining=None if without is None else lambda _: without,
         factor=1.0,
         due=due,
         turn=due,
