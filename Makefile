@@ -75,6 +75,7 @@ bench: $(FULL) ## Quick benchmarks
 	$(BIN)/python bench/polling.py --quick
 	$(BIN)/python bench/scaling_trace.py --quick
 	$(BIN)/python bench/fairness.py --quick
+	$(BIN)/python bench/frontier.py --quick
 	$(BIN)/python bench/attacks.py --quick
 	$(BIN)/python bench/control_plane_attacks.py --quick
 
@@ -113,6 +114,7 @@ docs: $(SITE) ## Build docs/ as a site in build/site; a broken link or an unlist
 drawings: ## Draw the pictures of README and docs anew
 	$(PYTHON) docs/drawings/parts.py
 	$(PYTHON) docs/drawings/gain.py
+	$(PYTHON) docs/drawings/objectives.py
 
 fmt: $(LIGHT) ## Format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix .

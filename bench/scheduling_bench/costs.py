@@ -31,8 +31,28 @@ from scheduling_bench.trials import ours, plant_of, requests_of
 Clock = Callable[[], float]
 
 _MIXED: Final = mixed(50, "Poisson", 500)
-# Waiting: the target in seconds and the rate at which about so many wait, far beyond capacity.
-_QUEUES: Final = {10: (0.02, 800.0), 80: (0.11, 1500.0), 160: (0.2, 1500.0), 1000: (0.9, 1500.0)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """About so many wait, since `rate` requests a second are far beyond what can be served."""
+
+    waiting: int
+    target_seconds: float
+    rate: float
+    packed: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.waiting:,} waiting{', packed' if self.packed else ''}"
+
+
+QUEUES: Final = (
+    Queue(waiting=10, target_seconds=0.02, rate=800.0),
+    Queue(waiting=80, target_seconds=0.11, rate=1500.0),
+    Queue(waiting=160, target_seconds=0.2, rate=1500.0),
+    Queue(waiting=1000, target_seconds=0.9, rate=1500.0),
+    Queue(waiting=1000, target_seconds=0.45, rate=3000.0, packed=True),
+)
 _NEAR: Final = 0.25  # a queue may be that much longer or shorter to count
 _REQUESTS: Final = 5000
 _REQUESTS_PER_WAITING: Final = 16
@@ -105,13 +125,13 @@ class Timed:
         return low <= self._waiting <= high
 
 
-def durations(waiting: int, seed: int, clock: Clock) -> Durations:
-    """Time a run with about so many waiting.
+def durations(queue: Queue, seed: int, clock: Clock) -> Durations:
+    """Time a run with such a queue.
 
     Each call counts with the least of several identical runs: what it costs by itself, without
     what else this machine had to do in that moment.
     """
-    runs = [_timed(waiting, seed, clock) for _ in range(_REPEATS)]
+    runs = [_timed(queue, seed, clock) for _ in range(_REPEATS)]
     return Durations(
         decisions=_least([run.decisions for run in runs]),
         polls=_least([run.polls for run in runs]),
@@ -119,12 +139,12 @@ def durations(waiting: int, seed: int, clock: Clock) -> Durations:
     )
 
 
-def _timed(waiting: int, seed: int, clock: Clock) -> Durations:
-    target, rate = _QUEUES[waiting]
-    scenario = replace(_MIXED, target_seconds=target)
-    count = max(_REQUESTS, _REQUESTS_PER_WAITING * waiting)
-    timed = Timed(ours(scenario), waiting, clock)
-    simulate(requests_of(scenario, seed, count, rate), [(timed, plant_of(scenario, seed))])
+def _timed(queue: Queue, seed: int, clock: Clock) -> Durations:
+    traffic = mixed(50, "Poisson", 1000, packed=True) if queue.packed else _MIXED
+    scenario = replace(traffic, target_seconds=queue.target_seconds)
+    count = max(_REQUESTS, _REQUESTS_PER_WAITING * queue.waiting)
+    timed = Timed(ours(scenario), queue.waiting, clock)
+    simulate(requests_of(scenario, seed, count, queue.rate), [(timed, plant_of(scenario, seed))])
     return timed.durations
 
 
@@ -145,7 +165,7 @@ def simulation_seconds(plan: Plan, clock: Clock) -> float:
 def report(plan: Plan, clock: Clock = time.perf_counter) -> list[Figure]:
     """Decisions and offers by queue length, and the simulator itself."""
     return [
-        *rows({waiting: durations(waiting, plan.seeds[0], clock) for waiting in _QUEUES}),
+        *rows({str(queue): durations(queue, plan.seeds[0], clock) for queue in QUEUES}),
         at_most(
             "wall time per 100,000 simulated requests",
             simulation_seconds(plan, clock),
@@ -155,11 +175,11 @@ def report(plan: Plan, clock: Clock = time.perf_counter) -> list[Figure]:
     ]
 
 
-def rows(found: Mapping[int, Durations]) -> list[Figure]:
-    """Decisions by how many wait, and the offers of the queue where they take longest."""
+def rows(found: Mapping[str, Durations]) -> list[Figure]:
+    """Decisions by what waits, and the offers of the queue where they take longest."""
     figures: list[Figure] = []
-    for waiting, calls in found.items():
-        name = f"wall time of a decision, {waiting:,} waiting"
+    for queue, calls in found.items():
+        name = f"wall time of a decision, {queue}"
         figures += [
             at_most(f"{name}, p50", _percentile(calls.decisions, 50), "us", _P50_MICROSECONDS),
             at_most(f"{name}, p99", _percentile(calls.decisions, 99), "us", _P99_MICROSECONDS),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from svg import BLUE, FAINT, INK, picture, rectangle, text
+from svg import BLUE, FAINT, INK, line, picture, rectangle, text
 
 _FILE: Final = Path(__file__).with_suffix(".json")
 _LABELS: Final = {
@@ -43,29 +43,21 @@ def content() -> str:
 def _bars(shown: list[dict[str, Any]]) -> Iterator[str]:
     yield text(14, 26, "How many times faster (median; the line spans all rounds)", bold=True)
     bottom = _TOP + _STEP * len(shown) - 14
-    yield _line(_x(1), _TOP - 10, _x(1), bottom, FAINT, dashed=True)
+    yield line(_x(1), _TOP - 10, _x(1), bottom, FAINT, dashed=True)
     yield text(_x(1), bottom + 18, "1 x", anchor="middle", fill=FAINT)
     for number, figure in enumerate(shown):
         y = _TOP + _STEP * number
-        for line, words in enumerate(_LABELS[figure["name"]]):
-            yield text(_LEFT - 14, y + 10 + 17 * line, words, anchor="end")
+        for row, words in enumerate(_LABELS[figure["name"]]):
+            yield text(_LEFT - 14, y + 10 + 17 * row, words, anchor="end")
         yield rectangle(_LEFT, y, _x(figure["value"]) - _LEFT, _THICK, fill="#90c2e7")
         middle = y + _THICK / 2
-        yield _line(_x(figure["low"]), middle, _x(figure["high"]), middle, INK)
+        yield line(_x(figure["low"]), middle, _x(figure["high"]), middle, INK)
         edge = _x(max(figure["value"], figure["high"])) + 10
         yield text(edge, middle + 5, f"{figure['value']:.4g} x", bold=True, fill=BLUE)
 
 
 def _x(value: float) -> float:
     return _LEFT + _WIDE * value / _MOST
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, stroke: str, *, dashed: bool = False) -> str:
-    dashes = ' stroke-dasharray="4 4"' if dashed else ""
-    return (
-        f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" stroke="{stroke}" '
-        f'stroke-width="1.6"{dashes}/>'
-    )
 
 
 if __name__ == "__main__":

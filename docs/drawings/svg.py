@@ -55,6 +55,20 @@ def box(x: float, y: float, width: float, height: float, title: str, *lines: str
     ]
 
 
+def line(x1: float, y1: float, x2: float, y2: float, stroke: str, *, dashed: bool = False) -> str:
+    """A straight one."""
+    dashes = ' stroke-dasharray="4 4"' if dashed else ""
+    return (
+        f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" stroke="{stroke}" '
+        f'stroke-width="1.6"{dashes}/>'
+    )
+
+
+def dot(x: float, y: float, fill: str) -> str:
+    """A point of a curve."""
+    return f'<circle cx="{x:g}" cy="{y:g}" r="4" fill="{fill}"/>'
+
+
 def arrow(x1: float, y1: float, x2: float, y2: float, *, both: bool = False) -> str:
     """A line with a head at its end, or at both."""
     start = ' marker-start="url(#head)"' if both else ""

@@ -7,11 +7,14 @@ from xml.etree import ElementTree
 import pytest
 
 import gain
+import objectives
 import parts
 from support.repository import ROOT
 
 DRAWINGS = ROOT / "docs" / "drawings"
-by_drawing = pytest.mark.parametrize("drawing", [parts, gain], ids=["parts", "gain"])
+by_drawing = pytest.mark.parametrize(
+    "drawing", [parts, gain, objectives], ids=["parts", "gain", "objectives"]
+)
 
 
 @by_drawing

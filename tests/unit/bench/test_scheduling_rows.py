@@ -228,7 +228,7 @@ def ticking() -> Callable[[], float]:
 
 @pytest.mark.slow
 def test_calls_are_timed_only_while_the_queue_is_about_as_long_as_wished() -> None:
-    found = costs.durations(10, 1, ticking())
+    found = costs.durations(costs.QUEUES[0], 1, ticking())
 
     assert set(found.decisions) == set(found.polls) == set(found.offers) == {1.0}
     assert 50 < len(found.decisions) < len(found.polls)
@@ -238,8 +238,8 @@ def test_a_queue_at_which_nothing_was_timed_reaches_no_goal() -> None:
     fast = costs.Durations(decisions=[1e-6], polls=[1e-6], offers=[1e-6])
     never = costs.Durations(decisions=[], polls=[], offers=[])
 
-    assert [row.holds for row in costs.rows({10: fast})] == [True, True, None, True]
-    assert [row.holds for row in costs.rows({10: fast, 80: never})] == [
+    assert [row.holds for row in costs.rows({"10": fast})] == [True, True, None, True]
+    assert [row.holds for row in costs.rows({"10": fast, "80": never})] == [
         *(True, True, None),
         *(False, False, None),
         False,
