@@ -8,6 +8,7 @@ launch costs others less. Pure.
 
 import heapq
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -217,17 +218,22 @@ def _refill(candidate: Candidate, gone: list[QueuedItem], begins: float, remake:
         if entry.length > longest or room < 0:
             break
         count += 1
-    while count:
-        fuller = remake(candidate.entries + behind.entries[:count])
-        if begins + fuller.seconds <= fuller.due:
-            _become(candidate, fuller)
-            rest = behind.entries[count:]
-            if rest:
-                _become(behind, remake(rest))
-            else:
-                behind.entries = []
-            return
-        count //= 2
+    if not count:
+        return
+    kept = len(candidate.entries)
+    fuller = remake(candidate.entries + behind.entries[:count])
+    in_time = (fuller.due - begins) / fuller.factor
+    fitting = bisect_right(fuller.table, in_time, kept, kept + count + 1) - 1 - kept
+    if fitting < 1:
+        return
+    if fitting < count:
+        fuller = remake(candidate.entries + behind.entries[:fitting])
+    _become(candidate, fuller)
+    rest = behind.entries[fitting:]
+    if rest:
+        _become(behind, remake(rest))
+    else:
+        behind.entries = []
 
 
 def _become(candidate: Candidate, other: Candidate) -> None:
