@@ -11,6 +11,7 @@ from aiohttp import web
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from support.chain import Chain, in_front_of
+from support.listening import Listener
 from support.row_server import SHARING
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -28,7 +29,8 @@ class ForeignServer:
         self.deaf = False
         self.rows_off = 0
         self.port = 0
-        self._runner: web.AppRunner | None = None
+        self._runner: web.AppRunner
+        self._listener: Listener
 
     async def __aenter__(self) -> "ForeignServer":
         application = web.Application()
@@ -37,13 +39,12 @@ class ForeignServer:
         application.router.add_post("/v2/models/m/infer", self._infer)
         self._runner = web.AppRunner(application, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port)
-        await site.start()
+        self._listener = await Listener.start(self._runner, self.port)
         self.port = self._runner.addresses[0][1]
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        assert self._runner is not None
+        await self._listener.stop()
         await self._runner.cleanup()
 
     @property

@@ -8,6 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from support.chain import Chain, in_front_of
+from support.listening import Listener
 
 Handle = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -37,11 +38,12 @@ class Behind:
             application, shutdown_timeout=0.1, auto_decompress=False, handler_cancellation=True
         )
         await runner.setup()
+        listener = await Listener.start(runner)
+        self.port = runner.addresses[0][1]
         try:
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            self.port = runner.addresses[0][1]
             yield self
         finally:
+            await listener.stop()
             await runner.cleanup()
 
     @property

@@ -20,6 +20,7 @@ from aiohttp.typedefs import Handler
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName, ServerProtocol
 from support.chain import Chain, in_front_of
+from support.listening import Listener
 from support.ports import unused_port
 
 NAME = "m"
@@ -102,10 +103,10 @@ class RowServer:
         return self
 
     async def _listen(self) -> None:
-        self._site = web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=self.tls)
-        await self._site.start()
+        self._listener = await Listener.start(self._runner, self.port, tls=self.tls)
 
     async def __aexit__(self, *_: object) -> None:
+        await self._listener.stop()
         await self._runner.cleanup()
 
     @property
@@ -142,7 +143,7 @@ class RowServer:
             while not self.rows:  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
             seen = len(chain.sidecar.lines)
-            await self._site.stop()
+            await self._listener.stop()
             assert self._runner.server is not None
             for connection in self._runner.server.connections:
                 if connection.transport is not None:
