@@ -33,7 +33,9 @@ class Listener:
         return cls(site, own)
 
     async def stop(self) -> None:
-        """Take no more connections; those that were taken are the runner's."""
+        """Take no more connections; those that were taken are the runner's. Once is enough."""
+        if self._own.fileno() < 0:
+            return
         asyncio.get_running_loop().remove_reader(self._own)
         for _ in range(_TURNS):
             await asyncio.sleep(0)
