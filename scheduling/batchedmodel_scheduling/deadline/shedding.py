@@ -12,9 +12,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from batchedmodel_scheduling.deadline.ready_queue import QueuedItem
+
+_WINDOWS: Final = 4
+"""How many more than the oldest that must go are tried."""
+_LATER: Final = 0.8
+"""What an item is worth that may be served later as well."""
 
 
 class WorkerTimeline:
@@ -148,6 +153,10 @@ def select(
                 put_off.append(worst)
                 timeline = _before_the_last(run, free)
                 continue
+            if len(run) == 1:
+                dropped, loss, due = _fuller(
+                    last, _Oldest(dropped, loss, due), begins, launch_price, remake
+                )
             gone = last.entries[:dropped]
             given_up += gone
             last.entries = last.entries[dropped:]
@@ -196,6 +205,36 @@ def _cut(
     before, after = remake(first), remake(rest)
     seconds = start + before.seconds
     return (before, after) if seconds + after.seconds <= after.due else None
+
+
+def _fuller(
+    candidate: Candidate, oldest: _Oldest, begins: float, price: float, remake: Remake
+) -> _Oldest:
+    """Give up more of the oldest where that makes the batch worth more than the time it takes.
+
+    Items of the next batch then fill it up. Where more comes than can be served, batches would
+    otherwise be as small as their oldest members want them, again and again.
+    """
+    behind, count = candidate.behind, len(candidate.entries)
+    if behind is None or not candidate.by_due:
+        return oldest
+    entries = candidate.entries + behind.entries
+    step = max(1, (count - oldest.dropped) // _WINDOWS)
+    best, most = oldest.dropped, -math.inf
+    for first in range(oldest.dropped, count, step):
+        window = entries[first : first + count]
+        batch = remake(window)
+        in_time = (batch.due - begins) / batch.factor
+        size = bisect_right(batch.table, in_time, 1, len(window) + 1) - 1
+        worth = -price * batch.table[size] * batch.factor
+        for number, entry in enumerate(window[:size], first):
+            worth += entry.weight if number < count else _LATER * entry.weight
+        if worth > most:
+            best, most = first, worth
+    loss = 0.0
+    for entry in entries[:best]:
+        loss += entry.weight
+    return _Oldest(best, loss, entries[best].due)
 
 
 def _refill(candidate: Candidate, gone: list[QueuedItem], begins: float, remake: Remake) -> None:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from itertools import combinations, pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -189,6 +190,23 @@ def test_a_batch_that_gave_up_its_oldest_takes_in_the_next() -> None:
     chosen = selected([first, second], launch_price=0.1)
     assert [entry.id for entry in chosen.given_up] == [1]
     assert [[entry.id for entry in one.entries] for one in chosen.run] == [[2, 3, 4], [5, 6]]
+
+
+@pytest.mark.parametrize(
+    ("behind", "first_batch"), [(1, [2, 3, 4]), (2, [3, 4, 5, 6])], ids=["of one", "of two"]
+)
+def test_more_of_the_oldest_go_where_the_next_ones_make_the_batch_worth_it(
+    behind: int, first_batch: list[int]
+) -> None:
+    """The second is in time in a batch of three; without it there is time for four."""
+    table = [0.0, 6.0, 6.5, 7.0, 7.5]
+    dues = [6.2, 7.0, 20.0, 20.0] + [20.0] * behind
+    entries = [an_entry(n, due) for n, due in enumerate(dues, 1)]
+    first, second = candidate(entries[:4], table), candidate(entries[4:], table)
+    first.behind = second
+    chosen = selected([first, second], launch_price=0.1)
+    assert [entry.id for entry in chosen.run[0].entries] == first_batch
+    assert [entry.id for entry in chosen.given_up] == list(range(1, first_batch[0]))
 
 
 def test_no_batch_takes_in_what_would_make_it_late_or_costlier() -> None:
