@@ -93,7 +93,9 @@ class Bout:
         return median_of(self.over_goal()) <= 1.0 and longest <= _LONGER * usual
 
 
-async def _measure(kind: Kind, chosen: Sequence[Bout], plan: _Plan) -> None:
+async def _measure(
+    kind: Kind, chosen: Sequence[Bout], plan: _Plan, *, looks_at_idle: bool = True
+) -> None:
     how: dict[str, Any] = {
         "crowd_seconds": plan.crowd_seconds,
         "seconds": plan.seconds,
@@ -111,7 +113,7 @@ async def _measure(kind: Kind, chosen: Sequence[Bout], plan: _Plan) -> None:
                     tell(f"{kind}: {names}, round {number + 1}")
                     calm = await standing.bout([_SLEEPS], looks_at_idle=False, **how)
                     for bout in undecided:
-                        looks = number == plan.rounds // 2
+                        looks = looks_at_idle and number == plan.rounds // 2
                         met = await standing.bout(bout.attacks, looks_at_idle=looks, **how)
                         bout.met.append(met)
                         bout.calm.append(calm)
@@ -127,7 +129,7 @@ async def _measure_all(kind: Kind, chosen: list[Bout], plan: _Plan) -> list[Bout
         for attack in bout.attacks
         if attack is not _SLEEPS
     ]
-    await _measure(kind, alone, plan)
+    await _measure(kind, alone, plan, looks_at_idle=False)
     return chosen + alone
 
 
@@ -137,7 +139,7 @@ def _figures(bout: Bout) -> list[Figure]:
     right = 100 * sum(one.crowd["right"] for one in met) / told if told else math.nan
     memory = max(one.memory_bytes for one in met)
     idle = [one.idle_cores for one in met if one.idle_cores is not None]
-    return [
+    figures = [
         at_least(f"{name}: answered right", right, "%", 100.0),
         Figure(name=f"{name}: p99 before", value=_middle([one.before for one in met]), unit="ms"),
         Figure(name=f"{name}: p99 during", value=_middle([one.during for one in met]), unit="ms"),
@@ -158,8 +160,10 @@ def _figures(bout: Bout) -> list[Figure]:
             "MiB",
             (BUDGET_BYTES + _SPARE_BYTES) / _MEBIBYTE,
         ),
-        at_most(f"{name}: CPU left", 100 * max(idle, default=math.nan), "% of a core", 1.0),
     ]
+    if idle:
+        figures.append(at_most(f"{name}: CPU left", 100 * max(idle), "% of a core", 1.0))
+    return figures
 
 
 def _middle(rounds: Sequence[Sequence[float]]) -> float:
