@@ -219,22 +219,19 @@ def _fuller(
     if behind is None or not candidate.by_due:
         return oldest
     entries = candidate.entries + behind.entries
+    weights = [0.0, *accumulate([entry.weight for entry in entries])]
     step = max(1, (count - oldest.dropped) // _WINDOWS)
     best, most = oldest.dropped, -math.inf
     for first in range(oldest.dropped, count, step):
-        window = entries[first : first + count]
-        batch = remake(window)
+        batch = remake(entries[first : first + count])
         in_time = (batch.due - begins) / batch.factor
-        size = bisect_right(batch.table, in_time, 1, len(window) + 1) - 1
-        worth = -price * batch.table[size] * batch.factor
-        for number, entry in enumerate(window[:size], first):
-            worth += entry.weight if number < count else _LATER * entry.weight
+        last = first + bisect_right(batch.table, in_time, 1, len(batch.entries) + 1) - 1
+        own = weights[min(last, count)] - weights[first]
+        others = weights[last] - weights[min(last, count)]
+        worth = own + _LATER * others - price * batch.table[last - first] * batch.factor
         if worth > most:
             best, most = first, worth
-    loss = 0.0
-    for entry in entries[:best]:
-        loss += entry.weight
-    return _Oldest(best, loss, entries[best].due)
+    return _Oldest(best, weights[best], entries[best].due)
 
 
 def _refill(candidate: Candidate, gone: list[QueuedItem], begins: float, remake: Remake) -> None:
