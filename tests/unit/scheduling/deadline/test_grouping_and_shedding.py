@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from itertools import combinations, pairwise
+from itertools import accumulate, combinations, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -170,6 +170,55 @@ def test_what_runs_is_in_time_and_everything_is_somewhere(
     batches = [*chosen.run, *chosen.put_off]
     ids = [e.id for one in batches for e in one.entries] + [e.id for e in chosen.given_up]
     assert sorted(ids) == list(range(1, number + 1))
+
+
+@few
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(1, 60), st.integers(1, 10)), min_size=1, max_size=12),
+        min_size=1,
+        max_size=3,
+    ),
+    st.booleans(),
+    st.sampled_from([0.0, 0.1, 1.0, math.inf]),
+)
+def test_batches_that_take_in_the_next_lose_nobody_and_nobody_goes_without_need(
+    queues: list[list[tuple[int, int]]], packed: bool, price: float
+) -> None:
+    """Of each queue the batches stand behind each other; where all are in time all run."""
+    total = sum(map(len, queues))
+    numbers = iter(range(total))
+
+    def made(entries: list[QueuedItem]) -> Candidate:
+        table = [0.0, *(2 + n for n in range(1, 5))]
+        if not packed:
+            return candidate(entries, table)
+        sums = accumulate(entry.length for entry in entries)
+        found = candidate(entries, [0.0, *(2 + 0.3 * tokens for tokens in sums)])
+        found.remaining = remaining
+        return found
+
+    def remaining(entries: list[QueuedItem]) -> list[float]:
+        sums = accumulate(entry.length for entry in reversed(entries))
+        return [2 + 0.3 * tokens for tokens in sums][::-1]
+
+    candidates: list[Candidate] = []
+    for drawn in queues:
+        entries = [an_entry(next(numbers), float(due), length=n) for due, n in sorted(drawn)]
+        batches = [made(entries[first : first + 4]) for first in range(0, len(entries), 4)]
+        for one, behind in pairwise(batches):
+            one.behind = behind
+        candidates += batches
+    ends = accumulate(one.seconds for one in sorted(candidates, key=lambda one: one.turn))
+    dues = sorted(one.due for one in candidates)
+    all_in_time = all(end <= due for end, due in zip(ends, dues, strict=True))
+    chosen = select(candidates, [0.0], made, price)
+    ends = accumulate(one.seconds for one in chosen.run)
+    assert all(end <= one.due for end, one in zip(ends, chosen.run, strict=True))
+    batches = [*chosen.run, *chosen.put_off]
+    ids = [e.id for one in batches for e in one.entries] + [e.id for e in chosen.given_up]
+    assert sorted(ids) == list(range(total))
+    assert not all_in_time or not (chosen.given_up or chosen.put_off)
 
 
 def test_when_all_can_be_in_time_all_run_in_order_of_turn() -> None:
