@@ -242,7 +242,7 @@ def _plane(rows: Floats, tokens: Floats, seconds: Floats) -> tuple[float, float,
     """
     columns = np.stack([np.ones_like(rows), rows, tokens], axis=1) / seconds[:, None]
     best, best_error = (float(np.median(seconds)), 0.0, 0.0), math.inf
-    for used in ([0], [2], [1], [0, 2], [0, 1], [1, 2], [0, 1, 2]):
+    for used in ([0, 1, 2], [0, 2], [0, 1], [1, 2], [2], [1], [0]):
         solution, *_ = np.linalg.lstsq(columns[:, used], np.ones(len(seconds)), rcond=None)
         error = float(np.sum((columns[:, used] @ solution - 1) ** 2))
         if np.all(solution >= 0) and np.all(np.isfinite(solution)) and error < best_error - 1e-12:

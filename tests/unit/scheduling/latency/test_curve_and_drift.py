@@ -104,12 +104,6 @@ def test_a_packed_device_pays_for_the_sum_of_lengths() -> None:
     assert curve.rows_table(50, 3)[1:] == pytest.approx(curve.packed_seconds([50] * 3))
 
 
-def test_what_single_rows_cannot_tell_from_a_launch_is_not_paid_for_each_row() -> None:
-    """Measured by single rows alone, a launch and what a row costs look alike."""
-    curve = Curve(measured([(1, n, 0.002 + 1e-5 * n) for n in (8, 64, 512)], CostRule.PACKED))
-    assert curve.packed_seconds([64] * 8)[-1] == pytest.approx(0.002 + 1e-5 * 512)
-
-
 def test_a_packed_device_off_the_plane_is_hit_where_it_was_measured() -> None:
     points = [(n, 64, (1 + 0.02 * n) * affine(n, n * 64)) for n in (1, 2, 8, 32)]
     curve = Curve(measured(points, CostRule.PACKED))
