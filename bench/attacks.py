@@ -87,7 +87,10 @@ class Bout:
         return max(held, len(self.met) - held) > rounds // 2
 
     def tells_of_each(self) -> bool:
-        """Whether what holds of all together holds of each alone."""
+        """Whether what holds of all together is taken to hold of each.
+
+        It is a screen: together they share the attacker's half core.
+        """
         longest = median_of(one.batch_seconds for one in self.met)
         usual = median_of(one.batch_seconds for one in self.calm)
         return median_of(self.over_goal()) <= 1.0 and longest <= _LONGER * usual

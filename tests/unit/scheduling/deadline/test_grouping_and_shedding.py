@@ -182,10 +182,10 @@ def test_what_runs_is_in_time_and_everything_is_somewhere(
     st.booleans(),
     st.sampled_from([0.0, 0.1, 1.0, math.inf]),
 )
-def test_batches_that_take_in_the_next_lose_nobody_and_nobody_goes_without_need(
+def test_batches_that_take_in_the_next_lose_nobody_and_all_run_where_all_are_in_time(
     queues: list[list[tuple[int, int]]], packed: bool, price: float
 ) -> None:
-    """Of each queue the batches stand behind each other; where all are in time all run."""
+    """Of each queue the batches stand behind each other."""
     total = sum(map(len, queues))
     numbers = iter(range(total))
 
