@@ -93,7 +93,7 @@ class Bout:
         """
         longest = median_of(one.batch_seconds for one in self.met)
         usual = median_of(one.batch_seconds for one in self.calm)
-        return median_of(self.over_goal()) <= 1.0 and longest <= _LONGER * usual
+        return longest <= _LONGER * usual and all(one.holds is not False for one in figures(self))
 
 
 async def _measure(
@@ -136,14 +136,21 @@ async def _measure_all(kind: Kind, chosen: list[Bout], plan: _Plan) -> list[Bout
     return chosen + alone
 
 
-def _figures(bout: Bout) -> list[Figure]:
+def figures(bout: Bout) -> list[Figure]:
+    """What is reported of a bout that has had its rounds."""
     name, met = bout.name, bout.met
     told = sum(sum(one.crowd.values()) for one in met)
     right = 100 * sum(one.crowd["right"] for one in met) / told if told else math.nan
     memory = max(one.memory_bytes for one in met)
     idle = [one.idle_cores for one in met if one.idle_cores is not None]
-    figures = [
+    fewest = min(one.attackers[attack.name]["visits"] for one in met for attack in bout.attacks)
+    found = [
         at_least(f"{name}: answered right", right, "%", 100.0),
+        at_least(f"{name}: visits of each attack", fewest, "", 1.0),
+        of_rounds(
+            lambda value: Figure(name=f"{name}: p99 beside a sleeper", value=value, unit="ms"),
+            [1e3 * p99(one.during) for one in bout.calm],
+        ),
         Figure(name=f"{name}: p99 before", value=_middle([one.before for one in met]), unit="ms"),
         Figure(name=f"{name}: p99 during", value=_middle([one.during for one in met]), unit="ms"),
         Figure(name=f"{name}: its goal", value=1e3 * median_of(bout.goals()), unit="ms"),
@@ -165,8 +172,8 @@ def _figures(bout: Bout) -> list[Figure]:
         ),
     ]
     if idle:
-        figures.append(at_most(f"{name}: CPU left", 100 * max(idle), "% of a core", 1.0))
-    return figures
+        found.append(at_most(f"{name}: CPU left", 100 * max(idle), "% of a core", 1.0))
+    return found
 
 
 def _middle(rounds: Sequence[Sequence[float]]) -> float:
@@ -188,7 +195,7 @@ def main(arguments: Sequence[str]) -> int:
     alone = [[ATTACKS[name]] for name in names if options.kind in ATTACKS[name].kinds]
     chosen = [Bout(attacks=attacks) for attacks in (alone if names else bouts(options.kind))]
     found = asyncio.run(_measure_all(options.kind, chosen, plan))
-    return report([figure for bout in found for figure in _figures(bout)], options.json)
+    return report([figure for bout in found for figure in figures(bout)], options.json)
 
 
 if __name__ == "__main__":

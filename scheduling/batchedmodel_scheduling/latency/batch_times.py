@@ -191,8 +191,12 @@ class BatchTimes:
 
     def sure_of(self, longest: int, rows: int) -> bool:
         """Whether so many rows of which the longest has this length were timed, not inferred."""
-        paid = self.rule.paid(rows=rows, longest=longest, total=rows * longest)
-        return self._learnt.sure_of(paid, longest)
+        return self._learnt.sure_of(self._paid([longest] * rows), longest)
+
+    def _paid(self, lengths: Sequence[int]) -> int:
+        """What such a batch pays for; where it is padded, at least a token for each item."""
+        longest = max(1, *lengths)
+        return self.rule.paid(rows=len(lengths), longest=longest, total=sum(lengths))
 
     def share(self, length: int, rows: int) -> float | None:
         """Seconds of the device for one item's part in a batch of `rows` items of this length.
@@ -241,10 +245,9 @@ class BatchTimes:
     def _learn_size(self, lengths: Sequence[int], seconds: float) -> bool:
         """Let the device's own time of a size stand beside the curve's; whether that changes it."""
         assert self._curve is not None, "a profiled device has a curve"
-        longest = max(lengths)
-        paid = self.rule.paid(rows=len(lengths), longest=longest, total=sum(lengths))
         deviation = math.log(seconds / self._curve.seconds(lengths))
-        return self._learnt.observe(paid, longest, deviation, self.drift.spread)
+        paid = self._paid(lengths)
+        return self._learnt.observe(paid, max(lengths), deviation, self.drift.spread)
 
     def _learn(self, lengths: Sequence[int], seconds: float) -> None:
         """Let the traffic stand in for the profile that the server has not."""

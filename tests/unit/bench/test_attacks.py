@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from attacks import Bout
+from attacks import Bout, figures
 from support.attacks.aim import Attack
 from support.attacks.catalogue import ATTACKS
 from support.attacks.harness import Report
@@ -10,13 +10,13 @@ from support.attacks.harness import Report
 TWO: list[Attack] = [ATTACKS["singles"], ATTACKS["lists"]]
 
 
-def report(during: float, batch: float = 0.02) -> Report:
+def report(during: float, batch: float = 0.02, *, visits: int = 1, right: int = 1) -> Report:
     return Report(
-        crowd=Counter(right=1),
+        crowd=Counter({"right": right, "503": 1 - right}),
         before=[],
         during=[during],
         after=[],
-        attackers={},
+        attackers={one.name: {"visits": visits} for one in TWO},
         memory_bytes=0,
         batch_seconds=batch,
         idle_cores=None,
@@ -50,3 +50,10 @@ def test_attacks_together_tell_of_each_unless_they_miss_or_have_longer_batches()
     assert bout(0.05).tells_of_each()
     assert not bout(0.08).tells_of_each()
     assert not bout(0.05, batch=0.04).tells_of_each()
+
+
+def test_an_attack_that_never_came_or_made_answers_wrong_does_not_hold() -> None:
+    for met in (report(0.05, visits=0), report(0.05, right=0)):
+        one = Bout(attacks=TWO, met=[met] * 3, calm=[report(0.03)] * 3)
+        assert not one.tells_of_each()
+        assert any(figure.holds is False for figure in figures(one))

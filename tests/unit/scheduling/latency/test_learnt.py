@@ -119,3 +119,15 @@ def test_memory_is_bounded_whatever_sizes_come() -> None:
     for paid in range(1, 5000):
         known.observe(paid * paid, paid, 0.5, 0.05)
     assert len(known._of) <= 512
+
+
+@pytest.mark.parametrize("rule", CostRule)
+def test_what_batches_of_no_length_taught_counts_for_them_and_not_for_the_device(
+    rule: CostRule,
+) -> None:
+    known = BatchTimes(measured([(r, n, 0.01) for r in (1, 4) for n in (1, 8)], rule))
+    for _ in range(60):
+        known.observe([0] * 3, 0.005)
+        known.observe([8] * 4, 0.01)
+    assert known.predict([0] * 3) == pytest.approx(0.005, rel=0.1)
+    assert known.drift.scale == pytest.approx(1.0, rel=0.1)
