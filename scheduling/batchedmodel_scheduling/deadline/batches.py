@@ -262,16 +262,17 @@ def packed(keys: list[list[Lane]], now: Situation) -> list[list[Candidate]]:
 def _packed_run(entries: list[QueuedItem], now: Situation) -> list[Candidate]:
     """By tokens: as many as fit the bounds and the target, in order."""
     found: list[Candidate] = []
+    lengths = [entry.length for entry in entries]
     while entries:
-        rows = now.limits.fitting([entry.length for entry in entries])
-        table = now.times.packed_table([entry.length for entry in entries[:rows]])
+        rows = now.limits.fitting(lengths)
+        table = now.times.packed_table(lengths[:rows])
         count = _cap(table, rows, now)
         part, table = entries[:count], table[: count + 1]
         if not now.by_due:
             part.sort(key=_least_first)
             table = now.times.packed_table([entry.length for entry in part])
         found.append(_packed_batch(part, table, now))
-        entries = entries[count:]
+        entries, lengths = entries[count:], lengths[count:]
     return _in_turn(found)
 
 

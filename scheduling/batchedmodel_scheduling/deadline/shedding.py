@@ -291,8 +291,26 @@ def _filled(
     first = len(kept)
     taken = max(0, bisect_right(fuller.table, in_time, first, first + count + 1) - 1 - first)
     if taken < count:
-        fuller = remake(kept + behind[:taken])
+        packed = candidate.remaining is not None
+        fuller = _begin_of(fuller, first + taken) if packed else remake(kept + behind[:taken])
     return fuller, taken
+
+
+def _begin_of(packed: Candidate, count: int) -> Candidate:
+    """Its first items by themselves; they are in order of due time."""
+    weight = 0.0
+    for entry in packed.entries[:count]:
+        weight += entry.weight
+    return Candidate(
+        entries=packed.entries[:count],
+        table=packed.table[: count + 1],
+        remaining=packed.remaining,
+        factor=packed.factor,
+        due=packed.due,
+        turn=packed.turn,
+        weight=weight,
+        by_due=packed.by_due,
+    )
 
 
 def _become(candidate: Candidate, other: Candidate) -> None:

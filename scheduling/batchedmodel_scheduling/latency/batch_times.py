@@ -175,9 +175,11 @@ class BatchTimes:
         """Seconds for the first 0, 1, ... of these items when packed, without drift."""
         if self._curve is None:
             return [0.0] * (len(lengths) + 1)
-        seconds = self._curve.packed_seconds(lengths)
-        paid = list(accumulate(lengths))
-        return [0.0, *self._corrected(seconds, paid, max(lengths, default=1))]
+        table = self._curve.packed_table(lengths)
+        longest = max(lengths, default=1)
+        if not self.profiled or not self._learnt.knows(longest):
+            return table
+        return self._learnt.corrected(table, list(accumulate(lengths, initial=0)), longest)
 
     def _corrected(self, seconds: list[float], paid: Sequence[int], longest: int) -> list[float]:
         """Times by rows with what running batches taught."""

@@ -47,7 +47,7 @@ class Curve:
     def seconds(self, lengths: Sequence[int]) -> float:
         """Seconds for a batch of at least one item."""
         if self.rule is CostRule.PACKED:
-            return self.packed_seconds(lengths)[-1]
+            return self.packed_table(lengths)[-1]
         rows = len(lengths)
         return self.rows_table(max(lengths), rows)[rows]
 
@@ -64,7 +64,7 @@ class Curve:
         counts = np.arange(1, rows + 1, dtype=float)
         at = self._lengths
         if self.rule is CostRule.PACKED:
-            return [0.0, *self.packed_seconds([length] * rows)]
+            return self.packed_table([length] * rows)
         if length <= at[0] or length >= at[-1]:
             edge = 0 if length <= at[0] else len(at) - 1
             found = self._at_knot(edge, counts)
@@ -93,14 +93,14 @@ class Curve:
         kept: Floats = np.minimum(np.maximum(found, as_many_shorter), self._at_knot(right, counts))
         return kept
 
-    def packed_seconds(self, lengths: Sequence[int]) -> list[float]:
-        """Seconds for the first 1, 2, ... of these items together.
+    def packed_table(self, lengths: Sequence[int]) -> list[float]:
+        """Seconds for the first 0, 1, ... of these items together.
 
         Decisions ask for dozens of these, so it is a loop, which is compiled.
         """
         per_row, stretches = self._plane[1], self._stretches
         stretch, index, tokens, rows, most = stretches[0], 0, 0.0, 0.0, _FLOOR
-        found: list[float] = []
+        found: list[float] = [0.0]
         for length in lengths:
             tokens += length
             rows += 1.0

@@ -23,6 +23,11 @@ _ALL: Final = -1  # the length class of all lengths together
 _NOISE: Final = 2.0  # standard errors
 _SURE: Final = 2  # times of a size: one counts for half
 _TELLING: Final = 0.01  # a change of an estimate that is worth new tables
+_LARGEST: Final[list[float]] = [
+    *map(float, range(_EXACT + 1)),
+    *(_EXACT * 2 ** (step / _PER_DOUBLING) for step in range(1, _SIZES - _EXACT)),
+]
+"""What a batch of each size class pays for at most."""
 
 
 class _Deviations:
@@ -126,6 +131,10 @@ class LearntSizes:
             found.keep_one(self._batches - batches + 1, spread)
         self._tabled.clear()
 
+    def knows(self, length: int) -> bool:
+        """Whether running batches taught anything of items of such lengths."""
+        return self._table(length.bit_length()) is not None
+
     def corrected(self, seconds: list[float], paid: Sequence[int], length: int) -> list[float]:
         """Times of batches that pay for so much, ascending, with what is known of their sizes.
 
@@ -137,8 +146,11 @@ class LearntSizes:
             return seconds
         found = list(seconds)
         at_most = math.inf
+        size, largest = _class_of(paid[-1]) if paid else 0, _LARGEST
         for index in range(len(found) - 1, -1, -1):
-            size = _class_of(paid[index])
+            # They go down, and comparing costs less than a logarithm.
+            while size and paid[index] <= largest[size - 1]:
+                size -= 1
             one = found[index] * table.factors[size]
             if table.ran[size] and one < at_most:
                 at_most = one
@@ -178,6 +190,4 @@ class LearntSizes:
 
 
 def _class_of(paid: int) -> int:
-    if paid <= _EXACT:
-        return paid
-    return _EXACT + math.ceil(_PER_DOUBLING * math.log2(paid / _EXACT))
+    return bisect.bisect_left(_LARGEST, paid)

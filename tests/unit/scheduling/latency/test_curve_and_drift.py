@@ -100,15 +100,15 @@ def test_more_rows_never_take_less_time(
 def test_a_packed_device_pays_for_the_sum_of_lengths() -> None:
     curve = plane(CostRule.PACKED)
     wanted = [affine(n, total) for n, total in enumerate((100, 110, 400), 1)]
-    assert curve.packed_seconds([100, 10, 290]) == pytest.approx(wanted, rel=1e-6)
-    assert curve.rows_table(50, 3)[1:] == pytest.approx(curve.packed_seconds([50] * 3))
+    assert curve.packed_table([100, 10, 290])[1:] == pytest.approx(wanted, rel=1e-6)
+    assert curve.rows_table(50, 3) == pytest.approx(curve.packed_table([50] * 3))
 
 
 def test_a_packed_device_off_the_plane_is_hit_where_it_was_measured() -> None:
     points = [(n, 64, (1 + 0.02 * n) * affine(n, n * 64)) for n in (1, 2, 8, 32)]
     curve = Curve(measured(points, CostRule.PACKED))
     for rows, length, seconds in points:
-        assert curve.packed_seconds([length] * rows)[-1] == pytest.approx(seconds, rel=1e-6)
+        assert curve.packed_table([length] * rows)[-1] == pytest.approx(seconds, rel=1e-6)
 
 
 def test_a_device_that_pays_for_rows_knows_no_length() -> None:
