@@ -40,6 +40,8 @@ class Recent:
         self.wait = 0.0
         self.lateness = 0.0
         self.length = 1.0
+        """Of a row, whatever batch it was in."""
+        self._rows = self._tokens = 0.0
         self._seen = False
 
     def observe(self, items: list[Item], now: float, ends: float) -> None:
@@ -50,13 +52,15 @@ class Recent:
             arrived += item.arrived
             length += item.length
             due = min(due, item.due)
-        wait, late, length = now - arrived / count, max(0.0, ends - due), length / count
+        wait, late = now - arrived / count, max(0.0, ends - due)
         part = _WEIGHT if self._seen else 1.0
         self._seen = True
         self.batch_size += part * (count - self.batch_size)
         self.wait += part * (wait - self.wait)
         self.lateness += part * (late - self.lateness)
-        self.length += part * (length - self.length)
+        self._rows += part * (count - self._rows)
+        self._tokens += part * (length - self._tokens)
+        self.length = self._tokens / self._rows
 
 
 def signals(recent: Recent, times: BatchTimes, hand_off: float, settings: BatchSettings) -> Signals:

@@ -5,7 +5,7 @@ starvation guard lets lead.
 """
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -138,7 +138,8 @@ def worth_splitting(table: list[float], rows: int, load: float) -> int:
 def together(late: list[QueuedItem], edges: tuple[int, ...], now: Situation) -> list[QueuedItem]:
     """Of late items of one key, in turn: the first, and those that best share a batch with it."""
     if now.times.rule is CostRule.PACKED:
-        return _packed_run(late, now)[0].entries
+        rows, _ = _packed_rows([entry.length for entry in late], 0.0, now)
+        return late[:rows]
     lanes = ReadyQueue(edges)
     for entry in late:
         lanes.add(entry)
@@ -159,7 +160,7 @@ def within(batch: list[QueuedItem], seconds: float, now: Situation) -> list[Queu
 
 def quick(batch: list[QueuedItem], now: Situation) -> list[QueuedItem]:
     """As many of the first items as do not keep others waiting for too long."""
-    return batch[: _cap(_table_of(batch, now), len(batch), now)]
+    return batch[: _cap(_table_of(batch, now), len(batch), now.turn, now)]
 
 
 def most_urgent(lanes: list[Lane]) -> float:
@@ -190,34 +191,38 @@ def _least_first(entry: QueuedItem) -> tuple[int, float]:
 
 
 _order: Final = attrgetter("order")
+_due: Final = attrgetter("due")
 
 
 def _length_class(lane: Lane, now: Situation) -> LengthClass:
     cap = now.limits.rows_of(lane.longest)
     table = now.times.table(lane.longest, cap)
-    return LengthClass(len(lane.entries), _cap(table, cap, now), table)
+    return LengthClass(len(lane.entries), _cap(table, cap, now.turn, now), table)
 
 
-def _cap(table: list[float], cap: int, now: Situation) -> int:
-    """Rows of a batch behind another one that is to meet the target.
+def _cap(table: list[float], cap: int, turn: float, now: Situation) -> int:
+    """Rows of a batch behind another one that is to meet the target: `turn` seconds at most.
 
     Where not even one row is that quick, it may take all of the target. Where that is out of reach
     as well, a batch is full: small ones would only make everybody later.
     """
-    turn, longest = now.turn, now.longest
+    longest = now.longest
     if table[1] > longest or table[cap] <= turn:
         return cap
     return bisect_right(table, turn if table[1] <= turn else longest, 0, cap + 1) - 1
 
 
-def _in_order(run: list[Lane], at_most: int) -> list[QueuedItem]:
-    """At most so many of the most urgent items of several lanes."""
+def _in_order(run: list[Lane], at_most: int, passed: Sequence[int] = ()) -> list[QueuedItem]:
+    """At most so many of the most urgent items of several lanes; of each the first are passed."""
+    begins = passed or [0] * len(run)
     if len(run) == 1:
-        return run[0].entries[:at_most]
-    waiting = waiting_in(run)
+        return run[0].entries[begins[0] : begins[0] + at_most]
+    waiting = waiting_in(run) - sum(begins)
     # Of each lane a part of its size: merging all of a long queue would take too long.
     part = min(1.0, 1.5 * at_most / waiting)
-    entries = [entry for lane in run for entry in lane.entries[: int(part * len(lane.entries)) + 4]]
+    entries: list[QueuedItem] = []
+    for lane, begin in zip(run, begins, strict=True):
+        entries += lane.entries[begin : begin + int(part * (len(lane.entries) - begin)) + 4]
     entries.sort(key=_order)  # of those that are as urgent the shorter ones first
     return entries[:at_most]
 
@@ -256,24 +261,66 @@ def _padded_run(run: list[Lane], cap: int, batches: int, now: Situation) -> list
 
 def packed(keys: list[list[Lane]], now: Situation) -> list[list[Candidate]]:
     """Per key its first batches, by tokens."""
-    return [_packed_run(_in_order(lanes, 3 * now.limits.rows), now) for lanes in keys]
+    each = now.rate / len(now.free) / sum([waiting_in(lanes) for lanes in keys])
+    return [_packed_run(lanes, each * waiting_in(lanes), now) for lanes in keys]
 
 
-def _packed_run(entries: list[QueuedItem], now: Situation) -> list[Candidate]:
-    """By tokens: as many as fit the bounds and the target, in order."""
-    found: list[Candidate] = []
+def _packed_run(run: list[Lane], rate: float, now: Situation) -> list[Candidate]:
+    """By tokens: as many as fit the bounds and the target, in order.
+
+    `rate`: items that come per second, for each worker.
+    """
+    at_most = 3 * now.limits.rows
+    entries = _in_order(run, at_most)
     lengths = [entry.length for entry in entries]
-    while entries:
-        rows = now.limits.fitting(lengths)
-        table = now.times.packed_table(lengths[:rows])
-        count = _cap(table, rows, now)
-        part, table = entries[:count], table[: count + 1]
-        if not now.by_due:
+    rows, table = _packed_rows(lengths, rate, now)
+    if passed := _passed_over(run, now.start + table[rows] * now.times.upper, now):
+        entries = _in_order(run, at_most, passed)
+        lengths = [entry.length for entry in entries]
+        rows, table = _packed_rows(lengths, rate, now)
+    found: list[Candidate] = []
+    while True:
+        part = entries[:rows]
+        if now.by_due:
+            found.append(_packed_batch(part, table[: rows + 1], now))
+        else:
             part.sort(key=_least_first)
-            table = now.times.packed_table([entry.length for entry in part])
-        found.append(_packed_batch(part, table, now))
-        entries, lengths = entries[count:], lengths[count:]
-    return _in_turn(found)
+            found.append(by_itself(now, part))
+        entries, lengths = entries[rows:], lengths[rows:]
+        if not entries or len(found) == _LOOKED_AT:
+            return _in_turn(found)
+        rows, table = _packed_rows(lengths, rate, now)
+
+
+def _packed_rows(lengths: list[int], rate: float, now: Situation) -> tuple[int, list[float]]:
+    """How many of these share a batch, from the first on, and its seconds by rows.
+
+    As `Situation.turn`, but the load is judged by what these take within half of the target: where
+    a device does much more at a time in a little more than that, it does so under load.
+    """
+    most = now.limits.fitting(lengths)
+    table = now.times.packed_table(lengths[:most])
+    half = max(1, bisect_right(table, now.longest / 2, 0, most + 1) - 1)
+    load = rate * table[half] * now.times.drift.scale / half
+    turn = now.longest * max(0.5, load / (1 + load))
+    return _cap(table, most, turn, now), table
+
+
+def _passed_over(run: list[Lane], end: float, now: Situation) -> list[int]:
+    """Of each lane how many would be late at `end`, when a full batch does; empty for none.
+
+    Where more waits than a batch takes, these would make batches small, again and again. They are
+    left out only as far as a batch of others is left, and only where all work counts alike.
+    """
+    spare = waiting_in(run) - now.limits.rows
+    if spare <= 0 or not now.by_due or not now.load:
+        return []
+    late = [bisect_left(lane.entries, end, key=_due) for lane in run]
+    count = sum(late)
+    if not count:
+        return []
+    part = min(1.0, spare / count)
+    return [int(part * one) for one in late]
 
 
 def _packed_batch(entries: list[QueuedItem], table: list[float], now: Situation) -> Candidate:

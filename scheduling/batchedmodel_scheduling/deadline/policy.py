@@ -386,7 +386,8 @@ class Deadline(BasePolicy):
     def _alone(self, length: int) -> float:
         """Seconds that an item needs by itself: the middle, as giving up on a guess is final."""
         times = self.pipeline.times
-        return times.table(length, 1)[1] * times.drift.scale
+        # The whole table at once, which orders and plans ask for as well.
+        return times.table(length, self.settings.max_batch_size)[1] * times.drift.scale
 
     def rank(self, item: Item) -> float:
         """By due time and priority, as in the lanes."""

@@ -2,7 +2,7 @@
 
 A size is what a batch pays for (rows, or tokens), in classes of a few percent, and apart from it by
 length class. The middle of the last few times counts, so that stragglers do not. A deviation counts
-only as far as noise does not explain it, and what only one batch says counts for half. Where a
+only as far as noise does not explain it, and what only one batch says does not count. Where a
 length class has no times of its own for a size, those of other lengths stand in. What all sizes are
 off by that the profile measured and that have run is the device's, so that sizes that have not run
 are off by it too. Owned by `BatchTimes`.
@@ -21,7 +21,7 @@ _CLASSES: Final = 512
 _SIZES: Final = 1024  # more than there are size classes
 _ALL: Final = -1  # the length class of all lengths together
 _NOISE: Final = 2.0  # standard errors
-_SURE: Final = 2  # times of a size: one counts for half
+_SURE: Final = 2  # times of a size
 _TELLING: Final = 0.01  # a change of an estimate that is worth new tables
 _LARGEST: Final[list[float]] = [
     *map(float, range(_EXACT + 1)),
@@ -63,13 +63,12 @@ class _Deviations:
 
     def update(self, spread: float) -> None:
         count = len(self.ordered)
-        if not count:
+        if count < _SURE:
+            # It may be a straggler. A size that it makes too slow for the target never runs again.
             self.estimate = 0.0
             return
         # Of two the one that says less: the other may be a straggler.
         middle = self.ordered[count // 2] if count != 2 else min(self.ordered, key=abs)
-        if count == 1:
-            middle /= 2
         unexplained = max(0.0, abs(middle) - _NOISE * spread / math.sqrt(count))
         self.estimate = math.copysign(unexplained, middle)
 
@@ -138,8 +137,8 @@ class LearntSizes:
     def corrected(self, seconds: list[float], paid: Sequence[int], length: int) -> list[float]:
         """Times of batches that pay for so much, ascending, with what is known of their sizes.
 
-        A size that has not run takes at least as long as a smaller one that has, and no longer than
-        a larger one that has.
+        A size takes at least as long as a smaller one, and at most as long as a larger one that has
+        run twice.
         """
         table = self._table(length.bit_length())
         if table is None:
@@ -171,7 +170,7 @@ class LearntSizes:
                 for (of, size), found in self._of.items():
                     if of == wanted:
                         table.factors[size] = math.exp(found.estimate)
-                        table.ran[size] = True
+                        table.ran[size] = len(found.ordered) >= _SURE
                         known = known or found.estimate != 0.0
             self._tabled[length_class] = table if known else None
         return self._tabled[length_class]

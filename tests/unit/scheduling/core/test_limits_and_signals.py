@@ -160,4 +160,4 @@ def test_averages_begin_with_the_first_batch_and_follow_the_later_ones() -> None
     assert recent.batch_size == pytest.approx(2.8)
     assert recent.wait == pytest.approx(1.8)
     assert recent.lateness == pytest.approx(0.45)
-    assert recent.length == pytest.approx(11)
+    assert recent.length == pytest.approx((0.9 * 30 + 0.1 * 20) / 2.8)  # of a row, not of a batch

@@ -5,14 +5,17 @@ from dataclasses import replace
 import pytest
 
 from batchedmodel_contract.inference.description import CostRule
-from batchedmodel_contract.manifest.spec import Objective
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import Lateness, Objective
 from batchedmodel_scheduling.core.limits import Limits
+from batchedmodel_scheduling.core.policies import new_policy
 from batchedmodel_scheduling.core.policy import Priority
 from batchedmodel_scheduling.deadline.batches import Situation, worth_splitting
 from batchedmodel_scheduling.deadline.next_batch import plan
 from batchedmodel_scheduling.deadline.ready_queue import QueuedItem, ReadyQueue
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
-from support.scheduling import an_entry, measured
+from support.scheduling import an_entry, measured, serve
+from support.strategies import an_item
 
 
 def plateaus(rows: int) -> float:
@@ -146,3 +149,25 @@ def test_by_rows_a_priority_still_counts() -> None:
     high = an_entry(1, 1.0, work=0.5, priority=Priority.HIGH, objective=Objective.ROWS)
     low = an_entry(2, 1.0, work=0.5, priority=Priority.LOW, objective=Objective.ROWS)
     assert high.weight == 16 * low.weight == 4.0
+
+
+def test_one_slow_batch_does_not_keep_all_later_ones_small() -> None:
+    settings = BatchSettings(max_batch_size=32, target_seconds=0.03, lateness=Lateness.REFUSE)
+    slow: list[int] = []
+
+    def seconds(lengths: list[int]) -> float:
+        usual = 0.005 + 0.0004 * len(lengths)
+        if len(lengths) < 4 or slow:
+            return usual
+        slow.append(len(lengths))
+        return 50 * usual
+
+    points = [(n, 1, 0.005 + 0.0004 * n) for n in (1, 2, 4, 8, 16, 32)]
+    policy = new_policy(settings, measured(points, CostRule.ROWS))
+    times = [n / 150 for n in range(300)] + [2 + n / 1400 for n in range(7000)]
+    items = [an_item(n, arrived=t, due=t + 0.03, deadline=t + 0.03) for n, t in enumerate(times, 1)]
+    served = serve(policy, items, seconds)
+    assert slow
+    assert slow[0] < 10
+    last = [item for item in items if item.arrived >= 4.0]
+    assert len(served.late(last)) < 0.02 * len(last)

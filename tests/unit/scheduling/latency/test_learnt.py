@@ -50,10 +50,19 @@ def test_a_smaller_size_takes_no_longer_than_a_larger_that_has_run() -> None:
 def test_one_straggler_on_a_size_that_never_ran_is_not_believed() -> None:
     known = times()
     run(known, 10, 30)
-    run(known, 5, 1, factor=6.0)
-    assert seconds(known, 5) < 0.03
+    before = seconds(known, 5), seconds(known, 12)
+    run(known, 5, 1, factor=50.0)
+    assert (seconds(known, 5), seconds(known, 12)) == pytest.approx(before, rel=0.001)
     run(known, 5, 1)
     assert seconds(known, 5) == pytest.approx(0.010, rel=0.02)
+
+
+def test_one_fast_batch_makes_no_smaller_size_fast() -> None:
+    known = times()
+    run(known, 10, 30)
+    before = seconds(known, 10)
+    run(known, 40, 1, factor=0.1)
+    assert seconds(known, 10) == pytest.approx(before, rel=0.001)
 
 
 def test_stragglers_do_not_move_a_size_that_runs_often() -> None:
