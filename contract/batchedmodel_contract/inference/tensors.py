@@ -6,6 +6,7 @@ Datatypes are those of the Open Inference Protocol v2.
 
 import math
 import struct
+import sys
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
@@ -181,10 +182,15 @@ def split_byte_elements(data: Buffer) -> list[memoryview]:
     return elements
 
 
-def byte_element_ends(data: Buffer) -> list[int]:
-    """Where each element of a BYTES tensor ends, its length included; raises `InvalidInput`."""
-    size, position, ends = len(data), 0, []
+def byte_element_ends(data: Buffer, at_most: int = sys.maxsize) -> list[int]:
+    """Where each element of a BYTES tensor ends, its length included; raises `InvalidInput`.
+
+    Also where there are more than `at_most`: an element without a byte takes four in the data.
+    """
+    size, position, ends = len(data), 0, list[int]()
     while position < size:
+        if len(ends) == at_most:
+            raise InvalidInput("data", f"holds more than {at_most} elements")
         start = position + _BYTES_PREFIX.size
         if start > size:
             raise InvalidInput("data", "ends inside the length of an element")
@@ -198,7 +204,7 @@ def byte_element_ends(data: Buffer) -> list[int]:
 def check_size(tensor: Tensor, field: str) -> None:
     """Raise `InvalidInput` unless the data holds exactly the elements that the shape says."""
     if tensor.datatype is Datatype.BYTES:
-        held: int = len(byte_element_ends(tensor.data))
+        held: int = len(byte_element_ends(tensor.data, tensor.elements))
         _require(held == tensor.elements, field, f"holds {held} elements, not {tensor.elements}")
         return
     expected = tensor.elements * tensor.datatype.size

@@ -5,6 +5,8 @@ made and read by the caller (`loads`, `dumps`), so that each process can use its
 Layout: https://github.com/kserve/open-inference-protocol and its binary tensor data extension.
 """
 
+import math
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -29,6 +31,8 @@ BINARY_OUTPUT: Final = "binary_data_output"
 """A request's parameter: whether outputs are wanted as binary data, unless one says otherwise."""
 BINARY: Final = "binary_data"
 """An output's parameter: whether it is wanted as binary data."""
+MOST_STRINGS: Final = 32 * 1024
+"""Elements of BYTES tensors in a caller's body, if it may have no more rows: each costs a step."""
 _ALIGNMENT: Final = 8
 _MAX_RANK: Final = 16
 _MAX_TENSORS: Final = 1024
@@ -61,11 +65,17 @@ class Options(NamedTuple):
 
 
 def read_body(
-    body: Buffer, header_length: str | None, side: str, loads: Loads
+    body: Buffer,
+    header_length: str | None,
+    side: str,
+    loads: Loads,
+    *,
+    most_strings: int = sys.maxsize,
 ) -> tuple[dict[str, Any], tuple[Tensor, ...]]:
     """The JSON head and the tensors under `side` (``inputs`` or ``outputs``).
 
-    Without a header length the whole body is JSON. Raises `InvalidInput`.
+    Without a header length the whole body is JSON. `most_strings`: elements of BYTES tensors, each
+    of which is looked at by itself. Raises `InvalidInput`.
     """
     head_end = _head_end(body, header_length)
     try:
@@ -83,8 +93,10 @@ def read_body(
         raise InvalidInput(side, f"lists {len(listed)} tensors; at most {_MAX_TENSORS} are taken")
     tensors, position = [], head_end
     for index, entry in enumerate(listed):
-        tensor, position = _tensor(entry, f"{side}[{index}]", body, position)
+        tensor, position = _tensor(entry, f"{side}[{index}]", body, position, most_strings)
         tensors.append(tensor)
+        if tensor.datatype is Datatype.BYTES:
+            most_strings -= tensor.elements
     if position != len(body):
         raise InvalidInput("body", f"has {len(body) - position} bytes that no tensor claims")
     names = {tensor.name for tensor in tensors}
@@ -234,13 +246,18 @@ def _head_end(body: Buffer, header_length: str | None) -> int:
     return int(header_length)
 
 
-def _tensor(entry: object, field: str, body: Buffer, position: int) -> tuple[Tensor, int]:
+def _tensor(
+    entry: object, field: str, body: Buffer, position: int, most_strings: int
+) -> tuple[Tensor, int]:
     if not isinstance(entry, dict):
         raise InvalidInput(field, "is not an object", entry)
     name = entry.get("name")
     if not isinstance(name, str) or not name:
         raise InvalidInput(f"{field}.name", "must be a string that is not empty", name)
     datatype, shape = _datatype(entry, field), _shape(entry, field)
+    if datatype is Datatype.BYTES and math.prod(shape) > most_strings:
+        rule = f"has more elements than the {most_strings} of BYTES that one body may still have"
+        raise InvalidInput(f"{field}.shape", rule, list(shape))
     size = _binary_size(entry, field)
     if size is None:
         data: Buffer = values_to_bytes(entry.get("data"), datatype, shape, f"{field}.data")

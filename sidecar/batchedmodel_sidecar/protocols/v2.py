@@ -16,6 +16,7 @@ from batchedmodel_contract.inference.tensors import (
 from batchedmodel_contract.inference.v2 import (
     BINARY_EXTENSION,
     HEADER_LENGTH,
+    MOST_STRINGS,
     Options,
     read_body,
     read_options,
@@ -57,7 +58,10 @@ class V2Adapter(Adapter):
             known = self.forms.parsed(bytes(body), model, lambda: most_rows)
             if known is not None:
                 return known
-        head, tensors = read_body(body, header_length, "inputs", orjson.loads)
+        most_strings = max(most_rows, MOST_STRINGS)
+        head, tensors = read_body(
+            body, header_length, "inputs", orjson.loads, most_strings=most_strings
+        )
         outputs = [output.name for output in model.description.outputs]
         declared, given = model.description.params, head.get("parameters")
         taken = PARAMETERS.union(declared) if declared else PARAMETERS

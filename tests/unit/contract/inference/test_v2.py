@@ -12,6 +12,7 @@ from batchedmodel_contract.inference.tensors import Datatype, Tensor, bytes_to_v
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH, read_body, to_json, write_body
 from batchedmodel_contract.invalid_input import InvalidInput
 from support.examples import examples
+from support.steps import steps
 from support.strategies import json_values, names, tensors
 
 
@@ -121,8 +122,9 @@ WRONG_ENTRIES: list[tuple[object, str]] = [
         f"inputs[0].parameters.binary_data_size: {10**30} {BEYOND}",
     ),
     (binary(8), "inputs[0]: is 8 bytes long; shape and datatype need 16"),
-    (binary(16, datatype="BYTES"), "inputs[0]: holds 4 elements, not 2"),
-    (binary(15, datatype="BYTES"), "data: ends inside the length of an element"),
+    (binary(4, datatype="BYTES"), "inputs[0]: holds 1 elements, not 2"),
+    (binary(16, datatype="BYTES"), "data: holds more than 2 elements"),
+    (binary(7, datatype="BYTES"), "data: ends inside the length of an element"),
 ]
 
 
@@ -266,3 +268,29 @@ def test_body_of_too_many_tensors_is_refused_before_they_are_read() -> None:
     body = json.dumps({"inputs": [7] * 2000}).encode()
     with pytest.raises(InvalidInput, match="inputs: lists 2000 tensors; at most 1024 are taken"):
         read_body(body, None, "inputs", json.loads)
+
+
+@pytest.mark.parametrize("count", [2, 1_000_000])
+def test_a_bytes_tensor_is_looked_at_no_further_than_its_shape_and_the_bound_say(
+    count: int,
+) -> None:
+    """A million empty elements are four bytes of zeros each, and a kilobyte with gzip."""
+    about = {"name": "x", "datatype": "BYTES", "shape": [count]}
+    head = dumps({"inputs": [about | {"parameters": {"binary_data_size": 4_000_000}}]})
+    body = head + bytes(4_000_000)
+
+    def refused() -> None:
+        with pytest.raises(InvalidInput):
+            read_body(body, str(len(head)), "inputs", json.loads, most_strings=1000)
+
+    assert steps(refused) < 10_000
+
+
+def test_the_bound_on_strings_is_that_of_a_body() -> None:
+    entries = [
+        {"name": f"x{n}", "datatype": "BYTES", "shape": [2], "data": ["a", "b"]} for n in range(3)
+    ]
+    body = json.dumps({"inputs": entries}).encode()
+    read_body(body, None, "inputs", json.loads, most_strings=6)
+    with pytest.raises(InvalidInput, match=r"inputs\[2\]\.shape: .* the 1 of BYTES"):
+        read_body(body, None, "inputs", json.loads, most_strings=5)

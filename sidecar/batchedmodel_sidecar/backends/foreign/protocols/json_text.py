@@ -7,15 +7,18 @@ once; after that large parts are found by their brackets and commas alone.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput
 
+Places = NDArray[np.int64]
 _DECODER: Final = json.JSONDecoder()
 _SPACE: Final = " \t\n\r"
 _SPACES: Final = re.compile(f"[{_SPACE}]*")
@@ -69,9 +72,9 @@ def fields(text: str, field: str = "body") -> dict[str, str]:
     if text[position : position + 1] != "{":
         raise InvalidInput(field, "is not a JSON object")
     found: dict[str, str] = {}
-    parts = _marked_parts(text, field)
-    if parts is not None:
-        for part in parts:
+    if len(text) > _LARGE:
+        raw = text.encode()
+        for part in _between(raw, _outer_ends(raw, field)):
             name, start = _named(part, 0, field, found)
             found[name] = part[start:]
             _refuse_many(found, field)
@@ -106,19 +109,29 @@ def _named(text: str, position: int, field: str, known: Iterable[str]) -> tuple[
     return name, _past_space(text, _expect(text, position, ":", field))
 
 
-def elements(text: str, field: str) -> list[str]:
-    """The text of each element of an array; raises `InvalidInput`."""
+def _uncounted(count: int) -> None:
+    """Any number of elements is taken."""
+
+
+def elements(text: str, field: str, counted: Callable[[int], None] = _uncounted) -> list[str]:
+    """The text of each element of an array; raises `InvalidInput`.
+
+    `counted` is told how many a large array has before any is made; what it raises goes on.
+    """
     position = _past_space(text, 0)
     if text[position : position + 1] != "[":
         raise InvalidInput(field, "is not an array")
     end = _plain_end(text, position)
     if end:
         inner = text[position + 1 : end - 1]
+        counted(inner.count(",") + 1)
         parts = [part.strip(_SPACE) for part in inner.split(",")]
         return [] if parts == [""] else parts
-    marked = _marked_parts(text, field)
-    if marked is not None:
-        return list(marked)
+    if len(text) > _LARGE:
+        raw = text.encode()
+        ends = _outer_ends(raw, field)
+        counted(sum(map(len, ends)))
+        return list(_between(raw, ends))
     position = _past_space(text, position + 1)
     found: list[str] = []
     while True:
@@ -179,19 +192,16 @@ def every(text: str, step: int) -> list[bytes] | None:
     return [raw[start:end].strip() for start, end in zip(starts, ends, strict=True)]
 
 
-def _marked_parts(text: str, field: str) -> Iterator[str] | None:
-    """What stands between the outer commas of a large array or object that is known to be JSON.
+def _outer_ends(raw: bytes, field: str) -> list[Places]:
+    """Where the values of a large array or object end, or its entries, that is known to be JSON.
 
-    None where one value after the other must be looked at.
+    A piece of the text at a time, as the places of its marks take many times its memory.
     """
-    return None if len(text) <= _LARGE or "\\" in text else _between_commas(text, field)
-
-
-def _between_commas(text: str, field: str) -> Iterator[str]:
-    """A piece of the text at a time, as the places of its marks take many times its memory."""
-    raw = text.encode()
-    codes = np.frombuffer(raw, np.uint8)
-    depth, inside, start = 0, 0, _past_space(text, 0) + 1
+    # What is escaped is no mark, and where it stands does not change.
+    plain = raw.replace(b"\\\\", b"--").replace(b'\\"', b"--") if b"\\" in raw else raw
+    codes = np.frombuffer(plain, np.uint8)
+    depth, inside = 0, 0
+    ends: list[Places] = []
     for at in range(0, len(raw), _PIECE):
         places = np.flatnonzero(_MARKS[codes[at : at + _PIECE]]) + at
         marks = codes[places]
@@ -204,11 +214,18 @@ def _between_commas(text: str, field: str) -> Iterator[str]:
         if depths.max() > _DEEPEST:
             raise InvalidInput(field, "is nested too deeply")
         outer = (marks == _COMMA) & (depths == 1) | (steps < 0) & (depths == 0)
-        for end in places[outer & (quoted == 0)].tolist():
-            part = raw[start:end].strip()
-            start = end + 1
-            if part:
-                yield part.decode()
+        ends.append(places[outer & (quoted == 0)])
+    return ends
+
+
+def _between(raw: bytes, ends: Iterable[Places]) -> Iterator[str]:
+    """What stands before each of these places, behind the one before."""
+    start = len(raw) - len(raw.lstrip()) + 1
+    for end in chain.from_iterable(some.tolist() for some in ends):
+        part = raw[start:end].strip()
+        start = end + 1
+        if part:
+            yield part.decode()
 
 
 def _end(text: str, start: int, field: str) -> int:

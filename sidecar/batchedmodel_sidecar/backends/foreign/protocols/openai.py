@@ -7,8 +7,11 @@ that all callers' usage adds up to the server's; a caller that was alone gets th
 
 from __future__ import annotations  # array.array takes no type argument at run time
 
+import re
+import sys
 from array import array
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -40,6 +43,8 @@ _OUTPUTS: Final = (
 )
 """An entry of `data` up to its index, what is behind the index, and the usage."""
 _NOT_FOUND: Final = 404
+_TOKEN_IDS: Final = re.compile(r"\[\s*[0-9]")
+"""How one list of token ids begins, which is one input."""
 _MOST_DIGITS: Final = 18  # of what counts anything; int() itself refuses some thousands of them
 
 
@@ -67,10 +72,9 @@ class OpenAI(json_rows.JsonRows):
     ) -> ParsedRequest | None:
         """One row for each input: a text, or a list of token ids; raises `InvalidInput`."""
         given = json_text.checked_fields(body)
-        inputs = _inputs(given.pop(_INPUT, ""))
+        inputs = _inputs(given.pop(_INPUT, ""), most_rows)
         if not inputs:
             return None
-        refuse_many(len(inputs), most_rows)
         # Texts and token ids in one list are no request that a server knows.
         kind = inputs[0][0]
         return json_rows.drafted(inputs, given, kind)
@@ -133,18 +137,25 @@ class _Frame(NamedTuple):
     """The server's own words, for a caller that was alone."""
 
 
-def _inputs(text: str) -> list[str]:
-    """The text of each input; empty when it is no input that can be told apart."""
+def _inputs(text: str, most_rows: int) -> list[str]:
+    """The text of each input; empty when it is no input that can be told apart.
+
+    Raises `InvalidInput`, and `Rejected` for more than so many.
+    """
     if text.startswith('"'):
         return [text]
     if not text.startswith("["):
         return []
-    inputs = json_text.elements(text, _INPUT)
+    of_numbers = _TOKEN_IDS.match(text) is not None
+    refuse = partial(refuse_many, most=sys.maxsize if of_numbers else most_rows)
+    inputs = json_text.elements(text, _INPUT, refuse)
     kinds = {one[0] for one in inputs}
     if kinds <= set("0123456789"):
-        # One list of token ids is one input.
         return [text] if inputs else []
-    return inputs if kinds in ({'"'}, {"["}) else []
+    if kinds not in ({'"'}, {"["}):
+        return []
+    refuse(len(inputs))
+    return inputs
 
 
 class _Placed(NamedTuple):

@@ -6,6 +6,7 @@ columnar `inputs`) goes alone, as it came.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -54,8 +55,9 @@ class V1(json_rows.JsonRows):
         given = json_text.checked_fields(body)
         if not given.get(_INSTANCES, "").startswith("["):
             return None
-        instances = json_text.elements(given.pop(_INSTANCES), _INSTANCES)
-        refuse_many(len(instances), most_rows)
+        refuse = partial(refuse_many, most=most_rows)
+        instances = json_text.elements(given.pop(_INSTANCES), _INSTANCES, refuse)
+        refuse(len(instances))
         return json_rows.drafted(instances, given) if instances else None
 
     def dealt(self, response: Response, rows: Sequence[Row], *, alone: bool) -> SplitReply:

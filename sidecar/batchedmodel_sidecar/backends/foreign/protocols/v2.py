@@ -20,6 +20,7 @@ from batchedmodel_contract.inference.v2 import (
     BINARY_OUTPUT,
     BINARY_SIZE,
     HEADER_LENGTH,
+    MOST_STRINGS,
     read_body,
 )
 from batchedmodel_contract.invalid_input import InvalidInput, Unbatchable
@@ -142,7 +143,8 @@ class V2(BackendProtocol):
         end = len(body)
         tensors: Sequence[Tensor] | None = None
         if self._binary or header_length is not None:
-            _, tensors = read_body(body, header_length, "inputs", orjson.loads)
+            most = max(most_rows, MOST_STRINGS)
+            _, tensors = read_body(body, header_length, "inputs", orjson.loads, most_strings=most)
         if header_length is not None:
             end = int(header_length)
         head = json_text.checked_fields(body[:end])

@@ -11,8 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_sidecar.backends.foreign.protocols import json_text
 from batchedmodel_sidecar.backends.foreign.protocols.v2_rows import cut, is_block
+from batchedmodel_sidecar.errors import Rejected
+from support.steps import steps
 
 FAR = " " * 5000
 """Before a text it makes it a large one."""
@@ -92,6 +95,23 @@ def test_cutting_takes_a_few_times_the_memory_of_the_text(part: str) -> None:
     tracemalloc.stop()
     held = sum(sys.getsizeof(one) for one in parts) + sys.getsizeof(parts)
     assert peak < held + 8 * len(text)
+
+
+@pytest.mark.parametrize("first", ['"\\\\n",', '"\\\\\\\\",', ""])
+@pytest.mark.parametrize("part", ['"",', "[],", "1,"])
+def test_a_long_array_is_counted_before_an_element_is_made(first: str, part: str) -> None:
+    """Whatever is escaped in it: a list of a million empty ones has three megabytes."""
+
+    def refuse(count: int) -> None:
+        raise Rejected(Rejection.TOO_LARGE, str(count))
+
+    text = f"[{first}{part * (99_999 - bool(first))}{part[:-1]}]"
+
+    def refused() -> None:
+        with pytest.raises(Rejected, match=r"^100000$"):
+            json_text.elements(text, "x", refuse)
+
+    assert steps(refused) < 20_000
 
 
 def test_nesting_that_others_cannot_read_is_refused_in_large_texts_too() -> None:
