@@ -91,7 +91,7 @@ class Service:
                 settings.replicated_outputs,
                 settings.pass_paths,
             )
-            self._link = ForeignLink(
+            self._link = link = ForeignLink(
                 client=Client(
                     settings.upstream_url,
                     keeps=self._keeps_connections,
@@ -109,6 +109,7 @@ class Service:
                 max_body_bytes=settings.max_body_bytes,
                 keeps=self._keeps_connections,
                 workers=lambda: self._batcher.settings.max_concurrent_batches,
+                place=link.place,
             )
         else:
             self._link = NativeLink(settings.model_name, settings.model_socket, self, slots, budget)

@@ -112,6 +112,57 @@ async def test_a_body_that_comes_slowly_holds_nobodys_turn(
     writer.close()
 
 
+async def test_the_server_has_no_batch_beside_them(
+    chain: Chain, behind: Behind, other: aiohttp.ClientSession
+) -> None:
+    """Beside batches they would have more than their caller's share of it."""
+    running, most, alone = 0, 0, 0
+
+    async def works(request: web.Request) -> web.StreamResponse:
+        nonlocal running, most, alone
+        running += 1
+        most = max(most, running)
+        alone += "x-of" in request.headers
+        await asyncio.sleep(0.02)
+        running -= 1
+        return web.Response(status=400)
+
+    behind.handle = works
+    row = {"inputs": [{"name": "x", "datatype": "INT64", "shape": [1, 1], "data": [1]}]}
+
+    async def batched() -> None:
+        async with other.post(chain.url(INFER), json=row) as response:
+            await response.read()
+
+    many = [asked(chain.session, chain, **{"x-of": "many"}) for _ in range(10)]
+    await asyncio.gather(*many, *(batched() for _ in range(10)))
+    assert alone == 10
+    assert most == 1
+
+
+async def test_the_server_is_rid_of_an_answer_that_is_not_read(
+    chain: Chain, behind: Behind, other: aiohttp.ClientSession
+) -> None:
+    rid = asyncio.Event()
+
+    async def answers(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for _ in range(48):
+            await response.write(bytes(1_000_000))
+        await response.write_eof()
+        rid.set()
+        return response
+
+    behind.handle = answers
+    _, writer = await asyncio.open_connection("127.0.0.1", chain.port, limit=1024)
+    head = f"POST {INFER} HTTP/1.1\r\nHost: m\r\nx-batch: off\r\nContent-Length: 2\r\n\r\n{{}}"
+    writer.write(head.encode())
+    async with asyncio.timeout(5.0):
+        await rid.wait()
+    writer.close()
+
+
 async def test_an_answer_that_is_not_read_holds_nobodys_turn(
     chain: Chain, behind: Behind, other: aiohttp.ClientSession
 ) -> None:

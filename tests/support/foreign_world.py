@@ -54,6 +54,8 @@ class Scripted(Client):
         self.most_running = 0
         """Requests that it had at the same time."""
         self.there = True
+        self.silent = False
+        """Whether it answers no question."""
         self.seconds: dict[str, float] = {}
         """Of requests with such a row."""
         self.asked: list[str] = []
@@ -64,6 +66,8 @@ class Scripted(Client):
         self.asked.append(path)
         if not self.there:
             raise Unreachable("the model cannot be reached")
+        if self.silent:
+            await asyncio.sleep(3600.0)
         return 200, b'{"ready": true}'
 
     async def post(self, posting: BackendRequest, seconds: float) -> Response:

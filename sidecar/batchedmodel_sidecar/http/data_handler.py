@@ -25,7 +25,7 @@ from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.errors import CallError, Rejected
 from batchedmodel_sidecar.http.body_reader import BodyReader, Source
 from batchedmodel_sidecar.http.inference import InferenceHandler, ours
-from batchedmodel_sidecar.http.passthrough import GoesAlone, Passthrough
+from batchedmodel_sidecar.http.passthrough import GoesAlone, Inference, Passthrough
 from batchedmodel_sidecar.http.refusals import Refusals
 from batchedmodel_sidecar.http.responses import (
     as_web,
@@ -197,7 +197,8 @@ class DataHandler:
         if alone.body is not None:
             with self._bodies.hold(alone.share) as held:
                 held.regain(len(alone.body))
-                return await self._passthrough.forward(request, alone.seconds, share, alone.body)
+                inference = Inference(alone.body, held)
+                return await self._passthrough.forward(request, alone.seconds, share, inference)
         limit = limit_of(options_of_headers(request.headers), settings)
         return await self._passthrough.forward(request, limit, share)
 

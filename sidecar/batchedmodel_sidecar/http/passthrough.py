@@ -9,8 +9,9 @@ they go as few at a time as batches, in fair turns of tenants.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from http import HTTPStatus
-from typing import Final
+from typing import Final, NamedTuple
 
 import aiohttp
 from aiohttp import web
@@ -26,6 +27,7 @@ from batchedmodel_scheduling.core.shared_room import SharedRoom
 from batchedmodel_sidecar.backends.foreign.client import Connector, end_with_connection, url_of
 from batchedmodel_sidecar.backends.foreign.headers import of_this_hop
 from batchedmodel_sidecar.body.buffers import BuffersBody, body_of
+from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.body.fair_threads import FairTurns
 from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Expired, Rejected, Unserved
 from batchedmodel_sidecar.http.body_reader import UNDECODABLE, answer_expectation
@@ -57,6 +59,14 @@ class GoesAlone(NeedsStreaming):
         self.seconds = seconds
 
 
+class Inference(NamedTuple):
+    """One that no batch takes."""
+
+    body: Buffer
+    held: Hold
+    """Counts its body, and its answer until that is sent on."""
+
+
 class Passthrough:
     """Forwards single requests to the server at one URL."""
 
@@ -68,9 +78,10 @@ class Passthrough:
         max_body_bytes: int,
         keeps: Callable[[], bool],
         workers: Callable[[], int],
+        place: Callable[[], AbstractAsyncContextManager[None]],
     ) -> None:
         """Needs a running loop. `keeps` says whether connections outlive their request, `workers`
-        how many batches the server may have at a time.
+        how many batches the server may have at a time; `place` is one of their places.
         """
         self._url = url
         self._keeps = keeps
@@ -79,6 +90,7 @@ class Passthrough:
         self._room = SharedRoom(MOST_AT_ONCE)
         self._turns = FairTurns(at_once=workers, room=MOST_AT_ONCE)
         """Of inferences."""
+        self._place = place
         self._session = aiohttp.ClientSession(
             connector=Connector(limit=0),
             timeout=aiohttp.ClientTimeout(total=None),
@@ -94,25 +106,25 @@ class Passthrough:
         request: web.BaseRequest,
         seconds: float,
         share: Share,
-        body: Buffer | None = None,
+        inference: Inference | None = None,
     ) -> web.StreamResponse:
-        """The server's answer, streamed; `body` is that of an inference, which waits for its turn.
+        """The server's answer, streamed; an `inference` waits for its turn.
 
-        Tenants share the places. Raises `Rejected` before anything was forwarded, `Unserved` or
+        Tenants share the room. Raises `Rejected` before anything was forwarded, `Unserved` or
         `Expired` before the answer began. A later failure breaks the connection off.
         """
         target = self._admitted(request, share)
-        if body is None and request.body_exists:
+        if inference is None and request.body_exists:
             answer_expectation(request)
         self._ledger.pass_on()
         self._room.take(share, 1)
         self._idle.clear()
+        body = None if inference is None else inference.body
         passage = _Passage(request, body, self._max_body_bytes, keeps=self._keeps())
         outcome = Outcome.FAILED
         try:
             async with asyncio.timeout(seconds):
-                # What came whole is an inference, and no caller's pace counts in its turn.
-                answer = await self._asked(passage, target, None if body is None else share)
+                answer = await self._asked(passage, target, share, inference)
                 status = await passage.give(answer)
             outcome = Outcome.COMPLETED if status < 400 else Outcome.FAILED
         except asyncio.CancelledError:
@@ -135,13 +147,23 @@ class Passthrough:
         return passage.response
 
     async def _asked(
-        self, passage: "_Passage", target: URL, in_turn_of: Share | None
+        self, passage: "_Passage", target: URL, share: Share, inference: Inference | None
     ) -> aiohttp.ClientResponse:
-        """The server's answer, of which the head is here: the turn ends before a caller reads."""
-        if in_turn_of is None:
+        """The server's answer, of which the head is here.
+
+        Of an inference all of it that there is memory for: the server is done with it, and no
+        caller's pace counts in its turn.
+        """
+        if inference is None:
             return await passage.ask(self._session, target)
-        async with self._turns.turn(in_turn_of, 1):
-            return await passage.ask(self._session, target)
+        async with self._turns.turn(share, 1), self._place():
+            answer = await passage.ask(self._session, target)
+            try:
+                await passage.read_ahead(answer, inference.held)
+            except BaseException:
+                answer.close()
+                raise
+            return answer
 
     async def idle(self) -> None:
         """Return once nothing is on its way."""
@@ -173,6 +195,8 @@ class _Passage:
         """The error of the request's body; the HTTP client wraps it."""
         self._request = request
         self._body = body
+        self._ahead: list[bytes] = []
+        """The beginning of the answer, which was read before its caller takes it."""
         self._max_bytes = max_bytes
         # A server's worker may serve one connection until its end, and would do no batches.
         self._ends = [] if keeps else [("Connection", "close")]
@@ -192,6 +216,13 @@ class _Passage:
             data=data,
             allow_redirects=False,
         )
+
+    async def read_ahead(self, answer: aiohttp.ClientResponse, held: Hold) -> None:
+        """Take of the answer's body what there is memory for."""
+        async for piece in answer.content.iter_any():
+            self._ahead.append(piece)
+            if not held.grow(len(piece)):
+                return
 
     async def give(self, answer: aiohttp.ClientResponse) -> int:
         """Send the answer on; its status, once it is through."""
@@ -215,6 +246,8 @@ class _Passage:
             )
             await self.response.prepare(request)
             if not empty:
+                for piece in self._ahead:
+                    await self.response.write(piece)
                 async for piece in answer.content.iter_any():
                     await self.response.write(piece)
             await self.response.write_eof()

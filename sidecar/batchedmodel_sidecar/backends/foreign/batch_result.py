@@ -202,8 +202,11 @@ class BatchResult:
             answered=True,
         )
 
-    def reply(self, seconds: float, *, passes: int) -> RawReply:
-        """The reply, once every row is settled or there is a fault."""
+    def reply(self, seconds: float, *, passes: int, waited: float = 0.0) -> RawReply:
+        """The reply, once every row is settled or there is a fault.
+
+        `waited`: seconds before the server had it, which are no part of the others.
+        """
         refused = {
             owner
             for owner, answer in zip(self._owners, self._answers, strict=True)
@@ -217,7 +220,7 @@ class BatchResult:
             statuses=(),
             errors=(),
             compute_seconds=seconds,
-            queue_seconds=0.0,
+            queue_seconds=waited,
             tokens=settled,
             padded_tokens=settled,
             names=self._names,
