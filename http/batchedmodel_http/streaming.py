@@ -314,7 +314,8 @@ class StreamingProtocol(BaseProtocol):
             logger.exception("a request was not answered")
             self._abort()
             return False
-        if self.transport is None:
+        # A loss is told a turn later; what has ended takes no more.
+        if self.transport is None or self.transport.is_closing():
             return False
         self.transport.writelines(wire)
         return True

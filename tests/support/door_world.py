@@ -71,13 +71,17 @@ class PretendHouse:
     behind_bytes: int = 0
     reads: bool = True
     """Whether bodies are read at all."""
+    answer: asyncio.Future[Response] | None = None
+    """What streamed requests get in place of aiohttp's answers."""
     inside: set[Connection[RequestHead]] = field(default_factory=set)
     generals: list[StreamingProtocol] = field(default_factory=list)
     begun: int = 0
     """Requests that aiohttp began with."""
 
-    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse | Response:
         self.begun += 1
+        if self.answer is not None:
+            return await asyncio.shield(self.answer)
         try:
             body = await request.read() if self.reads_first else b""
             await asyncio.sleep(self.seconds)

@@ -112,7 +112,9 @@ class Wire(asyncio.Transport):
                 self._protocol.pause_writing()
 
     def writelines(self, list_of_data: Any) -> None:
-        """All of it."""
+        """All of it. Once it is closed that is an error, as on uvloop's."""
+        if self._closing:
+            raise RuntimeError("the handler is closed")
         self.write(b"".join(list_of_data))
 
     def get_write_buffer_size(self) -> int:

@@ -21,6 +21,7 @@ from batchedmodel_sidecar.body.fair_threads import FairThreads
 from batchedmodel_sidecar.errors import Rejected
 
 _INLINE_BYTES: Final = 1024  # at most a megabyte when inflated, a millisecond or two
+_GIVEN_BYTES: Final = 64 * 1024
 _STEP_BYTES: Final = 1 << 20
 _MOST_TIMES: Final = 1032  # what deflate can make of a byte
 _MOST_MEMBERS: Final = 1000  # empty ones cost time and no bytes
@@ -75,25 +76,32 @@ def inflated(data: Buffer, encoding: Encoding, limit: int) -> bytes:
     if encoding is Encoding.DEFLATE:
         # The standard means zlib's form, and some senders mean the bare one.
         bits = _ZLIB_BITS if data[:1] and data[0] & 0x0F == zlib.DEFLATED else _RAW_BITS
+    view, at = memoryview(data), 0
+    # zlib copies what is behind a step or a member, so it is given little at a time.
+    given: Buffer = b""
     pieces: list[bytes] = []
     size = 0
     for _ in range(_MOST_MEMBERS):
         member = zlib.decompressobj(bits)
         while not member.eof:
+            if not given:
+                given = view[at : at + _GIVEN_BYTES]
+                at += len(given)
+            over = not given
             try:
-                piece = member.decompress(data, min(_STEP_BYTES, limit + 1 - size))
+                piece = member.decompress(given, min(_STEP_BYTES, limit + 1 - size))
             except zlib.error as error:
                 raise InvalidInput("body", f"is not {encoding.value}: {error}") from error
-            data = member.unconsumed_tail
-            if not piece and not data and not member.eof:
+            given = member.unconsumed_tail
+            if over and not piece and not member.eof:
                 raise InvalidInput("body", f"ends before its {encoding.value} data does")
             size += len(piece)
             if size > limit:
                 message = f"the body is larger than the {limit} bytes taken here, once inflated"
                 raise Rejected(Rejection.TOO_LARGE, message)
             pieces.append(piece)
-        data = member.unused_data
-        if not data:
+        given = member.unused_data
+        if not given and at >= len(view):
             return b"".join(pieces)
         if encoding is Encoding.DEFLATE:
             raise InvalidInput("body", f"goes on behind its {encoding.value} data")

@@ -1,6 +1,7 @@
 """One connection: requests that break off or are none, and handlers that fail."""
 
 import asyncio
+import gc
 from typing import Any, Final
 
 import pytest
@@ -64,6 +65,23 @@ async def test_who_reads_a_body_that_goes_on_with_no_chunk_is_told_so(
     await turns()
     assert world.wire.answers == [(400, b"broken")]
     assert world.wire.gone
+
+
+@pytest.mark.parametrize("between", range(4))
+async def test_an_answer_that_is_ready_when_its_caller_leaves_is_no_error(
+    world: DoorWorld, between: int
+) -> None:
+    loop, errors = asyncio.get_running_loop(), list[object]()
+    loop.set_exception_handler(lambda _, told: errors.append(told))
+    world.host.answer = loop.create_future()
+    world.wire.sends(CHUNKED + b"1\r\na\r\n0\r\n\r\n")
+    await turns()
+    world.host.answer.set_result(Response((b"late",)))
+    await turns(between)
+    world.wire.leaves()
+    await turns()
+    gc.collect()
+    assert errors == []
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.1])

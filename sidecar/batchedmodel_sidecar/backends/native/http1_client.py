@@ -110,7 +110,8 @@ class _Connection(asyncio.Protocol):
 
     async def ask(self, head: str, parts: Sequence[Buffer], until: float) -> Answered:
         """Send a request and wait for its answer, until a time of the loop."""
-        self._waiter = self._loop.create_future()
+        waiter: asyncio.Future[Answered] = self._loop.create_future()
+        self._waiter = waiter
         # Not `asyncio.timeout`, which costs five times as much for each batch.
         time_out = self._loop.call_at(until, self._fail, TimeoutError())
         start = f"{head}\r\nContent-Length: {size_of(parts)}\r\n\r\n".encode()
@@ -119,9 +120,11 @@ class _Connection(asyncio.Protocol):
         else:
             self._transport.write(b"".join((start, *parts)))
         try:
-            return await self._waiter
+            return await waiter
         finally:
             time_out.cancel()
+            # Whoever asked may have been closed: nobody looks at how it ends.
+            waiter.cancel()
 
     def hang_up(self) -> None:
         """End it at once, whatever is under way."""

@@ -6,6 +6,7 @@ import random
 import time
 import tracemalloc
 import zlib
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -25,6 +26,8 @@ from support.examples import examples
 
 DATA = b"some data, some data, some data"
 LIMIT = 1000
+NOISE = random.Random(3).randbytes(4_000_000)
+PACKED = gzip.compress(NOISE, 1)
 
 
 def raw_deflate(data: bytes) -> bytes:
@@ -85,6 +88,31 @@ def test_a_bomb_costs_no_more_than_the_bound(encoding: Encoding) -> None:
 def test_members_without_data_are_bounded_too() -> None:
     with pytest.raises(InvalidInput, match="has more than 1000 members"):
         inflated(gzip.compress(b"") * 2000, Encoding.GZIP, LIMIT)
+
+
+@pytest.mark.parametrize("packed", [gzip.compress(b"") * 900 + PACKED, PACKED])
+def test_what_is_behind_a_step_or_a_member_is_not_copied_each_time(
+    monkeypatch: pytest.MonkeyPatch, packed: bytes
+) -> None:
+    """zlib copies all that it is given and does not use: 900 members cost gigabytes."""
+    handed = 0
+    new = zlib.decompressobj
+
+    class Counted:
+        def __init__(self, bits: int) -> None:
+            self._member = new(bits)
+
+        def decompress(self, data: bytes, most: int) -> bytes:
+            nonlocal handed
+            handed += len(data)
+            return self._member.decompress(data, most)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._member, name)
+
+    monkeypatch.setattr(zlib, "decompressobj", Counted)
+    assert inflated(packed, Encoding.GZIP, 4 * len(PACKED)) == NOISE
+    assert handed < 2 * len(packed) + 900 * 64 * 1024
 
 
 @settings(max_examples=examples(300))

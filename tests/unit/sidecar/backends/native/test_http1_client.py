@@ -1,6 +1,7 @@
 """Requests over a Unix socket, to a server of which the test writes every byte."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -204,6 +205,22 @@ async def test_who_gives_up_hangs_up(tmp_path: Path) -> None:
             async with asyncio.timeout(0.05):
                 await carrier.post(HEAD, [b"abc"], SECONDS)
         await asyncio.wait_for(ended.wait(), 5)
+
+
+async def test_a_request_that_is_closed_while_it_waits_leaves_no_error_behind(
+    tmp_path: Path,
+) -> None:
+    """A batch that needs no task is closed where it waits, and hung up on by its connection."""
+    errors: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: errors.append(told))
+    async with carrier_to(in_pieces(SMALL, 9), tmp_path) as (carrier, _):
+        await carrier.post(HEAD, [b""], SECONDS)
+        asking = carrier.post(HEAD, [b"abc"], SECONDS)
+        asking.send(None)
+        asking.close()
+        await asyncio.sleep(0.05)
+    gc.collect()
+    assert errors == []
 
 
 async def test_nobody_there_is_not_a_loss(tmp_path: Path) -> None:
