@@ -6,7 +6,8 @@ looks like a token or a password is hidden.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from base64 import b64decode
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -90,20 +91,63 @@ HIDDEN: Final = "***"
 _WORD: Final = r"""[^\s"'`,;&<>)\]}]"""
 _START: Final = r"(?<![\w-])"
 """Of a name as a whole: tried at each letter, a long name would be read again and again."""
+_SECRET: Final = (
+    r"(?:token(?!i[sz])|secret|passwo?r?d|passphrase|pwd|api[_-]?key|access[_-]?key|credential)"
+)
+"""In the name of a value that nobody should see; a tokenizer has none."""
+_QUOTED: Final = rf"""(\\?+["'])(?={_WORD})(?:(?!\2)(?:\\.|[^\\]))+"""
+"""The second group is the opening quote, which JSON within JSON has behind a backslash."""
+_COOKIE: Final = r"[\w.-]++="
+
+
+def _with_name_and_password(found: re.Match[str]) -> str:
+    """What stands for `Basic WORD`: "basic authentication" is words, and stays."""
+    scheme, word = found.groups()
+    try:
+        pair = b64decode(word[: len(word) // 4 * 4]).decode()
+    except ValueError:
+        return found[0]
+    return f"{scheme} {HIDDEN}" if ":" in pair and pair.isprintable() else found[0]
+
+
 # A pod chooses the text, so no form may go back over what it has read.
-_FORMS: Final = (
+_FORMS: Final[tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]] = (
+    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END|\Z)", re.DOTALL), HIDDEN),
     # https://user:password@host, with or without the user
-    (re.compile(r"(?<=://)[^\s/@:]*+:[^\s/@]++@"), rf"{HIDDEN}@"),
+    (re.compile(r"(?<=://)[^\s/@:]*+:[^\s/]*@"), rf"{HIDDEN}@"),
     # Authorization: Bearer ..., Basic ...
     (re.compile(rf"\b(bearer|basic) ++(?=\S*\d)({_WORD}{{8,}}+)", re.IGNORECASE), rf"\1 {HIDDEN}"),
+    (re.compile(r"\b(basic) ++([\w+/]{8,}+={0,2}+)", re.IGNORECASE), _with_name_and_password),
     # HF_TOKEN=..., "api_key": "...", ?access_token=...
     (
         re.compile(
-            rf"({_START}(?=[\w-]*?"
-            r"(?:token|secret|passwo?r?d|api[_-]?key|access[_-]?key|credential))[\w-]++"
-            rf"""["']?+\s*+(?:=|:)\s*+["']?+)({_WORD}++)""",
-            re.IGNORECASE,
+            rf"""({_START}(?=[\w-]*?{_SECRET})[\w-]++\\?+["']?+\s*+[=:]\s*+)"""
+            rf"(?:{_QUOTED}|{_WORD}++)",
+            re.IGNORECASE | re.DOTALL,
         ),
+        rf"\1\2{HIDDEN}",
+    ),
+    # --token hf1..., ['--password', '...']; but --max-tokens 512, and "--token is required"
+    (
+        re.compile(
+            rf"""({_START}--(?=[\w-]*?{_SECRET}(?!s\b))[\w-]++["']?+,?+\s++)"""
+            rf"(?:(?!.-){_QUOTED}|(?=[a-z]*+[\d+=@#$%^*~]){_WORD}++)",
+            re.IGNORECASE | re.DOTALL,
+        ),
+        rf"\1\2{HIDDEN}",
+    ),
+    # Cookie: session=...; theme=...
+    (
+        re.compile(
+            rf"""({_START}(?:set-)?cookie\\?+["']?+\s*+[=:]\s*+)(?=\\?+["']?+{_COOKIE})"""
+            rf"(?:{_QUOTED}|[^\s;]++(?:;[ ]?+{_COOKIE}[^\s;]*+)*)",
+            re.IGNORECASE | re.DOTALL,
+        ),
+        rf"\1\2{HIDDEN}",
+    ),
+    # What signs a URL; Go's JSON writes its & as \u0026.
+    (
+        re.compile(rf"((?<=[?&;\\])(?:[\w-]*?signature|(?:u0026)?sig)=){_WORD}++", re.IGNORECASE),
         rf"\1{HIDDEN}",
     ),
     # Tokens that say by themselves what they are, and below them JSON web tokens.
@@ -118,7 +162,6 @@ _FORMS: Final = (
         re.compile(rf"{_START}(?=[\w-]*?\beyJ[\w-]{{4}})[\w-]++\.[\w-]++\.[\w-]*+"),
         HIDDEN,
     ),
-    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END|\Z)", re.DOTALL), HIDDEN),
 )
 
 
