@@ -14,12 +14,13 @@ from batchedmodel_contract.inference.params import Param, param_from_mapping
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.schema.reading import camel_case
-from batchedmodel_contract.schema.rules import Truth, Whole
+from batchedmodel_contract.schema.rules import Broken, Truth, Whole
 
 RAGGED: Final = -1
 """A dimension that differs from item to item."""
 
 _OURS: Final = "batchedmodel"
+_MAX_TOKENS: Final = Whole(minimum=1)
 
 
 class CostRule(StrEnum):
@@ -175,9 +176,8 @@ def check_roles(description: ModelDescription) -> None:
     """Raise `InvalidInput` where a role, such as embedding, names a tensor that does not fit."""
     text, classes, ranking = description.text, description.classification, description.ranking
     shortest = description.shortest_embedding
-    for name in (text.tokens, text.segments) if text else ():
-        if name is not None and text is not None:
-            _check_tokens(description, name, text.max_tokens)
+    if text is not None:
+        _check_text(description, text)
     if description.embedding is not None:
         shape = _shape_of(description, "embedding", description.embedding)
         if not shape:
@@ -195,6 +195,16 @@ def check_roles(description: ModelDescription) -> None:
         shape = _shape_of(description, "ranking", ranking)
         if shape not in ((), (1,)):
             raise InvalidInput("ranking", "is not one score for each pair", list(shape))
+
+
+def _check_text(description: ModelDescription, text: TextInput) -> None:
+    try:
+        _MAX_TOKENS.read(text.max_tokens)
+    except Broken as error:
+        raise InvalidInput("text.max_tokens", error.why, text.max_tokens) from error
+    for name in (text.tokens, text.segments):
+        if name is not None:
+            _check_tokens(description, name, text.max_tokens)
 
 
 def _check_tokens(description: ModelDescription, name: str, max_tokens: int) -> None:
@@ -231,7 +241,7 @@ def _text(mapping: Mapping[str, Any] | None) -> TextInput | None:
     return TextInput(
         name=mapping["name"],
         tokens=mapping["tokens"],
-        max_tokens=int(mapping["maxTokens"]),
+        max_tokens=mapping["maxTokens"],
         segments=mapping["segments"],
     )
 

@@ -20,16 +20,18 @@ _MEMORY: Final = 2 * 1024**3
 """Bytes; the largest files in use take a quarter of it."""
 _SAID_CHARACTERS: Final = 200
 _TEXTS: Final = ("text", "A sentence, with 2 numbers: 10.", "Größe", "文 字", " ")
-_MAX_TOKENS: Final = 16
 _UNUSABLE: Final = 1
 
 
-def try_tokenizer(tokenizer: bytes) -> None:
-    """Raise `CannotLoad` when callers could not be served with this tokenizer.json; blocks."""
+def try_tokenizer(tokenizer: bytes, max_tokens: int) -> None:
+    """Raise `CannotLoad` when callers could not be served with this tokenizer.json; blocks.
+
+    `max_tokens`: to which the model's texts are cut.
+    """
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "RUST_BACKTRACE": "0"}
     try:
         ran = subprocess.run(
-            [sys.executable, "-P", "-m", __name__],
+            [sys.executable, "-P", "-m", __name__, str(max_tokens)],
             input=tokenizer,
             capture_output=True,
             check=False,
@@ -47,7 +49,10 @@ def try_tokenizer(tokenizer: bytes) -> None:
 
 
 def main() -> int:
-    """Read the file on standard input and tokenise a little; 1, and the reason, if that fails."""
+    """Read the file on standard input and tokenise a little; 1, and the reason, if that fails.
+
+    The argument is the most tokens of a text.
+    """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     try:
@@ -56,7 +61,7 @@ def main() -> int:
         return 0  # the proxy has it; this image's handler does without
     try:
         made = Tokenizer.from_buffer(sys.stdin.buffer.read())
-        made.enable_truncation(_MAX_TOKENS)
+        made.enable_truncation(int(sys.argv[1]))
         for text in _TEXTS:
             # A text that it has no tokens for is an error of that text's caller.
             with contextlib.suppress(Exception):

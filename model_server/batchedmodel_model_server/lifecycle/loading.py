@@ -130,7 +130,7 @@ def load(
         )
         if handler.text is not None and handler.tokenizer is not None:
             with start.phase(LOAD):
-                try_tokenizer(handler.tokenizer)
+                try_tokenizer(handler.tokenizer, handler.text.max_tokens)
         # From here on `unload` lets go of the handler's modules.
         undo.pop_all()
         return loaded

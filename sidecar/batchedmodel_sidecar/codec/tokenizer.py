@@ -75,10 +75,12 @@ class Tokens:
     def __init__(self, tokenizer_json: bytes, text: TextInput, threads: FairThreads) -> None:
         """The threads outlive the model: its server may restart while a text is tokenised.
 
-        Raises `InvalidInput` when the file is not a tokenizer.
+        Raises `InvalidInput` when the file is not a tokenizer, or not one that cuts to the length.
         """
         try:
             self._tokenizer = Tokenizer.from_buffer(tokenizer_json)
+            self._tokenizer.no_padding()
+            self._tokenizer.enable_truncation(text.max_tokens)
         except BaseException as error:
             # A panic of the library, which is written in Rust, is no `Exception`.
             said = f"{type(error).__name__}: {error}"[:_SAID_CHARACTERS]
@@ -86,8 +88,6 @@ class Tokens:
         self.tokenizer_json: Final = tokenizer_json
         """The file, from which the codec process makes the same tokenizer."""
         self._text: Final = text
-        self._tokenizer.no_padding()
-        self._tokenizer.enable_truncation(text.max_tokens)
         self._with_segments = text.segments is not None
         self._max_tokens = text.max_tokens
         self._threads = threads

@@ -142,6 +142,26 @@ def test_a_role_that_no_tensor_can_play_is_refused(change: dict[str, Any], messa
     assert str(caught.value) == message
 
 
+@pytest.mark.parametrize(
+    ("value", "rule"),
+    [
+        (0, "0 is below the minimum 1"),
+        (-5, "-5 is below the minimum 1"),
+        (10**16, f"{10**16} is above the maximum {10**15}"),
+        (True, "true is not an integer"),
+        (9.5, "9.5 is not an integer"),
+        ("9", '"9" is not an integer'),
+    ],
+)
+def test_texts_are_cut_to_a_whole_number_of_tokens_from_1_on(value: object, rule: str) -> None:
+    sent = as_sent(ENCODER)
+    del sent["batchedmodel"]["maxLengths"]["input_ids"]
+    sent["batchedmodel"]["text"]["maxTokens"] = value
+    with pytest.raises(InvalidInput) as caught:
+        description_from_metadata(sent)
+    assert str(caught.value) == f"text.max_tokens: {rule}"
+
+
 FIELDS = sorted(as_sent(ENCODER).keys() - {"extensions"})
 OWN_FIELDS = sorted(as_sent(ENCODER)["batchedmodel"])
 

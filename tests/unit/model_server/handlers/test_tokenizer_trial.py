@@ -14,13 +14,13 @@ pytestmark = pytest.mark.slow
 
 
 def test_right_file_is_taken() -> None:
-    try_tokenizer(tokenizer_json())
+    try_tokenizer(tokenizer_json(), 16)
 
 
 def test_file_that_has_no_tokens_for_some_texts_is_taken() -> None:
     words = {"type": "WordLevel", "vocab": {"text": 0}, "unk_token": "[UNK]"}
     plain = {**json.loads(tokenizer_json()), "model": words, "post_processor": None}
-    try_tokenizer(json.dumps(plain).encode())
+    try_tokenizer(json.dumps(plain).encode(), 16)
 
 
 @pytest.mark.parametrize(
@@ -35,10 +35,15 @@ def test_file_that_has_no_tokens_for_some_texts_is_taken() -> None:
 )
 def test_file_that_serves_nobody_is_refused_with_the_reason(content: bytes, reason: str) -> None:
     with pytest.raises(CannotLoad, match=f"tokenizer.json cannot be used: {reason}"):
-        try_tokenizer(content)
+        try_tokenizer(content, 16)
+
+
+def test_file_is_tried_with_the_length_that_the_model_cuts_texts_to() -> None:
+    with pytest.raises(CannotLoad, match=r"tokenizer.json cannot be used: OverflowError: "):
+        try_tokenizer(tokenizer_json(), -1)
 
 
 def test_file_that_is_not_read_in_time_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokenizer_trial, "_SECONDS", 0.001)
     with pytest.raises(CannotLoad, match=r"is not read within 0\.001 s"):
-        try_tokenizer(tokenizer_json())
+        try_tokenizer(tokenizer_json(), 16)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Event
 from typing import Any, Final
 
@@ -121,3 +122,9 @@ async def test_tokenizer_that_panics_fails_each_text_and_frees_its_room(characte
 def test_file_over_which_the_library_panics_is_refused_by_name() -> None:
     with pytest.raises(InvalidInput, match="tokenizer: cannot be read: PanicException: "):
         Tokens(PANICS_WHEN_READ, Ranker.text, text_threads(1))
+
+
+def test_file_that_cannot_be_cut_to_the_length_is_refused_by_name() -> None:
+    text = replace(Ranker.text, max_tokens=-1)
+    with pytest.raises(InvalidInput, match="tokenizer: cannot be read: OverflowError: "):
+        Tokens(tokenizer_json(), text, text_threads(1))
