@@ -6,6 +6,7 @@ Whatever would make our vectors differ from the model's own is refused with a re
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -94,10 +95,7 @@ def task_of(path: Path) -> TaskName:
         raise CannotLoad("config.json: encoder-decoder models are not supported by handler hf")
     if isinstance(config.get("backbone"), str):
         raise CannotLoad("config.json: backbone names another model; none is read")
-    for name, value in config.items():
-        # A module is made for each layer before any weight is looked at.
-        if name.endswith(("layers", "n_layer")) and type(value) is int and value > _MOST_LAYERS:
-            raise CannotLoad(f"config.json: {name} is {value}; at most {_MOST_LAYERS} are made")
+    _check_layers(config)
     if not any(folder.glob("*.safetensors")):
         raise CannotLoad(f"{folder} holds no *.safetensors file; other weights are not loaded")
     if (folder / _ADAPTER).is_file():
@@ -132,22 +130,16 @@ def read_text_files(path: Path) -> TextFiles:
     # Named after the architecture in old checkpoints: sentence_roberta_config.json.
     for file in sorted(folder.glob("sentence_*_config.json"))[:1]:
         text = read_json(file)
-    limit = text.get("max_seq_length")
-    if limit is None:
-        limit = read_json(folder / "tokenizer_config.json", {}).get("model_max_length")
-    if limit is not None and not isinstance(limit, int | float):
-        rule = "is no number: max_seq_length, or model_max_length of its tokenizer"
-        raise CannotLoad(f"{folder}: {shown(limit)} {rule}")
     vocabulary = config.get("vocab_size")
-    if not isinstance(vocabulary, int) or vocabulary < 1:
+    if type(vocabulary) is not int or vocabulary < 1:
         raise CannotLoad(f"{folder / 'config.json'}: vocab_size is not a positive integer")
     return TextFiles(
         folder=folder,
         config=config,
         architecture=_architecture(config),
         vocabulary=vocabulary,
-        pad=config.get("pad_token_id") or 0,
-        text_limit=int(limit) if limit is not None and limit < _SHORTEST_UNKNOWN else None,
+        pad=_pad(config, vocabulary),
+        text_limit=_text_limit(folder, text),
         tokenizer=_tokenizer(path, folder, lower=bool(text.get("do_lower_case"))),
         pooling=_pooling(pooling) if pooling else Pooling.MEAN,
         normalize=normalize,
@@ -198,6 +190,41 @@ def _modules(path: Path) -> tuple[Path, Path | None, bool]:
             "and, if wanted, Normalize"
         )
     return folders[0], folders[1], len(kinds) == 3
+
+
+def _check_layers(config: Mapping[str, Any]) -> None:
+    """Also of the parts that CLIP's config has for texts and images."""
+    for part in (config, *config.values()):
+        for name, value in part.items() if isinstance(part, dict) else ():
+            # A module is made for each layer before any weight is looked at.
+            is_number = name.endswith(("layers", "n_layer")) and isinstance(value, int | float)
+            if is_number and not value <= _MOST_LAYERS:
+                rule = f"{name} is {shown(value)}; at most {_MOST_LAYERS} are made"
+                raise CannotLoad(f"config.json: {rule}")
+
+
+def _text_limit(folder: Path, text: Mapping[str, Any]) -> int | None:
+    name, limit = "max_seq_length", text.get("max_seq_length")
+    if limit is None:
+        name = "model_max_length"
+        limit = read_json(folder / "tokenizer_config.json", {}).get(name)
+    if limit is None:
+        return None
+    # A comparison also bears NaN, and integers too large for a float.
+    if type(limit) not in (int, float) or not 1 <= limit < math.inf:
+        rule = "is not a finite number of at least 1"
+        raise CannotLoad(f"{folder}: {name} {shown(limit)} {rule}")
+    return int(limit) if limit < _SHORTEST_UNKNOWN else None
+
+
+def _pad(config: Mapping[str, Any], vocabulary: int) -> int:
+    pad = config.get("pad_token_id")
+    if pad is None:
+        return 0
+    if type(pad) is not int or not 0 <= pad < vocabulary:
+        rule = f"is not an integer from 0 to {vocabulary - 1}, the last of the vocabulary"
+        raise CannotLoad(f"config.json: pad_token_id {shown(pad)} {rule}")
+    return pad
 
 
 def _architecture(config: Mapping[str, Any]) -> str:

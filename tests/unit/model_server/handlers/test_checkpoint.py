@@ -1,6 +1,8 @@
 """What a checkpoint's own files say, and what is refused rather than served differently."""
 
 import json
+import math
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -113,9 +115,52 @@ def test_the_tokenizers_own_limit_counts_when_nothing_else_does(write: Write) ->
     assert read(path).text_limit == 48
 
 
-def test_a_tokenizers_absurd_limit_is_none(write: Write) -> None:
-    path = write({"tokenizer_config.json": {"model_max_length": int(1e30)}})
+@pytest.mark.parametrize("limit", [int(1e30), 1e30, 10**400])
+def test_a_tokenizers_absurd_limit_is_none(write: Write, limit: float) -> None:
+    path = write({"tokenizer_config.json": {"model_max_length": limit}})
     assert read(path).text_limit is None
+
+
+@pytest.mark.parametrize("limit", [-math.inf, math.inf, math.nan, -1e300, -5, 0, 0.5, True, "48"])
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("sentence_bert_config.json", "max_seq_length"),
+        ("tokenizer_config.json", "model_max_length"),
+    ],
+)
+def test_a_limit_that_no_text_could_have_is_refused_by_name(
+    write: Write, file: str, name: str, limit: object
+) -> None:
+    rule = f"{name} {json.dumps(limit)} is not a finite number of at least 1"
+    with pytest.raises(CannotLoad, match=re.escape(rule)):
+        read(write({file: {name: limit}}))
+
+
+@pytest.mark.parametrize("pad", [[], [3], "3", "", False, 3.0, -1, 100, {}])
+def test_a_pad_that_is_no_word_of_the_vocabulary_is_refused_by_name(
+    write: Write, pad: object
+) -> None:
+    rule = f"pad_token_id {json.dumps(pad)} is not an integer from 0 to 99"
+    with pytest.raises(CannotLoad, match=re.escape(rule)):
+        read(write({"config.json": {**CONFIG, "pad_token_id": pad}}))
+
+
+@pytest.mark.parametrize("config", [{**CONFIG, "pad_token_id": None}, CONFIG])
+def test_padding_is_0_where_the_config_names_none(write: Write, config: dict[str, Any]) -> None:
+    config = {name: value for name, value in config.items() if value != 3}
+    assert read(write({"config.json": config})).pad == 0
+
+
+@pytest.mark.parametrize("layers", [1001, 1e9, math.inf, math.nan])
+@pytest.mark.parametrize("inside", [False, True], ids=["of the model", "of a part"])
+def test_more_layers_than_any_model_has_are_refused(
+    write: Write, layers: float, inside: bool
+) -> None:
+    said: dict[str, Any] = {"num_hidden_layers": layers}
+    rule = f"num_hidden_layers is {json.dumps(layers)}; at most 1000 are made"
+    with pytest.raises(CannotLoad, match=re.escape(rule)):
+        task_of(write({"config.json": {**CONFIG, **({"vision_config": said} if inside else said)}}))
 
 
 @pytest.mark.parametrize(
@@ -125,6 +170,7 @@ def test_a_tokenizers_absurd_limit_is_none(write: Write) -> None:
         ({"config.json": "{"}, "config.json cannot be read"),
         ({"config.json": "[]"}, "config.json is not a JSON object"),
         ({"config.json": {**CONFIG, "vocab_size": None}}, "vocab_size is not a positive integer"),
+        ({"config.json": {**CONFIG, "vocab_size": True}}, "vocab_size is not a positive integer"),
         (
             {"config.json": {**CONFIG, "architectures": ["BertForMaskedLM"]}},
             "architecture BertForMaskedLM is not supported",
@@ -158,7 +204,7 @@ def test_a_tokenizers_absurd_limit_is_none(write: Write) -> None:
         ),
         (
             {"sentence_bert_config.json": {"max_seq_length": "many"}},
-            '"many" is no number: max_seq_length',
+            'max_seq_length "many" is not a finite number of at least 1',
         ),
         (
             {
