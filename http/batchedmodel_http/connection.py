@@ -195,6 +195,7 @@ class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
     def _end(self, exc: Exception | None) -> None:
         if self._streaming is not None:
             self._streaming.connection_lost(exc)
+            self._streaming = None  # as it knows this connection
         self._host.left(self)
 
     def used(self) -> None:

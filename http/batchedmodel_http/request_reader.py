@@ -34,9 +34,9 @@ class Reader:
 
     def __init__(self, protocol: BaseProtocol, loop: asyncio.AbstractEventLoop) -> None:
         """`protocol` is told to hold the caller back when nobody reads a body."""
-        self._protocol = protocol
+        self._protocol: BaseProtocol | None = protocol
         self._event_loop = loop
-        self._parser = self._new_parser()
+        self._parser: HttpRequestParser | None = self._new_parser()
         self._last = b""
         """The last bytes of a head that is not whole; its end may begin with them."""
         self._overhead = 0
@@ -44,6 +44,14 @@ class Reader:
         self._body: StreamReader | None = None
         self._left: int | None = None
         """Bytes of the present body that are still to come; None where its head did not say."""
+
+    def close(self) -> None:
+        """The caller has left; nothing more is read.
+
+        Protocol, reader and parser know each other, and would all stay until somebody looks for
+        garbage.
+        """
+        self._protocol = self._parser = self._body = None
 
     @property
     def left(self) -> int | None:
@@ -70,7 +78,7 @@ class Reader:
                 piece, behind = data[:end], data[end:]
                 self._last = b""
             self._count(len(piece))
-            messages, _, _ = self._parser.feed_data(piece)
+            messages, _, _ = self._open_parser().feed_data(piece)
             if messages:
                 message, body = messages[0]
                 self._parser, self._overhead = self._new_parser(), 0
@@ -89,7 +97,7 @@ class Reader:
             self.passed(len(piece))
             return behind
         size = self._body.total_bytes
-        _, is_whole, behind = self._parser.feed_data(data)
+        _, is_whole, behind = self._open_parser().feed_data(data)
         if is_whole:
             self._parser, self._overhead = self._new_parser(), 0
         elif self._body.total_bytes > size:
@@ -108,7 +116,7 @@ class Reader:
 
     def pause_reading(self) -> None:
         """The present body is not read: keep the rest of what came."""
-        if self._left is None:
+        if self._left is None and self._parser is not None:
             self._parser.pause_reading()
 
     def _count(self, size: int) -> None:
@@ -128,15 +136,23 @@ class Reader:
             raise BadHttpMessage("Content-Length overflow")
         if not message.chunked:
             self._left = int(length)
-            return StreamReader(self._protocol, _BUFFER, loop=self._event_loop)
-        messages, _, _ = self._parser.feed_data(_BODY_IN_CHUNKS)
+            return StreamReader(self._open_protocol(), _BUFFER, loop=self._event_loop)
+        messages, _, _ = self._open_parser().feed_data(_BODY_IN_CHUNKS)
         return messages[0][1]
 
     def _new_parser(self) -> HttpRequestParser:
         return HttpRequestParser(
-            self._protocol,
+            self._open_protocol(),
             self._event_loop,
             _BUFFER,
             payload_exception=web.RequestPayloadError,
             auto_decompress=False,  # the handlers do it, within their own bounds
         )
+
+    def _open_protocol(self) -> BaseProtocol:
+        assert self._protocol is not None, "nothing is read behind the end: our bug"
+        return self._protocol
+
+    def _open_parser(self) -> HttpRequestParser:
+        assert self._parser is not None, "nothing is read behind the end: our bug"
+        return self._parser

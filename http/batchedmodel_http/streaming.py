@@ -136,6 +136,7 @@ class StreamingProtocol(BaseProtocol):
             self._body.set_exception(ConnectionResetError("the caller has left"))
         if self._work is not None:
             self._work.cancel()
+        self._reader.close()
 
     def data_received(self, data: bytes) -> None:
         """Some bytes; none when a body that was held back goes on."""

@@ -39,3 +39,23 @@ async def test_nothing_of_a_request_whose_caller_left_is_kept(
         assert not bodies
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("sent", [b"", b"hel"], ids=["a part of a head", "a part of a body"])
+async def test_nothing_of_a_connection_waits_for_the_collector(sent: bytes) -> None:
+    """Ten thousand callers who leave in the midst of a request kept half a gigabyte."""
+    gc.collect()
+    gc.disable()
+    try:
+        world = DoorWorld()
+        whole = call(b"hello", path="/other")
+        world.wire.sends(whole[:-5] + sent if sent else whole[:20])
+        await asyncio.sleep(1.0)
+        (streaming,) = world.host.generals
+        kept = weakref.ref(streaming)
+        world.wire.leaves()
+        await turns()
+        del world, streaming
+        assert kept() is None
+    finally:
+        gc.enable()
