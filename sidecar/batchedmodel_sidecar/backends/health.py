@@ -29,7 +29,7 @@ from batchedmodel_sidecar.model import ReadyModel, take
 logger: Final = logging.getLogger(__name__)
 
 _MOST_BYTES: Final = 65_536
-"""Of a request that is kept."""
+"""Of the rows and parameters of a request that is kept; its envelope has a bound of its own."""
 _MOST_KEPT: Final = 4
 _KEPT_APART: Final = 1.0  # seconds
 
@@ -90,7 +90,7 @@ class Health:
         if now < self._keeps_at or len(call.rows) != 1:
             return
         self._keeps_at = now + _KEPT_APART
-        small = call.size + len(repr((call.envelope, call.params))) <= _MOST_BYTES
+        small = call.size + len(repr(call.params)) <= _MOST_BYTES
         if small and self._idempotent and call.description.idempotent:
             self._kept.pop((caller, call.key), None)
             self._kept[caller, call.key] = _copy(call)

@@ -67,7 +67,11 @@ def value_of(element: str) -> Value:
 def drafted(
     elements: Sequence[str], given: Mapping[str, str], shapes: Hashable = None
 ) -> ParsedRequest:
-    """One row for each element; whatever else was given must be equal in rows of one request."""
+    """One row for each element; whatever else was given must be equal in rows of one request.
+
+    Raises `InvalidInput` where that is too large.
+    """
+    json_text.refuse_large(given.items())
     values = map(value_of, elements)
     return ParsedRequest(
         rows=tuple(Row(values=(value,), length=estimated_length(value.data)) for value in values),

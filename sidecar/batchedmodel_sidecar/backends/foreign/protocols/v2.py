@@ -166,6 +166,10 @@ class V2(BackendProtocol):
         if found is None:
             return None
         inputs, shapes, columns = found
+        beside = [(name, text) for name, text in head.items() if name != "inputs"]
+        for given in inputs:
+            beside += [(given.name, given.datatype), *given.parameters]
+        json_text.refuse_large(beside)
         frame = _Frame(
             inputs=inputs,
             outputs=outputs,

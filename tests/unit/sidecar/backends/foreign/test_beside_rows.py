@@ -158,3 +158,23 @@ async def test_what_is_kept_of_a_large_body_stays_charged() -> None:
         bodies.settled(memory, call, mine)
         assert not theirs.grow(200), "its rows may be larger than their text"
     memory.close()
+
+
+@pytest.mark.parametrize("protocol", [ServerProtocol.V1, ServerProtocol.V2, ServerProtocol.OPENAI])
+def test_what_stands_beside_rows_is_bounded(protocol: ServerProtocol) -> None:
+    theirs = foreign(protocol, "m").protocol
+    rows: dict[str, Any] = {"instances": [1], "input": ["a"], **asked([1, 2])}
+    names = {ServerProtocol.V1: "instances", ServerProtocol.V2: "inputs"}
+    name = names.get(protocol, "input")
+    document = {name: rows[name], "more": "x" * 1_000_000}
+    assert len(drafted(theirs, json.dumps(document).encode(), None, 4096).rows) == 1
+    document["more"] += "x" * 100_000
+    with pytest.raises(InvalidInput, match=r'^more: "\\"x.* beside the rows'):
+        drafted(theirs, json.dumps(document).encode(), None, 4096)
+
+
+def test_what_stands_in_an_input_beside_its_rows_is_bounded() -> None:
+    document = asked([1, 2])
+    document["inputs"][0]["parameters"] = {"more": "x" * 1_100_000}
+    with pytest.raises(InvalidInput, match="beside the rows"):
+        drafted(V2, json.dumps(document).encode(), None, 4096)
