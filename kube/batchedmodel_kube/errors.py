@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from batchedmodel_contract.kubernetes.object_text import Unreadable, parsed
@@ -60,12 +60,15 @@ class Invalid(Refused):
 def translated(status: int, text: bytes) -> ClusterError:
     """The error behind an answer that is none of success: its HTTP status and its body."""
     answer = _status_object(text)
+    details = answer.get("details")
+    listed = details.get("causes") if isinstance(details, dict) else None
+    causes = [cause for cause in listed or () if isinstance(cause, dict)]
     message = str(answer.get("message") or f"the API server answered {status}")
+    if status == 422 and len(causes) > 1:
+        message = _in_order(message, causes)
     # It quotes what users wrote, and goes into the log, where each line must be one of ours.
     message = _NOT_PRINTED.sub(" ", message[:_LONGEST_MESSAGE])
-    details = answer.get("details")
-    causes = details.get("causes") if isinstance(details, dict) else None
-    reasons = {cause.get("reason") for cause in causes or () if isinstance(cause, dict)}
+    reasons = {cause.get("reason") for cause in causes}
     if status == 404 or "NamespaceTerminating" in reasons:
         return Gone(message)
     if status == 409:
@@ -84,6 +87,16 @@ def translated(status: int, text: bytes) -> ClusterError:
     if status in (401, 408, 429) or status >= 500:
         return Unreachable(message)
     return Refused(message)
+
+
+def _in_order(message: str, causes: Iterable[Mapping[str, Any]]) -> str:
+    """The same faults, sorted: an API server has them in another order each time.
+
+    The message goes into a status, and a status that changes is written, and looked at again.
+    """
+    about, _, _ = message.partition(": ")
+    faults = sorted(f"{cause.get('field')}: {cause.get('message')}" for cause in causes)
+    return f"{about}: {', '.join(faults)}"
 
 
 def _status_object(text: bytes) -> Mapping[str, Any]:

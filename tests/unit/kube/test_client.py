@@ -2,8 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -307,3 +308,19 @@ async def test_the_time_is_the_api_servers_as_soon_as_it_has_answered() -> None:
         with pytest.raises(Unreachable):
             await client.get("/x")
         assert client.calendar().isoformat(timespec="minutes") == "2031-05-06T07:08+00:00"
+
+
+def test_faults_that_an_api_server_lists_in_any_order_are_told_in_one() -> None:
+    """A status that changes with each answer would be written, and looked at, without end."""
+    causes = [{"field": f"spec.{one}", "message": f"Invalid value: {one}"} for one in "abc"]
+
+    def answer(order: Sequence[dict[str, str]]) -> bytes:
+        listed = ", ".join(f"{one['field']}: {one['message']}" for one in order)
+        message = f'Deployment.apps "m" is invalid: [{listed}]'
+        return json.dumps({"message": message, "details": {"causes": order}}).encode()
+
+    told = {str(translated(422, answer(order))) for order in permutations(causes)}
+    assert told == {
+        'Deployment.apps "m" is invalid: spec.a: Invalid value: a, '
+        "spec.b: Invalid value: b, spec.c: Invalid value: c"
+    }
