@@ -9,6 +9,8 @@ from support.process_memory import resident_bytes
 from support.row_server import RowServer, in_front
 
 MEBIBYTE = 2**20
+LARGE = 1_000_000
+"""Bytes of a parameter; more than a mebibyte is refused."""
 ROWS = '"inputs":[{"name":"x","datatype":"INT64","shape":[1,1],"data":[1]}]'
 
 
@@ -24,8 +26,8 @@ async def test_thirty_large_parameters_that_all_differ_leave_little_behind(tmp_p
         in_front(server, tmp_path, ServerProtocol.V2, BatchSettings()) as chain,
     ):
         for _ in range(15):  # so many until the allocator keeps what one of them takes
-            await ask("x" * 6 * MEBIBYTE)
+            await ask("x" * LARGE)
         before = resident_bytes(chain.sidecar.pid)
         for number in range(30):
-            await ask(f"{number:02}" * 3 * MEBIBYTE)
+            await ask(f"{number:02}" * (LARGE // 2))
         assert resident_bytes(chain.sidecar.pid) - before < 8 * MEBIBYTE

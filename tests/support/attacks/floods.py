@@ -86,7 +86,7 @@ async def many_parameters(aim: Aim) -> None:
 @THEME.attack(told=_FLOOD, callers=2, pause=0.05)
 async def large_parameters(aim: Aim) -> None:
     """A megabyte that tells a key from all others."""
-    secret = f"{aim.number()}" + "s" * 2**20
+    secret = f"{aim.number()}" + "s" * 1_000_000
     if aim.kind in _TENSORS:
         await aim.asks(aim.body(parameters={"secret": secret}))
     else:
