@@ -109,7 +109,7 @@ class Service:
                 max_body_bytes=settings.max_body_bytes,
                 keeps=self._keeps_connections,
                 workers=lambda: self._batcher.settings.max_concurrent_batches,
-                place=link.place,
+                working=link.working,
             )
         else:
             self._link = NativeLink(settings.model_name, settings.model_socket, self, slots, budget)

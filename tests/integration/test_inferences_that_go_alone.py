@@ -112,34 +112,6 @@ async def test_a_body_that_comes_slowly_holds_nobodys_turn(
     writer.close()
 
 
-async def test_the_server_has_no_batch_beside_them(
-    chain: Chain, behind: Behind, other: aiohttp.ClientSession
-) -> None:
-    """Beside batches they would have more than their caller's share of it."""
-    running, most, alone = 0, 0, 0
-
-    async def works(request: web.Request) -> web.StreamResponse:
-        nonlocal running, most, alone
-        running += 1
-        most = max(most, running)
-        alone += "x-of" in request.headers
-        await asyncio.sleep(0.02)
-        running -= 1
-        return web.Response(status=400)
-
-    behind.handle = works
-    row = {"inputs": [{"name": "x", "datatype": "INT64", "shape": [1, 1], "data": [1]}]}
-
-    async def batched() -> None:
-        async with other.post(chain.url(INFER), json=row) as response:
-            await response.read()
-
-    many = [asked(chain.session, chain, **{"x-of": "many"}) for _ in range(10)]
-    await asyncio.gather(*many, *(batched() for _ in range(10)))
-    assert alone == 10
-    assert most == 1
-
-
 async def test_the_server_is_rid_of_an_answer_that_is_not_read(
     chain: Chain, behind: Behind, other: aiohttp.ClientSession
 ) -> None:

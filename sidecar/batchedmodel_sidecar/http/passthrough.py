@@ -9,7 +9,7 @@ they go as few at a time as batches, in fair turns of tenants.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractContextManager
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
@@ -78,10 +78,10 @@ class Passthrough:
         max_body_bytes: int,
         keeps: Callable[[], bool],
         workers: Callable[[], int],
-        place: Callable[[], AbstractAsyncContextManager[None]],
+        working: Callable[[], AbstractContextManager[None]],
     ) -> None:
         """Needs a running loop. `keeps` says whether connections outlive their request, `workers`
-        how many batches the server may have at a time; `place` is one of their places.
+        how many batches the server may have at a time; the server is at work while `working`.
         """
         self._url = url
         self._keeps = keeps
@@ -90,7 +90,7 @@ class Passthrough:
         self._room = SharedRoom(MOST_AT_ONCE)
         self._turns = FairTurns(at_once=workers, room=MOST_AT_ONCE)
         """Of inferences."""
-        self._place = place
+        self._working = working
         self._session = aiohttp.ClientSession(
             connector=Connector(limit=0),
             timeout=aiohttp.ClientTimeout(total=None),
@@ -156,14 +156,15 @@ class Passthrough:
         """
         if inference is None:
             return await passage.ask(self._session, target)
-        async with self._turns.turn(share, 1), self._place():
-            answer = await passage.ask(self._session, target)
-            try:
-                await passage.read_ahead(answer, inference.held)
-            except BaseException:
-                answer.close()
-                raise
-            return answer
+        async with self._turns.turn(share, 1):
+            with self._working():
+                answer = await passage.ask(self._session, target)
+                try:
+                    await passage.read_ahead(answer, inference.held)
+                except BaseException:
+                    answer.close()
+                    raise
+                return answer
 
     async def idle(self) -> None:
         """Return once nothing is on its way."""

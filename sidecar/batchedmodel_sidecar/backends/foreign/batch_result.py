@@ -202,11 +202,8 @@ class BatchResult:
             answered=True,
         )
 
-    def reply(self, seconds: float, *, passes: int, waited: float = 0.0) -> RawReply:
-        """The reply, once every row is settled or there is a fault.
-
-        `waited`: seconds before the server had it, which are no part of the others.
-        """
+    def reply(self, seconds: float, *, passes: int) -> RawReply:
+        """The reply, once every row is settled or there is a fault."""
         refused = {
             owner
             for owner, answer in zip(self._owners, self._answers, strict=True)
@@ -220,7 +217,7 @@ class BatchResult:
             statuses=(),
             errors=(),
             compute_seconds=seconds,
-            queue_seconds=waited,
+            queue_seconds=0.0,
             tokens=settled,
             padded_tokens=settled,
             names=self._names,

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -62,8 +62,6 @@ class _Search:
     result: BatchResult
     seconds: float = 0.0
     """For how long the server had it, where its answer is divided behind that."""
-    waited: float = 0.0
-    """For how long its requests waited for a place at the server."""
 
 
 class ForeignLink:
@@ -141,6 +139,15 @@ class ForeignLink:
         await asyncio.sleep(0)  # what follows needs a task
         return await self._served(self._search(request), seconds)
 
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """What passes through is the server's work while the block runs."""
+        self._at_work += 1
+        try:
+            yield
+        finally:
+            self._at_work -= 1
+
     def watch(self, closely: bool) -> None:
         """See `Link`."""
         self._closely = closely
@@ -177,7 +184,7 @@ class ForeignLink:
             if result.of_one_call(rows):
                 request = replace(request, headers=(*request.headers, *batch.traces[rows[0]]))
             try:
-                response = await self._post(search, request, seconds)
+                response = await self._post(request, seconds)
                 verdict = judged(response.status, bytes(response.body[:_JUDGED_BYTES]))
                 if verdict is Verdict.SPOILT and self._in_parts(batch, rows):
                     raise result.in_parts(rows, response)
@@ -205,8 +212,7 @@ class ForeignLink:
         self._learn(isolation, clock())
         # One request that was refused took the time of nothing.
         passes = isolation.calls if isolation.largest_fine else 0
-        took = search.seconds or clock() - search.started - search.waited
-        return result.reply(took, passes=passes, waited=search.waited)
+        return result.reply(search.seconds or clock() - search.started, passes=passes)
 
     def _in_parts(self, batch: RawBatch, rows: Rows) -> bool:
         """Whether a batch that was refused is sent again in parts, instead of searched here.
@@ -221,7 +227,7 @@ class ForeignLink:
 
     def _uncut(self, search: _Search, rows: Rows, response: Response, seconds: float) -> UncutReply:
         """A large answer to a whole batch: the server may have the next while it is divided."""
-        search.seconds = asyncio.get_running_loop().time() - search.started - search.waited
+        search.seconds = asyncio.get_running_loop().time() - search.started
 
         async def cut() -> BatchReply:
             self._cutting = True
@@ -237,7 +243,7 @@ class ForeignLink:
             statuses=(),
             errors=(),
             compute_seconds=search.seconds,
-            queue_seconds=search.waited,
+            queue_seconds=0.0,
             tokens=len(rows),
             padded_tokens=len(rows),
             cut=cut,
@@ -274,33 +280,21 @@ class ForeignLink:
             isolation.fine()
             result.answered(rows, dealt, response)
 
-    @contextlib.asynccontextmanager
-    async def place(self) -> AsyncIterator[None]:
-        """One of as many places at the server as it has workers, for a request; first come."""
+    async def _post(self, request: BackendRequest, seconds: float) -> Response:
+        """The answer to one request; how it ends may change the status. Raises `Unserved`."""
         if self._most != self._workers():
             self._most = self._workers()
             self._places = asyncio.Semaphore(self._most)
         self._at_work += 1
         try:
             async with self._places:
-                yield
-        finally:
-            self._at_work -= 1
-
-    async def _post(self, search: _Search, request: BackendRequest, seconds: float) -> Response:
-        """The answer to one request; how it ends may change the status. Raises `Unserved`."""
-        clock = asyncio.get_running_loop().time
-        asked = clock()
-        try:
-            async with self.place():
-                search.waited += clock() - asked
                 response = await self._client.post(request, seconds)
         except Deaf:
             self._stuck = True
             raise
         except Busy as refused:
-            if self._at_work:
-                self._doubt_it()  # it has other requests, so perhaps it is there
+            if self._at_work > 1:
+                self._doubt_it()  # it has other batches, so perhaps it is there
             else:
                 self._lose(refused.message)
                 self._ask_now.set()
@@ -309,6 +303,8 @@ class ForeignLink:
             # Perhaps only one worker or this connection died: ask before all callers are refused.
             self._doubt_it()
             raise
+        finally:
+            self._at_work -= 1
         self._stuck = False
         return response
 
