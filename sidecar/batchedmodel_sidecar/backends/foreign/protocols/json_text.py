@@ -25,7 +25,7 @@ _SPACES: Final = re.compile(f"[{_SPACE}]*")
 _LARGE: Final = 4096
 """Characters above which brackets and commas are sooner found all at once."""
 _PIECE: Final = 2**16
-MOST_BESIDE: Final = 1024 * 1024
+_MOST_BESIDE: Final = 1024 * 1024
 """Bytes of a request beside its rows, which are kept, compared and sent again with each batch."""
 _SHOWN: Final = 80  # characters of what is too large
 _MOST_FIELDS: Final = 1000
@@ -43,9 +43,9 @@ def refuse_large(given: Iterable[tuple[str, str]]) -> None:
     """Raise `InvalidInput` where these texts beside a request's rows are larger than is kept."""
     fields = list(given)
     size = sum([len(name) + len(text) for name, text in fields])
-    if size > MOST_BESIDE:
+    if size > _MOST_BESIDE:
         name, text = max(fields, key=lambda field: len(field[0]) + len(field[1]))
-        rule = f"is part of {size} characters beside the rows, of which {MOST_BESIDE} are taken"
+        rule = f"is part of {size} characters beside the rows, of which {_MOST_BESIDE} are taken"
         raise InvalidInput(name[:_SHOWN], rule, text[:_SHOWN])
 
 

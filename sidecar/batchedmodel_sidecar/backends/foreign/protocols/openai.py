@@ -8,7 +8,6 @@ that all callers' usage adds up to the server's; a caller that was alone gets th
 from __future__ import annotations  # array.array takes no type argument at run time
 
 import re
-import sys
 from array import array
 from collections.abc import Sequence
 from functools import partial
@@ -43,8 +42,9 @@ _OUTPUTS: Final = (
 )
 """An entry of `data` up to its index, what is behind the index, and the usage."""
 _NOT_FOUND: Final = 404
-_TOKEN_IDS: Final = re.compile(r"\[\s*[0-9]")
-"""How one list of token ids begins, which is one input."""
+_TOKEN_IDS: Final = re.compile(r"\[\s*[0-9][^\[{\"]*\]")
+"""A list of numbers and words, without any list, object or text in it."""
+_NO_TOKEN_ID: Final = re.compile(r",\s*[^\s0-9]")
 _MOST_DIGITS: Final = 18  # of what counts anything; int() itself refuses some thousands of them
 
 
@@ -146,16 +146,13 @@ def _inputs(text: str, most_rows: int) -> list[str]:
         return [text]
     if not text.startswith("["):
         return []
-    of_numbers = _TOKEN_IDS.match(text) is not None
-    refuse = partial(refuse_many, most=sys.maxsize if of_numbers else most_rows)
+    if _TOKEN_IDS.fullmatch(text):
+        # One list of token ids is one input, however many it has.
+        return [] if _NO_TOKEN_ID.search(text) else [text]
+    refuse = partial(refuse_many, most=most_rows)
     inputs = json_text.elements(text, _INPUT, refuse)
-    kinds = {one[0] for one in inputs}
-    if kinds <= set("0123456789"):
-        return [text] if inputs else []
-    if kinds not in ({'"'}, {"["}):
-        return []
     refuse(len(inputs))
-    return inputs
+    return inputs if {one[0] for one in inputs} in ({'"'}, {"["}) else []
 
 
 class _Placed(NamedTuple):

@@ -11,7 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.manifest.spec import ServerProtocol
 from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_sidecar.backends.foreign.catalogue import foreign
+from batchedmodel_sidecar.backends.foreign.protocol import ParsedRequest
 from batchedmodel_sidecar.backends.foreign.protocols import json_text
 from batchedmodel_sidecar.backends.foreign.protocols.v2_rows import cut, is_block
 from batchedmodel_sidecar.errors import Rejected
@@ -112,6 +115,34 @@ def test_a_long_array_is_counted_before_an_element_is_made(first: str, part: str
             json_text.elements(text, "x", refuse)
 
     assert steps(refused) < 20_000
+
+
+def test_inputs_of_several_kinds_are_counted_before_one_is_made() -> None:
+    """A number in front makes a list of texts no list of token ids."""
+    openai = foreign(ServerProtocol.OPENAI, "m").protocol
+    body = b'{"input": [1' + b',""' * 100_000 + b"]}"
+
+    def refused() -> None:
+        with pytest.raises(Rejected):
+            openai.parse(body, None, 1000)
+
+    assert steps(refused) < 20_000
+
+
+def test_a_long_list_of_token_ids_is_one_input_and_is_not_taken_apart() -> None:
+    openai = foreign(ServerProtocol.OPENAI, "m").protocol
+    found: list[ParsedRequest | None] = []
+
+    def parse(last: bytes) -> None:
+        body = b'{"input": [1' + b",1" * 100_000 + last + b"]}"
+        found.append(openai.parse(body, None, 10))
+
+    assert steps(lambda: parse(b"")) < 20_000
+    parse(b", -1")
+    ids, others = found
+    assert ids is not None
+    assert len(ids.rows) == 1
+    assert others is None  # for the server to say
 
 
 def test_nesting_that_others_cannot_read_is_refused_in_large_texts_too() -> None:
