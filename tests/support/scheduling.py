@@ -22,7 +22,7 @@ from batchedmodel_scheduling.core.policy import (
     Shed,
     Slots,
 )
-from batchedmodel_scheduling.deadline.ready_queue import QueuedItem, entry_of
+from batchedmodel_scheduling.deadline.ready_queue import QueuedItem, ReadyQueue, entry_of
 from support.strategies import an_item
 
 Seconds = Callable[[list[int]], float]
@@ -55,6 +55,14 @@ def an_entry(
         yields=yields,
     )
     return entry_of(item, work, step, objective)
+
+
+def queue_of(entries: Iterable[QueuedItem]) -> ReadyQueue:
+    """These wait."""
+    queue = ReadyQueue(())
+    for entry in entries:
+        queue.add(entry)
+    return queue
 
 
 def cost_of(rule: CostRule, lengths: list[int]) -> int:

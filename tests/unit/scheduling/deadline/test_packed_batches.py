@@ -13,9 +13,8 @@ from batchedmodel_scheduling.core.policies import new_policy
 from batchedmodel_scheduling.core.policy import Item
 from batchedmodel_scheduling.deadline import batches
 from batchedmodel_scheduling.deadline.batches import Situation
-from batchedmodel_scheduling.deadline.ready_queue import QueuedItem, ReadyQueue
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
-from support.scheduling import an_entry, measured, serve
+from support.scheduling import an_entry, measured, queue_of, serve
 from support.strategies import an_item
 
 LENGTH = 100
@@ -52,17 +51,10 @@ def situation(
     )
 
 
-def waiting(entries: list[QueuedItem]) -> ReadyQueue:
-    lanes = ReadyQueue(())
-    for entry in entries:
-        lanes.add(entry)
-    return lanes
-
-
 def batches_of(count: int, now: Situation) -> list[list[int]]:
     """Numbers of the items of each batch, of a queue in which one more is due each millisecond."""
     entries = [an_entry(n, 0.001 * n, length=LENGTH) for n in range(1, count + 1)]
-    (found,) = batches.packed(list(waiting(entries).by_key()), now)
+    (found,) = batches.packed(list(queue_of(entries).by_key()), now)
     return [[int(entry.id) for entry in one.entries] for one in found]
 
 

@@ -12,10 +12,10 @@ from batchedmodel_scheduling.core.limits import Limits
 from batchedmodel_scheduling.core.policy import Priority
 from batchedmodel_scheduling.deadline.batches import Situation
 from batchedmodel_scheduling.deadline.next_batch import Plan, plan
-from batchedmodel_scheduling.deadline.ready_queue import QueuedItem, ReadyQueue
+from batchedmodel_scheduling.deadline.ready_queue import QueuedItem
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
 from support.examples import examples
-from support.scheduling import an_entry, measured
+from support.scheduling import an_entry, measured, queue_of
 
 FIXED, PER_TOKEN = 0.002, 0.0001
 
@@ -46,13 +46,6 @@ def situation(
         by_due=by_due,
         hurried=hurried,
     )
-
-
-def lanes_of(entries: list[QueuedItem]) -> ReadyQueue:
-    lanes = ReadyQueue(())
-    for entry in entries:
-        lanes.add(entry)
-    return lanes
 
 
 waiting = st.lists(
@@ -89,7 +82,7 @@ def drawn_entries(drawn: list[tuple[str, int, float, Priority]]) -> list[QueuedI
 def test_any_plan_is_a_batch_that_may_run_and_gives_up_only_what_is_lost(
     drawn: list[tuple[str, int, float, Priority]], now: Situation
 ) -> None:
-    found = plan(lanes_of(drawn_entries(drawn)), now)
+    found = plan(queue_of(drawn_entries(drawn)), now)
     batch = found.batch
     assert batch
     assert len(batch) == len({entry.id for entry in batch})
@@ -109,7 +102,7 @@ def test_any_plan_is_a_batch_that_may_run_and_gives_up_only_what_is_lost(
 def test_a_worker_that_is_busy_for_long_changes_nothing_for_what_is_due_before(
     dues: list[float], rows: int
 ) -> None:
-    lanes = lanes_of([an_entry(n, due) for n, due in enumerate(sorted(dues))])
+    lanes = queue_of([an_entry(n, due) for n, due in enumerate(sorted(dues))])
     one = replace(situation(rows=rows, by_due=True), rate=0.0)
     beside = replace(one, free=[0.0, 10.0])
     assert plan(lanes, beside).batch == plan(lanes, one).batch
@@ -122,7 +115,7 @@ def test_a_batch_is_in_time_for_all_its_members_unless_that_is_a_guess(
     drawn: list[tuple[str, int, float, Priority]], now: Situation
 ) -> None:
     """The look ahead weighs chances; where nothing is given up nobody is late."""
-    found = plan(lanes_of(drawn_entries(drawn)), now)
+    found = plan(queue_of(drawn_entries(drawn)), now)
     if now.hurried and not found.pressed:
         ends = found.table[len(found.batch)]
         assert all(ends + found.slack <= entry.due + 1e-12 for entry in found.batch)
@@ -133,7 +126,7 @@ def one_length(dues: list[float]) -> list[QueuedItem]:
 
 
 def planned(entries: list[QueuedItem], now: Situation) -> Plan:
-    return plan(lanes_of(entries), now)
+    return plan(queue_of(entries), now)
 
 
 def test_slack_is_what_the_first_of_all_batches_has_to_spare() -> None:

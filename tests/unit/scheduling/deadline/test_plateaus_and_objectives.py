@@ -14,7 +14,7 @@ from batchedmodel_scheduling.deadline.batches import Situation, worth_splitting
 from batchedmodel_scheduling.deadline.next_batch import plan
 from batchedmodel_scheduling.deadline.ready_queue import QueuedItem, ReadyQueue
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
-from support.scheduling import an_entry, measured, serve
+from support.scheduling import an_entry, measured, queue_of, serve
 from support.strategies import an_item
 
 
@@ -39,15 +39,8 @@ def situation(rows: int = 64, rule: CostRule = CostRule.ROWS, rate: float = 100.
     )
 
 
-def waiting(entries: list[QueuedItem]) -> ReadyQueue:
-    lanes = ReadyQueue(())
-    for entry in entries:
-        lanes.add(entry)
-    return lanes
-
-
 def alike(count: int, due: float = 1.0) -> ReadyQueue:
-    return waiting([an_entry(n, due) for n in range(1, count + 1)])
+    return queue_of([an_entry(n, due) for n in range(1, count + 1)])
 
 
 def test_a_full_plateau_leaves_before_the_row_above_it() -> None:
@@ -80,11 +73,11 @@ def test_the_more_there_is_to_do_the_more_is_a_full_plateau_worth() -> None:
 
 def test_nobody_is_late_for_a_full_plateau() -> None:
     entries = [an_entry(n, 0.0086) for n in range(1, 34)]
-    chosen = plan(waiting(entries), situation())
+    chosen = plan(queue_of(entries), situation())
     assert not chosen.pressed
     assert len(chosen.batch) in {32, 33}
     tight = replace(situation(rate=1e6), free=[0.0005])
-    assert not plan(waiting(entries), tight).given_up
+    assert not plan(queue_of(entries), tight).given_up
 
 
 def test_a_size_that_nobody_has_timed_is_tried_where_all_are_in_time() -> None:
@@ -119,7 +112,7 @@ def test_large_batches_are_as_large_under_pressure(cap: int) -> None:
     )
     seconds = now.times.upper_table(1, cap)[cap]
     entries = [an_entry(n, 1.1 * seconds) for n in range(1, 2 * cap + 1)]
-    chosen = plan(waiting(entries), now)
+    chosen = plan(queue_of(entries), now)
     assert chosen.pressed
     assert len(chosen.batch) > 0.9 * cap
 
@@ -139,8 +132,8 @@ def unlike(objective: Objective) -> list[QueuedItem]:
 
 def test_by_rows_the_long_one_is_given_up_and_by_work_it_is_not() -> None:
     now = situation(rows=16, rule=CostRule.PADDED)
-    by_rows = plan(waiting(unlike(Objective.ROWS)), now)
-    by_work = plan(waiting(unlike(Objective.WORK)), now)
+    by_rows = plan(queue_of(unlike(Objective.ROWS)), now)
+    by_work = plan(queue_of(unlike(Objective.WORK)), now)
     assert {entry.length for entry in by_rows.batch} == {1}
     assert {entry.length for entry in by_work.batch} == {100}
 
