@@ -7,7 +7,7 @@
 - A key whose manifest was edited is awaited and passes the others: after a fail-over all are due.
   But one of four turns is theirs.
 - Groups of keys, which are namespaces, take turns, and none has all places.
-- A key that is edited without end waits ever longer.
+- A key that is edited without end, or fails without end, waits ever longer.
 
 Times follow the work queues of Kubernetes' own controllers (client-go's `workqueue`).
 """
@@ -39,8 +39,12 @@ AWAITED_IN_A_ROW: Final = 3
 """Turns of those that are awaited before one of another that is due."""
 EDITS_AT_ONCE: Final = 4
 """Awaited reconciles of a key in a row that keep the shortest spacing; a person makes no more."""
+FAILURES_AT_ONCE: Final = 5
+"""Failures of a key in a row after which an event still brings the next reconcile at the usual
+spacing: it may be what mends it. But it may also come of the reconcile itself, which writes the
+failure into the status."""
 LONGEST_SPACING_SECONDS: Final = 10.0
-"""Between awaited reconciles of a key that is edited without end."""
+"""Between reconciles of a key that is edited without end, or fails without end."""
 CALM_SECONDS: Final = 10.0
 """Without edits, beyond twice the spacing, before the next edit counts as the first."""
 _SHORTEST_SLEEP_SECONDS: Final = 0.001
@@ -70,8 +74,7 @@ class _Entry:
     @property
     def spacing(self) -> float:
         """Seconds between awaited reconciles."""
-        doublings = min(max(0, self.edits - EDITS_AT_ONCE), 16)
-        return min(SHORTEST_SPACING_SECONDS * 2.0**doublings, LONGEST_SPACING_SECONDS)
+        return _doubled(SHORTEST_SPACING_SECONDS, self.edits - EDITS_AT_ONCE)
 
     def is_calm(self, now: float) -> bool:
         """Whether an edit that comes now counts as the first."""
@@ -223,11 +226,16 @@ class WorkQueue(Generic[K]):
 
 def _earliest(entry: _Entry, now: float) -> float:
     """When a reconcile may begin because of an event that came now or before."""
-    spacing = SHORTEST_SPACING_SECONDS if entry.awaited else SPACING_SECONDS
-    soonest = max(now, entry.started + spacing)
-    if entry.awaited and not entry.is_calm(now):
-        soonest = max(soonest, entry.edited + entry.spacing)
-    return soonest
+    if not entry.awaited:
+        return max(
+            now, entry.started + _doubled(SPACING_SECONDS, entry.failures - FAILURES_AT_ONCE)
+        )
+    soonest = max(now, entry.started + SHORTEST_SPACING_SECONDS)
+    return soonest if entry.is_calm(now) else max(soonest, entry.edited + entry.spacing)
+
+
+def _doubled(seconds: float, times: int) -> float:
+    return min(seconds * 2.0 ** min(max(0, times), 16), LONGEST_SPACING_SECONDS)
 
 
 class Workers(Generic[K]):

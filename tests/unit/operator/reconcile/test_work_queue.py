@@ -122,6 +122,29 @@ def test_an_event_does_not_wait_for_the_delay_of_a_failure() -> None:
     assert queue.take(6.0) == "a"
 
 
+def test_a_failure_that_makes_events_itself_waits_ever_longer_up_to_ten_seconds() -> None:
+    queue, reconciles = _queue(), []
+    queue.add("a", 0.0)
+    for now in range(300):
+        if queue.take(now) is not None:
+            reconciles.append(now)
+            queue.add("a", now)  # of the status that was written
+            queue.failed("a", now)
+    gaps = [later - sooner for sooner, later in itertools.pairwise(reconciles)]
+    assert gaps[:4] == [1, 1, 1, 1]
+    assert gaps[-1] == 10
+
+
+def test_an_edit_does_not_wait_for_many_failures() -> None:
+    queue = _queue()
+    for now in range(0, 200, 10):
+        queue.add("a", now)
+        assert queue.take(now) == "a"
+        queue.failed("a", now)
+    queue.add("a", 190.5, awaited=True)
+    assert queue.take(190.5) == "a"
+
+
 def test_the_longest_reconcile_is_told() -> None:
     queue = _queue()
     assert queue.longest_reconcile(5.0) == 0
