@@ -17,11 +17,12 @@ from batchedmodel_contract.inference.description import RAGGED
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_sidecar.http.body_reader import STREAMED
 from support.chain import Chain, Process, running_chain
 from support.echo_server import EchoServer, echo_chain, echoing
 from support.hanging_handler import HANGS
 from support.process_memory import shared_bytes
-from support.raw_caller import RawCaller
+from support.raw_caller import RawCaller, request
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -112,7 +113,7 @@ async def _pieces(size: int) -> Any:
 
 async def test_a_caller_that_declares_much_and_sends_nothing_holds_nothing(chain: Chain) -> None:
     await chain.goes_by(IMPATIENT)
-    head = f"POST {chain.infer_path} HTTP/1.1\r\nHost: m\r\nContent-Length: 3500000\r\n\r\n"
+    head = f"POST {chain.infer_path} HTTP/1.1\r\nHost: m\r\nContent-Length: 3400000\r\n\r\n"
     silent = [await raw(chain, head.encode()) for _ in range(4)]
     assert await status_of(chain) == 200
     started = time.monotonic()
@@ -121,6 +122,27 @@ async def test_a_caller_that_declares_much_and_sends_nothing_holds_nothing(chain
     assert time.monotonic() - started < 10.0, "many times what they may take"
     for _, writer in silent:
         writer.close()
+
+
+async def test_a_request_that_streams_counts_before_any_of_its_body_is_here(chain: Chain) -> None:
+    head = f"POST {chain.infer_path} HTTP/1.1\r\nHost: m\r\nTransfer-Encoding: chunked\r\n\r\n"
+    fit = 4 * MEBIBYTE // STREAMED
+    silent = [await raw(chain, head.encode()) for _ in range(fit)]
+    try:
+        async with asyncio.timeout(10.0):  # until all of them were seen
+            while await status_of(chain, _pieces(65_536)) != 429:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        body = json.dumps(GOOD).encode()
+        async with RawCaller.calling(chain.port) as caller:
+            caller.sends(request(chain.infer_path, body))
+            assert (await caller.answer())[0] == 200, "a small whole one needs none of it"
+    finally:
+        for _, writer in silent:
+            writer.close()
+    await chain.until(
+        "batchedmodel_requests_rejected_total", lambda gone: gone >= fit // 2, reason="abandoned"
+    )
+    assert await status_of(chain, _pieces(65_536)) == 400
 
 
 async def test_a_queue_full_of_rows_refuses_before_a_body_is_sent(tmp_path: Path) -> None:

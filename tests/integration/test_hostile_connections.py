@@ -87,10 +87,10 @@ async def test_answers_that_nobody_reads_are_bounded_and_their_callers_cut_off(
     chain: Chain,
 ) -> None:
     before = resident_bytes(chain.sidecar.pid)
-    large = request(INFER, row(MEBIBYTE))
+    large = request(INFER, row(MEBIBYTE // 2))
     async with contextlib.AsyncExitStack() as stack:
         callers = []
-        for _ in range(10):
+        for _ in range(16):
             caller = await stack.enter_async_context(of_small_buffers(chain.port))
             caller.writer.transport.pause_reading()  # type: ignore[attr-defined]  # it can
             with contextlib.suppress(ConnectionError):

@@ -251,6 +251,24 @@ async def test_nothing_is_kept_of_large_bodies_whose_callers_left_in_the_middle(
             await asyncio.sleep(0.01)
 
 
+async def test_values_that_would_take_more_memory_than_there_is_are_not_made(
+    summing: Chain,
+) -> None:
+    """Each of seven bytes takes forty."""
+    seen = len(summing.sidecar.lines)
+    objects = b'{"inputs":[' + b'{"":0},' * (3 * MEBIBYTE) + b"0]}"
+    status, answer = await asked(summing, objects)
+    assert (status, "bytes while they are read" in answer["error"]) == (413, True)
+    helper = await helper_of(summing, after=seen)
+    before = resident_bytes(helper)
+    assert (await asked(summing, objects))[0] == 413
+    assert peak_bytes(helper) < before + 2 * len(objects)
+    # What fits is lent to whoever asks, and given back.
+    many = numbers(LARGEST)
+    for _ in range(3):
+        assert await outputs(summing, v2_body(many)) == [sum(many)]
+
+
 async def test_nothing_is_kept_of_large_bodies_that_are_refused(chain: Chain) -> None:
     bomb = gzip.compress(bytes(MEBIBYTE * 65), 9), {"Content-Encoding": "gzip"}, 413
     nonsense: tuple[bytes, dict[str, str], int] = b"[" * LARGEST, {}, 400

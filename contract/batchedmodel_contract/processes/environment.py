@@ -121,8 +121,9 @@ class SidecarSettings:
     max_queue_bytes: int = setting(
         Whole(minimum=1024, maximum=1024 * 1024 * _MEBIBYTE),
         "Bytes that all callers together may make the process hold: bodies, as they came and as "
-        "they were inflated, or their rows where these take more, until they are answered (more "
-        "are refused with 429), and in up to half of it answers that nobody has read (then 503).",
+        "they were inflated, or their rows where these take more, until they are answered, and "
+        "what the values of a large JSON body take while it is read (more are refused with 429), "
+        "and in up to half of it answers that nobody has read (then 503).",
         default=256 * _MEBIBYTE,
     )
     connection_age_seconds: float = setting(

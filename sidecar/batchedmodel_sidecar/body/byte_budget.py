@@ -108,6 +108,12 @@ class Hold:
         self.shrink(self._size - size)
         return True
 
+    def split(self, size: int) -> "Hold":
+        """So many of its bytes as a part of their own, which may be held longer."""
+        part = Hold(self._room, self.share)
+        part._size, self._size = size, self._size - size
+        return part
+
     def regain(self, size: int) -> None:
         """Take so many bytes without asking: they were given back just now, or must fit."""
         self._room.take(self.share, size)

@@ -19,9 +19,10 @@ from batchedmodel_sidecar.backends.foreign.protocol import (
     SplitReply,
 )
 from batchedmodel_sidecar.body.buffers import json_bytes
+from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.calls import Row
 from batchedmodel_sidecar.codec.process import wire
-from batchedmodel_sidecar.codec.process.client import CodecClient, CodecFailed
+from batchedmodel_sidecar.codec.process.client import CodecClient, CodecFailed, NoMemory
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
 from batchedmodel_sidecar.codec.process.wire import DealJob, Kept, ParseJob, RenderJob
 from batchedmodel_sidecar.codec.tokenizer import INLINE_CHARACTERS
@@ -61,12 +62,14 @@ class Codec:
         body: Buffer | SharedMemory,
         header_length: str | None,
         model: ReadyModel,
-        share: Share = NOBODY,
+        held: Hold,
     ) -> Parsed:
         """The call in a body; raises `InvalidInput` or `Rejected`.
 
         More rows than may wait now are `TOO_LARGE`, also where there may be room for them later.
+        Much memory that the values of a large one take meanwhile is charged to `held`.
         """
+        share = held.share
         foreign = adapter if isinstance(adapter, ForeignAdapter) else None
         if not isinstance(body, SharedMemory):
             size = json_bytes(len(body), header_length)
@@ -81,9 +84,13 @@ class Codec:
         told = None if foreign else model
         lies = body if isinstance(body, SharedMemory) else [body]
         try:
-            view, head = await self._process.do(job, lies, told, urgent=False, share=share)
+            view, head = await self._process.do(
+                job, lies, told, urgent=False, share=share, held=held
+            )
         except CodecFailed as failure:
             raise Rejected(Rejection.NOT_READY, str(failure), retry_after=RETRY_SOON) from failure
+        except NoMemory as needed:
+            raise _no_memory(needed, held.refused) from needed
         draft = wire.read_parsed(view, head)
         if foreign:
             return foreign.parsed(draft, model)
@@ -151,6 +158,13 @@ class Codec:
         finally:
             if isinstance(lies, SharedMemory):
                 lies.close()
+
+
+def _no_memory(needed: NoMemory, refusal: Rejection) -> Rejected:
+    message = f"the values of the body take up to {needed.size} bytes while they are read"
+    if refusal is Rejection.TOO_LARGE:
+        return Rejected(refusal, f"{message}, more than a caller may hold")
+    return Rejected(refusal, f"{message}; so many are not free", retry_after=RETRY_SOON)
 
 
 def _is_kept(parsed: Parsed, answer: Answer) -> bool:

@@ -26,6 +26,9 @@ from batchedmodel_sidecar.http.unread_answers import SMALL, UnreadAnswers
 
 _TIMES_AN_ANSWER: Final = 2
 """An answer is held as outputs and as a body; numbers in JSON are larger still."""
+STREAMED: Final = 48 * 1024
+"""Bytes that a request takes beside its body where it is not a plain small one (measured: 46 KiB).
+"""
 UNDECODABLE: Final = "body: cannot be decoded as its headers say"
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -72,6 +75,8 @@ class BodyReader:
         if isinstance(source, bytes):
             return self.whole(source, asked, held, head)
         request, content = source, source.content
+        if not held.grow(STREAMED):
+            raise self._no_room(held.refused, held.share)
         try:
             if content.is_eof() and content.exception() is None:
                 # It came with its head; most do.

@@ -314,7 +314,7 @@ class InferenceHandler:
         if encoding is not None:
             plain = await self._bodies.decoded(body, encoding, held, head)
         try:
-            parsed = await self._codec.parse(exchange.adapter, plain, head, model, held.share)
+            parsed = await self._codec.parse(exchange.adapter, plain, head, model, held)
             self._bodies.settled(plain, parsed.call, held, parsed.kept)
         finally:
             if plain is not body and isinstance(plain, SharedMemory):

@@ -19,10 +19,11 @@ from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_http.response import size_of
+from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.body.fair_threads import FairTurns
 from batchedmodel_sidecar.codec.process import wire
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory, received, send
-from batchedmodel_sidecar.codec.process.wire import Job, News, Reply
+from batchedmodel_sidecar.codec.process.wire import Job, News, ParseJob, Reply
 from batchedmodel_sidecar.model import ReadyModel
 
 logger: Final = logging.getLogger(__name__)
@@ -102,6 +103,14 @@ class CodecFailed(Exception):
     """The job has no outcome; the message says why."""
 
 
+class NoMemory(Exception):
+    """The values of a body take so many bytes, which the budget has not."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.size: Final = size
+
+
 @dataclass(slots=True, eq=False)
 class _Task:
     job: Job
@@ -109,6 +118,7 @@ class _Task:
     """What it works on. Buffers are put in memory of their own when its turn has come."""
     model: ReadyModel | None
     size: int
+    held: Hold | None
     wanted: bool = True
     """Whether its caller still waits; one that left has closed the memory."""
 
@@ -148,14 +158,16 @@ class CodecClient:
         *,
         urgent: bool,
         share: Share = NOBODY,
+        held: Hold | None = None,
     ) -> tuple[memoryview, int]:
         """The reply's memory, and how many bytes at its end are pickled; raises `CodecFailed`.
 
         Without a model the job itself says all that must be known of one. A job whose caller is
-        cancelled is not begun, and not tried again.
+        cancelled is not begun, and not tried again. What the values of a body take while it is
+        read is charged to `held`; raises `NoMemory` where it has no room for them.
         """
         size = len(lies) if isinstance(lies, SharedMemory) else size_of(lies)
-        task = _Task(job, lies, model, size)
+        task = _Task(job, lies, model, size, held)
         begin = partial(self._begun, task)
         room = 0 if urgent else 1
         try:
@@ -189,12 +201,12 @@ class CodecClient:
             for _ in range(_MOST_TRIES):
                 try:
                     async with asyncio.timeout(patience(task.size)):
-                        return await self._asked(task, memory)
+                        return await self._read(task, memory)
                 except CodecProcessEnded as error:
                     logger.warning("the helper for large bodies is lost: %s", error)
                     await self._end()
             raise CodecFailed("the process that works on large bodies ended")
-        except (CodecFailed, asyncio.CancelledError):
+        except (CodecFailed, NoMemory, asyncio.CancelledError):
             raise
         except TimeoutError:
             logger.warning("the helper for large bodies is stuck")
@@ -211,7 +223,22 @@ class CodecClient:
                 seconds = self._clock() - started
                 self._seconds += _WEIGHT * (seconds - self._seconds) if self._seconds else seconds
 
-    async def _asked(self, task: _Task, memory: SharedMemory) -> tuple[Reply, SharedMemory]:
+    async def _read(self, task: _Task, memory: SharedMemory) -> tuple[Reply, SharedMemory]:
+        """Do one job, with the memory that it asks for; raises `NoMemory`."""
+        replied = await self._asked(task, task.job, memory)
+        reply, filled = replied
+        if not (reply.needs and isinstance(task.job, ParseJob) and task.held):
+            return replied
+        filled.close()
+        if not (task.wanted and task.held.grow(reply.needs)):
+            raise NoMemory(reply.needs)
+        # Its caller may leave, and gives back what is its own.
+        with task.held.split(reply.needs):
+            return await self._asked(task, task.job._replace(granted=True), memory)
+
+    async def _asked(
+        self, task: _Task, job: Job, memory: SharedMemory
+    ) -> tuple[Reply, SharedMemory]:
         """Do one job in the process that is there, or in a new one."""
         if self._closed:
             raise CodecFailed("this pod is stopping")
@@ -226,7 +253,7 @@ class CodecClient:
             await self._introduce(process, task.model)
         if not task.wanted:
             raise CodecFailed("its caller has left")
-        return await process.ask(task.job, memory)
+        return await process.ask(job, memory)
 
     async def _introduce(self, process: CodecProcess, model: ReadyModel) -> None:
         head, parts = wire.write_model(model)

@@ -46,6 +46,8 @@ class ParseJob(NamedTuple):
     header_length: str | None
     most_rows: int
     """More are refused where they are read: to the loop each of a million costs microseconds."""
+    granted: bool = False
+    """Whether the memory is there that its values take: see `Reply.needs`."""
 
 
 class RenderJob(NamedTuple):
@@ -66,6 +68,8 @@ class Reply(NamedTuple):
     """The answer to a job."""
 
     head: int
+    needs: int = 0
+    """Bytes that the values of the body take at most. Where it is not 0 the job was not begun."""
 
 
 Job = ParseJob | RenderJob | DealJob

@@ -18,10 +18,19 @@ from typing import Final
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_sidecar.backends.foreign.protocol import ParsedRequest, drafted
+from batchedmodel_sidecar.body.buffers import json_bytes
 from batchedmodel_sidecar.calls import Call, Row
 from batchedmodel_sidecar.codec.process import wire
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory, received, send
-from batchedmodel_sidecar.codec.process.wire import Content, DealJob, Job, News, ParseJob, RenderJob
+from batchedmodel_sidecar.codec.process.values_memory import memory_of_values
+from batchedmodel_sidecar.codec.process.wire import (
+    Content,
+    DealJob,
+    Job,
+    News,
+    ParseJob,
+    RenderJob,
+)
 from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
 from batchedmodel_sidecar.errors import Rejected, Unserved
 from batchedmodel_sidecar.model import ReadyModel
@@ -31,6 +40,8 @@ from batchedmodel_sidecar.protocols.table import adapters
 
 logger: Final = logging.getLogger(__name__)
 
+FREE_MEMORY: Final = 32 << 20
+"""Bytes that the values of a body take without asking for them: one body is read at a time."""
 _NICER: Final = 5  # the loop beside it should not wait for a core
 
 
@@ -52,6 +63,10 @@ class Worker:
         if isinstance(message, News):
             self._learn(view, message)
             return None
+        if isinstance(message, ParseJob) and not message.granted:
+            needed = memory_of_values(view[: json_bytes(len(view), message.header_length)])
+            if needed > FREE_MEMORY:
+                return wire.Reply(head=0, needs=needed), SharedMemory()
         try:
             head, parts = await self._done(message, view)
         except (InvalidInput, Rejected, Unserved) as error:

@@ -21,9 +21,15 @@ from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_http.response import LARGE
 from batchedmodel_sidecar.answers import Answer, Output
 from batchedmodel_sidecar.body.buffers import json_bytes
+from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.calls import Value
 from batchedmodel_sidecar.codec.codec import LARGE_ANSWER, Codec
-from batchedmodel_sidecar.codec.process.client import MOST_BODIES, CodecClient, CodecFailed
+from batchedmodel_sidecar.codec.process.client import (
+    MOST_BODIES,
+    CodecClient,
+    CodecFailed,
+    NoMemory,
+)
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
 from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
 from batchedmodel_sidecar.errors import Rejected, Unserved
@@ -56,6 +62,10 @@ def codec(helper: CodecClient) -> Codec:
     return Codec(helper, most_rows=lambda share: 100)
 
 
+def held() -> Hold:
+    return ByteBudget(1 << 30).hold(NOBODY)
+
+
 def question(**more: Any) -> bytes:
     entry = {"name": "x", "datatype": "UINT8", "shape": [1, 2], "data": [1, 2]}
     return orjson.dumps({"inputs": [entry], **more})
@@ -85,8 +95,29 @@ async def test_a_body_that_the_helper_fails_at_may_come_again() -> None:
     memory = SharedMemory()
     memory.write(question())
     with pytest.raises(Rejected) as refused:
-        await codec(NoHelper()).parse(OURS, memory, None, MODEL)
+        await codec(NoHelper()).parse(OURS, memory, None, MODEL, held())
     assert (refused.value.status, refused.value.retry_after) == (503, 1.0)
+
+
+@pytest.mark.parametrize(("limit", "status"), [(2000, 413), (5000, 429)])
+async def test_a_body_whose_values_find_no_memory_is_told_whether_to_come_again(
+    limit: int, status: int
+) -> None:
+    class Reads(NoHelper):
+        async def do(self, job: Any, *args: Any, **more: Any) -> Any:
+            assert not more["held"].grow(3000)
+            raise NoMemory(3000)
+
+    budget = ByteBudget(limit)
+    mine, others = budget.hold(NOBODY), budget.hold(Share("another"))
+    assert others.grow(limit // 2)
+    memory = SharedMemory()
+    memory.write(question())
+    with pytest.raises(Rejected) as refused:
+        await codec(Reads()).parse(OURS, memory, None, MODEL, mine)
+    assert refused.value.status == status
+    assert "take up to 3000 bytes" in refused.value.message
+    assert (refused.value.retry_after is None) == (status == 413)
 
 
 async def test_a_body_that_finds_no_place_may_come_later() -> None:
@@ -99,7 +130,7 @@ async def test_a_body_that_finds_no_place_may_come_later() -> None:
 async def test_small_bodies_and_answers_need_no_helper() -> None:
     helper = NoHelper()
     ours = codec(helper)
-    parsed = await ours.parse(OURS, question(), None, MODEL)
+    parsed = await ours.parse(OURS, question(), None, MODEL, held())
     await ours.render(OURS, parsed, answer(LARGE_ANSWER), MODEL)
     assert helper.jobs == []
 
@@ -108,7 +139,7 @@ async def test_a_large_answer_in_binary_needs_no_helper() -> None:
     helper = NoHelper()
     ours = codec(helper)
     body = question(parameters={"binary_data_output": True})
-    parsed = await ours.parse(OURS, body, None, MODEL)
+    parsed = await ours.parse(OURS, body, None, MODEL, held())
     rendered = await ours.render(OURS, parsed, answer(LARGE_ANSWER + 1), MODEL)
     assert sum(map(len, rendered.tail)) == LARGE_ANSWER + 1
     assert helper.jobs == []
@@ -116,7 +147,7 @@ async def test_a_large_answer_in_binary_needs_no_helper() -> None:
 
 async def test_a_large_answer_that_the_helper_fails_at_is_an_error_of_its_call() -> None:
     ours = codec(NoHelper())
-    parsed = await ours.parse(OURS, question(), None, MODEL)
+    parsed = await ours.parse(OURS, question(), None, MODEL, held())
     with pytest.raises(Unserved) as failed:
         await ours.render(OURS, parsed, answer(LARGE_ANSWER + 1), MODEL)
     assert (failed.value.status, failed.value.retry_after) == (503, 1.0)
@@ -138,7 +169,7 @@ async def test_labels_of_many_tokens_are_made_by_the_helper(words: int, helped: 
     helper = NoHelper()
     ours, classify = codec(helper), adapters()[Endpoint.CLASSIFY]
     body = orjson.dumps({"inputs": " ".join(["w1"] * words)})
-    parsed = await ours.parse(classify, body, None, tagger)
+    parsed = await ours.parse(classify, body, None, tagger, held())
     length = parsed.call.rows[0].length
     scores = Value((length, 2), array("f", [1, 3] * length).tobytes())
     # Of a size that is nothing to write when the numbers are all there is.

@@ -8,11 +8,14 @@ from typing import Any, Final
 
 import pytest
 
+from batchedmodel_contract.manifest.tenants import NOBODY
+from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.codec.process import client
 from batchedmodel_sidecar.codec.process.client import (
     CodecClient,
     CodecFailed,
     CodecProcessEnded,
+    NoMemory,
     patience,
 )
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
@@ -34,6 +37,9 @@ LARGE_MODEL: Final = replace(
 """Telling a helper of it takes several turns of the loop."""
 
 
+AMPLE: Final = ByteBudget(1 << 30)
+
+
 class NoProcess:
     """Answers when the test says; whoever is sent to it must be open still."""
 
@@ -41,6 +47,7 @@ class NoProcess:
 
     def __init__(self) -> None:
         self.asked: list[SharedMemory] = []
+        self.jobs: list[Job] = []
         self.ended = False
         self._answer: asyncio.Future[tuple[Reply, SharedMemory]] | None = None
         self.started.append(self)
@@ -50,6 +57,7 @@ class NoProcess:
 
     async def ask(self, job: Job, memory: SharedMemory) -> tuple[Reply, SharedMemory]:
         assert memory.descriptor >= 0
+        self.jobs.append(job)
         self.asked.append(memory)
         self._answer = asyncio.get_running_loop().create_future()
         return await self._answer
@@ -61,9 +69,9 @@ class NoProcess:
     async def end(self) -> None:
         self.ended = True
 
-    def answer(self) -> None:
+    def answer(self, reply: Reply = REPLY) -> None:
         assert self._answer is not None
-        self._answer.set_result((REPLY, SharedMemory()))
+        self._answer.set_result((reply, SharedMemory()))
 
     def panic(self) -> None:
         assert self._answer is not None
@@ -95,14 +103,17 @@ async def a_helper() -> AsyncIterator[CodecClient]:
 class Caller:
     """Has a body read, and closes its memory behind it as the front does."""
 
-    def __init__(self, helper: CodecClient, model: ReadyModel = MODEL) -> None:
+    def __init__(
+        self, helper: CodecClient, model: ReadyModel = MODEL, budget: ByteBudget = AMPLE
+    ) -> None:
         self.memory = SharedMemory()
-        self._task = asyncio.create_task(self._asks(helper, model))
+        self._task = asyncio.create_task(self._asks(helper, model, budget.hold(NOBODY)))
 
-    async def _asks(self, helper: CodecClient, model: ReadyModel) -> int:
+    async def _asks(self, helper: CodecClient, model: ReadyModel, hold: Hold) -> int:
         try:
-            _, head = await helper.do(JOB, self.memory, model, urgent=False)
-            return head
+            with hold:
+                _, head = await helper.do(JOB, self.memory, model, urgent=False, held=hold)
+                return head
         finally:
             self.memory.close()
 
@@ -249,3 +260,52 @@ async def test_who_is_refused_is_told_to_come_when_half_of_what_waits_is_done(
 def test_a_large_body_may_take_longer() -> None:
     assert patience(0) == 10.0
     assert patience(13 << 20) == 23.0
+
+
+async def test_memory_that_values_take_is_held_while_they_are_read(
+    started: list[NoProcess],
+) -> None:
+    budget = ByteBudget(5000)
+    async with a_helper() as helper:
+        caller = Caller(helper, budget=budget)
+        await turns()
+        started[0].answer(Reply(head=0, needs=4000))
+        await turns()
+        assert started[0].jobs == [JOB, JOB._replace(granted=True)]
+        assert budget.held == 4000
+        started[0].answer()
+        assert await caller == REPLY.head
+        assert budget.held == 0
+
+
+async def test_memory_that_is_not_there_is_not_taken_and_the_next_body_is_read(
+    started: list[NoProcess],
+) -> None:
+    budget = ByteBudget(5000)
+    async with a_helper() as helper:
+        caller, after = Caller(helper, budget=budget), Caller(helper, budget=budget)
+        await turns()
+        started[0].answer(Reply(head=0, needs=6000))
+        with pytest.raises(NoMemory):
+            await caller
+        assert budget.held == 0
+        await turns()
+        started[0].answer()
+        assert await after == REPLY.head
+
+
+async def test_memory_is_held_until_the_end_of_a_job_whose_caller_left(
+    started: list[NoProcess],
+) -> None:
+    budget = ByteBudget(5000)
+    async with a_helper() as helper:
+        caller = Caller(helper, budget=budget)
+        await turns()
+        started[0].answer(Reply(head=0, needs=4000))
+        await turns()
+        caller.leave()
+        await turns()
+        assert budget.held == 4000
+        started[0].answer()
+        await turns()
+        assert budget.held == 0
