@@ -35,7 +35,8 @@ from batchedmodel_sidecar.http.body_reader import BodyReader
 from batchedmodel_sidecar.http.connections import Connections
 from batchedmodel_sidecar.http.data_handler import DataHandler
 from batchedmodel_sidecar.http.inference import InferenceHandler
-from batchedmodel_sidecar.http.passthrough import Passthrough
+from batchedmodel_sidecar.http.lone_turns import LoneTurns
+from batchedmodel_sidecar.http.passthrough import MOST_AT_ONCE, Passthrough
 from batchedmodel_sidecar.http.refusals import Refusals
 from batchedmodel_sidecar.lifecycle import DrainEnd, Lifecycle
 from batchedmodel_sidecar.model import ReadyModel
@@ -106,9 +107,16 @@ class Service:
             self._passthrough = Passthrough(
                 settings.upstream_url,
                 ledger=self._ledger,
+                hold=budget.hold,
                 max_body_bytes=settings.max_body_bytes,
                 keeps=self._keeps_connections,
-                workers=lambda: self._batcher.settings.max_concurrent_batches,
+                turns=LoneTurns(
+                    at_once=lambda: self._batcher.settings.max_concurrent_batches,
+                    room=MOST_AT_ONCE,
+                    waiting=lambda: self._batcher.shares(),
+                    idle=lambda: self._batcher.idle(),
+                    clock=time.monotonic,
+                ),
                 working=link.working,
             )
         else:

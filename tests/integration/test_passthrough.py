@@ -14,6 +14,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from batchedmodel_contract.outcomes import Outcome
+from batchedmodel_sidecar.http.passthrough import RECEIVED_FIRST
 from support.behind import Behind, in_front
 from support.books import assert_books_balance, settled
 from support.chain import Chain
@@ -179,28 +180,43 @@ async def test_the_servers_own_errors_and_redirects_come_back(
     await assert_books_balance(chain)
 
 
-async def test_both_directions_are_streamed(chain: Chain, behind: Behind) -> None:
+async def test_each_piece_of_an_answer_comes_at_once(chain: Chain, behind: Behind) -> None:
+    pieces: asyncio.Queue[bytes] = asyncio.Queue()
+
     async def handle(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
-        async for piece in request.content.iter_any():
-            await response.write(piece.upper())
+        while piece := await pieces.get():
+            await response.write(piece)
         return response
 
     behind.handle = handle
-    pieces: asyncio.Queue[bytes | None] = asyncio.Queue()
-
-    async def body() -> AsyncIterator[bytes]:
-        while (piece := await pieces.get()) is not None:
-            yield piece
-
     pieces.put_nowait(b"one")
-    async with chain.session.post(chain.url("/stream"), data=body()) as response:
-        # Each piece comes back before the next one is sent.
-        for sent, following in ((b"ONE", b"two"), (b"TWO", b"three"), (b"THREE", None)):
+    async with chain.session.post(chain.url("/stream"), data=b"{}") as response:
+        # The server writes each piece once the one before it was read.
+        for sent, following in ((b"one", b"two"), (b"two", b"three"), (b"three", b"")):
             assert await response.content.readany() == sent
             pieces.put_nowait(following)
         assert await response.content.readany() == b""
+    await assert_books_balance(chain)
+
+
+async def test_the_rest_of_a_large_body_is_streamed(chain: Chain, behind: Behind) -> None:
+    came = asyncio.Event()
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        await request.content.readany()
+        came.set()
+        return web.Response(text=str(1 + len(await request.read()) >= RECEIVED_FIRST))
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"x" * RECEIVED_FIRST
+        await came.wait()
+        yield b"x" * RECEIVED_FIRST
+
+    behind.handle = handle
+    async with chain.session.post(chain.url("/x"), data=body()) as response:
+        assert await response.text() == "True"
     await assert_books_balance(chain)
 
 

@@ -95,6 +95,25 @@ async def test_time_is_limited_before_the_answer_and_within_it(
     await assert_books_balance(chain)
 
 
+@pytest.mark.parametrize("framing", [b"Content-Length: 4", b"Transfer-Encoding: chunked"])
+async def test_a_server_is_not_asked_before_a_body_is_here(
+    chain: Chain, behind: Behind, framing: bytes
+) -> None:
+    chunked = b"chunked" in framing
+    reader, writer = await asyncio.open_connection("127.0.0.1", chain.port)
+    head = b"POST /x HTTP/1.1\r\nHost: m\r\nConnection: close\r\n" + framing + b"\r\n\r\n"
+    writer.write(head + (b"2\r\nbo\r\n" if chunked else b"bo"))
+    for _ in range(5):
+        async with chain.session.get(chain.url("/y")) as response:
+            assert response.status == 200
+    assert {request.path for request in behind.seen} == {"/y"}
+    writer.write(b"2\r\ndy\r\n0\r\n\r\n" if chunked else b"dy")
+    assert b"body" in await reader.read()
+    writer.close()
+    assert behind.bodies[-1] == b"body"
+    await assert_books_balance(chain)
+
+
 async def test_an_answer_that_breaks_off_never_looks_whole(chain: Chain, behind: Behind) -> None:
     async def breaks(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()

@@ -5,7 +5,7 @@ that leaves withdraws its call. `_settle` ends each call exactly once, whoever l
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 
 from batchedmodel_contract.inference.batch_wire import BatchReply
@@ -116,6 +116,10 @@ class Batcher:
         since = [pending.accepted_at for pending, _ in self._rows.values() if pending.waiting]
         return self._clock() - min(since) if since else 0.0
 
+    def shares(self) -> Collection[Share]:
+        """Of those whose calls are not settled."""
+        return {pending.share for pending, _ in self._rows.values()}
+
     def signals(self) -> Signals:
         """How the policy behaves at present, for metrics."""
         return self._policy.signals()
@@ -195,9 +199,8 @@ class Batcher:
 
     def give_up(self, reason: str, *, in_flight: bool = True) -> None:
         """Answer accepted calls with 503; without `in_flight` only those that wait."""
-        for pending in {pending for pending, _ in self._rows.values()}:
-            if in_flight or not pending.at_server:
-                self._settle(pending, Outcome.FAILED, Unserved(reason, status=503, retry_after=1.0))
+        for pending in {one for one, _ in self._rows.values() if in_flight or not one.at_server}:
+            self._settle(pending, Outcome.FAILED, Unserved(reason, status=503, retry_after=1.0))
 
     async def close(self) -> None:
         """Settle what is left and stop."""
@@ -247,9 +250,8 @@ class Batcher:
             waits = not (in_turn or sees_less)
             more = not waits or (may_pass and self._window.pass_over(self._policy, now, slots))
             may_pass = not waits
-        changes_at = min(self._health.circuit.changes_at(now), self._in_flight.next_slow(now))
-        changes_at = min(changes_at, self._window.backoff.changes_at(), self._deadlines.next())
-        return min(decision.wake_at, changes_at)
+        at = min(self._health.circuit.changes_at(now), self._in_flight.next_slow(now))
+        return min(decision.wake_at, at, self._window.backoff.changes_at(), self._deadlines.next())
 
     def _depth(self, now: float) -> int:
         held = 0 if self.model is None else self.model.holds(self._policy.settings)
@@ -357,10 +359,8 @@ class Batcher:
         outputs, answers = dealt(reply, len(batch.items))
         partly: list[tuple[PendingRequest, int]] = []
         for item, answer in zip(batch.items, answers, strict=True):
-            if answer is None:
-                continue  # it has met the reply's fault
-            if (entry := self._rows.pop(item.id, None)) is None:
-                continue  # settled meanwhile: expired, left, or failed by another of its rows
+            if answer is None or (entry := self._rows.pop(item.id, None)) is None:
+                continue  # it met the reply's fault; or it expired, left, or failed by another row
             pending, index = entry
             if isinstance(answer, RowFailure):
                 self._settle(pending, Outcome.FAILED, answer.for_row(index, len(pending.call.rows)))

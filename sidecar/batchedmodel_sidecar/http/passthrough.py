@@ -4,6 +4,9 @@ The data handler hands over what it cannot batch, and what asks not to be batche
 answer goes back untouched, errors included. The client session is its own, so that streams and
 batches never wait for each other. Inferences that cannot be batched use the device as batches do:
 they go as few at a time as batches, in fair turns of tenants.
+
+A server may have one thread, which a slow caller must not hold. So the beginning of each body is
+received before the server is asked.
 """
 
 import asyncio
@@ -28,9 +31,9 @@ from batchedmodel_sidecar.backends.foreign.client import Connector, end_with_con
 from batchedmodel_sidecar.backends.foreign.headers import of_this_hop
 from batchedmodel_sidecar.body.buffers import BuffersBody, body_of
 from batchedmodel_sidecar.body.byte_budget import Hold
-from batchedmodel_sidecar.body.fair_threads import FairTurns
 from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Expired, Rejected, Unserved
 from batchedmodel_sidecar.http.body_reader import UNDECODABLE, answer_expectation
+from batchedmodel_sidecar.http.lone_turns import LoneTurns
 from batchedmodel_sidecar.protocols.headers import REQUEST_ID_HEADER, request_id, writable
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 
@@ -38,6 +41,8 @@ logger: Final = logging.getLogger(__name__)
 
 MOST_AT_ONCE: Final = 128
 """Requests that pass through at a time, seven eighths of them of one tenant; more get 429."""
+RECEIVED_FIRST: Final = 8 << 20
+"""Bytes of a body that must be here before the server is asked, or all of a smaller one."""
 _TOO_LARGE: Final = "the body is larger than the {} bytes taken here"
 _SENT_BY_ITSELF: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 _BETWEEN_US: Final = ("host", "expect")
@@ -75,21 +80,23 @@ class Passthrough:
         url: str,
         *,
         ledger: Ledger,
+        hold: Callable[[Share], Hold],
         max_body_bytes: int,
         keeps: Callable[[], bool],
-        workers: Callable[[], int],
+        turns: LoneTurns,
         working: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        """Needs a running loop. `keeps` says whether connections outlive their request, `workers`
-        how many batches the server may have at a time; the server is at work while `working`.
+        """Needs a running loop. `hold` charges memory to a tenant, `keeps` says whether connections
+        outlive their request, `turns` which inference is next; the server is at work while
+        `working`.
         """
         self._url = url
         self._keeps = keeps
         self._ledger = ledger
+        self._hold = hold
         self._max_body_bytes = max_body_bytes
         self._room = SharedRoom(MOST_AT_ONCE)
-        self._turns = FairTurns(at_once=workers, room=MOST_AT_ONCE)
-        """Of inferences."""
+        self._turns = turns
         self._working = working
         self._session = aiohttp.ClientSession(
             connector=Connector(limit=0),
@@ -119,11 +126,12 @@ class Passthrough:
         self._ledger.pass_on()
         self._room.take(share, 1)
         self._idle.clear()
-        body = None if inference is None else inference.body
+        body, held = None if inference is None else inference.body, self._hold(share)
         passage = _Passage(request, body, self._max_body_bytes, keeps=self._keeps())
         outcome = Outcome.FAILED
         try:
             async with asyncio.timeout(seconds):
+                await passage.receive(held)
                 answer = await self._asked(passage, target, share, inference)
                 status = await passage.give(answer)
             outcome = Outcome.COMPLETED if status < 400 else Outcome.FAILED
@@ -140,6 +148,7 @@ class Passthrough:
             unserved = Unserved(message, status=502, retry_after=RETRY_SOON)
             passage.broken_off(passage.refusal or unserved, error)
         finally:
+            held.release()
             self._room.give_back(share.tenant, 1)
             self._ledger.passed(outcome)
             if not self._ledger.passing:
@@ -156,7 +165,7 @@ class Passthrough:
         """
         if inference is None:
             return await passage.ask(self._session, target)
-        async with self._turns.turn(share, 1):
+        async with self._turns.turn(share):
             with self._working():
                 answer = await passage.ask(self._session, target)
                 try:
@@ -196,11 +205,35 @@ class _Passage:
         """The error of the request's body; the HTTP client wraps it."""
         self._request = request
         self._body = body
+        self._received: list[bytes] = []
+        """The beginning of a body that is not whole."""
+        self._size = 0
+        """Bytes of the body so far."""
         self._ahead: list[bytes] = []
         """The beginning of the answer, which was read before its caller takes it."""
         self._max_bytes = max_bytes
         # A server's worker may serve one connection until its end, and would do no batches.
         self._ends = [] if keeps else [("Connection", "close")]
+
+    async def receive(self, held: Hold) -> None:
+        """Take the beginning of the body, before the server waits for it; raises `CallError`."""
+        if self._body is not None or not self._request.body_exists:
+            return
+        try:
+            async for piece in self._request.content.iter_any():
+                self._count(piece)
+                self._received.append(piece)
+                if not held.grow(len(piece)):
+                    if held.refused is not Rejection.TOO_LARGE:
+                        message = "the bodies held leave no room for this one at present"
+                        raise Unserved(message, status=503, retry_after=RETRY_SOON)
+                    return
+                if self._size >= RECEIVED_FIRST:
+                    return
+        except web.RequestPayloadError as error:
+            raise Unserved(UNDECODABLE, status=400) from error
+        self._body = b"".join(self._received)
+        self._received.clear()
 
     async def ask(self, session: aiohttp.ClientSession, target: URL) -> aiohttp.ClientResponse:
         """Forward it; the answer, of which the head is here."""
@@ -264,18 +297,24 @@ class _Passage:
             self._request.transport.abort()
 
     async def _pieces(self) -> AsyncIterator[bytes]:
-        size = 0
+        for piece in self._received:
+            yield piece
+        self._received.clear()
         try:
             async for piece in self._request.content.iter_any():
-                size += len(piece)
-                if size > self._max_bytes:
-                    message = _TOO_LARGE.format(self._max_bytes)
-                    self.refusal = Unserved(message, status=413)
-                    raise self.refusal
+                self._count(piece)
                 yield piece
+        except Unserved as error:
+            self.refusal = error
+            raise
         except web.RequestPayloadError:
             self.refusal = Unserved(UNDECODABLE, status=400)
             raise
+
+    def _count(self, piece: bytes) -> None:
+        self._size += len(piece)
+        if self._size > self._max_bytes:
+            raise Unserved(_TOO_LARGE.format(self._max_bytes), status=413)
 
 
 def _end_to_end(headers: Mapping[str, str], dropped: Iterable[str] = ()) -> list[tuple[str, str]]:
