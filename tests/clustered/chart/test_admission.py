@@ -14,9 +14,10 @@ from support.release import Release, remove_namespace
 
 _HOME, _TEAM = "admission-home", "admission-team"
 _AUTHOR, _DEVELOPER, _ADMIN = "author", "developer", ""
-"""Who may write BatchedModels only; who may make pods, too; who may do everything."""
+"""Who may write BatchedModels (and, oddly, ControllerRevisions) only; who may make pods, too; who
+may do everything."""
 _AS_AUTHOR = (f"--namespace={_TEAM}", f"--as={_AUTHOR}")
-_POLICY = "validatingadmissionpolicy/bm-batchedmodel-pods"
+_POLICIES = "validatingadmissionpolicies"
 
 FOREIGN = {"model": {"protocol": "V2", "image": "registry.example/triton:1", "port": 9001}}
 
@@ -137,7 +138,12 @@ def release(control_plane: ControlPlane) -> Iterator[Release]:
         "verbs": ["get", "create", "update", "patch"],
     }
     pods = {"apiGroups": [""], "resources": ["pods", "services"], "verbs": ["create"]}
-    for user, rules in ((_AUTHOR, [models]), (_DEVELOPER, [models, pods])):
+    revisions = {
+        "apiGroups": ["apps"],
+        "resources": ["controllerrevisions"],
+        "verbs": ["get", "create", "update"],
+    }
+    for user, rules in ((_AUTHOR, [models, revisions]), (_DEVELOPER, [models, pods])):
         apply(control_plane, *_role(user, rules))
     refused = with_pod(serviceAccountName="strong")
     # The API server takes a policy up some time after it was made.
@@ -291,6 +297,41 @@ def test_the_operator_writes_status_as_before(release: Release) -> None:
     release.plane.kubectl("apply", *words, operator, stdin=json.dumps(status))
 
 
+def revision(**labels: str) -> dict[str, Any]:
+    """A pod template as the operator keeps one, if it has the label of a model."""
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ControllerRevision",
+        "metadata": {"name": "kept", "namespace": _TEAM, "labels": labels},
+        "revision": 1,
+        "data": {"template": {"spec": {"hostPID": True}}},
+    }
+
+
+def test_nobody_keeps_a_pod_template_of_a_model_who_may_not_create_deployments(
+    release: Release,
+) -> None:
+    def write(user: str, *verb: str, **labels: str) -> None:
+        body = json.dumps(revision(**labels))
+        release.plane.kubectl(*verb, "--filename=-", f"--as={user}", stdin=body)
+
+    ours = {"batchedmodel.dev/name": "any"}
+    refused = pytest.raises(CommandFailed, match="may not keep pod templates")
+    with refused:
+        write(_AUTHOR, "create", **ours)
+    write(_AUTHOR, "create", app="of-a-stateful-set")
+    with refused:
+        write(_AUTHOR, "replace", **ours)
+    write(release.user("operator"), "apply", "--server-side", **ours)
+    with refused:
+        write(_AUTHOR, "replace", **{"batchedmodel.dev/name": "another"})
+    # The garbage collector, for one, takes owners from it.
+    write(_AUTHOR, "replace", app="of-a-stateful-set", **ours)
+
+
 def test_the_api_server_finds_nothing_to_warn_of_in_the_expressions(release: Release) -> None:
-    found = json.loads(release.plane.kubectl("get", _POLICY, "--output=json"))
-    assert not found.get("status", {}).get("typeChecking", {}).get("expressionWarnings")
+    found = json.loads(release.plane.kubectl("get", _POLICIES, "--output=json"))
+    ours = [one for one in found["items"] if one["metadata"]["name"].startswith("bm-batchedmodel-")]
+    assert len(ours) == 2
+    for one in ours:
+        assert not one.get("status", {}).get("typeChecking", {}).get("expressionWarnings")
