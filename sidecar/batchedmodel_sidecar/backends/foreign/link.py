@@ -36,7 +36,7 @@ from batchedmodel_sidecar.backends.foreign.protocol import (
 )
 from batchedmodel_sidecar.batching.batch_reply import UncutReply
 from batchedmodel_sidecar.codec.codec import Codec
-from batchedmodel_sidecar.errors import Busy, Lost, Unserved
+from batchedmodel_sidecar.errors import Busy, Lost, Refused, Unserved
 from batchedmodel_sidecar.model import ReadyModel
 
 logger: Final = logging.getLogger(__name__)
@@ -268,6 +268,8 @@ class ForeignLink:
             if unproven is None:
                 self._evidence.contradicted(subject)
             message = f"the model answers nonsense: {error}"
+            if unproven is None and self._in_parts(search.batch, rows):
+                raise Refused(message, status=502, answered=True) from error
             nonsense = Unserved(message, status=502, answered=True)
             result.failed(isolation.spoilt(_NONSENSE), nonsense)
             if isolation.broken:

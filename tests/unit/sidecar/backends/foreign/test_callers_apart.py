@@ -32,6 +32,10 @@ def breaking(rows: Rows) -> Response:
     return well(rows)
 
 
+def nonsense(rows: Rows) -> Response:
+    return said(200, {"predictions": "no"}) if BAD in rows else well(rows)
+
+
 @pytest.mark.parametrize("status", [401, 403, 404, 408, 415, 501, 502, 504])
 async def test_what_one_callers_row_is_told_no_other_caller_is(status: int) -> None:
     async def test(world: Foreigners) -> None:
@@ -76,8 +80,8 @@ async def test_behind_one_address_a_refusal_of_all_passes_at_once() -> None:
 
 @pytest.mark.parametrize(
     "reaction",
-    [refusing(404), refusing(422), breaking],
-    ids=["refused whole", "refused", "broken off"],
+    [refusing(404), refusing(422), breaking, nonsense],
+    ids=["refused whole", "refused", "broken off", "answered with nonsense"],
 )
 @pytest.mark.parametrize("others", [1, 16])
 async def test_one_callers_bad_rows_leave_the_time_of_others_to_them(
@@ -109,6 +113,26 @@ async def test_one_callers_bad_rows_leave_the_time_of_others_to_them(
                 await asyncio.sleep(0.5 * SECONDS)
         late = sorted(took[len(took) // 2 :])
         assert late[len(late) * 99 // 100] < 8 * SECONDS
+
+    await in_front(test, SMALL)
+
+
+async def test_others_are_served_between_the_requests_of_a_search_for_nonsense() -> None:
+    async def test(world: Foreigners) -> None:
+        world.server.reaction = nonsense
+
+        async def honest(number: int) -> None:
+            while not all(one.done() for one in bad):
+                assert await world.call("h", caller=f"h{number}") == "h"
+
+        bad = [asyncio.create_task(world.call(BAD, caller="bad")) for _ in range(6)]
+        async with asyncio.TaskGroup() as group:
+            for number in range(12):
+                group.create_task(honest(number))
+        assert all(isinstance(one.exception(), Unserved) for one in bad)
+        sent = "".join("h" if "h" in rows else BAD for rows in world.server.sent)
+        assert BAD in sent
+        assert BAD * 2 not in sent
 
     await in_front(test, SMALL)
 
