@@ -182,7 +182,7 @@ def split_byte_elements(data: Buffer) -> list[memoryview]:
     return elements
 
 
-def byte_element_ends(data: Buffer, at_most: int = sys.maxsize) -> list[int]:
+def byte_element_ends(data: Buffer, at_most: int = sys.maxsize, field: str = "data") -> list[int]:
     """Where each element of a BYTES tensor ends, its length included; raises `InvalidInput`.
 
     Also where there are more than `at_most`: an element without a byte takes four in the data.
@@ -190,13 +190,13 @@ def byte_element_ends(data: Buffer, at_most: int = sys.maxsize) -> list[int]:
     size, position, ends = len(data), 0, list[int]()
     while position < size:
         if len(ends) == at_most:
-            raise InvalidInput("data", f"holds more than {at_most} elements")
+            raise InvalidInput(field, f"holds more than {at_most} elements")
         start = position + _BYTES_PREFIX.size
         if start > size:
-            raise InvalidInput("data", "ends inside the length of an element")
+            raise InvalidInput(field, "ends inside the length of an element")
         position = start + _BYTES_PREFIX.unpack_from(data, position)[0]
         if position > size:
-            raise InvalidInput("data", "ends inside an element")
+            raise InvalidInput(field, "ends inside an element")
         ends.append(position)
     return ends
 
@@ -204,7 +204,7 @@ def byte_element_ends(data: Buffer, at_most: int = sys.maxsize) -> list[int]:
 def check_size(tensor: Tensor, field: str) -> None:
     """Raise `InvalidInput` unless the data holds exactly the elements that the shape says."""
     if tensor.datatype is Datatype.BYTES:
-        held: int = len(byte_element_ends(tensor.data, tensor.elements))
+        held: int = len(byte_element_ends(tensor.data, tensor.elements, field))
         _require(held == tensor.elements, field, f"holds {held} elements, not {tensor.elements}")
         return
     expected = tensor.elements * tensor.datatype.size

@@ -123,8 +123,8 @@ WRONG_ENTRIES: list[tuple[object, str]] = [
     ),
     (binary(8), "inputs[0]: is 8 bytes long; shape and datatype need 16"),
     (binary(4, datatype="BYTES"), "inputs[0]: holds 1 elements, not 2"),
-    (binary(16, datatype="BYTES"), "data: holds more than 2 elements"),
-    (binary(7, datatype="BYTES"), "data: ends inside the length of an element"),
+    (binary(16, datatype="BYTES"), "inputs[0]: holds more than 2 elements"),
+    (binary(7, datatype="BYTES"), "inputs[0]: ends inside the length of an element"),
 ]
 
 
