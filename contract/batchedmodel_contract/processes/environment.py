@@ -115,15 +115,18 @@ class SidecarSettings:
     )
     max_body_bytes: int = setting(
         Whole(minimum=1024, maximum=1024 * _MEBIBYTE),
-        "Largest request body; larger ones are refused with 413.",
+        "Largest request body; larger ones are refused with 413. Large JSON bodies are bounded "
+        "by what their values take as well: see BATCHEDMODEL_MAX_QUEUE_BYTES.",
         default=64 * _MEBIBYTE,
     )
     max_queue_bytes: int = setting(
-        Whole(minimum=1024, maximum=1024 * 1024 * _MEBIBYTE),
+        Whole(minimum=128 * 1024, maximum=1024 * 1024 * _MEBIBYTE),
         "Bytes that all callers together may make the process hold: bodies, as they came and as "
-        "they were inflated, or their rows where these take more, until they are answered, and "
-        "what the values of a large JSON body take while it is read (more are refused with 429), "
-        "and in up to half of it answers that nobody has read (then 503).",
+        "they were inflated, or their rows where these take more, until they are answered; what "
+        "the values of a large JSON body take while it is read, which is 3 to 16 times its length "
+        "for numbers; 48 KiB for each request that is not plain and small (more are refused with "
+        "429, or with 413 where they never fit), and in up to half of it answers that nobody has "
+        "read (then 503).",
         default=256 * _MEBIBYTE,
     )
     connection_age_seconds: float = setting(

@@ -40,9 +40,9 @@ AWAITED_IN_A_ROW: Final = 3
 EDITS_AT_ONCE: Final = 4
 """Awaited reconciles of a key in a row that keep the shortest spacing; a person makes no more."""
 FAILURES_AT_ONCE: Final = 5
-"""Failures of a key in a row after which an event still brings the next reconcile at the usual
-spacing: it may be what mends it. But it may also come of the reconcile itself, which writes the
-failure into the status."""
+"""So many failures in a row keep the usual spacing of what events ask for: one of them may be what
+mends the key. Then it grows, as a reconcile makes an event itself where it writes a new failure
+into the status."""
 LONGEST_SPACING_SECONDS: Final = 10.0
 """Between reconciles of a key that is edited without end, or fails without end."""
 CALM_SECONDS: Final = 10.0

@@ -108,10 +108,20 @@ class Hold:
         self.shrink(self._size - size)
         return True
 
-    def split(self, size: int) -> "Hold":
-        """So many of its bytes as a part of their own, which may be held longer."""
-        part = Hold(self._room, self.share)
-        part._size, self._size = size, self._size - size
+    def lend(self, size: int) -> "Hold | None":
+        """So many bytes to a part that may be held longer; None when they do not fit.
+
+        The spare room stays free: others need none of what this part is for.
+        """
+        room, refusal = self._room, _refusal(self._room, self.share, size, self._size)
+        most = room.size - room.spare
+        if refusal is None and room.taken + size > most:
+            refusal = Rejection.TOO_LARGE if self._size + size > most else Rejection.QUEUE_FULL
+        if refusal is not None:
+            self.refused = refusal
+            return None
+        part = Hold(room, self.share)
+        part.regain(size)
         return part
 
     def regain(self, size: int) -> None:

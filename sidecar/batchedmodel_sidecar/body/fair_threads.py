@@ -5,9 +5,8 @@ leaves, so it counts until it is done.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from concurrent.futures import Executor
-from contextlib import asynccontextmanager
 from functools import partial
 from itertools import count
 from typing import Final, TypeVar
@@ -74,15 +73,6 @@ class FairTurns:
             # What it raised has this frame in its traceback: together they would keep what the work
             # had in its hands until somebody looks for garbage.
             del doing
-
-    @asynccontextmanager
-    async def turn(self, share: Share, size: int) -> AsyncIterator[None]:
-        """The block runs once it is its tenant's turn, which it has until its end."""
-        await self._has_come(share, size, room=size, urgent=False)
-        try:
-            yield
-        finally:
-            self._done(share, size)
 
     async def _has_come(self, share: Share, size: int, *, room: int, urgent: bool) -> None:
         """Wait for a turn; whoever has it says `_done`."""

@@ -27,8 +27,8 @@ from batchedmodel_sidecar.http.unread_answers import SMALL, UnreadAnswers
 _TIMES_AN_ANSWER: Final = 2
 """An answer is held as outputs and as a body; numbers in JSON are larger still."""
 STREAMED: Final = 48 * 1024
-"""Bytes that a request takes beside its body where it is not a plain small one (measured: 46 KiB).
-"""
+"""Bytes that a request which is not plain and small takes beside its body, until it is answered:
+its parser, reader, task and parsed head (measured: 46 KiB)."""
 UNDECODABLE: Final = "body: cannot be decoded as its headers say"
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -57,7 +57,7 @@ class BodyReader:
         """Raise `Rejected` for a body that cannot be taken, judged by its declared length."""
         if declared > self.max_bytes:
             raise self._too_large()
-        if (refusal := self._budget.refusal(share, declared)) is not None:
+        if (refusal := self._budget.refusal(share, declared + STREAMED)) is not None:
             raise self._no_room(refusal, share)
 
     async def read(

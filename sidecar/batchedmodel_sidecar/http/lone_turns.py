@@ -1,20 +1,28 @@
 """Whose inference goes alone next, beside batches of others.
 
 Such an inference takes the server for a time that nobody knows before, and cannot be interrupted.
-So its tenant pays afterwards: it rests until each of the others that wait has had as much, by
-weight, or nobody waits any more.
+So its tenant pays afterwards: it rests until each of the others that have something there has had
+as much, by weight.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import asynccontextmanager
-from typing import Final
+import contextlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_sidecar.body.fair_threads import FairTurns
 
-_FORGOTTEN_ABOVE: Final = 256
-"""Tenants whose rests are remembered before those that are over are forgotten."""
+Result = TypeVar("Result")
+Work = Callable[[], Coroutine[Any, Any, tuple[Result, float]]]
+"""An inference: what it gives, and the seconds for which it had the server."""
+
+_LEAST_SECONDS: Final = 0.001
+"""What is owed below it is nothing."""
+_LOOKS: Final = 4
+_SHORT_SECONDS: Final = 0.01
 
 
 class LoneTurns:
@@ -36,42 +44,82 @@ class LoneTurns:
         self._waiting = waiting
         self._idle = idle
         self._clock = clock
-        self._rests: dict[str, float] = {}
-        """By tenant: until when it rests."""
+        self._here: Counter[Share] = Counter()
+        """Inferences that wait for their turn or have it."""
+        self._debts: dict[str, float] = {}
+        """By tenant: seconds, by weight, that each of the others may have before it goes on."""
+        self._followed = clock()
+        """Until when what was paid of them is known."""
 
-    @asynccontextmanager
-    async def turn(self, share: Share) -> AsyncIterator[None]:
-        """The block is an inference at the server."""
-        while True:
-            await self._rested(share.tenant)
-            async with self._turns.turn(share, 1):
-                if self._rest_of(share.tenant) > 0:
-                    continue  # another of its inferences was here first
-                started = self._clock()
-                try:
-                    yield
-                finally:
-                    self._pay(share, self._clock() - started)
-                return
+    def rest(self, share: Share) -> float:
+        """Seconds until a tenant's next turn may come, if the others stay who they are now."""
+        others = self._follow()
+        others.pop(share.tenant, None)
+        if not others or share.tenant not in self._debts:
+            return 0.0
+        # Who owes as much as all the others is behind nobody.
+        owed = self._debts[share.tenant] - min(self._debts.get(name, 0.0) for name in others)
+        return owed * sum(others.values()) if owed > _LEAST_SECONDS else 0.0
 
-    def _rest_of(self, tenant: str) -> float:
-        return self._rests.get(tenant, 0.0) - self._clock()
+    async def during(self, share: Share, work: Work[Result]) -> Result:
+        """What an inference gives, in its turn.
 
-    async def _rested(self, tenant: str) -> None:
-        while (seconds := self._rest_of(tenant)) > 0:
-            try:
+        The turn lasts as long as the inference, also where its caller leaves: the server goes on.
+        """
+        self._here[share] += 1
+        try:
+            while True:
+                await self._rested(share)
+                turn = self._turns.take_turn(share, 1, partial(self._begun, share, work), room=1)
+                if (done := await turn) is not None:
+                    return done[0]
+        finally:
+            self._here[share] -= 1
+            if not self._here[share]:
+                del self._here[share]
+
+    def _begun(self, share: Share, work: Work[Result]) -> "asyncio.Task[tuple[Result] | None]":
+        return asyncio.get_running_loop().create_task(self._paid(share, work))
+
+    async def _paid(self, share: Share, work: Work[Result]) -> tuple[Result] | None:
+        """None where the tenant rests: another of its inferences was here first."""
+        if self.rest(share) > 0:
+            return None
+        began = self._clock()
+        try:
+            result, seconds = await work()
+        except BaseException:
+            self._owe(share, self._clock() - began)
+            raise
+        self._owe(share, seconds)
+        return (result,)
+
+    def _owe(self, share: Share, seconds: float) -> None:
+        self._follow()
+        owed = self._debts.get(share.tenant, 0.0)
+        self._debts[share.tenant] = owed + seconds / share.weight
+
+    def _follow(self) -> dict[str, float]:
+        """Let all have paid until now; the weights of those that have something here."""
+        shares = {one.tenant: one.weight for one in (*self._waiting(), *self._here)}
+        now, whole = self._clock(), sum(shares.values())
+        passed, self._followed = now - self._followed, now
+        left = {}
+        for tenant, owed in self._debts.items():
+            # Who has left pays as if it were here.
+            others = whole - shares.get(tenant, 0.0)
+            if others and (owed := owed - passed / others) > _LEAST_SECONDS:
+                left[tenant] = owed
+        self._debts = left
+        return shares
+
+    async def _rested(self, share: Share) -> None:
+        """Return once the tenant owes nothing, or there is nobody to whom."""
+        while (seconds := self.rest(share)) > 0:
+            # Others come and go, so it is looked at again before all of it is over.
+            seconds = max(seconds / _LOOKS, min(seconds, _SHORT_SECONDS))
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._idle()
-            except TimeoutError:
-                continue  # it may have become longer
-            self._rests.pop(tenant, None)
-
-    def _pay(self, share: Share, seconds: float) -> None:
-        others = sum(one.weight for one in self._waiting() if one.tenant != share.tenant)
-        if not others:
-            return
-        now = self._clock()
-        if len(self._rests) >= _FORGOTTEN_ABOVE:
-            self._rests = {tenant: until for tenant, until in self._rests.items() if until > now}
-        begins = max(now, self._rests.get(share.tenant, now))
-        self._rests[share.tenant] = begins + seconds * others / share.weight
+                    if self.rest(share) > 0:  # others go alone, too
+                        await asyncio.sleep(seconds)

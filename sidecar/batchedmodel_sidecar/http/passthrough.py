@@ -1,18 +1,19 @@
-"""Requests that go to a foreign server as they are: unbatched, streamed both ways, yet counted.
+"""Requests that go to a foreign server as they are: unbatched, their answers streamed, yet counted.
 
 The data handler hands over what it cannot batch, and what asks not to be batched. The server's
 answer goes back untouched, errors included. The client session is its own, so that streams and
 batches never wait for each other. Inferences that cannot be batched use the device as batches do:
 they go as few at a time as batches, in fair turns of tenants.
 
-A server may have one thread, which a slow caller must not hold. So the beginning of each body is
-received before the server is asked.
+A server may have one thread, which a slow caller must not hold. So a body is received before the
+server is asked.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
@@ -29,7 +30,8 @@ from batchedmodel_http.streaming import NeedsStreaming
 from batchedmodel_scheduling.core.shared_room import SharedRoom
 from batchedmodel_sidecar.backends.foreign.client import Connector, end_with_connection, url_of
 from batchedmodel_sidecar.backends.foreign.headers import of_this_hop
-from batchedmodel_sidecar.body.buffers import BuffersBody, body_of
+from batchedmodel_sidecar.backends.foreign.visits import Visit
+from batchedmodel_sidecar.body.buffers import body_of
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Expired, Rejected, Unserved
 from batchedmodel_sidecar.http.body_reader import UNDECODABLE, answer_expectation
@@ -41,8 +43,6 @@ logger: Final = logging.getLogger(__name__)
 
 MOST_AT_ONCE: Final = 128
 """Requests that pass through at a time, seven eighths of them of one tenant; more get 429."""
-RECEIVED_FIRST: Final = 8 << 20
-"""Bytes of a body that must be here before the server is asked, or all of a smaller one."""
 _TOO_LARGE: Final = "the body is larger than the {} bytes taken here"
 _SENT_BY_ITSELF: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 _BETWEEN_US: Final = ("host", "expect")
@@ -84,7 +84,7 @@ class Passthrough:
         max_body_bytes: int,
         keeps: Callable[[], bool],
         turns: LoneTurns,
-        working: Callable[[], AbstractContextManager[None]],
+        working: Callable[[], AbstractContextManager[Visit]],
     ) -> None:
         """Needs a running loop. `hold` charges memory to a tenant, `keeps` says whether connections
         outlive their request, `turns` which inference is next; the server is at work while
@@ -121,18 +121,26 @@ class Passthrough:
         `Expired` before the answer began. A later failure breaks the connection off.
         """
         target = self._admitted(request, share)
+        if inference is not None and (rest := self._turns.rest(share)) > seconds:
+            message = f"this caller's inferences that go alone had their share for {rest:.3g} s"
+            raise Rejected(Rejection.OVER_SHARE, message, retry_after=rest)
         if inference is None and request.body_exists:
             answer_expectation(request)
         self._ledger.pass_on()
         self._room.take(share, 1)
         self._idle.clear()
-        body, held = None if inference is None else inference.body, self._hold(share)
-        passage = _Passage(request, body, self._max_body_bytes, keeps=self._keeps())
+        passage = _Passage(request, self._max_body_bytes, keeps=self._keeps())
         outcome = Outcome.FAILED
         try:
             async with asyncio.timeout(seconds):
-                await passage.receive(held)
-                answer = await self._asked(passage, target, share, inference)
+                if inference is None:
+                    with self._hold(share) as held:
+                        await passage.receive(held)
+                        answer = await passage.ask(self._session, target)
+                else:
+                    passage.body = [inference.body]
+                    infer = partial(self._inferred, passage, target, inference.held, seconds)
+                    answer = await self._turns.during(share, infer)
                 status = await passage.give(answer)
             outcome = Outcome.COMPLETED if status < 400 else Outcome.FAILED
         except asyncio.CancelledError:
@@ -145,35 +153,27 @@ class Passthrough:
             if request.transport is None or request.transport.is_closing():
                 outcome = Outcome.CANCELLED
             message = "the server behind cannot be reached, or broke off"
-            unserved = Unserved(message, status=502, retry_after=RETRY_SOON)
-            passage.broken_off(passage.refusal or unserved, error)
+            passage.broken_off(Unserved(message, status=502, retry_after=RETRY_SOON), error)
         finally:
-            held.release()
+            passage.leave()
             self._room.give_back(share.tenant, 1)
             self._ledger.passed(outcome)
             if not self._ledger.passing:
                 self._idle.set()
         return passage.response
 
-    async def _asked(
-        self, passage: "_Passage", target: URL, share: Share, inference: Inference | None
-    ) -> aiohttp.ClientResponse:
-        """The server's answer, of which the head is here.
+    async def _inferred(
+        self, passage: "_Passage", target: URL, held: Hold, seconds: float
+    ) -> tuple[aiohttp.ClientResponse, float]:
+        """The server's answer, and the seconds that it took; all of it that there is memory for.
 
-        Of an inference all of it that there is memory for: the server is done with it, and no
-        caller's pace counts in its turn.
+        So the server is done with it, and no caller's pace counts in its turn.
         """
-        if inference is None:
-            return await passage.ask(self._session, target)
-        async with self._turns.turn(share):
-            with self._working():
+        async with asyncio.timeout(seconds):
+            with self._working() as visit:
                 answer = await passage.ask(self._session, target)
-                try:
-                    await passage.read_ahead(answer, inference.held)
-                except BaseException:
-                    answer.close()
-                    raise
-                return answer
+                await passage.read_ahead(answer, held)
+                return answer, visit.seconds()
 
     async def idle(self) -> None:
         """Return once nothing is on its way."""
@@ -197,66 +197,67 @@ class Passthrough:
 class _Passage:
     """One request on its way there, and its answer on its way back."""
 
-    def __init__(
-        self, request: web.BaseRequest, body: Buffer | None, max_bytes: int, *, keeps: bool
-    ) -> None:
+    def __init__(self, request: web.BaseRequest, max_bytes: int, *, keeps: bool) -> None:
         self.response = web.StreamResponse()
-        self.refusal: CallError | None = None
-        """The error of the request's body; the HTTP client wraps it."""
+        self.body: list[Buffer] = []
+        """Its parts."""
         self._request = request
-        self._body = body
-        self._received: list[bytes] = []
-        """The beginning of a body that is not whole."""
-        self._size = 0
-        """Bytes of the body so far."""
+        self._answer: aiohttp.ClientResponse | None = None
         self._ahead: list[bytes] = []
         """The beginning of the answer, which was read before its caller takes it."""
+        self._has_left = False
         self._max_bytes = max_bytes
         # A server's worker may serve one connection until its end, and would do no batches.
         self._ends = [] if keeps else [("Connection", "close")]
 
     async def receive(self, held: Hold) -> None:
-        """Take the beginning of the body, before the server waits for it; raises `CallError`."""
-        if self._body is not None or not self._request.body_exists:
+        """Take the body, before the server has to wait for it; raises `Unserved`."""
+        if not self._request.body_exists:
             return
+        size = 0
         try:
             async for piece in self._request.content.iter_any():
-                self._count(piece)
-                self._received.append(piece)
+                size += len(piece)
+                if size > self._max_bytes:
+                    raise Unserved(_TOO_LARGE.format(self._max_bytes), status=413)
                 if not held.grow(len(piece)):
-                    if held.refused is not Rejection.TOO_LARGE:
-                        message = "the bodies held leave no room for this one at present"
-                        raise Unserved(message, status=503, retry_after=RETRY_SOON)
-                    return
-                if self._size >= RECEIVED_FIRST:
-                    return
+                    raise _no_room(held)
+                self.body.append(piece)
         except web.RequestPayloadError as error:
             raise Unserved(UNDECODABLE, status=400) from error
-        self._body = b"".join(self._received)
-        self._received.clear()
 
     async def ask(self, session: aiohttp.ClientSession, target: URL) -> aiohttp.ClientResponse:
         """Forward it; the answer, of which the head is here."""
         request = self._request
-        data: AsyncIterator[bytes] | bytes | BuffersBody | None = None
-        if self._body is not None:
-            data = body_of([self._body], request.content_type)
-        elif request.body_exists:
-            data = self._pieces()
-        return await session.request(
+        body, self.body = self.body, []
+        data = body_of(body, request.content_type) if body or request.body_exists else None
+        self._answer = await session.request(
             request.method,
             target,
             headers=_end_to_end(request.headers, _BETWEEN_US) + self._ends,
             data=data,
             allow_redirects=False,
         )
+        if self._has_left:
+            self._answer.close()
+        return self._answer
 
     async def read_ahead(self, answer: aiohttp.ClientResponse, held: Hold) -> None:
         """Take of the answer's body what there is memory for."""
+        if self._has_left:
+            return
         async for piece in answer.content.iter_any():
+            if self._has_left:
+                return  # `held` is its caller's
             self._ahead.append(piece)
             if not held.grow(len(piece)):
                 return
+
+    def leave(self) -> None:
+        """The caller has its answer, or will not get it; the server may still be asked."""
+        self._has_left = True
+        if self._answer is not None:
+            self._answer.close()
 
     async def give(self, answer: aiohttp.ClientResponse) -> int:
         """Send the answer on; its status, once it is through."""
@@ -296,25 +297,12 @@ class _Passage:
             # A clean end would make half an answer look whole.
             self._request.transport.abort()
 
-    async def _pieces(self) -> AsyncIterator[bytes]:
-        for piece in self._received:
-            yield piece
-        self._received.clear()
-        try:
-            async for piece in self._request.content.iter_any():
-                self._count(piece)
-                yield piece
-        except Unserved as error:
-            self.refusal = error
-            raise
-        except web.RequestPayloadError:
-            self.refusal = Unserved(UNDECODABLE, status=400)
-            raise
 
-    def _count(self, piece: bytes) -> None:
-        self._size += len(piece)
-        if self._size > self._max_bytes:
-            raise Unserved(_TOO_LARGE.format(self._max_bytes), status=413)
+def _no_room(held: Hold) -> Unserved:
+    if held.refused is Rejection.TOO_LARGE:
+        return Unserved("the body takes more than a caller may hold", status=413)
+    message = "the bodies held leave no room for this one at present"
+    return Unserved(message, status=429, retry_after=RETRY_SOON)
 
 
 def _end_to_end(headers: Mapping[str, str], dropped: Iterable[str] = ()) -> list[tuple[str, str]]:

@@ -9,7 +9,8 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -34,6 +35,7 @@ from batchedmodel_sidecar.backends.foreign.protocol import (
     Response,
     Subject,
 )
+from batchedmodel_sidecar.backends.foreign.visits import Visit, Visits
 from batchedmodel_sidecar.batching.batch_reply import UncutReply
 from batchedmodel_sidecar.codec.codec import Codec
 from batchedmodel_sidecar.errors import Busy, Lost, Refused, Unserved
@@ -93,6 +95,8 @@ class ForeignLink:
         self._ask_now = asyncio.Event()
         self._at_work = 0
         """Requests that the server has now, or that wait for it to be free."""
+        self._visits = Visits(lambda: asyncio.get_running_loop().time())
+        """What goes alone, and is at the server now."""
         self._workers = workers
         self._places = asyncio.Semaphore(0)
         """One for each worker; a search may go on while the server has the next batch."""
@@ -117,7 +121,7 @@ class ForeignLink:
                     await self._check()
             except TimeoutError:
                 # A server with one thread answers nothing while it computes, and that is no loss.
-                if not self._at_work:
+                if not (self._at_work or self._visits):
                     self._lose("the model does not answer the question for readiness")
             except (NotReady, InvalidInput, Unreachable) as error:
                 self._lose(str(error))
@@ -139,14 +143,9 @@ class ForeignLink:
         await asyncio.sleep(0)  # what follows needs a task
         return await self._served(self._search(request), seconds)
 
-    @contextlib.contextmanager
-    def working(self) -> Iterator[None]:
+    def working(self) -> AbstractContextManager[Visit]:
         """What passes through is the server's work while the block runs."""
-        self._at_work += 1
-        try:
-            yield
-        finally:
-            self._at_work -= 1
+        return self._visits.one()
 
     def watch(self, closely: bool) -> None:
         """See `Link`."""
@@ -186,7 +185,8 @@ class ForeignLink:
             try:
                 response = await self._post(request, seconds)
                 verdict = judged(response.status, bytes(response.body[:_JUDGED_BYTES]))
-                if verdict is Verdict.SPOILT and self._in_parts(batch, rows):
+                whole = len(rows) == len(batch.rows)
+                if verdict is Verdict.SPOILT and whole and self._in_parts(batch):
                     raise result.in_parts(rows, response)
                 if verdict in (Verdict.BUSY, Verdict.WHOLE):
                     raise result.refusal(isolation.whole(), response)
@@ -197,7 +197,7 @@ class ForeignLink:
                 result.fault = fault
                 break
             if verdict is Verdict.FINE:
-                first = isolation.calls == 1 and len(rows) == len(batch.rows)
+                first = isolation.calls == 1 and whole
                 if first and response.memory is not None and not self._cutting:
                     return self._uncut(search, rows, response, seconds)
                 await self._divide(search, rows, response)
@@ -214,13 +214,13 @@ class ForeignLink:
         passes = isolation.calls if isolation.largest_fine else 0
         return result.reply(search.seconds or clock() - search.started, passes=passes)
 
-    def _in_parts(self, batch: RawBatch, rows: Rows) -> bool:
-        """Whether a batch that was refused is sent again in parts, instead of searched here.
+    def _in_parts(self, batch: RawBatch) -> bool:
+        """Whether a batch with a bad call is sent again in parts, instead of searched here.
 
         So others wait for one more batch and not for a search: whoever is in it, where that is few
         callers, and who waits where it is one. Of many callers a search takes fewer batches.
         """
-        if not self._idempotent or len(rows) < len(batch.rows) or len(set(batch.owners)) == 1:
+        if not self._idempotent or len(set(batch.owners)) == 1:
             return False
         callers = len(set(batch.callers))
         return batch.contended if callers == 1 else callers <= _FEW_CALLERS
@@ -268,7 +268,8 @@ class ForeignLink:
             if unproven is None:
                 self._evidence.contradicted(subject)
             message = f"the model answers nonsense: {error}"
-            if unproven is None and self._in_parts(search.batch, rows):
+            # Of a first request, which may be a trial of one call only.
+            if unproven is None and isolation.calls == 1 and self._in_parts(search.batch):
                 raise Refused(message, status=502, answered=True) from error
             nonsense = Unserved(message, status=502, answered=True)
             result.failed(isolation.spoilt(_NONSENSE), nonsense)
@@ -290,12 +291,13 @@ class ForeignLink:
         self._at_work += 1
         try:
             async with self._places:
-                response = await self._client.post(request, seconds)
+                with self._visits.batch():
+                    response = await self._client.post(request, seconds)
         except Deaf:
             self._stuck = True
             raise
         except Busy as refused:
-            if self._at_work > 1:
+            if self._at_work + len(self._visits) > 1:
                 self._doubt_it()  # it has other batches, so perhaps it is there
             else:
                 self._lose(refused.message)

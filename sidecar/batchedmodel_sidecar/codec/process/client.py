@@ -227,13 +227,14 @@ class CodecClient:
         """Do one job, with the memory that it asks for; raises `NoMemory`."""
         replied = await self._asked(task, task.job, memory)
         reply, filled = replied
-        if not (reply.needs and isinstance(task.job, ParseJob) and task.held):
+        if not (reply.needs and isinstance(task.job, ParseJob)):
             return replied
         filled.close()
-        if not (task.wanted and task.held.grow(reply.needs)):
+        # A part of its own: its caller may leave before the job is done.
+        lent = task.held.lend(reply.needs) if task.held is not None and task.wanted else None
+        if lent is None:
             raise NoMemory(reply.needs)
-        # Its caller may leave, and gives back what is its own.
-        with task.held.split(reply.needs):
+        with lent:
             return await self._asked(task, task.job._replace(granted=True), memory)
 
     async def _asked(

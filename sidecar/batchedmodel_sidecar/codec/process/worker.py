@@ -22,7 +22,7 @@ from batchedmodel_sidecar.body.buffers import json_bytes
 from batchedmodel_sidecar.calls import Call, Row
 from batchedmodel_sidecar.codec.process import wire
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory, received, send
-from batchedmodel_sidecar.codec.process.values_memory import memory_of_values
+from batchedmodel_sidecar.codec.process.values_memory import TIMES_BINARY, memory_of_values
 from batchedmodel_sidecar.codec.process.wire import (
     Content,
     DealJob,
@@ -63,11 +63,11 @@ class Worker:
         if isinstance(message, News):
             self._learn(view, message)
             return None
-        if isinstance(message, ParseJob) and not message.granted:
-            needed = memory_of_values(view[: json_bytes(len(view), message.header_length)])
-            if needed > FREE_MEMORY:
-                return wire.Reply(head=0, needs=needed), SharedMemory()
         try:
+            if isinstance(message, ParseJob) and not message.granted:
+                needs = _needs(message, view)
+                if needs > FREE_MEMORY:
+                    return wire.Reply(head=0, needs=needs), SharedMemory()
             head, parts = await self._done(message, view)
         except (InvalidInput, Rejected, Unserved) as error:
             head, parts = wire.write_refusal(error)
@@ -129,6 +129,16 @@ class Worker:
         except BaseException as error:
             logger.error("the model cannot be read: %s", type(error).__name__)
             self._unreadable = f"the model cannot be read in the sidecar: {type(error).__name__}"
+
+
+def _needs(job: ParseJob, body: memoryview) -> int:
+    """The bytes that the values of a body take while it is read."""
+    of_json = json_bytes(len(body), job.header_length)
+    needs = memory_of_values(body[:of_json])
+    if not isinstance(job.by, Endpoint):
+        # Binary data that becomes numbers, and then text.
+        needs += TIMES_BINARY * (job.by.converts(len(body), job.header_length) - of_json)
+    return needs
 
 
 def _rows(lengths: list[int]) -> tuple[Row, ...]:

@@ -129,7 +129,7 @@ def test_parameters_are_strings_by_name() -> None:
         drain_delay_seconds=st.floats(0, 120),
         drain_timeout_seconds=st.floats(0, 3600),
         max_body_bytes=st.integers(1024, 2**30),
-        max_queue_bytes=st.integers(1024, 2**40),
+        max_queue_bytes=st.integers(2**17, 2**40),
         connection_age_seconds=st.floats(1, 86_400),
         upstream_protocol=st.sampled_from(ServerProtocol),
         idempotent=st.booleans(),

@@ -86,6 +86,23 @@ class TestByteBudget:
                 assert mine.grow(60)
                 assert mine.grow(40), "the rest of its first body"
 
+    def test_what_a_body_lends_leaves_the_spare_room_to_others(self) -> None:
+        budget = ByteBudget(800)
+        with budget.hold(Share("large")) as mine, budget.hold(Share("other")) as others:
+            assert mine.grow(100)
+            assert mine.lend(601) is None
+            assert mine.refused == "too_large", "not even if nobody had anything"
+            lent = mine.lend(600)
+            assert lent is not None
+            assert others.grow(60)
+            mine.release()
+            assert budget.held == 660, "until the end of its job"
+            lent.release()
+            assert mine.grow(100)
+            assert mine.lend(560) is None
+            assert mine.refused == "queue_full"
+        assert budget.held == 0
+
 
 class TestTimer:
     async def test_it_calls_once_and_not_before_its_time(self) -> None:

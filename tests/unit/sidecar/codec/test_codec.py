@@ -105,7 +105,7 @@ async def test_a_body_whose_values_find_no_memory_is_told_whether_to_come_again(
 ) -> None:
     class Reads(NoHelper):
         async def do(self, job: Any, *args: Any, **more: Any) -> Any:
-            assert not more["held"].grow(3000)
+            assert more["held"].lend(3000) is None
             raise NoMemory(3000)
 
     budget = ByteBudget(limit)

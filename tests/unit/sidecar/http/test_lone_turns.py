@@ -1,6 +1,7 @@
 """Inferences that go alone have their tenant's share of the server's time, and not more."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 
@@ -41,9 +42,12 @@ class Server:
             self._idle.set()
 
     async def infer(self, share: Share, seconds: float = 1.0) -> None:
-        async with self.turns.turn(share):
-            self.began.append((share.tenant, round(self.clock() - self._since, 6)))
+        async def work() -> tuple[None, float]:
+            self.began.append((share.tenant, round(self.clock() - self._since, 2)))
             await asyncio.sleep(seconds)
+            return None, seconds
+
+        await self.turns.during(share, work)
 
     @asynccontextmanager
     async def flooded(self, *shares: Share, seconds: float) -> AsyncIterator[None]:
@@ -100,13 +104,39 @@ async def test_nobody_rests_for_others_that_have_gone() -> None:
     assert server.began == [("flood", 0), ("flood", 1.5), ("flood", 2.5)]
 
 
+async def test_a_rest_is_as_long_as_others_are_many_meanwhile() -> None:
+    server = Server()
+    server.waits(*[Share(f"c{number}") for number in range(100)])
+    async with server.flooded(FLOOD, seconds=60.0):
+        await asyncio.sleep(1.5)
+        server.waits(CROWD[0], FLOOD)
+    (_, first), (_, second), *_ = server.began
+    assert (first, second < 30) == (0, True), "not the hundred seconds of those who left"
+
+
 async def test_a_rest_keeps_no_other_tenant_from_its_turn() -> None:
     server = Server()
     server.waits(*CROWD)
-    async with server.flooded(FLOOD, seconds=0.5):
+    async with server.flooded(FLOOD, seconds=1.5):
         pass
     await server.infer(Share("another"))
-    assert server.began == [("flood", 0), ("another", 0.5)]
+    assert server.began == [("flood", 0), ("another", 1.5)]
+
+
+async def test_who_goes_alone_for_long_leaves_the_time_to_who_goes_for_short() -> None:
+    server = Server()
+
+    async def short() -> None:
+        while True:
+            await server.infer(Share("short"), seconds=0.05)
+
+    waits = [asyncio.create_task(short()) for _ in range(2)]
+    async with server.flooded(FLOOD, seconds=20.0):
+        pass
+    for one in waits:
+        one.cancel()
+    times = Counter(name for name, _ in server.began)
+    assert 0.7 < times["short"] * 0.05 / times["flood"] < 1.4
 
 
 async def test_what_went_at_the_same_time_is_paid_for_together() -> None:
@@ -117,11 +147,27 @@ async def test_what_went_at_the_same_time_is_paid_for_together() -> None:
     assert server.began == [("flood", 0), ("flood", 0), ("flood", 3), ("flood", 3)]
 
 
-async def test_who_leaves_in_the_midst_of_an_inference_pays_for_it() -> None:
+async def test_who_leaves_has_its_turn_until_the_server_is_done_and_pays_for_all_of_it() -> None:
     server = Server()
     server.waits(CROWD[0])
     leaves = asyncio.create_task(server.infer(FLOOD, seconds=9.0))
-    await asyncio.sleep(2.0)
+    await asyncio.sleep(0.1)
     leaves.cancel()
+    another = asyncio.create_task(server.infer(Share("another"), seconds=0.5))
     await server.infer(FLOOD)
-    assert server.began == [("flood", 0), ("flood", 4)]
+    await another
+    began = dict(server.began[1:])
+    assert began["another"] == 9
+    assert began["flood"] >= 18
+
+
+async def test_a_rest_is_told_to_who_comes() -> None:
+    server = Server()
+    server.waits(*CROWD)
+    assert server.turns.rest(FLOOD) == 0
+    await server.infer(FLOOD)
+    assert server.turns.rest(FLOOD) == pytest.approx(3)
+    await asyncio.sleep(1.0)
+    assert server.turns.rest(FLOOD) == pytest.approx(2)
+    server.waits()
+    assert server.turns.rest(FLOOD) == 0

@@ -9,7 +9,8 @@ import orjson
 from batchedmodel_sidecar.codec.process.values_memory import memory_of_values
 
 VALUES = (
-    '{"":0}', "{}", "[]", "[0]", "[[]]", "0", "300", "1e9", "0.123456789012345678", "null",
+    '{"":0}', "{}", "[]", "[0]", "[[]]", "0", "42", "300", "1e9", "0,1e9", "7,300", "null",
+    "0.123456789012345678",
     '""', '"a"', '"ab"', '"é"', '"😀"', '"a text of some length, and then a little longer"',
     '"' + "a" * 60 + '😀"', '"' + "a" * 60 + '\\ud83d\\ude00"', '{"a":{"b":{}}}',
     '{"' + "k" * 80 + '":0}', '{"a":1,"b":2,"c":3,"d":4,"e":5,"f":6,"g":7,"h":8,"i":9}',
@@ -31,7 +32,7 @@ for text in map(str.encode, json.load(sys.stdin)):
         os._exit(0)
     os.waitpid(child, 0)
 """
-_SIZE = 8 << 20
+_SIZE = 2 << 20
 
 
 def test_values_take_no_more_than_was_counted() -> None:
@@ -51,6 +52,10 @@ def test_values_take_no_more_than_was_counted() -> None:
 def test_numbers_of_full_length_count_for_five_times_their_text() -> None:
     text = orjson.dumps([0.1234567890123456 + number for number in range(10_000)])
     assert memory_of_values(text) < 6 * len(text)
+
+
+def test_small_numbers_count_for_less() -> None:
+    assert memory_of_values(b"[" + b"0," * 100_000 + b"0]") < 17 * 200_000
 
 
 def test_a_text_without_values_is_its_own_length_twice() -> None:
