@@ -21,6 +21,7 @@ from batchedmodel_kube.reading import Object
 
 _log: Final = logging.getLogger(__name__)
 _TRY_SECONDS: Final = 3.0
+_MOST_TRANSITIONS: Final = 2**31 - 2  # one more must fit
 """For reading and writing together. Two such tries fit between a good one and the deadline."""
 
 
@@ -163,6 +164,7 @@ def _record(body: Object | None) -> Record | None:
     return Record(
         holder=spec.get("holderIdentity") or "",
         version=body["metadata"]["resourceVersion"],
-        transitions=spec.get("leaseTransitions") or 0,
+        # A number of 32 bits that anybody may have written.
+        transitions=min(spec.get("leaseTransitions") or 0, _MOST_TRANSITIONS),
         acquired=spec.get("acquireTime") or "",
     )

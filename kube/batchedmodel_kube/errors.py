@@ -14,6 +14,7 @@ Code that answers somebody or runs for ever catches `BaseException`, since panic
 other languages are no `Exception`, and lets these pass.
 """
 _LONGEST_MESSAGE: Final = 1000
+_OF_A_WEBHOOK: Final = 'admission webhook "'
 _NOT_PRINTED: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
@@ -69,6 +70,9 @@ def translated(status: int, text: bytes) -> ClusterError:
     # It quotes what users wrote, and goes into the log, where each line must be one of ours.
     message = _NOT_PRINTED.sub(" ", message[:_LONGEST_MESSAGE])
     reasons = {cause.get("reason") for cause in causes}
+    if message.startswith(_OF_A_WEBHOOK):
+        # Whatever status it chose: nothing is gone, and nobody was faster.
+        return Invalid(message)
     if status == 404 or "NamespaceTerminating" in reasons:
         return Gone(message)
     if status == 409:

@@ -108,6 +108,11 @@ async def _run(settings: OperatorSettings) -> None:
         clock=time.monotonic,
     )
 
+    def add(key: Key, *, awaited: bool = False, version: str = "") -> None:
+        # A status of ours, whose words may be others each time, must not bring the next look.
+        if awaited or not reconciler.wrote(key, version):
+            workers.add(key, awaited=awaited)
+
     def vitals() -> Vitals:
         return Vitals(
             leads=candidacy.leads(),
@@ -120,7 +125,7 @@ async def _run(settings: OperatorSettings) -> None:
     try:
         await unless(told, candidacy.won())
         if not told.is_set():
-            await _lead(cluster, candidacy, workers, settings.watch_namespaces, told)
+            await _lead(cluster, candidacy, workers, add, settings.watch_namespaces, told)
     finally:
         # Not before the last reconcile has ended: from then on somebody else may write.
         await candidacy.release()
@@ -133,6 +138,7 @@ async def _lead(
     cluster: KubernetesCluster,
     election: Election,
     workers: Workers[Key],
+    add: Add,
     namespaces: Sequence[str],
     told: asyncio.Event,
 ) -> None:
@@ -140,8 +146,8 @@ async def _lead(
     losing = asyncio.create_task(_end_when_lost(election), name="lease")
     working = asyncio.create_task(_work(workers, told), name="workers")
     try:
-        await unless(told, _begin_with_news(cluster, workers.add, namespaces))
-        await _watch(cluster, workers.add, namespaces, told)
+        await unless(told, _begin_with_news(cluster, add, namespaces))
+        await _watch(cluster, add, namespaces, told)
     finally:
         workers.close()
         try:

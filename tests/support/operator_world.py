@@ -97,6 +97,10 @@ class World:
         body["spec"] = dict(spec)
         body["metadata"]["generation"] += 1
 
+    def wrote(self, version: str) -> bool:
+        """Whether this version of the BatchedModel has nothing new but a status of the operator."""
+        return self._reconciler.wrote(KEY, version)
+
     def child(self, kind: Kind) -> dict[str, Any]:
         return self.cluster.objects[kind, KEY.namespace, child_name(kind, KEY.name)]
 

@@ -42,8 +42,11 @@ _FIRST_BACKOFFS: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 class Add(Protocol):
     """Takes events; the workers do."""
 
-    def __call__(self, key: Key, *, awaited: bool = False) -> None:
-        """Something happened to the BatchedModel; `awaited`: its manifest is news."""
+    def __call__(self, key: Key, *, awaited: bool = False, version: str = "") -> None:
+        """Something happened to the BatchedModel; `awaited`: its manifest is news.
+
+        `version`: its own, where the event is of itself.
+        """
         ...
 
 
@@ -75,7 +78,8 @@ def registry(
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=found)
     async def model_changed(namespace: str | None, name: str, body: kopf.Body, **_: Any) -> None:
         if namespace is not None:
-            add(Key(namespace=namespace, name=name), awaited=is_news(body))
+            key, version = Key(namespace=namespace, name=name), body.metadata.get("resourceVersion")
+            add(key, awaited=is_news(body), version=version or "")
 
     if definition_changed is not None:
 

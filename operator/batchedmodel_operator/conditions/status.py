@@ -113,3 +113,8 @@ def status_manifest(model: Model, status: Body) -> dict[str, Any]:
 def same(status: Body, live: Body) -> bool:
     """Whether writing the status would change nothing. `capacity` is the autoscaler's to write."""
     return digest(status) == digest({name: live[name] for name in live if name != capacity.FIELD})
+
+
+def beside(live: Body) -> Any:
+    """What is in a status, and not the operator's to write."""
+    return live.get(capacity.FIELD)

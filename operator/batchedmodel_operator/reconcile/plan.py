@@ -37,6 +37,7 @@ RESYNC_SECONDS: Final = 600.0
 """A watch that fell silent costs at most this much delay."""
 _TEMPLATES_KEPT: Final = 3  # beside the one in use and the last good one
 _COLLECTION_SECONDS: Final = 2.0
+_LONGEST_COLLECTION_SECONDS: Final = 60.0  # its end makes an event
 _CONFLICT_SECONDS: Final = 60.0  # a stranger's object is not watched, so its end makes no event
 _MOST_DIGITS: Final = 9  # of a number in an annotation that others may write
 _LOADING_SECONDS: Final = 5.0  # that a model failed to load makes no event
@@ -210,7 +211,12 @@ def plan(observed: Observed, images: render.Images, now: float, at: datetime) ->
             RESYNC_SECONDS,
             _LOADING_SECONDS if observed.loading else math.inf,
             rollout.seconds_left(seen, decided),
-            *(_CONFLICT_SECONDS if one.by_stranger else _COLLECTION_SECONDS for one in obstacles),
+            *(
+                _CONFLICT_SECONDS
+                if one.by_stranger
+                else _collection_seconds(observed.children[one.kind], at)
+                for one in obstacles
+            ),
             *(repair.again_at - now for repair in repairs.values() if repair.waits(now)),
             *(inquiry.again_at - now for inquiry in inquiries.values()),
         ),
@@ -250,6 +256,13 @@ def _obstacles(observed: Observed, wanted: Mapping[Kind, Body]) -> Iterator[Obst
             continue
         stranger = not ours and not left_behind(child, observed.model)
         yield Obstacle(kind=kind, name=child.name, by_stranger=stranger, owner=_owner_of(child))
+
+
+def _collection_seconds(child: Child, at: datetime) -> float:
+    """When to look again at a child on its way out: the longer it takes, the later."""
+    since = child.body["metadata"].get("deletionTimestamp")
+    waited = 0.0 if since is None else (at - datetime.fromisoformat(since)).total_seconds()
+    return min(max(_COLLECTION_SECONDS, waited / 4), _LONGEST_COLLECTION_SECONDS)
 
 
 def _owner_of(child: Child) -> str:

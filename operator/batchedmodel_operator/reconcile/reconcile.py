@@ -50,8 +50,14 @@ class Reconciler:
         self._clock = clock
         self._calendar = calendar
         self._memories: dict[Key, Memory] = {}
+        self._written: dict[Key, str] = {}
+        """The version of the object that the last write of its status made."""
         self._ending: dict[Key, tuple[str, int, float]] = {}
         """Uid and generation of those for which nothing can be made any more, and when to try."""
+
+    def wrote(self, key: Key, version: str) -> bool:
+        """Whether this version of the object has nothing new but the status that was written."""
+        return bool(version) and self._written.get(key) == version
 
     async def reconcile(self, key: Key) -> float | None:
         """Seconds after which to reconcile again at the latest; None when there is nothing left.
@@ -61,8 +67,8 @@ class Reconciler:
         now, memory = self._clock(), self._memories.get(key)
         model = await find(self._cluster, key)
         if model is None:
-            self._memories.pop(key, None)
-            self._ending.pop(key, None)
+            for known in (self._memories, self._written, self._ending):
+                known.pop(key, None)
             return None
         *ending, again_at = self._ending.get(key, ("", 0, now))
         if ending == [model.uid, model.generation] and now < again_at:
@@ -155,7 +161,12 @@ class Reconciler:
 
     async def _write(self, model: Model, found: Body) -> None:
         manifest = status.status_manifest(model, found)
-        await self._cluster.apply(manifest, manager=FIELD_MANAGER, subresource="status")
+        body = await self._cluster.apply(manifest, manager=FIELD_MANAGER, subresource="status")
+        # Its event may stand for earlier ones too. What they brought is news then, or shows here.
+        alone = status.same(found, body.get("status") or {}) and status.beside(
+            body.get("status") or {}
+        ) == status.beside(model.status)
+        self._written[model.key] = body["metadata"]["resourceVersion"] if alone else ""
 
     async def _tell_of_bug(self, observed: Observed, bug: Exception, now: float) -> None:
         """Say in the status that the operator has a bug which something of this model's shows."""

@@ -58,6 +58,8 @@ def test_a_complaint_is_one_line_whatever_users_wrote() -> None:
     ("status", "answer", "expected"),
     [
         (404, _answer("not found"), Gone),
+        (404, _answer('admission webhook "v.x.io" denied the request: no'), Invalid),
+        (409, _answer('admission webhook "v.x.io" denied the request: no'), Invalid),
         (403, _answer("is being terminated", "NamespaceTerminating"), Gone),
         (403, _answer('services "x" is forbidden: exceeded quota: q'), QuotaExceeded),
         (403, _answer('User "u" cannot patch resource "services"'), Forbidden),

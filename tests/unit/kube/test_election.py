@@ -111,6 +111,18 @@ async def test_a_lease_says_who_holds_it_since_when_and_for_how_long() -> None:
 
 
 @pytest.mark.looptime
+async def test_a_lease_whose_transitions_somebody_set_to_the_most_is_taken_all_the_same() -> None:
+    leases = _Leases()
+    first = _election(leases, "a")
+    await first.won()
+    assert leases.body is not None
+    leases.body["spec"]["leaseTransitions"] = 2**31 - 1
+    await first.release()
+    await _election(leases, "b").won()
+    assert leases.body["spec"]["leaseTransitions"] < 2**31
+
+
+@pytest.mark.looptime
 async def test_a_graceful_end_hands_over_within_one_try() -> None:
     leases = _Leases()
     first, second = _election(leases, "a"), _election(leases, "b")

@@ -120,6 +120,18 @@ async def test_a_child_that_is_being_deleted_is_waited_for() -> None:
     assert world.has(Kind.AUTOSCALER), "it will be needed again"
 
 
+@pytest.mark.parametrize(("waited", "delay"), [(1.0, 2.0), (40.0, 10.0), (3600.0, 60.0)])
+async def test_a_child_that_cannot_go_is_looked_at_ever_more_rarely(
+    waited: float, delay: float
+) -> None:
+    """Somebody may have put a finalizer on it; its end makes an event."""
+    world = World()
+    await world.settle()
+    since = world.calendar(ago=waited).isoformat()
+    world.edit(Kind.DEPLOYMENT, {"metadata": {"deletionTimestamp": since}})
+    assert await world.look() == delay
+
+
 @pytest.mark.parametrize(
     ("error", "reason"),
     [

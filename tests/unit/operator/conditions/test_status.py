@@ -317,3 +317,37 @@ async def test_what_the_autoscaler_keeps_in_the_status_is_left_alone() -> None:
     writes = world.cluster.writes
     await world.look()
     assert world.cluster.writes == writes
+
+
+def _version(world: World) -> str:
+    body = world.cluster.objects[Kind.BATCHED_MODEL, KEY.namespace, KEY.name]
+    return str(body["metadata"]["resourceVersion"])
+
+
+async def test_a_status_of_the_operators_own_is_no_reason_to_look_again() -> None:
+    world = World()
+    await world.settle()
+    assert world.wrote(_version(world))
+    assert not world.wrote("another")
+    assert not world.wrote("")
+
+
+async def test_what_somebody_else_wrote_beside_it_is_one() -> None:
+    world = World()
+    await world.settle()
+    before = world.cluster.before_pods
+    world.edit(Kind.DEPLOYMENT, {"status": {"readyReplicas": 1, "replicas": 1}})
+    learnt = False
+
+    def meanwhile() -> None:
+        nonlocal learnt
+        if not learnt:
+            learnt = True
+            body = world.cluster.objects[Kind.BATCHED_MODEL, KEY.namespace, KEY.name]
+            body["status"]["capacity"] = {"rowsPerSecond": 100.0}
+
+    world.cluster.before_pods = meanwhile
+    await world.look()
+    world.cluster.before_pods = before
+    assert learnt
+    assert not world.wrote(_version(world)), "their event may be shown by ours only"

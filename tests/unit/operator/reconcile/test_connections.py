@@ -9,6 +9,7 @@ import pytest
 from batchedmodel_kube.election import Election
 from batchedmodel_operator import __main__ as entry
 from batchedmodel_operator.cluster.client import KubernetesCluster
+from batchedmodel_operator.cluster.handlers import Add
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.reconcile.state import Key
 from batchedmodel_operator.reconcile.work_queue import Workers
@@ -49,6 +50,7 @@ async def test_reads_that_hang_do_not_keep_a_leader_from_renewing(
             cluster: KubernetesCluster,
             election: Election,
             workers: Workers[Key],
+            add: Add,
             namespaces: Sequence[str],
             told: asyncio.Event,
         ) -> None:

@@ -71,12 +71,16 @@ async def test_workers_that_fail_end_the_watching_and_are_raised(
     cluster, told = KubernetesCluster(Client(Configuration())), asyncio.Event()
     with pytest.raises(ValueError, match="a bug"):
         async with asyncio.timeout(60):
-            await entry._lead(cluster, election, workers, (), told)
+            await entry._lead(cluster, election, workers, _add, (), told)
     assert loop.time() == 3
     # An orderly end is not taken for the loss of the Lease.
     await election.release()
     await asyncio.sleep(10)
     assert exits == []
+
+
+def _add(key: Key, *, awaited: bool = False, version: str = "") -> None:
+    """Nobody comes."""
 
 
 def test_the_process_says_what_failed_and_ends_with_a_code(
