@@ -43,7 +43,6 @@ _log: Final = logging.getLogger("batchedmodel_operator")
 EXIT_FAILED: Final = 1
 EXIT_LEASE_LOST: Final = 3
 _MOST_AT_ONCE: Final = 16
-_MOST_OF_A_NAMESPACE: Final = 12
 
 
 def main() -> int:
@@ -101,7 +100,7 @@ async def _run(settings: OperatorSettings) -> None:
         WorkQueue(
             jitter=random.random,
             group=lambda key: key.namespace,
-            most_of_group=_MOST_OF_A_NAMESPACE,
+            places=_MOST_AT_ONCE,
         ),
         reconciler.reconcile,
         at_most=_MOST_AT_ONCE,

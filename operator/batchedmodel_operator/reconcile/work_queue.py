@@ -6,7 +6,7 @@
   that fall due at once do not fall upon the API server at once.
 - A key whose manifest was edited is awaited and passes the others: after a fail-over all are due.
   But one of four turns is theirs.
-- Groups of keys, which are namespaces, take turns, and none has all places.
+- Groups of keys, which are namespaces, take turns, and a few of them never have all places.
 - A key that is edited without end, or fails without end, waits ever longer.
 
 Times follow the work queues of Kubernetes' own controllers (client-go's `workqueue`).
@@ -47,6 +47,9 @@ LONGEST_SPACING_SECONDS: Final = 10.0
 """Between reconciles of a key that is edited without end, or fails without end."""
 CALM_SECONDS: Final = 10.0
 """Without edits, beyond twice the spacing, before the next edit counts as the first."""
+TIMES_THE_FREE: Final = 3
+"""A group may have so many times the places that stay free: one alone three quarters, two together
+seven eighths. So slow reconciles of a few namespaces leave places to all others."""
 _SHORTEST_SLEEP_SECONDS: Final = 0.001
 """A timer rounds, and a wait of nothing at all would be a busy loop."""
 _SHARE_SECONDS: Final = 1 / RECONCILES_PER_SECOND
@@ -89,15 +92,15 @@ class WorkQueue(Generic[K]):
         jitter: Callable[[], float],
         *,
         group: Callable[[K], Hashable],
-        most_of_group: int,
+        places: int,
     ) -> None:
         """`jitter`: a number from 0 to 1, another one at each call.
 
-        `group`: whose key it is; of one group at most so many are reconciled at the same time.
+        `group`: whose key it is; `places`: how many are reconciled at the same time.
         """
         self._jitter = jitter
         self._group = group
-        self._most_of_group = most_of_group
+        self._places = places
         self._running: Counter[Hashable] = Counter()
         self._entries: dict[K, _Entry] = {}
         self._later: list[tuple[float, int, K]] = []
@@ -184,7 +187,8 @@ class WorkQueue(Generic[K]):
         return max(running, default=0.0)
 
     def _has_room(self, group: Hashable) -> bool:
-        return self._running[group] < self._most_of_group
+        free = self._places - self._running.total()
+        return self._running[group] < TIMES_THE_FREE * free
 
     def _allowed_at(self) -> float:
         # Half a share more, or rounding would decide whether the last of a burst is in it.

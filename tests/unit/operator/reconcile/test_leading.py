@@ -63,7 +63,7 @@ async def test_workers_that_fail_end_the_watching_and_are_raised(
     )
     await election.won()
     workers = _BrokenWorkers(
-        WorkQueue(lambda: 0.5, group=lambda key: key, most_of_group=1),
+        WorkQueue(lambda: 0.5, group=lambda key: key, places=2),
         _nobody,
         at_most=1,
         clock=loop.time,

@@ -14,15 +14,13 @@ from batchedmodel_operator.reconcile.work_queue import (
 )
 
 
-def _queue(jitter: float = 0.0, *, most_of_group: int = 100) -> WorkQueue[str]:
+def _queue(jitter: float = 0.0, *, places: int = 1000) -> WorkQueue[str]:
     """A key's group is what stands before its slash."""
-    return WorkQueue(
-        lambda: jitter, group=lambda key: key.partition("/")[0], most_of_group=most_of_group
-    )
+    return WorkQueue(lambda: jitter, group=lambda key: key.partition("/")[0], places=places)
 
 
 def _numbers(jitter: Callable[[], float]) -> WorkQueue[int]:
-    return WorkQueue(jitter, group=lambda key: "", most_of_group=1000)
+    return WorkQueue(jitter, group=lambda key: "", places=10_000)
 
 
 def test_many_events_are_one_reconcile() -> None:
@@ -307,12 +305,23 @@ def test_groups_take_turns() -> None:
 
 
 def test_no_group_has_all_places() -> None:
-    queue = _queue(most_of_group=2)
-    for number in range(3):
+    queue = _queue(places=4)
+    for number in range(4):
         queue.add(f"crowd/{number}", 0.0)
-    assert [queue.take(0.0) for _ in range(3)] == ["crowd/0", "crowd/1", None]
+    assert [queue.take(0.0) for _ in range(4)] == ["crowd/0", "crowd/1", "crowd/2", None]
     assert queue.wake_at() is None, "it would be asked again and again"
     queue.add("team/a", 1.0)
     assert queue.take(1.0) == "team/a"
     queue.succeeded("crowd/0", 2.0, come_back_after=None)
-    assert queue.take(2.0) == "crowd/2"
+    assert queue.take(2.0) == "crowd/3"
+
+
+@pytest.mark.parametrize(("groups", "most"), [(1, 12), (2, 14), (3, 15), (4, 15)])
+def test_a_few_groups_leave_a_place_to_others(groups: int, most: int) -> None:
+    queue = _queue(places=16)
+    for number in range(100):
+        queue.add(f"{number % groups}/{number}", 0.0)
+    taken = [queue.take(0.0) for _ in range(16)]
+    assert len([one for one in taken if one is not None]) == most
+    queue.add("team/a", 0.0)
+    assert queue.take(0.0) == "team/a"

@@ -14,7 +14,7 @@ from batchedmodel_operator.reconcile.work_queue import (
 
 def _queue() -> WorkQueue[str]:
     """A key's group is what stands before its slash."""
-    return WorkQueue(lambda: 0.0, group=lambda key: key.partition("/")[0], most_of_group=100)
+    return WorkQueue(lambda: 0.0, group=lambda key: key.partition("/")[0], places=1000)
 
 
 class _Bench:
@@ -131,7 +131,7 @@ async def test_where_the_queue_itself_fails_the_reconciles_that_have_begun_are_e
             raise RuntimeError("a bug")
 
     workers: Workers[str] = Workers(
-        Broken(lambda: 0.5, group=lambda key: key, most_of_group=1),
+        Broken(lambda: 0.5, group=lambda key: key, places=2),
         reconcile,
         at_most=2,
         clock=lambda: 0.0,
