@@ -113,8 +113,7 @@ class Service:
                 turns=LoneTurns(
                     at_once=lambda: self._batcher.settings.max_concurrent_batches,
                     room=MOST_AT_ONCE,
-                    waiting=lambda: self._batcher.shares(),
-                    idle=lambda: self._batcher.idle(),
+                    asking=lambda: self._batcher.asking(),
                     clock=time.monotonic,
                 ),
                 working=link.working,

@@ -29,6 +29,7 @@ from batchedmodel_sidecar.batching.pending_request import (
     Told,
     batch_of,
 )
+from batchedmodel_sidecar.batching.recent_callers import RecentCallers
 from batchedmodel_sidecar.batching.request_window import RequestWindow
 from batchedmodel_sidecar.batching.retry import Quarantine, Retries
 from batchedmodel_sidecar.batching.timer import Deadlines, Decisions, Timer
@@ -81,6 +82,7 @@ class Batcher:
         self._window = RequestWindow(ledger, lambda item_id: self._rows[item_id][0])
         self._rows: dict[ItemId, tuple[PendingRequest, int]] = {}
         self._deadlines: Deadlines[PendingRequest] = Deadlines()
+        self._recent = RecentCallers()
         self._in_flight = InFlight(dropped=self._dropped)
         ask = self._decisions.ask
         self._quarantine = Quarantine(self._in_flight, ask)
@@ -116,9 +118,10 @@ class Batcher:
         since = [pending.accepted_at for pending, _ in self._rows.values() if pending.waiting]
         return self._clock() - min(since) if since else 0.0
 
-    def shares(self) -> Collection[Share]:
-        """Of those whose calls are not settled."""
-        return {pending.share for pending, _ in self._rows.values()}
+    def asking(self) -> Collection[Share]:
+        """Whose calls are not settled, or were offered within the last second."""
+        waiting = (pending.share for pending, _ in self._rows.values())
+        return {*self._recent.at(self._clock()), *waiting}
 
     def signals(self) -> Signals:
         """How the policy behaves at present, for metrics."""
@@ -140,6 +143,7 @@ class Batcher:
     ) -> PendingRequest:
         """Accept a call; raises `Rejected`. `told` hears once, and later, how it ended."""
         now = self._clock()
+        self._recent.asks(share, now)
         terms = self._terms if options is NO_OPTIONS else agreed(options, self.settings)
         self._ledger.untrusted_priorities += options.priority not in (None, terms.priority)
         call = self._health.standing.placed(call, share.tenant)

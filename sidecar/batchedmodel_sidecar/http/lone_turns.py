@@ -1,14 +1,14 @@
 """Whose inference goes alone next, beside batches of others.
 
 Such an inference takes the server for a time that nobody knows before, and cannot be interrupted.
-So its tenant pays afterwards: it rests until each of the others that have something there has had
-as much, by weight.
+So its tenant pays afterwards: it rests until each of the others that ask could have had as much, by
+weight. An instant in which nobody waits does not end a rest: callers ask again when they have their
+answers.
 """
 
 import asyncio
-import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -23,6 +23,7 @@ _LEAST_SECONDS: Final = 0.001
 """What is owed below it is nothing."""
 _LOOKS: Final = 4
 _SHORT_SECONDS: Final = 0.01
+_LONG_SECONDS: Final = 1.0
 
 
 class LoneTurns:
@@ -33,16 +34,14 @@ class LoneTurns:
         *,
         at_once: Callable[[], int],
         room: int,
-        waiting: Callable[[], Collection[Share]],
-        idle: Callable[[], Awaitable[object]],
+        asking: Callable[[], Collection[Share]],
         clock: Callable[[], float],
     ) -> None:
-        """`room`: inferences that may wait or be answered; `waiting`: who has calls in the queue or
-        in a batch; `idle` returns once nobody has.
+        """`room`: inferences that may wait or be answered; `asking`: whose calls wait, are answered
+        or came within the last moments.
         """
         self._turns = FairTurns(at_once=at_once, room=room)
-        self._waiting = waiting
-        self._idle = idle
+        self._asking = asking
         self._clock = clock
         self._here: Counter[Share] = Counter()
         """Inferences that wait for their turn or have it."""
@@ -101,7 +100,7 @@ class LoneTurns:
 
     def _follow(self) -> dict[str, float]:
         """Let all have paid until now; the weights of those that have something here."""
-        shares = {one.tenant: one.weight for one in (*self._waiting(), *self._here)}
+        shares = {one.tenant: one.weight for one in (*self._asking(), *self._here)}
         now, whole = self._clock(), sum(shares.values())
         passed, self._followed = now - self._followed, now
         left = {}
@@ -115,11 +114,9 @@ class LoneTurns:
 
     async def _rested(self, share: Share) -> None:
         """Return once the tenant owes nothing, or there is nobody to whom."""
-        while (seconds := self.rest(share)) > 0:
+        while True:
+            seconds = self.rest(share)
+            if not seconds:
+                return
             # Others come and go, so it is looked at again before all of it is over.
-            seconds = max(seconds / _LOOKS, min(seconds, _SHORT_SECONDS))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._idle()
-                    if self.rest(share) > 0:  # others go alone, too
-                        await asyncio.sleep(seconds)
+            await asyncio.sleep(min(max(seconds / _LOOKS, _SHORT_SECONDS), seconds, _LONG_SECONDS))

@@ -20,26 +20,19 @@ class Server:
     """Who went when, beside a queue that the test fills."""
 
     def __init__(self, at_once: int = 1) -> None:
-        self.waiting: Collection[Share] = ()
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self.asking: Collection[Share] = ()
         self.began: list[tuple[str, float]] = []
         self.clock = asyncio.get_running_loop().time
         self._since = self.clock()
         self.turns = LoneTurns(
             at_once=lambda: at_once,
             room=100,
-            waiting=lambda: self.waiting,
-            idle=self._idle.wait,
+            asking=lambda: self.asking,
             clock=self.clock,
         )
 
-    def waits(self, *shares: Share) -> None:
-        self.waiting = shares
-        if shares:
-            self._idle.clear()
-        else:
-            self._idle.set()
+    def asks(self, *shares: Share) -> None:
+        self.asking = shares
 
     async def infer(self, share: Share, seconds: float = 1.0) -> None:
         async def work() -> tuple[None, float]:
@@ -73,7 +66,7 @@ async def test_where_nobody_else_waits_the_next_one_goes_at_once() -> None:
 
 async def test_ones_own_batches_make_nobody_rest() -> None:
     server = Server()
-    server.waits(FLOOD)
+    server.asks(FLOOD)
     async with server.flooded(FLOOD, seconds=2.5):
         pass
     assert server.began == [("flood", 0), ("flood", 1), ("flood", 2)]
@@ -81,7 +74,7 @@ async def test_ones_own_batches_make_nobody_rest() -> None:
 
 async def test_each_of_the_others_may_have_as_much_before_the_next() -> None:
     server = Server()
-    server.waits(*CROWD)
+    server.asks(*CROWD)
     async with server.flooded(FLOOD, seconds=8.5):
         pass
     assert server.began == [("flood", 0), ("flood", 4), ("flood", 8)]
@@ -89,7 +82,7 @@ async def test_each_of_the_others_may_have_as_much_before_the_next() -> None:
 
 async def test_a_larger_weight_rests_less() -> None:
     server = Server()
-    server.waits(*CROWD)
+    server.asks(*CROWD)
     async with server.flooded(ODD, seconds=5.5):
         pass
     assert server.began == [("odd", 0), ("odd", 2.5), ("odd", 5)]
@@ -97,26 +90,29 @@ async def test_a_larger_weight_rests_less() -> None:
 
 async def test_nobody_rests_for_others_that_have_gone() -> None:
     server = Server()
-    server.waits(*CROWD)
+    server.asks(*CROWD)
     async with server.flooded(FLOOD, seconds=2.0):
         await asyncio.sleep(1.5)
-        server.waits()
-    assert server.began == [("flood", 0), ("flood", 1.5), ("flood", 2.5)]
+        server.asks()
+    (_, first), (_, second), (_, third) = server.began
+    assert first == 0
+    assert 1.5 <= second < 2.5, "it is looked at again every second"
+    assert third == second + 1
 
 
 async def test_a_rest_is_as_long_as_others_are_many_meanwhile() -> None:
     server = Server()
-    server.waits(*[Share(f"c{number}") for number in range(100)])
+    server.asks(*[Share(f"c{number}") for number in range(100)])
     async with server.flooded(FLOOD, seconds=60.0):
         await asyncio.sleep(1.5)
-        server.waits(CROWD[0], FLOOD)
+        server.asks(CROWD[0], FLOOD)
     (_, first), (_, second), *_ = server.began
     assert (first, second < 30) == (0, True), "not the hundred seconds of those who left"
 
 
 async def test_a_rest_keeps_no_other_tenant_from_its_turn() -> None:
     server = Server()
-    server.waits(*CROWD)
+    server.asks(*CROWD)
     async with server.flooded(FLOOD, seconds=1.5):
         pass
     await server.infer(Share("another"))
@@ -141,7 +137,7 @@ async def test_who_goes_alone_for_long_leaves_the_time_to_who_goes_for_short() -
 
 async def test_what_went_at_the_same_time_is_paid_for_together() -> None:
     server = Server(at_once=2)
-    server.waits(CROWD[0])
+    server.asks(CROWD[0])
     async with server.flooded(FLOOD, seconds=3.5):
         pass
     assert server.began == [("flood", 0), ("flood", 0), ("flood", 3), ("flood", 3)]
@@ -149,7 +145,7 @@ async def test_what_went_at_the_same_time_is_paid_for_together() -> None:
 
 async def test_who_leaves_has_its_turn_until_the_server_is_done_and_pays_for_all_of_it() -> None:
     server = Server()
-    server.waits(CROWD[0])
+    server.asks(CROWD[0])
     leaves = asyncio.create_task(server.infer(FLOOD, seconds=9.0))
     await asyncio.sleep(0.1)
     leaves.cancel()
@@ -163,11 +159,11 @@ async def test_who_leaves_has_its_turn_until_the_server_is_done_and_pays_for_all
 
 async def test_a_rest_is_told_to_who_comes() -> None:
     server = Server()
-    server.waits(*CROWD)
+    server.asks(*CROWD)
     assert server.turns.rest(FLOOD) == 0
     await server.infer(FLOOD)
     assert server.turns.rest(FLOOD) == pytest.approx(3)
     await asyncio.sleep(1.0)
     assert server.turns.rest(FLOOD) == pytest.approx(2)
-    server.waits()
+    server.asks()
     assert server.turns.rest(FLOOD) == 0
