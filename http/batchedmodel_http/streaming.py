@@ -40,14 +40,13 @@ HEAD_SECONDS: Final = 10.0
 """A head has so long from its first byte."""
 _MOST_BEHIND: Final = 64 * 1024
 """Bytes that are taken while a whole request is being answered."""
-_FREE_HEAD: Final = 4096
-"""So many bytes of a head that is not whole are nobody's business."""
 _TIMES_A_HEAD: Final = 3
 """What the parser holds of a head, over its bytes (measured: 178 KiB of 60)."""
 _LINGERING_SECONDS: Final = 2.0
 """For the rest of a body that its handler did not read; a reset would lose the answer."""
 _BAD_REQUEST: Final = 400
 _REQUEST_TIMEOUT: Final = 408
+_TOO_MANY: Final = 429
 _HEAD_TOO_LARGE: Final = 431
 _SHOWN: Final = 200  # characters of what the parser says, which may quote all that was sent
 
@@ -73,13 +72,15 @@ class StreamingProtocol(BaseProtocol):
         ends: Callable[[], bool],
         used: Callable[[], None],
         behind: Callable[[int], bool] = lambda size: True,
+        takes: int = 0,
         incoming: Incoming | None = None,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """`unreadable` answers what is no request: a status, and the rule of HTTP that it breaks.
+        """`unreadable` answers what is not taken: a status, and the rule that it breaks.
 
         `ends` says whether the present answer is the last, `used` is told of each answer.
-        `behind` is told how many bytes wait behind a request, and says whether they may.
+        `behind` is told how many bytes a request holds that is not whole, and what waits behind
+        one, and says whether they may; `takes`: of these, what each takes beside its bytes.
         `incoming` can have a body written straight to memory.
         """
         self._reader = Reader(self, loop)
@@ -91,6 +92,9 @@ class StreamingProtocol(BaseProtocol):
         self._ends = ends
         self._used = used
         self._may_wait = behind
+        self._takes = takes
+        self._held = 0
+        """Bytes that are held for the present request, or its head."""
         self._incoming = incoming
         self._waits_for: StreamReader | None = None
         """The large body whose rest is not taken before somebody reads it."""
@@ -105,8 +109,6 @@ class StreamingProtocol(BaseProtocol):
         self._over = False
         """Whether nothing more is read on this connection."""
         self._head_timer: asyncio.TimerHandle | None = None
-        self._head_counts = False
-        """Whether the bytes of a head that is not whole are counted."""
         self.peername: Any = None
         self.sockname: Any = None
 
@@ -155,7 +157,7 @@ class StreamingProtocol(BaseProtocol):
         if not data:
             return
         self._behind += data
-        if not self._may_wait(len(self._behind)):
+        if not self._may_wait(self._held + len(self._behind)):
             self._over, self._behind = True, b""
             self._abort()
         elif len(self._behind) > _MOST_BEHIND and not self._held_back:
@@ -206,21 +208,18 @@ class StreamingProtocol(BaseProtocol):
             return
         if request is not None:
             self._stop_head_timer()
-            if self._head_counts:
-                self._head_counts = False
-                self._may_wait(0)
             message, body, behind = request
             self._begin(message, body)
             self.data_received(behind)
+            if self._body is body:
+                self._hold_unfinished(body)
             return
         if data and self._head_timer is None:
             self._head_timer = self._event_loop.call_later(HEAD_SECONDS, self._head_is_late)
-        if self._reader.unfinished > _FREE_HEAD:
-            self._head_counts = True
-            if not self._may_wait(_TIMES_A_HEAD * self._reader.unfinished):
-                self._over = True
-                self._stop_head_timer()
-                self._abort()
+        if self._reader.unfinished and not self._holds(_TIMES_A_HEAD * self._reader.unfinished):
+            self._over = True
+            self._stop_head_timer()
+            self._abort()
 
     def _begin(self, message: RawRequestMessage, body: StreamReader) -> None:
         if message.version not in (HttpVersion10, HttpVersion11):
@@ -231,6 +230,24 @@ class StreamingProtocol(BaseProtocol):
             return
         self._body = body
         self._work = self._event_loop.create_task(self._serve(message, body))
+
+    def _hold_unfinished(self, body: StreamReader) -> None:
+        """What is whole is answered at once, or counted by whoever lets it wait."""
+        if self._holds(None if body.is_eof() else 0):
+            return
+        if self._work is not None:
+            self._work.cancel()  # before it began
+        self._work = self._body = None
+        self._refuse(_TOO_MANY, "the requests and bodies of this caller leave no room for it")
+
+    def _holds(self, size: int | None) -> bool:
+        """Hold so many bytes of a request that is not whole; None: nothing. False: no room."""
+        held = 0 if size is None else self._takes + size
+        if held != self._held and not self._may_wait(held):
+            self._held = 0
+            return False
+        self._held = held
+        return True
 
     def _break_off(self, body: StreamReader, error: Exception) -> None:
         """What came is no HTTP: whoever reads the body that it is in is told.
@@ -336,7 +353,8 @@ class StreamingProtocol(BaseProtocol):
         self._held_back = False
         self.resume_reading(resume_parser=False)  # an unread body may have held the caller back
         behind, self._behind = self._behind, b""
-        if behind:
+        if behind or self._held:
+            self._held = 0
             self._may_wait(0)
         self._read_head(behind)
 

@@ -10,7 +10,7 @@ from typing import Final
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from batchedmodel_contract.manifest.tenants import share_of
+from batchedmodel_contract.manifest.tenants import Share, share_of
 from batchedmodel_contract.processes.descriptors import raise_descriptors
 from batchedmodel_contract.processes.environment import SidecarSettings
 from batchedmodel_contract.processes.sidecar_api import IDLE_SECONDS
@@ -50,6 +50,8 @@ logger: Final = logging.getLogger(__name__)
 
 _BACKLOG: Final = 4096
 _OWN_DESCRIPTORS: Final = 256
+_ANSWERS_OF_BUDGET: Final = 4
+"""An answer to a batch has at most so great a part of the bytes that may be held."""
 _FOR_FILES: Final = 1 / 8
 """Of all descriptors, for large bodies; each idle caller has one of the others."""
 _ANSWERS_LEAVE_SECONDS: Final = 5.0
@@ -76,10 +78,10 @@ class Service:
         self._ledger = Ledger()
         recorder = RecentArrivals(time.monotonic())
         registry = CollectorRegistry()
-        self._process = CodecClient(time.monotonic)
+        budget = ByteBudget(settings.max_queue_bytes)
+        self._process = CodecClient(time.monotonic, budget.hold(Share("(helper)")))
         codec = Codec(self._process, most_rows=lambda share: self._batcher.most_rows(share))
         durations, loop = Durations(), asyncio.get_running_loop()
-        budget = ByteBudget(settings.max_queue_bytes)
         slots = SharedSlots(budget.limit)
         self._link: Link
         self._passthrough: Passthrough | None = None
@@ -96,7 +98,7 @@ class Service:
                 client=Client(
                     settings.upstream_url,
                     keeps=self._keeps_connections,
-                    most=settings.max_queue_bytes,
+                    most=settings.max_queue_bytes // _ANSWERS_OF_BUDGET,
                 ),
                 protocol=theirs.protocol,
                 codec=codec,

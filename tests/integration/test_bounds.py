@@ -17,7 +17,7 @@ from batchedmodel_contract.inference.description import RAGGED
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
-from batchedmodel_sidecar.http.body_reader import STREAMED
+from batchedmodel_sidecar.body.byte_budget import STREAMED
 from support.chain import Chain, Process, running_chain
 from support.echo_server import EchoServer, echo_chain, echoing
 from support.hanging_handler import HANGS
@@ -113,7 +113,7 @@ async def _pieces(size: int) -> Any:
 
 async def test_a_caller_that_declares_much_and_sends_nothing_holds_nothing(chain: Chain) -> None:
     await chain.goes_by(IMPATIENT)
-    head = f"POST {chain.infer_path} HTTP/1.1\r\nHost: m\r\nContent-Length: 3400000\r\n\r\n"
+    head = f"POST {chain.infer_path} HTTP/1.1\r\nHost: m\r\nContent-Length: 3000000\r\n\r\n"
     silent = [await raw(chain, head.encode()) for _ in range(4)]
     assert await status_of(chain) == 200
     started = time.monotonic()

@@ -11,6 +11,9 @@ from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_scheduling.core.shared_room import SharedRoom
 
+STREAMED: Final = 48 * 1024
+"""Bytes that a request which is not plain and small takes beside its body, until it is answered:
+its parser, reader, task and parsed head (measured: 46 KiB)."""
 _ANSWERS: Final = Share("(answers)")
 _ROOMS: Final = Share("(room for answers)")
 

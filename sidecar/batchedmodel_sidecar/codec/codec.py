@@ -153,6 +153,11 @@ class Codec:
             return read(*await self._process.do(job, lies, model, urgent=True, share=share))
         except CodecFailed as failure:
             raise Unserved(str(failure), status=503, retry_after=RETRY_SOON) from failure
+        except NoMemory as needed:
+            message = (
+                f"the values of the answer take up to {needed.size} bytes; so many are not free"
+            )
+            raise Unserved(message, status=503, retry_after=RETRY_SOON) from needed
         except Rejected as error:
             raise Unserved(error.message, status=500) from error
         finally:

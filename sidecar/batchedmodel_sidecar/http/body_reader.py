@@ -15,7 +15,7 @@ from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_http.response import LARGE
 from batchedmodel_http.streaming import StreamingProtocol
 from batchedmodel_sidecar.body.buffers import Room, json_bytes
-from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
+from batchedmodel_sidecar.body.byte_budget import STREAMED, ByteBudget, Hold
 from batchedmodel_sidecar.body.encodings import Compression, Encoding
 from batchedmodel_sidecar.body.shared_slots import SharedSlots
 from batchedmodel_sidecar.calls import Call
@@ -26,9 +26,6 @@ from batchedmodel_sidecar.http.unread_answers import SMALL, UnreadAnswers
 
 _TIMES_AN_ANSWER: Final = 2
 """An answer is held as outputs and as a body; numbers in JSON are larger still."""
-STREAMED: Final = 48 * 1024
-"""Bytes that a request which is not plain and small takes beside its body, until it is answered:
-its parser, reader, task and parsed head (measured: 46 KiB)."""
 UNDECODABLE: Final = "body: cannot be decoded as its headers say"
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -57,7 +54,7 @@ class BodyReader:
         """Raise `Rejected` for a body that cannot be taken, judged by its declared length."""
         if declared > self.max_bytes:
             raise self._too_large()
-        if (refusal := self._budget.refusal(share, declared + STREAMED)) is not None:
+        if (refusal := self._budget.refusal(share, declared)) is not None:
             raise self._no_room(refusal, share)
 
     async def read(
@@ -75,11 +72,11 @@ class BodyReader:
         if isinstance(source, bytes):
             return self.whole(source, asked, held, head)
         request, content = source, source.content
-        if not held.grow(STREAMED):
-            raise self._no_room(held.refused, held.share)
         try:
             if content.is_eof() and content.exception() is None:
-                # It came with its head; most do.
+                # It came with its head; most do. Of others its connection is charged.
+                if not held.grow(STREAMED):
+                    raise self._no_room(held.refused, held.share)
                 return self.whole(content.read_nowait(), asked, held, head)
             answer_expectation(request)
             async with asyncio.timeout(seconds):

@@ -22,7 +22,7 @@ from batchedmodel_http.connection_set import ConnectionSet
 from batchedmodel_http.head_cache import HeadCache
 from batchedmodel_http.response import Response
 from batchedmodel_http.streaming import StreamingProtocol, request_factory
-from batchedmodel_sidecar.body.byte_budget import Hold
+from batchedmodel_sidecar.body.byte_budget import STREAMED, Hold
 from batchedmodel_sidecar.http.routed_head import RequestHead
 from batchedmodel_sidecar.http.unread_answers import UnreadAnswers
 
@@ -61,7 +61,7 @@ class Front(Answers[RequestHead], Protocol):
         ...
 
     def unreadable(self, status: int, rule: str) -> Response:
-        """The answer to bytes that are no request."""
+        """The answer to bytes that are no request, or to one for which there is no room (429)."""
         ...
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse | Response:
@@ -174,6 +174,7 @@ class Connections:
             ends=partial(self.ends, connection),
             used=connection.used,
             behind=partial(self.pipelined, connection),
+            takes=STREAMED,
             incoming=connection.incoming,
             loop=self._loop,
         )

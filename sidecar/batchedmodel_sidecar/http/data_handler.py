@@ -7,6 +7,7 @@ the queue before the body is read, for the body's size before it is parsed.
 import asyncio
 import logging
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Final
 
 from aiohttp import web
@@ -22,7 +23,7 @@ from batchedmodel_sidecar.backends.base import Link
 from batchedmodel_sidecar.backends.foreign.catalogue import Foreign
 from batchedmodel_sidecar.backends.native.repository import MOST_BYTES, Repository
 from batchedmodel_sidecar.batching.batcher import Batcher
-from batchedmodel_sidecar.errors import CallError, Rejected
+from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Rejected
 from batchedmodel_sidecar.http.body_reader import BodyReader, Source
 from batchedmodel_sidecar.http.inference import InferenceHandler, ours
 from batchedmodel_sidecar.http.passthrough import GoesAlone, Inference, Passthrough
@@ -102,8 +103,13 @@ class DataHandler:
         self._ledger.rejected[Rejection.ABANDONED] += 1
 
     def unreadable(self, status: int, rule: str) -> Response:
-        """The answer to bytes that are no request, which breaks that rule of HTTP."""
+        """The answer to bytes that are no request, which break that rule of HTTP; 429: to one for
+        which there is no room.
+        """
         nowhere = RequestHead(method="", target="", headers={}, declared=0)
+        if status == HTTPStatus.TOO_MANY_REQUESTS:
+            full = Rejected(Rejection.QUEUE_FULL, rule, retry_after=RETRY_SOON)
+            return self._refusals.response(nowhere, full)
         return self._refusals.response(nowhere, Rejected(Rejection.INVALID, rule, status=status))
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse | Response:

@@ -23,7 +23,7 @@ from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.body.fair_threads import FairTurns
 from batchedmodel_sidecar.codec.process import wire
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory, received, send
-from batchedmodel_sidecar.codec.process.wire import Job, News, ParseJob, Reply
+from batchedmodel_sidecar.codec.process.wire import Job, News, Reply
 from batchedmodel_sidecar.model import ReadyModel
 
 logger: Final = logging.getLogger(__name__)
@@ -131,9 +131,10 @@ def patience(size: int) -> float:
 class CodecClient:
     """At most one process, and the line in front of it."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        """Starts nothing yet."""
+    def __init__(self, clock: Callable[[], float], hold: Hold | None = None) -> None:
+        """Starts nothing yet. `hold` lends the memory that answers take, which are nobody's."""
         self._clock = clock
+        self._hold = hold
         self._turns = FairTurns(at_once=lambda: 1, room=MOST_BODIES)
         self._process: CodecProcess | None = None
         self._told: ReadyModel | None = None
@@ -167,7 +168,7 @@ class CodecClient:
         read is charged to `held`; raises `NoMemory` where it has no room for them.
         """
         size = len(lies) if isinstance(lies, SharedMemory) else size_of(lies)
-        task = _Task(job, lies, model, size, held)
+        task = _Task(job, lies, model, size, held or self._hold)
         begin = partial(self._begun, task)
         room = 0 if urgent else 1
         try:
@@ -227,7 +228,7 @@ class CodecClient:
         """Do one job, with the memory that it asks for; raises `NoMemory`."""
         replied = await self._asked(task, task.job, memory)
         reply, filled = replied
-        if not (reply.needs and isinstance(task.job, ParseJob)):
+        if not reply.needs:
             return replied
         filled.close()
         # A part of its own: its caller may leave before the job is done.

@@ -9,13 +9,18 @@ import numpy as np
 
 from batchedmodel_contract.inference.tensors import Buffer
 
-TIMES_BINARY: Final = 16
-"""What numbers of two bytes take over their binary form; longer ones take less."""
+TIMES_BINARY: Final = 38
+"""What numbers take as JSON text, with its copies, over their binary form at worst."""
+BYTES_OF_NUMBER: Final = 100
+"""What a number of an answer takes as a value and as text, with its copies."""
+TIMES_TEXT: Final = 5
+"""What text takes that is cut and written anew."""
 _BYTES_OF: Final = {
     ord(","): 64,  # an entry of a list, and a number
     ord("["): 100,  # a list of a few entries
     ord("{"): 240,  # an object of a few fields
     ord('"'): 30,  # half of a text, without its characters
+    ord(":"): 60,  # a field more; an object is there twice while it grows
 }
 """What a value takes that this character begins or ends, here and in the parser's own record."""
 _SHORT_SAVES: Final = 36
@@ -25,8 +30,11 @@ _TWO_BYTES: Final = 0xC4  # begins a character that takes two bytes of a text in
 _FOUR_BYTES: Final = 0xF0
 
 
-def memory_of_values(text: Buffer) -> int:
-    """At most so many bytes. What only looks like JSON within a string of it counts as well."""
+def memory_of_values(text: Buffer, *, as_text: bool = False) -> int:
+    """At most so many bytes. What only looks like JSON within a string of it counts as well.
+
+    `as_text`: it is cut into texts besides, as for a server of one's own.
+    """
     codes = np.frombuffer(text, np.uint8)
     total, widest = 0, 1
     for start in range(0, len(codes), _STEP):
@@ -35,8 +43,8 @@ def memory_of_values(text: Buffer) -> int:
         total -= _SHORT_SAVES * _short(step)
         if widest < 4:
             widest = max(widest, _width(codes[start : start + _STEP + 1]))
-    # The parser's copy, and the strings.
-    return total + len(codes) * (1 + widest)
+    # The parser's copy, and the strings; or the whole text, its parts and theirs.
+    return total + len(codes) * (3 + 5 * widest if as_text else 1 + widest)
 
 
 def _short(codes: "np.typing.NDArray[np.uint8]") -> int:

@@ -55,6 +55,7 @@ class RenderJob(NamedTuple):
 
     by: Endpoint | BackendProtocol
     head: int
+    granted: bool = False
 
 
 class DealJob(NamedTuple):
@@ -62,6 +63,7 @@ class DealJob(NamedTuple):
 
     by: BackendProtocol
     head: int
+    granted: bool = False
 
 
 class Reply(NamedTuple):

@@ -22,7 +22,12 @@ from batchedmodel_sidecar.body.buffers import json_bytes
 from batchedmodel_sidecar.calls import Call, Row
 from batchedmodel_sidecar.codec.process import wire
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory, received, send
-from batchedmodel_sidecar.codec.process.values_memory import TIMES_BINARY, memory_of_values
+from batchedmodel_sidecar.codec.process.values_memory import (
+    BYTES_OF_NUMBER,
+    TIMES_BINARY,
+    TIMES_TEXT,
+    memory_of_values,
+)
 from batchedmodel_sidecar.codec.process.wire import (
     Content,
     DealJob,
@@ -64,10 +69,8 @@ class Worker:
             self._learn(view, message)
             return None
         try:
-            if isinstance(message, ParseJob) and not message.granted:
-                needs = _needs(message, view)
-                if needs > FREE_MEMORY:
-                    return wire.Reply(head=0, needs=needs), SharedMemory()
+            if not message.granted and (needs := _needs(message, view)) > FREE_MEMORY:
+                return wire.Reply(head=0, needs=needs), SharedMemory()
             head, parts = await self._done(message, view)
         except (InvalidInput, Rejected, Unserved) as error:
             head, parts = wire.write_refusal(error)
@@ -131,14 +134,30 @@ class Worker:
             self._unreadable = f"the model cannot be read in the sidecar: {type(error).__name__}"
 
 
-def _needs(job: ParseJob, body: memoryview) -> int:
-    """The bytes that the values of a body take while it is read."""
-    of_json = json_bytes(len(body), job.header_length)
-    needs = memory_of_values(body[:of_json])
-    if not isinstance(job.by, Endpoint):
-        # Binary data that becomes numbers, and then text.
-        needs += TIMES_BINARY * (job.by.converts(len(body), job.header_length) - of_json)
-    return needs
+def _needs(job: Job, view: memoryview) -> int:
+    """The bytes that values and texts take, at most, while the job is done."""
+    match job:
+        case ParseJob():
+            of_json = json_bytes(len(view), job.header_length)
+            if isinstance(job.by, Endpoint):
+                return memory_of_values(view[:of_json])
+            # Binary data may become text as well.
+            binary = job.by.converts(len(view), job.header_length) - of_json
+            return memory_of_values(view[:of_json], as_text=True) + TIMES_BINARY * max(0, binary)
+        case RenderJob():
+            _, answer, _ = wire.read_question(view, job.head)
+            sizes = [output.datatype.size for output in answer.outputs]
+            return sum(
+                len(value.data) * TIMES_TEXT
+                if not size
+                else len(value.data) // size * BYTES_OF_NUMBER
+                for row in answer.rows
+                for value, size in zip(row, sizes, strict=True)
+            )
+        case DealJob():
+            response, _, _ = wire.read_dealing(view, job.head)
+            of_json = json_bytes(len(response.body), response.header_length)
+            return memory_of_values(memoryview(response.body)[:of_json], as_text=True)
 
 
 def _rows(lengths: list[int]) -> tuple[Row, ...]:

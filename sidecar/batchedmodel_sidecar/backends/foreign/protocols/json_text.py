@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from batchedmodel_contract.inference.tensors import Buffer
+from batchedmodel_contract.inference.tensors import Buffer, Datatype, bytes_to_values
 from batchedmodel_contract.invalid_input import InvalidInput
 
 Places = NDArray[np.int64]
@@ -32,6 +32,8 @@ _MOST_FIELDS: Final = 1000
 _FEW: Final = 16  # values, below which they are as well split one by one
 _DEEPEST: Final = 900
 """Arrays in arrays; Python's own decoder, which may read what goes on, takes few more."""
+_AT_ONCE: Final = 16_384
+"""Numbers that are made into text together."""
 _QUOTE, _COMMA = ord('"'), ord(",")
 _STEPS: Final = np.zeros(256, np.int8)
 _STEPS[list(b"[{")], _STEPS[list(b"]}")] = 1, -1
@@ -277,3 +279,11 @@ def _expect(text: str, position: int, mark: str, field: str) -> int:
     if text[position : position + 1] != mark:
         raise InvalidInput(field, f"is not JSON: {mark} is missing at character {position}")
     return position + 1
+
+
+def numbers(data: Buffer, datatype: Datatype) -> bytes:
+    """The elements as JSON text between commas, made in pieces: as values they take much more."""
+    step = _AT_ONCE * datatype.size or max(1, len(data))
+    view = memoryview(data)
+    pieces = (view[at : at + step] for at in range(0, len(view), step))
+    return b",".join(orjson.dumps(bytes_to_values(piece, datatype))[1:-1] for piece in pieces)

@@ -14,7 +14,6 @@ from batchedmodel_contract.inference.tensors import (
     Datatype,
     Shape,
     Tensor,
-    bytes_to_values,
     rows,
     values_to_bytes,
 )
@@ -157,7 +156,7 @@ def _have_rows(
 def _texts(tensor: Tensor) -> list[Buffer]:
     """The rows of a tensor as JSON text."""
     column = cut(
-        orjson.dumps(bytes_to_values(tensor.data, tensor.datatype)).decode(),
+        f"[{json_text.numbers(tensor.data, tensor.datatype).decode()}]",
         tensor.shape,
         nested=False,
         field=tensor.name,
@@ -387,7 +386,7 @@ def as_text(output: OutputSaid, items: list[Buffer]) -> bytes:
     """The values as JSON, floating-point numbers in the shortest text that means the same."""
     data = b"".join(items)
     if output.datatype not in _FLOATS:
-        return orjson.dumps(bytes_to_values(data, output.datatype))[1:-1]
+        return json_text.numbers(data, output.datatype)
     numbers = np.frombuffer(data, _FLOATS[output.datatype])
     if not np.isfinite(numbers).all():
         rule = "holds NaN or infinity, which JSON cannot express; ask for binary data"
