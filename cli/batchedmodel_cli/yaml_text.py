@@ -11,6 +11,7 @@ import yaml
 
 from batchedmodel_contract.invalid_input import shown
 
+_LONGEST_PROBLEM: Final = 500
 MOST_CHARACTERS: Final = 4 * 1024 * 1024
 """In a text; an API server takes objects of up to 1.5 MiB."""
 MOST_VALUES: Final = 50_000
@@ -60,7 +61,7 @@ def read_document(text: str) -> object:
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         kind = "" if isinstance(error, _TooMuch) else "is not YAML: "
-        raise NotOneDocument(f"{kind}{place}{error.problem}") from error
+        raise NotOneDocument(f"{kind}{place}{str(error.problem)[:_LONGEST_PROBLEM]}") from error
     except _UNREADABLE as error:
         raise NotOneDocument(f"is not YAML: {' '.join(str(error).split())}") from error
     # A file that ends in `---` has an empty last document.

@@ -4,10 +4,12 @@ The reader of manifests and the parsers of requests complain in this one form.
 """
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Final, Self
 
 _SHOWN_CHARACTERS: Final = 80
+_NOT_PRINTED: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, default=repr)
 
 
@@ -25,11 +27,9 @@ class Mistake:
     """The value as shown to the author; empty when the field is absent."""
 
     def __str__(self) -> str:
-        return (
-            f"{self.field}: {self.value} {self.rule}"
-            if self.value
-            else f"{self.field}: {self.rule}"
-        )
+        text = f"{self.value} {self.rule}" if self.value else self.rule
+        # A field's name may be whatever its author wrote, and goes to logs and terminals.
+        return f"{_NOT_PRINTED.sub('?', self.field)}: {text}"
 
 
 class InvalidInput(ValueError):

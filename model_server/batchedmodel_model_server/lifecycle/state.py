@@ -8,12 +8,14 @@ the one that serves changes nothing until it is READY. All on the event loop's t
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Final
 
 from batchedmodel_contract.processes.server_api import ModelState, StateEvent
 from batchedmodel_model_server.errors import NotReady, legible
 
 Work = Coroutine[None, None, None]
 _log = logging.getLogger(__name__)
+_LONGEST_DETAIL: Final = 8192
 
 
 class Lifecycle:
@@ -39,7 +41,8 @@ class Lifecycle:
         """Change the state and tell everybody, unless it has ended; `version`: which is READY."""
         if self.ended:
             return
-        detail = legible(detail)
+        # A file may say anything; the sidecar reads no line without end.
+        detail = legible(detail[:_LONGEST_DETAIL])
         self.event = StateEvent(state=state, detail=detail, version=version)
         level = logging.ERROR if state is ModelState.FAILED else logging.INFO
         _log.log(level, "%s: %s", state, detail)

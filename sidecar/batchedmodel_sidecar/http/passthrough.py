@@ -136,7 +136,8 @@ class Passthrough:
                 if inference is None:
                     with self._hold(share) as held:
                         await passage.receive(held)
-                        answer = await passage.ask(self._session, target)
+                        with self._working():
+                            answer = await passage.ask(self._session, target)
                 else:
                     passage.body = [inference.body]
                     infer = partial(self._inferred, passage, target, inference.held, seconds)

@@ -297,12 +297,26 @@ def test_the_operator_writes_status_as_before(release: Release) -> None:
     release.plane.kubectl("apply", *words, operator, stdin=json.dumps(status))
 
 
-def revision(**labels: str) -> dict[str, Any]:
-    """A pod template as the operator keeps one, if it has the label of a model."""
+def revision(*owners: str, **labels: str) -> dict[str, Any]:
+    """A pod template as the operator keeps one, if it has a model's label and a model for owner."""
+    references = [
+        {
+            "apiVersion": "batchedmodel.dev/v1alpha1",
+            "kind": kind,
+            "name": "any",
+            "uid": kind.lower(),
+        }
+        for kind in owners
+    ]
     return {
         "apiVersion": "apps/v1",
         "kind": "ControllerRevision",
-        "metadata": {"name": "kept", "namespace": _TEAM, "labels": labels},
+        "metadata": {
+            "name": "kept",
+            "namespace": _TEAM,
+            "labels": labels,
+            "ownerReferences": references,
+        },
         "revision": 1,
         "data": {"template": {"spec": {"hostPID": True}}},
     }
@@ -311,22 +325,27 @@ def revision(**labels: str) -> dict[str, Any]:
 def test_nobody_keeps_a_pod_template_of_a_model_who_may_not_create_deployments(
     release: Release,
 ) -> None:
-    def write(user: str, *verb: str, **labels: str) -> None:
-        body = json.dumps(revision(**labels))
+    def write(user: str, *verb: str, owners: tuple[str, ...], **labels: str) -> None:
+        body = json.dumps(revision(*owners, **labels))
         release.plane.kubectl(*verb, "--filename=-", f"--as={user}", stdin=body)
 
-    ours = {"batchedmodel.dev/name": "any"}
-    refused = pytest.raises(CommandFailed, match="may not keep pod templates")
-    with refused:
-        write(_AUTHOR, "create", **ours)
-    write(_AUTHOR, "create", app="of-a-stateful-set")
-    with refused:
-        write(_AUTHOR, "replace", **ours)
-    write(release.user("operator"), "apply", "--server-side", **ours)
-    with refused:
-        write(_AUTHOR, "replace", **{"batchedmodel.dev/name": "another"})
+    def refused(*verb: str, owners: tuple[str, ...], **labels: str) -> None:
+        with pytest.raises(CommandFailed, match="may not keep pod templates"):
+            write(_AUTHOR, *verb, owners=owners, **labels)
+
+    model, others = ("BatchedModel",), ("StatefulSet",)
+    labels = {"batchedmodel.dev/name": "any"}
+    refused("create", owners=model, **labels)
+    refused("create", owners=(*others, *model), **labels)
+    write(_AUTHOR, "create", owners=others, **labels)
+    refused("replace", owners=(*others, *model), **labels)
+    write(_AUTHOR, "replace", owners=model, app="of-nobody")
+    refused("replace", owners=model, **labels)
+    write(release.user("operator"), "apply", "--server-side", owners=model, **labels)
+    kept = {"app": "of-nobody", **labels}
+    refused("replace", owners=model, **kept | {"batchedmodel.dev/name": "another"})
     # The garbage collector, for one, takes owners from it.
-    write(_AUTHOR, "replace", app="of-a-stateful-set", **ours)
+    write(_AUTHOR, "replace", owners=(), **kept)
 
 
 def test_the_api_server_finds_nothing_to_warn_of_in_the_expressions(release: Release) -> None:

@@ -152,3 +152,7 @@ def test_file_without_end_is_read_to_the_bound(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize("text", ['!!int ""', '!!float ""', '!!timestamp ""'])
 def test_a_tag_without_a_value_that_it_fits_is_no_yaml(text: str) -> None:
     assert refusal(text).startswith("is not YAML")
+
+
+def test_what_is_quoted_of_a_text_is_short() -> None:
+    assert len(refusal("!" * 100_000)) < 1_000

@@ -77,3 +77,8 @@ def test_values_that_json_cannot_hold_are_shown_all_the_same(value: object, text
 @given(json_values())
 def test_whatever_is_shown_is_short_and_can_be_sent(value: object) -> None:
     assert len(shown(value).encode()) <= 83 * 6
+
+
+def test_a_fields_name_reaches_no_terminal_as_orders() -> None:
+    mistake = Mistake(field="spec.\x1b[2J\x1b]0;x\a", rule="is not known here")
+    assert str(mistake) == "spec.?[2J?]0;x?: is not known here"

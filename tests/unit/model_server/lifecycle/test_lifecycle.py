@@ -48,3 +48,9 @@ async def test_a_reason_can_be_sent_whatever_it_quotes() -> None:
     lifecycle.enter(ModelState.FAILED, "no \ud800\x1b[31m here\n")
     event = await anext(lifecycle.follow())
     assert orjson.loads(orjson.dumps(event.to_mapping()))["detail"] == "no \\ud800\\x1b[31m here\\n"
+
+
+async def test_a_reason_without_end_is_cut_short() -> None:
+    lifecycle = Lifecycle()
+    lifecycle.enter(ModelState.FAILED, "config.json: architectures: " + "A" * 15_000_000)
+    assert len(lifecycle.event.detail) < 10_000

@@ -180,3 +180,17 @@ def test_of_a_replica_set_its_owners_are_read_however_large_it_is() -> None:
 def test_a_pod_without_init_containers_is_one(spec: dict[str, Any]) -> None:
     read = read_pod(text_of({**pod("p"), "spec": spec}))
     assert read["spec"] == {"initContainers": []}
+
+
+@pytest.mark.parametrize("owners", [[], [OWNER]], ids=["nobody's", "a stranger's"])
+async def test_of_pods_with_the_label_few_heavy_ones_are_read(
+    caplog: pytest.LogCaptureFixture, owners: list[dict[str, Any]]
+) -> None:
+    """Each takes the one reader of large texts a tenth of a second."""
+    heavy = {
+        "annotations": {str(number): "" for number in range(40_000)},
+        "ownerReferences": owners,
+    }
+    pods = [{"metadata": {"name": str(number), **heavy}} for number in range(12)]
+    await listed(Kind.POD, pods)
+    assert "there is more of Pod with the label of minilm" in caplog.text
