@@ -123,7 +123,7 @@ class SidecarSettings:
         Whole(minimum=128 * 1024, maximum=1024 * 1024 * _MEBIBYTE),
         "Bytes that all callers together may make the process hold: bodies, as they came and as "
         "they were inflated, or their rows where these take more, until they are answered; what "
-        "the values of a large JSON body take while it is read, which is 3 to 16 times its length "
+        "the values of a large JSON body take while it is read, which is 5 to 20 times its length "
         "for numbers; 48 KiB for each request that is not plain and small (more are refused with "
         "429, or with 413 where they never fit), and in up to half of it answers that nobody has "
         "read (then 503).",
