@@ -11,9 +11,9 @@ from batchedmodel_contract.inference.tensors import Buffer
 
 TIMES_BINARY: Final = 38
 """What numbers take as JSON text, with its copies, over their binary form at worst."""
-BYTES_OF_NUMBER: Final = 100
-"""What a number of an answer takes as a value and as text, with its copies."""
-TIMES_TEXT: Final = 5
+_BYTES_OF_NUMBER: Final = 100
+"""What a number takes as a value and as text, with its copies."""
+_TIMES_TEXT: Final = 5
 """What text takes that is cut and written anew."""
 _BYTES_OF: Final = {
     ord(","): 64,  # an entry of a list, and a number
@@ -60,3 +60,15 @@ def _width(codes: "np.typing.NDArray[np.uint8]") -> int:
     if top >= _FOUR_BYTES or escaped:
         return 4
     return 2 if top >= _TWO_BYTES else 1
+
+
+def times_as_text(size: int, *, values: bool) -> int:
+    """What numbers of so many bytes take over these while they are made into text, at most.
+
+    `values`: they are all made into values first. 0: text already.
+    """
+    if not size:
+        return _TIMES_TEXT
+    if values:
+        return _BYTES_OF_NUMBER // size
+    return _BYTES_OF_NUMBER // 6 if size <= 2 else 2 * _TIMES_TEXT

@@ -23,10 +23,9 @@ from batchedmodel_sidecar.calls import Call, Row
 from batchedmodel_sidecar.codec.process import wire
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory, received, send
 from batchedmodel_sidecar.codec.process.values_memory import (
-    BYTES_OF_NUMBER,
     TIMES_BINARY,
-    TIMES_TEXT,
     memory_of_values,
+    times_as_text,
 )
 from batchedmodel_sidecar.codec.process.wire import (
     Content,
@@ -146,11 +145,10 @@ def _needs(job: Job, view: memoryview) -> int:
             return memory_of_values(view[:of_json], as_text=True) + TIMES_BINARY * max(0, binary)
         case RenderJob():
             _, answer, _ = wire.read_question(view, job.head)
+            ours = isinstance(job.by, Endpoint)
             sizes = [output.datatype.size for output in answer.outputs]
             return sum(
-                len(value.data) * TIMES_TEXT
-                if not size
-                else len(value.data) // size * BYTES_OF_NUMBER
+                len(value.data) * times_as_text(size, values=ours)
                 for row in answer.rows
                 for value, size in zip(row, sizes, strict=True)
             )

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.inference.description import RAGGED, ModelDescription
-from batchedmodel_contract.inference.tensors import Buffer
+from batchedmodel_contract.inference.tensors import Buffer, Datatype
 from batchedmodel_contract.invalid_input import InvalidInput, Unbatchable
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_sidecar.answers import Answer, Output
@@ -25,7 +25,7 @@ from batchedmodel_sidecar.calls import Call, Row, Value
 from batchedmodel_sidecar.codec.process import wire
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
 from batchedmodel_sidecar.codec.process.wire import Kept, News, ParseJob, RenderJob
-from batchedmodel_sidecar.codec.process.worker import Worker
+from batchedmodel_sidecar.codec.process.worker import FREE_MEMORY, Worker
 from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
 from batchedmodel_sidecar.errors import ModelNotFound, Rejected, Unserved
 from batchedmodel_sidecar.model import ReadyModel
@@ -294,3 +294,38 @@ async def test_model_that_cannot_be_read_is_what_its_jobs_are_told_until_there_i
         assert await worker.work(News(head), filled(parts)) is None
         error = await asked(worker, Endpoint.EMBEDDINGS, {"model": "m", "input": 7})
         assert (getattr(error, "status", 400)) == status
+
+
+async def replied(worker: Worker, job: Any, parts: Sequence[Any]) -> wire.Reply:
+    answered = await worker.work(job, filled(parts))
+    assert answered is not None
+    return answered[0]
+
+
+@pytest.mark.parametrize(("numbers", "asks"), [(100_000, False), (1_000_000, True)])
+async def test_a_body_whose_values_take_much_is_asked_for_before_it_is_read(
+    numbers: int, asks: bool
+) -> None:
+    body = b'{"inputs":[{"name":"x","datatype":"INT64","shape":[1,%d],"data":[%s]}]}' % (
+        numbers,
+        b"300," * (numbers - 1) + b"300",
+    )
+    worker, job = await informed(MODEL), ParseJob(Endpoint.V2_INFER, None, most_rows=100)
+    reply = await replied(worker, job, [body])
+    assert (reply.needs > FREE_MEMORY, reply.needs > 50 * numbers) == (asks, asks)
+    granted = await replied(worker, job._replace(granted=True), [body])
+    assert granted.needs == 0
+
+
+@pytest.mark.parametrize(("size", "asks"), [(1_000_000, False), (8_000_000, True)])
+async def test_an_answer_whose_numbers_take_much_is_asked_for_before_it_is_written(
+    size: int, asks: bool
+) -> None:
+    value = Value((size // 8,), bytes(size))
+    answer = Answer(outputs=(Output("y", Datatype.INT64),), rows=((value,),))
+    parsed = await ADAPTERS[Endpoint.V2_INFER].parse(
+        b'{"inputs":[{"name":"x","datatype":"UINT8","shape":[1,2],"data":[1,2]}]}', None, MODEL, 10
+    )
+    head, parts = wire.write_question([2], answer, parsed.memo)
+    reply = await replied(await informed(MODEL), RenderJob(Endpoint.V2_INFER, head), parts)
+    assert (reply.needs > 0) == asks
