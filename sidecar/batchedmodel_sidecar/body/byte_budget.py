@@ -112,16 +112,17 @@ class Hold:
         self.shrink(self._size - size)
         return True
 
-    def lend(self, size: int) -> "Hold | None":
+    def lend(self, size: int, *, must: bool = False) -> "Hold | None":
         """So many bytes to a part that may be held longer; None when they do not fit.
 
-        The spare room stays free: others need none of what this part is for.
+        The spare room stays free: others need none of what this part is for. What `must` be lent is
+        counted all the same, so that nobody takes more meanwhile.
         """
         room, refusal = self._room, _refusal(self._room, self.share, size, self._size)
         most = room.size - room.spare
         if refusal is None and room.taken + size > most:
             refusal = Rejection.TOO_LARGE if self._size + size > most else Rejection.QUEUE_FULL
-        if refusal is not None:
+        if refusal is not None and not must:
             self.refused = refusal
             return None
         part = Hold(room, self.share)

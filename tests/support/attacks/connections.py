@@ -21,6 +21,18 @@ async def slow_heads(aim: Aim) -> None:
         aim.told[await own.status()] += 1
 
 
+@THEME.attack(callers=1)
+async def heads_that_never_end(aim: Aim) -> None:
+    """Two hundred of them, each of which costs its reader ten times its bytes."""
+    fields = [f"X-{number}: {'a' * 20}" for number in range(110)]
+    head = aim.head("Transfer-Encoding: chunked", *fields).removesuffix(b"\r\n")
+    async with AsyncExitStack() as stack:
+        for _ in range(200):
+            own = await stack.enter_async_context(aim.connection())
+            await own.send(head)
+        await asyncio.sleep(1.0)
+
+
 @THEME.attack(callers=50)
 async def slow_bodies(aim: Aim) -> None:
     """Of which a byte now and then comes."""

@@ -1,10 +1,11 @@
 """Callers that leave while their rows are divided, and requests that nobody expects."""
 
 import asyncio
+import gzip
 import json
 from typing import Any, Final
 
-from support.attacks.aim import ANY, Aim, Kind, Theme
+from support.attacks.aim import ANY, REFUSED, Aim, Kind, Theme
 
 THEME: Final = Theme(name="oddities", together=4)
 _TENSORS: Final = frozenset({Kind.OURS, Kind.V2})
@@ -45,3 +46,20 @@ async def members_of_the_wrong_type(aim: Aim) -> None:
     for value in _VALUES:
         for name in good:
             await aim.asks(json.dumps(good | {name: value}).encode())
+
+
+@THEME.attack(told=ANY, callers=8)
+async def lists_alone_that_leave(aim: Aim) -> None:
+    """They are to go to the server by themselves, and nobody waits for their answers."""
+    async with aim.connection() as own:
+        await own.send(aim.request(aim.body(100), "X-Batch: off"))
+        await asyncio.sleep(0.01 * (aim.number() % 5))
+        own.reset()
+
+
+@THEME.attack(told=REFUSED, callers=1, pause=0.3)
+async def objects_without_end(aim: Aim) -> None:
+    """A few thousand bytes, of which a million objects would be made."""
+    name = {Kind.V1: "instances", Kind.OPENAI: "input"}.get(aim.kind, "inputs")
+    body = b'{"%s": [%s0]}' % (name.encode(), b'{"":0},' * 1_000_000)
+    await aim.asks(gzip.compress(body, 1), "Content-Encoding: gzip")

@@ -23,7 +23,7 @@ from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.body.fair_threads import FairTurns
 from batchedmodel_sidecar.codec.process import wire
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory, received, send
-from batchedmodel_sidecar.codec.process.wire import Job, News, Reply
+from batchedmodel_sidecar.codec.process.wire import DealJob, Job, News, Reply
 from batchedmodel_sidecar.model import ReadyModel
 
 logger: Final = logging.getLogger(__name__)
@@ -231,8 +231,11 @@ class CodecClient:
         if not reply.needs:
             return replied
         filled.close()
+        # Of an answer to several callers none must be refused for what another's part of it takes.
+        must = isinstance(task.job, DealJob)
         # A part of its own: its caller may leave before the job is done.
-        lent = task.held.lend(reply.needs) if task.held is not None and task.wanted else None
+        hold = task.held if task.wanted else None
+        lent = None if hold is None else hold.lend(reply.needs, must=must)
         if lent is None:
             raise NoMemory(reply.needs)
         with lent:

@@ -101,6 +101,10 @@ class TestByteBudget:
             assert mine.grow(100)
             assert mine.lend(560) is None
             assert mine.refused == "queue_full"
+            must = mine.lend(900, must=True)
+            assert must is not None
+            assert not others.grow(1)
+            must.release()
         assert budget.held == 0
 
 

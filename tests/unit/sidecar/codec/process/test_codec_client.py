@@ -8,7 +8,9 @@ from typing import Any, Final
 
 import pytest
 
-from batchedmodel_contract.manifest.tenants import NOBODY
+from batchedmodel_contract.manifest.spec import ServerProtocol
+from batchedmodel_contract.manifest.tenants import NOBODY, Share
+from batchedmodel_sidecar.backends.foreign.catalogue import foreign
 from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.codec.process import client
 from batchedmodel_sidecar.codec.process.client import (
@@ -19,7 +21,7 @@ from batchedmodel_sidecar.codec.process.client import (
     patience,
 )
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
-from batchedmodel_sidecar.codec.process.wire import Job, News, ParseJob, Reply
+from batchedmodel_sidecar.codec.process.wire import DealJob, Job, News, ParseJob, Reply
 from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.routes import Endpoint
@@ -104,15 +106,20 @@ class Caller:
     """Has a body read, and closes its memory behind it as the front does."""
 
     def __init__(
-        self, helper: CodecClient, model: ReadyModel = MODEL, budget: ByteBudget = AMPLE
+        self,
+        helper: CodecClient,
+        model: ReadyModel = MODEL,
+        budget: ByteBudget = AMPLE,
+        job: Job = JOB,
     ) -> None:
         self.memory = SharedMemory()
+        self._job = job
         self._task = asyncio.create_task(self._asks(helper, model, budget.hold(NOBODY)))
 
     async def _asks(self, helper: CodecClient, model: ReadyModel, hold: Hold) -> int:
         try:
             with hold:
-                _, head = await helper.do(JOB, self.memory, model, urgent=False, held=hold)
+                _, head = await helper.do(self._job, self.memory, model, urgent=False, held=hold)
                 return head
         finally:
             self.memory.close()
@@ -308,4 +315,21 @@ async def test_memory_is_held_until_the_end_of_a_job_whose_caller_left(
         assert budget.held == 4000
         started[0].answer()
         await turns()
+        assert budget.held == 0
+
+
+async def test_an_answer_to_several_is_cut_though_there_is_no_memory_and_keeps_bodies_out(
+    started: list[NoProcess],
+) -> None:
+    budget = ByteBudget(5000)
+    async with a_helper() as helper:
+        protocol = foreign(ServerProtocol.V1, "m").protocol
+        caller = Caller(helper, budget=budget, job=DealJob(protocol, 7))
+        await turns()
+        started[0].answer(Reply(head=0, needs=9000))
+        await turns()
+        assert budget.held == 9000
+        assert budget.refusal(Share("another"), 1) is not None
+        started[0].answer()
+        assert await caller == REPLY.head
         assert budget.held == 0
