@@ -112,7 +112,7 @@ async def test_an_answer_that_is_larger_than_all_callers_memory_is_not_taken(
     server.answer = answer
     status, text = await told(chain)
     assert status == 502
-    assert f"longer than the {ROOM} bytes taken here" in text
+    assert f"longer than the {ROOM // 4} bytes taken here" in text
     assert server.asked == 1
     await assert_books_balance(chain)
 

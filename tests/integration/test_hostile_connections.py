@@ -87,17 +87,17 @@ async def test_answers_that_nobody_reads_are_bounded_and_their_callers_cut_off(
     chain: Chain,
 ) -> None:
     before = resident_bytes(chain.sidecar.pid)
-    large = request(INFER, row(MEBIBYTE // 2))
+    large = request(INFER, row(MEBIBYTE // 4))
     async with contextlib.AsyncExitStack() as stack:
         callers = []
-        for _ in range(16):
+        for _ in range(24):
             caller = await stack.enter_async_context(of_small_buffers(chain.port))
             caller.writer.transport.pause_reading()  # type: ignore[attr-defined]  # it can
             with contextlib.suppress(ConnectionError):
                 caller.sends(large)
                 await caller.writer.drain()
             callers.append(caller)
-            await asyncio.sleep(1.0)  # its body has gone, its answer is there
+            await asyncio.sleep(0.5)  # its body has gone, its answer is there
             assert await answered(chain)
         await asyncio.sleep(1.0)
         assert resident_bytes(chain.sidecar.pid) < before + BUDGET + 64 * MEBIBYTE

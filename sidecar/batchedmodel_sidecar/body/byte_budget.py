@@ -89,9 +89,8 @@ class Hold:
         return True
 
     def is_alone(self) -> bool:
-        """Whether nothing else is held, but room for answers and for its own request."""
-        others = self._room.taken - self._room.of(_ROOMS.tenant) - self._size
-        return others <= STREAMED
+        """Whether nothing else is held, but room for answers."""
+        return self._room.taken - self._room.of(_ROOMS.tenant) == self._size
 
     def keep(self, size: int) -> bool:
         """Take so many bytes for a part of an answer; False when they do not fit.

@@ -63,7 +63,7 @@ class LoneTurns:
     async def during(self, share: Share, work: Work[Result]) -> Result:
         """What an inference gives, in its turn.
 
-        The turn lasts as long as the inference, also where its caller leaves: the server goes on.
+        The turn lasts as long as `work`, also where its caller leaves: the server may go on.
         """
         self._here[share] += 1
         try:

@@ -43,6 +43,8 @@ logger: Final = logging.getLogger(__name__)
 
 MOST_AT_ONCE: Final = 128
 """Requests that pass through at a time, seven eighths of them of one tenant; more get 429."""
+_UNWANTED_SECONDS: Final = 2.0
+"""For which an inference goes on at the server whose caller has left."""
 _TOO_LARGE: Final = "the body is larger than the {} bytes taken here"
 _SENT_BY_ITSELF: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 _BETWEEN_US: Final = ("host", "expect")
@@ -170,10 +172,11 @@ class Passthrough:
 
         So the server is done with it, and no caller's pace counts in its turn.
         """
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(seconds) as passage.limit:
             with self._working() as visit:
                 answer = await passage.ask(self._session, target)
                 await passage.read_ahead(answer, held)
+                passage.limit = None
                 return answer, visit.seconds()
 
     async def idle(self) -> None:
@@ -207,6 +210,8 @@ class _Passage:
         self._ahead: list[bytes] = []
         """The beginning of the answer, which was read before its caller takes it."""
         self._has_left = False
+        self.limit: asyncio.Timeout | None = None
+        """Of an inference that is at the server."""
         self._max_bytes = max_bytes
         # A server's worker may serve one connection until its end, and would do no batches.
         self._ends = [] if keeps else [("Connection", "close")]
@@ -255,10 +260,17 @@ class _Passage:
                 return
 
     def leave(self) -> None:
-        """The caller has its answer, or will not get it; the server may still be asked."""
+        """The caller has its answer, or will not get it.
+
+        Most servers go on with what nobody waits for. So an inference has its turn for a while yet,
+        which its tenant pays for; some servers end it once its connection does.
+        """
         self._has_left = True
         if self._answer is not None:
             self._answer.close()
+        elif self.limit is not None and (ends := self.limit.when()) is not None:
+            now = asyncio.get_running_loop().time()
+            self.limit.reschedule(min(ends, now + _UNWANTED_SECONDS))
 
     async def give(self, answer: aiohttp.ClientResponse) -> int:
         """Send the answer on; its status, once it is through."""

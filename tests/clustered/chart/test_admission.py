@@ -297,16 +297,16 @@ def test_the_operator_writes_status_as_before(release: Release) -> None:
     release.plane.kubectl("apply", *words, operator, stdin=json.dumps(status))
 
 
-def revision(*owners: str, **labels: str) -> dict[str, Any]:
+def revision(*owners: dict[str, Any], **labels: str) -> dict[str, Any]:
     """A pod template as the operator keeps one, if it has a model's label and a model for owner."""
     references = [
         {
-            "apiVersion": "batchedmodel.dev/v1alpha1",
-            "kind": kind,
-            "name": "any",
-            "uid": kind.lower(),
+            "apiVersion": owner["apiVersion"],
+            "kind": owner["kind"],
+            "name": owner["metadata"]["name"],
+            "uid": owner["metadata"]["uid"],
         }
-        for kind in owners
+        for owner in owners
     ]
     return {
         "apiVersion": "apps/v1",
@@ -325,27 +325,34 @@ def revision(*owners: str, **labels: str) -> dict[str, Any]:
 def test_nobody_keeps_a_pod_template_of_a_model_who_may_not_create_deployments(
     release: Release,
 ) -> None:
-    def write(user: str, *verb: str, owners: tuple[str, ...], **labels: str) -> None:
+    def write(user: str, *verb: str, owners: list[Any], **labels: str) -> None:
         body = json.dumps(revision(*owners, **labels))
         release.plane.kubectl(*verb, "--filename=-", f"--as={user}", stdin=body)
 
-    def refused(*verb: str, owners: tuple[str, ...], **labels: str) -> None:
+    def refused(*verb: str, owners: list[Any], **labels: str) -> None:
         with pytest.raises(CommandFailed, match="may not keep pod templates"):
             write(_AUTHOR, *verb, owners=owners, **labels)
 
-    model, others = ("BatchedModel",), ("StatefulSet",)
+    def live(name: str) -> Any:
+        words = ("get", name, f"--namespace={_TEAM}", "--output=json", "--ignore-not-found")
+        return json.loads(release.plane.kubectl(*words) or "{}")
+
+    # Owners that are there, or the garbage collector takes what they own.
+    assert said(release, _ADMIN, {**SIMULATED, "replicas": 1}, name="owner", keep=True) == ""
+    until("there is a stranger", lambda: live("configmap/kube-root-ca.crt"))
+    model, other = live("bm/owner"), live("configmap/kube-root-ca.crt")
     labels = {"batchedmodel.dev/name": "any"}
-    refused("create", owners=model, **labels)
-    refused("create", owners=(*others, *model), **labels)
-    write(_AUTHOR, "create", owners=others, **labels)
-    refused("replace", owners=(*others, *model), **labels)
-    write(_AUTHOR, "replace", owners=model, app="of-nobody")
-    refused("replace", owners=model, **labels)
-    write(release.user("operator"), "apply", "--server-side", owners=model, **labels)
+    refused("create", owners=[model], **labels)
+    refused("create", owners=[other, model], **labels)
+    write(_AUTHOR, "create", owners=[other], **labels)
+    refused("replace", owners=[other, model], **labels)
+    write(_AUTHOR, "replace", owners=[model], app="of-nobody")
+    refused("replace", owners=[model], **labels)
+    write(release.user("operator"), "apply", "--server-side", owners=[model], **labels)
     kept = {"app": "of-nobody", **labels}
-    refused("replace", owners=model, **kept | {"batchedmodel.dev/name": "another"})
+    refused("replace", owners=[model], **kept | {"batchedmodel.dev/name": "another"})
     # The garbage collector, for one, takes owners from it.
-    write(_AUTHOR, "replace", owners=(), **kept)
+    write(_AUTHOR, "replace", owners=[], **kept)
 
 
 def test_the_api_server_finds_nothing_to_warn_of_in_the_expressions(release: Release) -> None:
