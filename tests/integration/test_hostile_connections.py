@@ -50,6 +50,17 @@ def row(length: int) -> bytes:
     return json.dumps({"inputs": [entry]}).encode()
 
 
+def binary_row(length: int) -> tuple[bytes, str]:
+    """A body whose numbers are binary, as those of its answer are, and how long its head is.
+
+    Neither is made into values, which would take more memory than there is.
+    """
+    parameters = {"binary_data_size": 8 * length}
+    entry = {"name": "x", "datatype": "INT64", "shape": [1, length], "parameters": parameters}
+    head = json.dumps({"inputs": [entry], "parameters": {"binary_data_output": True}}).encode()
+    return head + bytes(8 * length), f"Inference-Header-Content-Length: {len(head)}"
+
+
 async def answered(chain: Chain, within: float = 10.0) -> bool:
     async with asyncio.timeout(within), RawCaller.calling(chain.port) as caller:
         caller.sends(request(INFER, row(4)))
@@ -87,17 +98,17 @@ async def test_answers_that_nobody_reads_are_bounded_and_their_callers_cut_off(
     chain: Chain,
 ) -> None:
     before = resident_bytes(chain.sidecar.pid)
-    large = request(INFER, row(MEBIBYTE // 4))
+    large = request(INFER, *binary_row(MEBIBYTE))
     async with contextlib.AsyncExitStack() as stack:
         callers = []
-        for _ in range(24):
+        for _ in range(10):
             caller = await stack.enter_async_context(of_small_buffers(chain.port))
             caller.writer.transport.pause_reading()  # type: ignore[attr-defined]  # it can
             with contextlib.suppress(ConnectionError):
                 caller.sends(large)
                 await caller.writer.drain()
             callers.append(caller)
-            await asyncio.sleep(0.5)  # its body has gone, its answer is there
+            await asyncio.sleep(1.0)  # its body has gone, its answer is there
             assert await answered(chain)
         await asyncio.sleep(1.0)
         assert resident_bytes(chain.sidecar.pid) < before + BUDGET + 64 * MEBIBYTE
