@@ -44,6 +44,8 @@ _TIMES_A_HEAD: Final = 3
 """What the parser holds of a head, over its bytes (measured: 178 KiB of 60)."""
 _LINGERING_SECONDS: Final = 2.0
 """For the rest of a body that its handler did not read; a reset would lose the answer."""
+_REFUSED_SECONDS: Final = 0.5
+"""For the rest of a body that there was no room for."""
 _BAD_REQUEST: Final = 400
 _REQUEST_TIMEOUT: Final = 408
 _TOO_MANY: Final = 429
@@ -154,6 +156,7 @@ class StreamingProtocol(BaseProtocol):
                 self._break_off(self._body, error)
                 return
             self._wait_for_reader(self._body)
+            self._hold_no_more(self._body)
         if not data:
             return
         self._behind += data
@@ -186,6 +189,8 @@ class StreamingProtocol(BaseProtocol):
         full = self._incoming.receive(memory, passed)
         try:
             await full
+            if self._body is not None:
+                self._hold_no_more(self._body)
         finally:
             self._incoming.stop()
             del memory, full  # as an error keeps this frame
@@ -238,7 +243,18 @@ class StreamingProtocol(BaseProtocol):
         if self._work is not None:
             self._work.cancel()  # before it began
         self._work = self._body = None
-        self._refuse(_TOO_MANY, "the requests and bodies of this caller leave no room for it")
+        self._over = True
+        rule = "the requests and bodies of this caller leave no room for it"
+        transport = self._transport()
+        transport.writelines(self._unreadable(_TOO_MANY, rule).to_wire(close=True))
+        # What still comes is thrown away for a moment: a reset would lose the answer.
+        transport.write_eof()
+        self._event_loop.call_later(_REFUSED_SECONDS, transport.close)
+
+    def _hold_no_more(self, body: StreamReader) -> None:
+        """Whoever reads a body that is whole counts it."""
+        if body.is_eof() and self._held:
+            self._holds(None)
 
     def _holds(self, size: int | None) -> bool:
         """Hold so many bytes of a request that is not whole; None: nothing. False: no room."""

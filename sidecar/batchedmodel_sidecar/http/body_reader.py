@@ -72,11 +72,12 @@ class BodyReader:
         if isinstance(source, bytes):
             return self.whole(source, asked, held, head)
         request, content = source, source.content
+        # What its connection holds besides is given back once the body is whole.
+        if not held.grow(STREAMED):
+            raise self._no_room(held.refused, held.share)
         try:
             if content.is_eof() and content.exception() is None:
-                # It came with its head; most do. Of others its connection is charged.
-                if not held.grow(STREAMED):
-                    raise self._no_room(held.refused, held.share)
+                # It came with its head; most do.
                 return self.whole(content.read_nowait(), asked, held, head)
             answer_expectation(request)
             async with asyncio.timeout(seconds):

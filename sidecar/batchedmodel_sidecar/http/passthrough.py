@@ -173,11 +173,13 @@ class Passthrough:
         So the server is done with it, and no caller's pace counts in its turn.
         """
         async with asyncio.timeout(seconds) as passage.limit:
-            with self._working() as visit:
-                answer = await passage.ask(self._session, target)
-                await passage.read_ahead(answer, held)
+            try:
+                with self._working() as visit:
+                    answer = await passage.ask(self._session, target)
+                    await passage.read_ahead(answer, held)
+                    return answer, visit.seconds()
+            finally:
                 passage.limit = None
-                return answer, visit.seconds()
 
     async def idle(self) -> None:
         """Return once nothing is on its way."""
@@ -268,9 +270,9 @@ class _Passage:
         self._has_left = True
         if self._answer is not None:
             self._answer.close()
-        elif self.limit is not None and (ends := self.limit.when()) is not None:
-            now = asyncio.get_running_loop().time()
-            self.limit.reschedule(min(ends, now + _UNWANTED_SECONDS))
+        elif self.limit is not None and not self.limit.expired():
+            soon = asyncio.get_running_loop().time() + _UNWANTED_SECONDS
+            self.limit.reschedule(min(soon, self.limit.when() or soon))
 
     async def give(self, answer: aiohttp.ClientResponse) -> int:
         """Send the answer on; its status, once it is through."""
