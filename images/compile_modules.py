@@ -47,7 +47,7 @@ _COMPILED: Final = {
     f"{_SIDECAR}/backends/native": ("http1_client", "version_lease"),
     f"{_SIDECAR}/batching": (
         *("batch_reply", "batcher", "circuit_breaker", "in_flight", "isolation", "pending_request"),
-        *("rejections", "request_window", "retry", "submit", "timer", "turns"),
+        *("recent_callers", "rejections", "request_window", "retry", "submit", "timer", "turns"),
     ),
     f"{_SIDECAR}/body": ("byte_budget",),
     f"{_SIDECAR}/codec": ("codec", "rows"),

@@ -150,3 +150,14 @@ async def test_an_answer_that_is_not_read_holds_nobodys_turn(
     async with asyncio.timeout(5.0):
         assert await asked(other, chain) == 200
     writer.close()
+
+
+async def test_one_that_the_server_breaks_off_is_told_so(chain: Chain, behind: Behind) -> None:
+    async def breaks(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    behind.handle = breaks
+    assert await asked(chain.session, chain) == 502
+    await assert_books_balance(chain)
