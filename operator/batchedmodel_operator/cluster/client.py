@@ -9,7 +9,6 @@ from contextlib import aclosing, suppress
 from typing import Final
 
 from batchedmodel_contract.kubernetes.names import NAME_LABEL
-from batchedmodel_contract.kubernetes.object_text import LARGE
 from batchedmodel_kube.client import Client, Collection, Event, EventType, path_of
 from batchedmodel_kube.errors import Forbidden, Gone, Unreachable
 from batchedmodel_operator.cluster.objects import reader_of
@@ -21,8 +20,9 @@ _MOST_LISTED: Final = {Kind.CONTROLLER_REVISION: 524_288, Kind.POD: 16_777_216}
 """Bytes as JSON of all objects with a model's label that are read in one reconcile."""
 _LEAST_COUNTED: Final = 5_592
 """Bytes that each counts for: three thousand pods."""
-_TIMES_BEYOND: Final = 4
-"""So many times more counts what of a pod is beyond `LARGE`: one is read at a time, for all."""
+_HEAVY: Final = 131_072
+_TIMES_BEYOND: Final = 16
+"""So many times more counts what of a pod is beyond `_HEAVY`: one is read at a time, for all."""
 
 
 class KubernetesCluster:
@@ -74,7 +74,7 @@ class KubernetesCluster:
             async for event in listed:
                 held += max(event.size, _LEAST_COUNTED)
                 if kind is Kind.POD:
-                    held += _TIMES_BEYOND * max(0, event.size - LARGE)
+                    held += _TIMES_BEYOND * max(0, event.size - _HEAVY)
                 if held > _MOST_LISTED[kind]:
                     what = f"{namespace}: there is more of {kind} with the label of {model}"
                     _log.warning("%s than the %d bytes that are read", what, _MOST_LISTED[kind])
