@@ -45,7 +45,7 @@ _TIMES_A_HEAD: Final = 3
 _LINGERING_SECONDS: Final = 2.0
 """For the rest of a body that its handler did not read; a reset would lose the answer."""
 _REFUSED_SECONDS: Final = 0.5
-"""For the rest of a body that there was no room for."""
+"""For who is refused for want of room to read that."""
 _BAD_REQUEST: Final = 400
 _REQUEST_TIMEOUT: Final = 408
 _TOO_MANY: Final = 429
@@ -247,7 +247,8 @@ class StreamingProtocol(BaseProtocol):
         rule = "the requests and bodies of this caller leave no room for it"
         transport = self._transport()
         transport.writelines(self._unreadable(_TOO_MANY, rule).to_wire(close=True))
-        # What still comes is thrown away for a moment: a reset would lose the answer.
+        # It closes a moment later: a reset would lose the answer.
+        transport.pause_reading()
         transport.write_eof()
         self._event_loop.call_later(_REFUSED_SECONDS, transport.close)
 

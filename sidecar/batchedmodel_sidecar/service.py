@@ -109,8 +109,6 @@ class Service:
             self._passthrough = Passthrough(
                 settings.upstream_url,
                 ledger=self._ledger,
-                hold=budget.hold,
-                max_body_bytes=settings.max_body_bytes,
                 keeps=self._keeps_connections,
                 turns=LoneTurns(
                     at_once=lambda: self._batcher.settings.max_concurrent_batches,

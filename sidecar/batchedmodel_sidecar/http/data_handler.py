@@ -13,6 +13,7 @@ from typing import Final
 from aiohttp import web
 from aiohttp.http import HttpVersion11
 
+from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.tenants import NOBODY, share_of
 from batchedmodel_contract.outcomes import Rejection
@@ -23,10 +24,12 @@ from batchedmodel_sidecar.backends.base import Link
 from batchedmodel_sidecar.backends.foreign.catalogue import Foreign
 from batchedmodel_sidecar.backends.native.repository import MOST_BYTES, Repository
 from batchedmodel_sidecar.batching.batcher import Batcher
+from batchedmodel_sidecar.body.byte_budget import Hold
+from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
 from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Rejected
-from batchedmodel_sidecar.http.body_reader import BodyReader, Source
+from batchedmodel_sidecar.http.body_reader import BodyReader, Source, answer_expectation
 from batchedmodel_sidecar.http.inference import InferenceHandler, ours
-from batchedmodel_sidecar.http.passthrough import GoesAlone, Inference, Passthrough
+from batchedmodel_sidecar.http.passthrough import GoesAlone, Passthrough, Sent
 from batchedmodel_sidecar.http.refusals import Refusals
 from batchedmodel_sidecar.http.responses import (
     as_web,
@@ -124,7 +127,7 @@ class DataHandler:
             response = await self.respond(asked, request, request.remote or "")
         except GoesAlone as alone:
             try:
-                return await self._forwarded(request, alone)
+                return await self._forwarded(asked, request, alone)
             except (CallError, InvalidInput) as error:
                 response = named(self._refusals.response(asked, error), asked.request_id)
         at_once = request.method == "POST" and request.version == HttpVersion11
@@ -193,20 +196,49 @@ class DataHandler:
             return None
         return self._foreign.adapter(asked.path, asked.query, asked.headers)
 
-    async def _forwarded(self, request: web.BaseRequest, alone: GoesAlone) -> web.StreamResponse:
+    async def _forwarded(
+        self, asked: RequestHead, request: web.BaseRequest, alone: GoesAlone
+    ) -> web.StreamResponse:
         """The foreign server's own answer; raises `CallError` or `InvalidInput`."""
         assert self._passthrough is not None, "there is nowhere to go to: our bug"
-        # A drain may have ended while the body was read.
-        self._inferences.require_open()
         settings = self._batcher.settings
         share = share_of(request.remote or "", request.headers, settings.tenants)
-        if alone.body is not None:
-            with self._bodies.hold(alone.share) as held:
-                held.regain(len(alone.body))
-                inference = Inference(alone.body, held)
-                return await self._passthrough.forward(request, alone.seconds, share, inference)
-        limit = limit_of(options_of_headers(request.headers), settings)
-        return await self._passthrough.forward(request, limit, share)
+        seconds, in_turn = alone.seconds, alone.body is not None
+        with self._bodies.hold(share) as held:
+            body = alone.body
+            if body is not None:
+                held.regain(len(body))
+            else:
+                seconds = limit_of(options_of_headers(request.headers), settings)
+                body = await self._received(asked, request, held, seconds)
+            # A drain may have ended while the body was read.
+            self._inferences.require_open()
+            sent = Sent(body, held)
+            return await self._passthrough.forward(request, seconds, share, sent, in_turn=in_turn)
+
+    async def _received(
+        self, asked: RequestHead, request: web.BaseRequest, held: Hold, seconds: float
+    ) -> Buffer | None:
+        """The body of a request that passes; None where it has none. Raises `Rejected`."""
+        assert self._passthrough is not None, "there is nowhere to go to: our bug"
+        self._inferences.require_open()
+        self._passthrough.refuse_full(held.share)
+        if not request.body_exists:
+            return None
+        self._bodies.refuse_declared(asked.declared, held.share)
+        if request.content.is_eof():
+            answer_expectation(request)  # of others the reader sees to it
+        try:
+            body = await self._bodies.read(asked, request, held, seconds)
+        except asyncio.CancelledError:
+            self.left_early()
+            raise
+        if not isinstance(body, SharedMemory):
+            return body
+        try:
+            return body.view()
+        finally:
+            body.close()
 
     def _lost(self, asked: RequestHead, lost: Lost) -> Response:
         error = CallError(lost.message, status=lost.status)

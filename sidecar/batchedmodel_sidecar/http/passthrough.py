@@ -5,8 +5,7 @@ answer goes back untouched, errors included. The client session is its own, so t
 batches never wait for each other. Inferences that cannot be batched use the device as batches do:
 they go as few at a time as batches, in fair turns of tenants.
 
-A server may have one thread, which a slow caller must not hold. So a body is received before the
-server is asked.
+A server may have one thread, which a slow caller must not hold. So what comes here is whole.
 """
 
 import asyncio
@@ -34,7 +33,6 @@ from batchedmodel_sidecar.backends.foreign.visits import Visit
 from batchedmodel_sidecar.body.buffers import body_of
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Expired, Rejected, Unserved
-from batchedmodel_sidecar.http.body_reader import UNDECODABLE, answer_expectation
 from batchedmodel_sidecar.http.lone_turns import LoneTurns
 from batchedmodel_sidecar.protocols.headers import REQUEST_ID_HEADER, request_id, writable
 from batchedmodel_sidecar.telemetry.ledger import Ledger
@@ -45,7 +43,6 @@ MOST_AT_ONCE: Final = 128
 """Requests that pass through at a time, seven eighths of them of one tenant; more get 429."""
 _UNWANTED_SECONDS: Final = 2.0
 """For which an inference goes on at the server whose caller has left."""
-_TOO_LARGE: Final = "the body is larger than the {} bytes taken here"
 _SENT_BY_ITSELF: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 _BETWEEN_US: Final = ("host", "expect")
 """Headers of a request that the sidecar writes or answers itself."""
@@ -60,18 +57,18 @@ class GoesAlone(NeedsStreaming):
     def __init__(
         self, body: Buffer | None = None, seconds: float = 0.0, share: Share = NOBODY
     ) -> None:
-        """`body` is all of an inference's; None where it is to be streamed."""
+        """`body` is all of an inference's; None where it is yet to be received."""
         self.body = body
         self.share = share
         self.seconds = seconds
 
 
-class Inference(NamedTuple):
-    """One that no batch takes."""
+class Sent(NamedTuple):
+    """What a caller sent, all of which is here."""
 
-    body: Buffer
+    body: Buffer | None
     held: Hold
-    """Counts its body, and its answer until that is sent on."""
+    """Counts it, and of an inference the answer until that is sent on."""
 
 
 class Passthrough:
@@ -82,21 +79,16 @@ class Passthrough:
         url: str,
         *,
         ledger: Ledger,
-        hold: Callable[[Share], Hold],
-        max_body_bytes: int,
         keeps: Callable[[], bool],
         turns: LoneTurns,
         working: Callable[[], AbstractContextManager[Visit]],
     ) -> None:
-        """Needs a running loop. `hold` charges memory to a tenant, `keeps` says whether connections
-        outlive their request, `turns` which inference is next; the server is at work while
-        `working`.
+        """Needs a running loop. `keeps` says whether connections outlive their request; `turns`,
+        which inference is next. The server is at work while `working`.
         """
         self._url = url
         self._keeps = keeps
         self._ledger = ledger
-        self._hold = hold
-        self._max_body_bytes = max_body_bytes
         self._room = SharedRoom(MOST_AT_ONCE)
         self._turns = turns
         self._working = working
@@ -110,40 +102,39 @@ class Passthrough:
         self._idle = asyncio.Event()
         self._idle.set()
 
+    def refuse_full(self, share: Share) -> None:
+        """Raise `Rejected` where no more of a tenant's requests may pass now."""
+        if (refusal := self._room.refusal(share, 1)) is not None:
+            message = f"{self._room.taken} requests pass through to the server already"
+            raise Rejected(refusal, message, retry_after=RETRY_SOON)
+
     async def forward(
-        self,
-        request: web.BaseRequest,
-        seconds: float,
-        share: Share,
-        inference: Inference | None = None,
+        self, request: web.BaseRequest, seconds: float, share: Share, sent: Sent, *, in_turn: bool
     ) -> web.StreamResponse:
-        """The server's answer, streamed; an `inference` waits for its turn.
+        """The server's answer, streamed; an inference waits for its turn.
 
         Tenants share the room. Raises `Rejected` before anything was forwarded, `Unserved` or
         `Expired` before the answer began. A later failure breaks the connection off.
         """
-        target = self._admitted(request, share)
-        if inference is not None and (rest := self._turns.rest(share)) > seconds:
+        self.refuse_full(share)
+        if in_turn and (rest := self._turns.rest(share)) > seconds:
             message = f"this caller's inferences that go alone had their share for {rest:.3g} s"
             raise Rejected(Rejection.OVER_SHARE, message, retry_after=rest)
-        if inference is None and request.body_exists:
-            answer_expectation(request)
+        target = url_of(self._url, "".join(path_and_query(request.raw_path)))
         self._ledger.pass_on()
         self._room.take(share, 1)
         self._idle.clear()
-        passage = _Passage(request, self._max_body_bytes, keeps=self._keeps())
+        passage = _Passage(request, sent.body, keeps=self._keeps())
         outcome = Outcome.FAILED
         try:
             async with asyncio.timeout(seconds):
-                if inference is None:
-                    with self._hold(share) as held:
-                        await passage.receive(held)
-                        with self._working():
-                            answer = await passage.ask(self._session, target)
-                else:
-                    passage.body = [inference.body]
-                    infer = partial(self._inferred, passage, target, inference.held, seconds)
+                if in_turn:
+                    infer = partial(self._inferred, passage, target, sent.held, seconds)
                     answer = await self._turns.during(share, infer)
+                else:
+                    with self._working():
+                        answer = await passage.ask(self._session, target)
+                    sent.held.release()  # an answer may stream for long
                 status = await passage.give(answer)
             outcome = Outcome.COMPLETED if status < 400 else Outcome.FAILED
         except asyncio.CancelledError:
@@ -189,56 +180,28 @@ class Passthrough:
         """Hang up."""
         await self._session.close()
 
-    def _admitted(self, request: web.BaseRequest, share: Share) -> URL:
-        """Where the request goes; raises `Rejected`."""
-        if (refusal := self._room.refusal(share, 1)) is not None:
-            message = f"{self._room.taken} requests pass through to the server already"
-            raise Rejected(refusal, message, retry_after=RETRY_SOON)
-        if (request.content_length or 0) > self._max_body_bytes:
-            message = _TOO_LARGE.format(self._max_body_bytes)
-            raise Rejected(Rejection.TOO_LARGE, message)
-        return url_of(self._url, "".join(path_and_query(request.raw_path)))
-
 
 class _Passage:
     """One request on its way there, and its answer on its way back."""
 
-    def __init__(self, request: web.BaseRequest, max_bytes: int, *, keeps: bool) -> None:
+    def __init__(self, request: web.BaseRequest, body: Buffer | None, *, keeps: bool) -> None:
         self.response = web.StreamResponse()
-        self.body: list[Buffer] = []
-        """Its parts."""
         self._request = request
+        self._body = body
         self._answer: aiohttp.ClientResponse | None = None
         self._ahead: list[bytes] = []
         """The beginning of the answer, which was read before its caller takes it."""
         self._has_left = False
         self.limit: asyncio.Timeout | None = None
         """Of an inference that is at the server."""
-        self._max_bytes = max_bytes
         # A server's worker may serve one connection until its end, and would do no batches.
         self._ends = [] if keeps else [("Connection", "close")]
-
-    async def receive(self, held: Hold) -> None:
-        """Take the body, before the server has to wait for it; raises `Unserved`."""
-        if not self._request.body_exists:
-            return
-        size = 0
-        try:
-            async for piece in self._request.content.iter_any():
-                size += len(piece)
-                if size > self._max_bytes:
-                    raise Unserved(_TOO_LARGE.format(self._max_bytes), status=413)
-                if not held.grow(len(piece)):
-                    raise _no_room(held)
-                self.body.append(piece)
-        except web.RequestPayloadError as error:
-            raise Unserved(UNDECODABLE, status=400) from error
 
     async def ask(self, session: aiohttp.ClientSession, target: URL) -> aiohttp.ClientResponse:
         """Forward it; the answer, of which the head is here."""
         request = self._request
-        body, self.body = self.body, []
-        data = body_of(body, request.content_type) if body or request.body_exists else None
+        body, self._body = self._body, None
+        data = None if body is None else body_of([body], request.content_type)
         self._answer = await session.request(
             request.method,
             target,
@@ -311,13 +274,6 @@ class _Passage:
         if self._request.transport is not None:
             # A clean end would make half an answer look whole.
             self._request.transport.abort()
-
-
-def _no_room(held: Hold) -> Unserved:
-    if held.refused is Rejection.TOO_LARGE:
-        return Unserved("the body takes more than a caller may hold", status=413)
-    message = "the bodies held leave no room for this one at present"
-    return Unserved(message, status=429, retry_after=RETRY_SOON)
 
 
 def _end_to_end(headers: Mapping[str, str], dropped: Iterable[str] = ()) -> list[tuple[str, str]]:
