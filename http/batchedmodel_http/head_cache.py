@@ -12,7 +12,7 @@ from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import HttpRequestParser, HttpVersion11
 
 from batchedmodel_http.request_head import AnyRequestHead, is_target
-from batchedmodel_http.streaming import UNREADABLE
+from batchedmodel_http.request_reader import UNREADABLE
 
 LONGEST: Final = 4096
 """Bytes of a head that is read here."""

@@ -12,9 +12,14 @@ from typing import Final
 from aiohttp import web
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import HttpRequestParser, RawRequestMessage
-from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
+from aiohttp.http_exceptions import BadHttpMessage, HttpProcessingError, LineTooLong
 from aiohttp.streams import StreamReader
 
+UNREADABLE: Final = (HttpProcessingError, ValueError, IndexError)
+"""Errors of bytes that are no request; the last two come from the library that reads targets."""
+BAD_REQUEST: Final = 400
+_HEAD_TOO_LARGE: Final = 431
+_SHOWN: Final = 200  # characters of what the parser says, which may quote all that was sent
 _BUFFER: Final = 64 * 1024
 """Bytes of a body that are read ahead of its handler; twice as much holds the caller back."""
 _LONGEST_HEAD: Final = 64 * 1024
@@ -156,3 +161,16 @@ class Reader:
     def _open_parser(self) -> HttpRequestParser:
         assert self._parser is not None, "nothing is read behind the end: our bug"
         return self._parser
+
+
+def fault(error: Exception) -> tuple[int, str]:
+    """The status for what `UNREADABLE` names, and the rule that was broken."""
+    if isinstance(error, LineTooLong):
+        return (
+            _HEAD_TOO_LARGE,
+            "the head of the request, or a line of it, is longer than taken here",
+        )
+    if not isinstance(error, HttpProcessingError):
+        return BAD_REQUEST, "the target of the request is no URL"
+    said = error.message.partition("\n")[0].strip(" :")
+    return BAD_REQUEST, f"the request is not HTTP as it is read here: {said[:_SHOWN]}"

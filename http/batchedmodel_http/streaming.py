@@ -19,12 +19,11 @@ from aiohttp.http import (
     RawRequestMessage,
     StreamWriter,
 )
-from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from aiohttp.streams import StreamReader
 
 from batchedmodel_http.incoming import Incoming
 from batchedmodel_http.request_head import is_target
-from batchedmodel_http.request_reader import Reader
+from batchedmodel_http.request_reader import BAD_REQUEST, UNREADABLE, Reader, fault
 from batchedmodel_http.response import LARGE, Response
 
 logger: Final = logging.getLogger(__name__)
@@ -34,8 +33,6 @@ Handler = Callable[[Any], Awaitable[web.StreamResponse | Response]]
 RequestFactory = Callable[..., web.BaseRequest]
 """Makes the request from message, body, protocol, writer and task, as that of `web.Server`."""
 
-UNREADABLE: Final = (HttpProcessingError, ValueError, IndexError)
-"""Errors of bytes that are no request; the last two come from the library that reads targets."""
 HEAD_SECONDS: Final = 10.0
 """A head has so long from its first byte."""
 _MOST_BEHIND: Final = 64 * 1024
@@ -46,11 +43,8 @@ _LINGERING_SECONDS: Final = 2.0
 """For the rest of a body that its handler did not read; a reset would lose the answer."""
 _REFUSED_SECONDS: Final = 0.5
 """For who is refused for want of room to read that."""
-_BAD_REQUEST: Final = 400
 _REQUEST_TIMEOUT: Final = 408
 _TOO_MANY: Final = 429
-_HEAD_TOO_LARGE: Final = 431
-_SHOWN: Final = 200  # characters of what the parser says, which may quote all that was sent
 
 
 class NeedsStreaming(Exception):
@@ -209,7 +203,7 @@ class StreamingProtocol(BaseProtocol):
         try:
             request = self._reader.head(data)
         except UNREADABLE as error:
-            self._refuse(*_fault(error))
+            self._refuse(*fault(error))
             return
         if request is not None:
             self._stop_head_timer()
@@ -228,10 +222,10 @@ class StreamingProtocol(BaseProtocol):
 
     def _begin(self, message: RawRequestMessage, body: StreamReader) -> None:
         if message.version not in (HttpVersion10, HttpVersion11):
-            self._refuse(_BAD_REQUEST, "the request line names no version of HTTP read here")
+            self._refuse(BAD_REQUEST, "the request line names no version of HTTP read here")
             return
         if not is_target(message.path):
-            self._refuse(_BAD_REQUEST, "the target of the request is no URL")
+            self._refuse(BAD_REQUEST, "the target of the request is no URL")
             return
         self._body = body
         self._work = self._event_loop.create_task(self._serve(message, body))
@@ -272,7 +266,7 @@ class StreamingProtocol(BaseProtocol):
         Nobody knows where another request would begin, so the connection ends behind the answer.
         """
         self._over = True
-        body.set_exception(web.RequestPayloadError(_fault(error)[1]))
+        body.set_exception(web.RequestPayloadError(fault(error)[1]))
 
     def _refuse(self, status: int, rule: str) -> None:
         self._over = True
@@ -382,19 +376,6 @@ class StreamingProtocol(BaseProtocol):
     def _transport(self) -> asyncio.Transport:
         assert self.transport is not None, "there is a connection as long as it is read: our bug"
         return self.transport
-
-
-def _fault(error: Exception) -> tuple[int, str]:
-    """The status and the rule that was broken."""
-    if isinstance(error, LineTooLong):
-        return (
-            _HEAD_TOO_LARGE,
-            "the head of the request, or a line of it, is longer than taken here",
-        )
-    if not isinstance(error, HttpProcessingError):
-        return _BAD_REQUEST, "the target of the request is no URL"
-    said = error.message.partition("\n")[0].strip(" :")
-    return _BAD_REQUEST, f"the request is not HTTP as it is read here: {said[:_SHOWN]}"
 
 
 def request_factory(max_body_bytes: int, loop: asyncio.AbstractEventLoop) -> RequestFactory:

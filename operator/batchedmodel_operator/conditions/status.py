@@ -115,6 +115,6 @@ def same(status: Body, live: Body) -> bool:
     return digest(status) == digest({name: live[name] for name in live if name != capacity.FIELD})
 
 
-def beside(live: Body) -> Any:
-    """What is in a status, and not the operator's to write."""
-    return live.get(capacity.FIELD)
+def only(status: Body, before: Body, after: Body) -> bool:
+    """Whether writing the status over `before` made all of `after`, and nobody else any of it."""
+    return same(status, after) and after.get(capacity.FIELD) == before.get(capacity.FIELD)

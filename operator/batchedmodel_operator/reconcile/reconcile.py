@@ -162,10 +162,8 @@ class Reconciler:
     async def _write(self, model: Model, found: Body) -> None:
         manifest = status.status_manifest(model, found)
         body = await self._cluster.apply(manifest, manager=FIELD_MANAGER, subresource="status")
-        # Its event may stand for earlier ones too. What they brought is news then, or shows here.
-        alone = status.same(found, body.get("status") or {}) and status.beside(
-            body.get("status") or {}
-        ) == status.beside(model.status)
+        # Its event may stand for earlier ones. What these brought is news then, or shows here.
+        alone = status.only(found, model.status, body.get("status") or {})
         self._written[model.key] = body["metadata"]["resourceVersion"] if alone else ""
 
     async def _tell_of_bug(self, observed: Observed, bug: Exception, now: float) -> None:

@@ -137,6 +137,13 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
+async def asks_for(started: list[NoProcess], size: int) -> None:
+    """The first helper gets to a job, and asks for so many bytes."""
+    await turns()
+    started[0].answer(Reply(head=0, needs=size))
+    await turns()
+
+
 async def test_a_job_whose_caller_left_is_not_tried_by_a_second_helper(
     started: list[NoProcess],
 ) -> None:
@@ -275,9 +282,7 @@ async def test_memory_that_values_take_is_held_while_they_are_read(
     budget = ByteBudget(5000)
     async with a_helper() as helper:
         caller = Caller(helper, budget=budget)
-        await turns()
-        started[0].answer(Reply(head=0, needs=4000))
-        await turns()
+        await asks_for(started, 4000)
         assert started[0].jobs == [JOB, JOB._replace(granted=True)]
         assert budget.held == 4000
         started[0].answer()
@@ -291,8 +296,7 @@ async def test_memory_that_is_not_there_is_not_taken_and_the_next_body_is_read(
     budget = ByteBudget(5000)
     async with a_helper() as helper:
         caller, after = Caller(helper, budget=budget), Caller(helper, budget=budget)
-        await turns()
-        started[0].answer(Reply(head=0, needs=6000))
+        await asks_for(started, 6000)
         with pytest.raises(NoMemory):
             await caller
         assert budget.held == 0
@@ -307,9 +311,7 @@ async def test_memory_is_held_until_the_end_of_a_job_whose_caller_left(
     budget = ByteBudget(5000)
     async with a_helper() as helper:
         caller = Caller(helper, budget=budget)
-        await turns()
-        started[0].answer(Reply(head=0, needs=4000))
-        await turns()
+        await asks_for(started, 4000)
         caller.leave()
         await turns()
         assert budget.held == 4000
@@ -325,9 +327,7 @@ async def test_an_answer_to_several_is_cut_though_there_is_no_memory_and_keeps_b
     async with a_helper() as helper:
         protocol = foreign(ServerProtocol.V1, "m").protocol
         caller = Caller(helper, budget=budget, job=DealJob(protocol, 7))
-        await turns()
-        started[0].answer(Reply(head=0, needs=9000))
-        await turns()
+        await asks_for(started, 9000)
         assert budget.held == 9000
         assert budget.refusal(Share("another"), 1) is not None
         started[0].answer()
