@@ -48,14 +48,17 @@ async def other(chain: Chain) -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
-async def asked(session: aiohttp.ClientSession, chain: Chain, **headers: str) -> int:
-    async with session.post(chain.url(INFER), data=b"{}", headers=ALONE | headers) as response:
+async def asked(
+    session: aiohttp.ClientSession, chain: Chain, path: str = INFER, **headers: str
+) -> int:
+    async with session.post(chain.url(path), data=b"{}", headers=ALONE | headers) as response:
         await response.read()
         return response.status
 
 
+@pytest.mark.parametrize("path", [INFER, "/v2/models/other/infer"])
 async def test_they_are_as_few_at_a_time_as_batches_in_turns_of_callers(
-    chain: Chain, behind: Behind, other: aiohttp.ClientSession
+    chain: Chain, behind: Behind, other: aiohttp.ClientSession, path: str
 ) -> None:
     """One caller's would otherwise be before everybody's batches, a hundred at a time."""
     running, most, order = 0, 0, list[str]()
@@ -70,10 +73,11 @@ async def test_they_are_as_few_at_a_time_as_batches_in_turns_of_callers(
         return web.Response()
 
     behind.handle = works
-    many = [asyncio.create_task(asked(chain.session, chain, **{"x-of": "many"})) for _ in range(20)]
+    many, few = {"x-of": "many"}, {"x-of": "few"}
+    first = [asyncio.create_task(asked(chain.session, chain, path, **many)) for _ in range(20)]
     await asyncio.sleep(0.1)
-    few = [asyncio.create_task(asked(other, chain, **{"x-of": "few"})) for _ in range(3)]
-    assert await asyncio.gather(*many, *few) == [200] * 23
+    then = [asyncio.create_task(asked(other, chain, path, **few)) for _ in range(3)]
+    assert await asyncio.gather(*first, *then) == [200] * 23
     assert most == 1
     last = len(order) - 1 - order[::-1].index("few")
     assert order[:last].count("many") <= 15

@@ -50,6 +50,7 @@ from batchedmodel_sidecar.telemetry.ledger import Ledger
 
 logger: Final = logging.getLogger(__name__)
 
+_GOING_ALONE: Final = (Endpoint.PASSED_ON, Endpoint.ALONE)
 _SMALL: Final = 64 * 1024
 """Bytes of an answer that is written at once, whoever reads it."""
 
@@ -153,10 +154,10 @@ class DataHandler:
             if isinstance(route.found, Lost):
                 response = self._lost(asked, route.found)
             elif self._passthrough is not None and (
-                route.found.endpoint is Endpoint.PASSED_ON
+                route.found.endpoint in _GOING_ALONE
                 or (route.adapter is None and declines_batching(asked.headers))
             ):
-                raise GoesAlone
+                raise GoesAlone(in_turn=route.found.endpoint is Endpoint.ALONE)
             elif route.found.endpoint is Endpoint.INDEX and self._repository is not None:
                 response = await self._index(self._repository, asked, source)
             elif route.adapter is None:
@@ -203,7 +204,7 @@ class DataHandler:
         assert self._passthrough is not None, "there is nowhere to go to: our bug"
         settings = self._batcher.settings
         share = share_of(request.remote or "", request.headers, settings.tenants)
-        seconds, in_turn = alone.seconds, alone.body is not None
+        seconds = alone.seconds
         with self._bodies.hold(share) as held:
             body = alone.body
             if body is not None:
@@ -214,7 +215,9 @@ class DataHandler:
             # A drain may have ended while the body was read.
             self._inferences.require_open()
             sent = Sent(body, held)
-            return await self._passthrough.forward(request, seconds, share, sent, in_turn=in_turn)
+            return await self._passthrough.forward(
+                request, seconds, share, sent, in_turn=alone.in_turn
+            )
 
     async def _received(
         self, asked: RequestHead, request: web.BaseRequest, held: Hold, seconds: float

@@ -288,7 +288,7 @@ class InferenceHandler:
         except InvalidInput as error:
             if isinstance(error, Unbatchable) and self._passes_on:
                 sent = body.view() if isinstance(body, SharedMemory) else body
-                raise GoesAlone(sent, limit, held.share) from error
+                raise GoesAlone(sent, limit, held.share, in_turn=True) from error
             raise invalid(error) from error
         except TimeoutError as error:
             raise TooLate(limit) from error

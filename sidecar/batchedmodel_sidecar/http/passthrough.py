@@ -55,10 +55,16 @@ class GoesAlone(NeedsStreaming):
     """
 
     def __init__(
-        self, body: Buffer | None = None, seconds: float = 0.0, share: Share = NOBODY
+        self,
+        body: Buffer | None = None,
+        seconds: float = 0.0,
+        share: Share = NOBODY,
+        *,
+        in_turn: bool,
     ) -> None:
-        """`body` is all of an inference's; None where it is yet to be received."""
+        """`body` is all of it; None where it is yet to be received. `in_turn`: an inference."""
         self.body = body
+        self.in_turn = in_turn
         self.share = share
         self.seconds = seconds
 

@@ -39,31 +39,37 @@ _HEALTH: Final = r"/|/health|/healthz|/livez|/readyz|/ready|/ping|/version"
 _V2_MODEL: Final = rf"/v2/models/{_PART}(?:/versions/{_PART})?"
 _V1_MODEL: Final = rf"/v1/models/{_PART}(?:/(?:versions|labels)/{_PART})?"
 _OPENAI_TASKS: Final = (
-    "chat/completions|completions|embeddings|responses|moderations|rerank|score|classify"
-    "|audio/(?:speech|transcriptions|translations)|images/generations"
+    "embeddings|moderations|rerank|score|classify|audio/translations|images/generations"
 )
+_STREAMING_TASKS: Final = "chat/completions|completions|responses|audio/(?:speech|transcriptions)"
 # Servers of embeddings have these beside OpenAI's: vLLM, TEI, Infinity.
 _TASKS_BESIDE: Final = (
-    "rerank|v2/rerank|score|classify|pooling|predict|similarity|tokenize|detokenize|decode"
+    "rerank|v2/rerank|score|classify|pooling|predict|similarity"
     "|embed|embed_all|embed_sparse|v2/embed"
 )
+_ALONE: Final = {
+    ServerProtocol.V2: rf"{_V2_MODEL}/infer",
+    ServerProtocol.V1: rf"{_V1_MODEL}:(?:predict|explain|classify|regress)",
+    ServerProtocol.OPENAI: rf"/v1/(?:{_OPENAI_TASKS})|/(?:{_TASKS_BESIDE})",
+}
+"""Inferences of the protocols beside the batched one. Those that generate are none of them: servers
+run many at a time and answer in streams."""
 _PASSED_ON: Final = {
     ServerProtocol.V2: (
         ("GET", rf"{_HEALTH}|/v2|/v2/health/(?:live|ready)|/v2/models"),
         ("GET", rf"{_V2_MODEL}(?:/(?:ready|config|stats))?"),
-        ("POST", rf"{_V2_MODEL}/(?:infer|generate|generate_stream)"),
+        ("POST", rf"{_V2_MODEL}/(?:generate|generate_stream)"),
     ),
     ServerProtocol.V1: (
         ("GET", rf"{_HEALTH}|/v1/models"),
         ("GET", rf"{_V1_MODEL}(?:/metadata)?"),
-        ("POST", rf"{_V1_MODEL}:(?:predict|explain|classify|regress)"),
     ),
     ServerProtocol.OPENAI: (
         ("GET", rf"{_HEALTH}|/info|/v1/health/(?:live|ready)|/v1/models(?:/{_PARTS})?"),
-        ("POST", rf"/v1/(?:{_OPENAI_TASKS})|/(?:{_TASKS_BESIDE})"),
+        ("POST", rf"/v1/(?:{_STREAMING_TASKS})|/tokenize|/detokenize|/decode"),
     ),
 }
-"""What the protocols have, by the method that it takes."""
+"""What the protocols have beside, by the method that it takes."""
 
 
 class ForeignRoutes:
@@ -78,7 +84,9 @@ class ForeignRoutes:
         """
         self._ours = Routes(name)
         self._here = _OURS | {batched}
-        self._rules = [(method, re.compile(paths)) for method, paths in _PASSED_ON[protocol]]
+        rules = [(Endpoint.PASSED_ON, *rule) for rule in _PASSED_ON[protocol]]
+        rules.append((Endpoint.ALONE, "POST", _ALONE[protocol]))
+        self._rules = [(endpoint, takes, re.compile(paths)) for endpoint, takes, paths in rules]
         below = (re.escape(path.removesuffix("*")) + _PARTS for path in more if path[-1] == "*")
         exact = (re.escape(path) for path in more if path[-1] != "*")
         self._more = re.compile("|".join([*below, *exact])) if more else None
@@ -90,13 +98,14 @@ class ForeignRoutes:
             return ours
         if _DOTTED.search(path):
             return self._not_passed_on(path)
+        known = {takes: endpoint for endpoint, takes, paths in self._rules if paths.fullmatch(path)}
+        endpoint = known.get("GET" if method == "HEAD" else method)
+        if endpoint is not None:
+            return Found(endpoint)
         if self._more is not None and self._more.fullmatch(path):
             return Found(Endpoint.PASSED_ON)
-        for takes, paths in self._rules:
-            if paths.fullmatch(path):
-                if takes == ("GET" if method == "HEAD" else method):
-                    return Found(Endpoint.PASSED_ON)
-                return Lost(405, f"{path} takes {takes}, not {method}", allow=takes)
+        for takes in known:
+            return Lost(405, f"{path} takes {takes}, not {method}", allow=takes)
         return self._not_passed_on(path)
 
     @staticmethod

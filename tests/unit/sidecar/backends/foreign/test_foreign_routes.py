@@ -20,13 +20,11 @@ PASSED_ON = Found(Endpoint.PASSED_ON)
     [
         (V2, "POST", "/v2/models/other/versions/1/generate"),
         (V2, "HEAD", "/v2/models/m/config"),
-        (V1, "POST", "/v1/models/m/labels/stable:predict"),
-        (V1, "POST", "/v1/models/other:explain"),
         (V1, "GET", "/v1/models/m/metadata"),
         (V1, "GET", "/"),
         (OPENAI, "POST", "/v1/chat/completions"),
         (OPENAI, "POST", "/v1/completions"),
-        (OPENAI, "POST", "/rerank"),
+        (OPENAI, "POST", "/tokenize"),
         (OPENAI, "GET", "/v1/models"),
         (OPENAI, "GET", "/v1/models/org/llama:8b"),
         (NAMED, "DELETE", "/v2/logging"),
@@ -35,6 +33,26 @@ PASSED_ON = Found(Endpoint.PASSED_ON)
 )
 def test_a_path_is_passed_on(routes: ForeignRoutes, method: str, path: str) -> None:
     assert routes.find(method, path) == PASSED_ON
+
+
+@pytest.mark.parametrize(
+    ("routes", "path"),
+    [
+        (V2, "/v2/models/other/infer"),
+        (V1, "/v1/models/m/labels/stable:predict"),
+        (V1, "/v1/models/other:explain"),
+        (OPENAI, "/rerank"),
+        (OPENAI, "/v1/score"),
+        (
+            ForeignRoutes("m", ServerProtocol.V1, Endpoint.V1_PREDICT, ("/*",)),
+            "/v1/models/m:explain",
+        ),
+    ],
+)
+def test_an_inference_beside_the_batched_one_goes_in_its_turn(
+    routes: ForeignRoutes, path: str
+) -> None:
+    assert routes.find("POST", path) == Found(Endpoint.ALONE)
 
 
 @pytest.mark.parametrize(
