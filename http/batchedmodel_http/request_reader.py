@@ -19,6 +19,7 @@ UNREADABLE: Final = (HttpProcessingError, ValueError, IndexError)
 """Errors of bytes that are no request; the last two come from the library that reads targets."""
 BAD_REQUEST: Final = 400
 _HEAD_TOO_LARGE: Final = 431
+_NOT_IMPLEMENTED: Final = 501
 _SHOWN: Final = 200  # characters of what the parser says, which may quote all that was sent
 _BUFFER: Final = 64 * 1024
 """Bytes of a body that are read ahead of its handler; twice as much holds the caller back."""
@@ -133,6 +134,11 @@ class Reader:
     def _body_of(self, message: RawRequestMessage, body: StreamReader) -> StreamReader:
         """What will be read of the body; `body` where there is none, or nobody knows its end."""
         self._left = None
+        coding = message.headers.get("Transfer-Encoding", "chunked")
+        if message.chunked and coding.lower() != "chunked":
+            # The others would be dropped, and their bytes taken for the body.
+            told = f"Transfer-Encoding {coding!r}, of which only chunked is taken"
+            raise HttpProcessingError(code=_NOT_IMPLEMENTED, message=told)
         length = message.headers.get("Content-Length", "0")
         if message.method == "CONNECT" or not (message.chunked or int(length)):
             return body
@@ -173,4 +179,4 @@ def fault(error: Exception) -> tuple[int, str]:
     if not isinstance(error, HttpProcessingError):
         return BAD_REQUEST, "the target of the request is no URL"
     said = error.message.partition("\n")[0].strip(" :")
-    return BAD_REQUEST, f"the request is not HTTP as it is read here: {said[:_SHOWN]}"
+    return error.code or BAD_REQUEST, f"the request is not HTTP as it is read here: {said[:_SHOWN]}"

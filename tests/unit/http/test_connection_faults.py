@@ -35,6 +35,15 @@ async def test_a_target_that_breaks_the_reader_of_targets_is_refused(
     assert world.wire.is_closing()
 
 
+async def test_a_body_in_another_transfer_coding_is_refused_by_name(world: DoorWorld) -> None:
+    """What is dropped from the head would have its bytes taken for the body."""
+    head = b"POST /call HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n"
+    world.wire.sends(head + b"1\r\na\r\n0\r\n\r\n")
+    await turns()
+    assert world.wire.written.startswith(b"HTTP/1.1 501 ")
+    assert world.wire.is_closing()
+
+
 CHUNKED: Final = b"POST /call HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 NO_CHUNK: Final = b"two\r\n"
 
