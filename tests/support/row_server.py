@@ -86,12 +86,14 @@ class RowServer:
         route = application.router
         route.add_get(f"/v1/models/{NAME}", self._json({"name": NAME, "ready": True}))
         route.add_get("/v1/models", self._json({"object": "list", "data": []}))
-        route.add_post(f"/v1/models/{{name:{NAME}:predict}}", self._v1)
-        route.add_post("/v1/embeddings", self._openai)
+        route.add_post(f"/v1/models/{{name:{NAME}:(?:predict|explain)}}", self._v1)
+        for path in ("/v1/embeddings", "/v1/score"):
+            route.add_post(path, self._openai)
         route.add_get(f"/v2/models/{NAME}/ready", self._json({}))
         route.add_get(f"/v2/models/{NAME}", self._metadata)
         route.add_get("/v2", self._server)
-        route.add_post(f"/v2/models/{NAME}/infer", self._v2)
+        for name in (NAME, "other"):
+            route.add_post(f"/v2/models/{name}/infer", self._v2)
         route.add_post(f"/v2/models/{NAME}/versions/{{version}}/infer", self._v2)
         self._goes_on = asyncio.Event()
         self._goes_on.set()

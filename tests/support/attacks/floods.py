@@ -9,6 +9,12 @@ from support.attacks.aim import SERVED, Aim, Kind, Theme
 THEME: Final = Theme(name="floods", together=4)
 _FLOOD: Final = SERVED | {0, 400, 413}
 _TENSORS: Final = frozenset({Kind.OURS, Kind.V2})
+_BESIDE: Final = {
+    Kind.V2: "/v2/models/other/infer",
+    Kind.V1: "/v1/models/m:explain",
+    Kind.OPENAI: "/v1/score",
+}
+"""Inferences of another kind or model."""
 
 
 async def _asks_on(aim: Aim, requests: list[bytes]) -> None:
@@ -35,6 +41,13 @@ async def singles(aim: Aim) -> None:
 async def lists(aim: Aim) -> None:
     """A hundred rows each time."""
     await _asks_on(aim, [aim.request(aim.body(100)) for _ in range(5)])
+
+
+@THEME.attack(told=_FLOOD, callers=32, kinds=frozenset(_BESIDE))
+async def inferences_beside_the_batched_one(aim: Aim) -> None:
+    """A hundred rows each time, which no batch takes."""
+    request = aim.request(aim.body(100), path=_BESIDE[aim.kind])
+    await _asks_on(aim, [request] * 5)
 
 
 @THEME.attack(told=_FLOOD, callers=2, pause=0.05)
