@@ -358,7 +358,7 @@ def _before_and_after() -> tuple[dict[str, Any], dict[str, Any]]:
 
 def settings_of(manifest: Mapping[str, Any]) -> str:
     """By which pods tell what batch settings they use."""
-    return BatchSettings.of(read_manifest(manifest).spec.batching).digest()
+    return BatchSettings.of(read_manifest(manifest).spec).digest()
 
 
 def running_at(address: str, *, ready: bool = True, since: str | None = None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import orjson
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import Batching
+from batchedmodel_contract.manifest.spec import Batching, Model, Spec
 from batchedmodel_scheduling.simulator.curves import Affine
 
 
@@ -36,7 +36,8 @@ class Device:
     @property
     def settings(self) -> BatchSettings:
         """What a manifest says that gives nothing but the largest batch."""
-        return BatchSettings.of(Batching(max_batch_size=self.max_batch_size))
+        batching = Batching(max_batch_size=self.max_batch_size)
+        return BatchSettings.of(Spec(model=Model(), batching=batching))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

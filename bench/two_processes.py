@@ -20,7 +20,7 @@ from typing import Final
 import uvloop
 
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import Batching
+from batchedmodel_contract.manifest.spec import Batching, Model, Spec
 from batchedmodel_scheduling.core.policies import new_policy
 from batchedmodel_scheduling.core.policy import Finished, HandedOver, Item, ItemId, Slots
 from bench_report import Figure, new_parser, of_rounds, report
@@ -70,7 +70,8 @@ def _measured(rows: int) -> tuple[float, float]:
 
 async def _decide(end: socket.socket, rows: int) -> float:
     loop = asyncio.get_running_loop()
-    policy = new_policy(BatchSettings.of(Batching(max_batch_size=64)), None)
+    spec = Spec(model=Model(), batching=Batching(max_batch_size=64))
+    policy = new_policy(BatchSettings.of(spec), None)
     slots = Slots(depth=2, in_flight=0)
     behind, decided = b"", 0
     began = time.process_time()

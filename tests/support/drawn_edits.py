@@ -25,6 +25,7 @@ _FROM: Final = (
 _SECTIONS: Final[tuple[Drawn, ...]] = (
     *({"model": {"handler": "a:B", "source": source}} for source in _FROM),
     {"model": {"protocol": "V1", "image": "own:1"}},
+    {"model": {"protocol": "OpenAI", "image": "own:1"}, "generation": {}},
     {"accelerator": {}},
     {"batching": {"targetLatencyMilliseconds": 50}},
     {"suspend": True, "autoscaling": {"maxReplicas": 9}},

@@ -41,6 +41,10 @@ _TEXTS: Final = (
     *("hf", "simulated", "a:B", "a.b:C", "é:B", "9a:B", "owner/model", "a/b/c", "main", ".."),
     *("a_b", "nvidia.com/gpu", "image:1"),
 )
+_SERVERS: Final = (
+    *({"handler": "simulated"}, {"handler": "a:B"}),
+    *({"protocol": "V2", "image": "own:1"}, {"protocol": "OpenAI", "image": "own:1"}),
+)
 _OF_MODELS: Final = (
     *("handler", "source", "port", "parameters", "resources", "env"),
     *("imagePullPolicy", "command", "args", "envFrom", "volumeMounts", "securityContext"),
@@ -64,16 +68,24 @@ def drawn_manifests(count: int, *, seed: int) -> Iterator[dict[str, Any]]:
             "apiVersion": "batchedmodel.dev/v1alpha1",
             "kind": "BatchedModel",
             "metadata": {"name": f"drawn-{number}"},
-            "spec": {**_record(random, Spec, 0.2), "model": _model(random)},
+            "spec": _spec(random),
         }
+
+
+def _spec(random: Random) -> dict[str, Any]:
+    model = _model(random)
+    spec = {**_record(random, Spec, 0.2), "model": model}
+    generates = isinstance(model, dict) and model.get("protocol") == "OpenAI"
+    if not generates and random.random() < 0.8:
+        # Otherwise this section would be what is wrong with most of them.
+        spec.pop("generation", None)
+    return spec
 
 
 def _model(random: Random) -> object:
     if random.random() < 0.2:
         return drawn_value(random, Spec, "model")
-    server = random.choice(
-        ({"handler": "simulated"}, {"handler": "a:B"}, {"protocol": "V2", "image": "own:1"})
-    )
+    server = random.choice(_SERVERS)
     if random.random() < 0.3:
         name = random.choice(_OF_MODELS)
         model_type = next(one.of for _, one in declarations(Spec) if isinstance(one, Section))

@@ -72,7 +72,9 @@ def _side(pods: SimulatedPods, outcome: Outcome, profile: Profile | None) -> Sid
 
 def _simulated(outcome: Outcome) -> tuple[object, ...]:
     spec = outcome.spec
-    return BatchSettings.of(spec.batching), spec.model.protocol, _device(outcome)
+    # It knows rows and batches, and no tokens.
+    batched = dataclasses.replace(spec, generation=None)
+    return BatchSettings.of(batched), spec.model.protocol, _device(outcome)
 
 
 def _device(outcome: Outcome) -> tuple[object, ...]:

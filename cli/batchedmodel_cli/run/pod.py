@@ -77,7 +77,7 @@ def processes(
     batching = manifest.spec.batching
     settings = folder / "settings"
     settings.mkdir(parents=True)
-    (settings / FILE_NAME).write_text(BatchSettings.of(batching).to_json(), "utf-8")
+    (settings / FILE_NAME).write_text(BatchSettings.of(manifest.spec).to_json(), "utf-8")
     # The manifest's own drain limit is for pods on Kubernetes.
     drain = float(
         drain_timeout_seconds(None, request_timeout_seconds=batching.request_timeout_seconds)

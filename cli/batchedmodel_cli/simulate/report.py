@@ -40,7 +40,7 @@ def document(manifest: BatchedModel, pods: SimulatedPods, answers: Answers) -> d
         "version": VERSION,
         "model": manifest.name,
         "device": pods.profile.device,
-        "settings": asdict(BatchSettings.of(manifest.spec.batching)),
+        "settings": asdict(BatchSettings.of(manifest.spec)),
         "traffic": {
             "arrivals": pods.traffic.described,
             "rate": pods.traffic.rate,
@@ -67,7 +67,7 @@ def document(manifest: BatchedModel, pods: SimulatedPods, answers: Answers) -> d
 
 def table(manifest: BatchedModel, pods: SimulatedPods, answers: Answers) -> Iterator[str]:
     """The same as lines for a person."""
-    settings = BatchSettings.of(manifest.spec.batching)
+    settings = BatchSettings.of(manifest.spec)
     at_once = settings.max_concurrent_batches
     side_by_side = "" if at_once == 1 else f", {at_once} batches at a time"
     yield (
@@ -162,7 +162,7 @@ def advice(answers: Answers) -> str:
 
 
 def _facts(spec: Spec, pods: SimulatedPods, answers: Answers) -> Iterator[tuple[str, str]]:
-    settings, offered = BatchSettings.of(spec.batching), answers.outlook.offered
+    settings, offered = BatchSettings.of(spec), answers.outlook.offered
     target = settings.target_seconds
     within = settings.request_timeout_seconds if target is None else target
     yield (

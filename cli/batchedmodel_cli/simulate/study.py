@@ -173,7 +173,7 @@ class Study:
 
     @property
     def _settings(self) -> BatchSettings:
-        return BatchSettings.of(self.spec.batching)
+        return BatchSettings.of(self.spec)
 
     def _run(self, settings: BatchSettings, rate: float) -> Trial:
         return self.pods.run(settings, self.replicas, rate)
@@ -312,7 +312,7 @@ def changes(spec: Spec, longest: int) -> Iterator[Change]:
             field=written,
             present=_shown(getattr(spec.batching, name)),
             value=_shown(value),
-            settings=BatchSettings.of(batching),
+            settings=BatchSettings.of(changed),
         )
 
 

@@ -11,7 +11,14 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.manifest.spec import Batching, Lateness, Objective, PolicyName
+from batchedmodel_contract.manifest.generation import Generation
+from batchedmodel_contract.manifest.spec import (
+    Batching,
+    Lateness,
+    Objective,
+    PolicyName,
+    Spec,
+)
 from batchedmodel_contract.manifest.tenants import Tenants, TenantSettings
 from batchedmodel_contract.schema.reading import Setting, declarations, ruled
 from batchedmodel_contract.schema.rules import Real, Rule, Whole
@@ -49,8 +56,14 @@ class BatchSettings:
     tenant_weights: tuple[tuple[str, float], ...] = ()
     tenant_max_share: float = 1.0
     trusted_proxies: tuple[str, ...] = ()
+    max_concurrent_requests: int | None = None
+    """How many a language model's server has at the same time; None: learnt from it."""
+    target_first_token_seconds: float | None = None
+    """From a request's arrival to its first token; None: only callers set deadlines."""
+    target_token_seconds: float | None = None
+    """From a token to the next one; None: no target."""
     tenants: TenantSettings = field(init=False, repr=False, compare=False)
-    """The last four settings in the form that requests need."""
+    """The settings of tenants and of proxies in the form that requests need."""
 
     def __post_init__(self) -> None:
         if self.max_batch_size < 1 or self.max_queue_size < self.max_batch_size:
@@ -59,10 +72,14 @@ class BatchSettings:
             raise InvalidInput(
                 "maxWait", "must be 0 to the request time-out", self.max_wait_seconds
             )
-        target = self.target_seconds
-        if target is not None and not 0 < target < self.request_timeout_seconds:
-            raise InvalidInput("targetLatency", "must be 0 to the request time-out", target)
-        if target is None and self.lateness is Lateness.REFUSE:
+        for name, target in (
+            ("targetLatency", self.target_seconds),
+            ("targetFirstToken", self.target_first_token_seconds),
+            ("targetToken", self.target_token_seconds),
+        ):
+            if target is not None and not 0 < target < self.request_timeout_seconds:
+                raise InvalidInput(name, "must be 0 to the request time-out", target)
+        if self.target_seconds is None and self.lateness is Lateness.REFUSE:
             raise InvalidInput("lateness", "is Refuse, which needs a target latency")
         tenants = TenantSettings(
             header=self.tenant_header,
@@ -82,12 +99,12 @@ class BatchSettings:
         return max(0, min(self.max_queue_size // _SPARE, self.max_queue_size - needed))
 
     @classmethod
-    def of(cls, batching: Batching) -> "BatchSettings":
-        """The effective settings of a manifest's `spec.batching`."""
+    def of(cls, spec: Spec) -> "BatchSettings":
+        """The effective settings of a manifest: `spec.batching` and `spec.generation`."""
+        batching, generation = spec.batching, spec.generation or Generation()
         queue = batching.max_queue_size
         if queue is None:
             queue = max(_SMALLEST_QUEUE, _QUEUED_BATCHES * batching.max_batch_size)
-        target = batching.target_latency_milliseconds
         tenants = batching.tenants or Tenants()
         return cls(
             policy=batching.policy,
@@ -95,7 +112,7 @@ class BatchSettings:
             max_batch_tokens=batching.max_batch_tokens,
             max_concurrent_batches=batching.max_concurrent_batches,
             max_wait_seconds=batching.max_wait_milliseconds / 1000,
-            target_seconds=None if target is None else target / 1000,
+            target_seconds=_in_seconds(batching.target_latency_milliseconds),
             lateness=batching.lateness,
             objective=batching.objective,
             trust_priority=batching.trust_priority,
@@ -106,6 +123,9 @@ class BatchSettings:
             tenant_weights=tenants.weights,
             tenant_max_share=tenants.max_share,
             trusted_proxies=batching.trusted_proxies,
+            max_concurrent_requests=generation.max_concurrent_requests,
+            target_first_token_seconds=_in_seconds(generation.target_first_token_milliseconds),
+            target_token_seconds=_in_seconds(generation.target_token_milliseconds),
         )
 
     def to_json(self) -> str:
@@ -127,11 +147,15 @@ class BatchSettings:
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
 
+def _in_seconds(milliseconds: int | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000
+
+
 def settings_from_json(text: str | bytes) -> BatchSettings:
     """The settings in a file's text.
 
     Raises `InvalidInput` when it cannot be read or holds what no manifest may: each value obeys the
-    rule that `spec.Batching` declares, in the file's unit.
+    rule that the manifest declares, in the file's unit.
     """
     try:
         mapping = json.loads(text)
@@ -175,14 +199,21 @@ def _rules(of: type[Any], prefix: str = "") -> dict[str, Rule]:
     }
 
 
-_RULES: Final = _rules(Batching) | _rules(Tenants, "tenant_")
+_RULES: Final = _rules(Batching) | _rules(Tenants, "tenant_") | _rules(Generation)
 _TIMES: Final = {
     "max_wait_seconds": ("max_wait_milliseconds", 1000),
     "target_seconds": ("target_latency_milliseconds", 1000),
     "request_timeout_seconds": ("request_timeout_seconds", 1),
+    "target_first_token_seconds": ("target_first_token_milliseconds", 1000),
+    "target_token_seconds": ("target_token_milliseconds", 1000),
 }
 """For each time in the file the manifest's setting, and how many of its units a second has."""
-_OPTIONAL: Final = frozenset({"max_batch_tokens", "target_seconds", "tenant_header"})
+_OPTIONAL: Final = frozenset(
+    {
+        *("max_batch_tokens", "target_seconds", "tenant_header"),
+        *("max_concurrent_requests", "target_first_token_seconds", "target_token_seconds"),
+    }
+)
 """Values that a file may give as null."""
 
 _ADDED_LATER: Final[Mapping[str, object]] = {
@@ -192,6 +223,9 @@ _ADDED_LATER: Final[Mapping[str, object]] = {
     "tenant_weights": {},
     "tenant_max_share": 1.0,
     "trusted_proxies": (),
+    "max_concurrent_requests": None,
+    "target_first_token_seconds": None,
+    "target_token_seconds": None,
 }
 """Values that earlier sidecars do not know; each is left out where it has this default. An upgrade
 restarts no pod, so a running sidecar must give the same settings the same hash as a new operator.

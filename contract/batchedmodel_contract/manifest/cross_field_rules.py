@@ -200,6 +200,21 @@ CHECKS: Final[tuple[Check, ...]] = (
         given("batching.tenants.header") & ~given("batching.trustedProxies"),
         "needs trustedProxies, on whose connections alone it is believed",
     ),
+    forbidden(
+        "generation",
+        ~among("model.protocol", ServerProtocol.OPENAI),
+        "is only for protocol OpenAI",
+    ),
+    invalid(
+        "generation.targetFirstTokenMilliseconds",
+        _outlasts_the_request("generation.targetFirstTokenMilliseconds"),
+        _BELOW_TIMEOUT,
+    ),
+    invalid(
+        "generation.targetTokenMilliseconds",
+        _outlasts_the_request("generation.targetTokenMilliseconds"),
+        _BELOW_TIMEOUT,
+    ),
     invalid(
         "autoscaling.minReplicas",
         where(gt, "{0} > {1}", "autoscaling.minReplicas", "autoscaling.maxReplicas"),

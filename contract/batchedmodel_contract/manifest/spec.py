@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from batchedmodel_contract.manifest.generation import Generation
 from batchedmodel_contract.manifest.source import HANDLER_NAME, Source
 from batchedmodel_contract.manifest.tenants import NETWORKS, Tenants
 from batchedmodel_contract.manifest.workload import (
@@ -139,7 +140,8 @@ class Model:
     args: tuple[str, ...] = setting(Texts(), "Arguments of a container of one's own.", default=())
     protocol: ServerProtocol | None = setting(
         Choice(of=ServerProtocol),
-        "What a container of one's own speaks: OIP v2, KServe v1 or OpenAI embeddings.",
+        "What a container of one's own speaks: OIP v2, KServe v1, or OpenAI's embeddings, chat and "
+        "completions.",
     )
     replicated_outputs: tuple[str, ...] = setting(
         OUTPUT_NAMES,
@@ -250,7 +252,8 @@ class Batching:
     )
     request_timeout_seconds: int = setting(
         Whole(minimum=1, maximum=3600),
-        "A request that is not answered by then gets 504.",
+        "A request that is not answered by then gets 504. Of a text that is streamed, this bounds "
+        "the time to its first token and each silence between two tokens.",
         default=30,
     )
     length_buckets: tuple[int, ...] = setting(
@@ -329,6 +332,11 @@ class Spec:
     )
     model: Model = section(Model, "What runs a batch.", required=True)
     batching: Batching = section(Batching, "How requests share a forward pass.", default=Batching())
+    generation: Generation | None = section(
+        Generation,
+        "How a server of protocol OpenAI generates text: chat and completions. Absent: its limit "
+        "is learnt, and there are no targets.",
+    )
     accelerator: Accelerator | None = section(
         Accelerator,
         "The device that each pod needs, as an extended resource; claims of dynamic resource "

@@ -87,7 +87,7 @@ def effective(spec: Spec, model_image: str, mode: Mode) -> dict[str, Any]:
         model["port"] = model_port(spec)
     found: dict[str, Any] = {
         "model": model,
-        "batching": {"maxQueueSize": BatchSettings.of(spec.batching).max_queue_size},
+        "batching": {"maxQueueSize": BatchSettings.of(spec).max_queue_size},
         "drain": {"timeoutSeconds": drain_timeout_seconds(spec)},
         "rollout": rolling_update(spec, mode),
     }

@@ -185,7 +185,7 @@ async def _asked(sidecars: Sidecars, observed: Observed, now: float) -> Memory:
     )
     questions: list[tuple[Pod, _Question, dict[str, str]]] = []
     if spec is not None:
-        wanted = BatchSettings.of(spec.batching).digest()
+        wanted = BatchSettings.of(spec).digest()
         for pod in observed.pods:
             before = memory.inquiries.get((pod.uid, wanted))
             due = before is None or not before.waits(now)

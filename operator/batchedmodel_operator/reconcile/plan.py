@@ -173,7 +173,7 @@ def plan(observed: Observed, images: render.Images, now: float, at: datetime) ->
             Apply(kind=Kind.CONTROLLER_REVISION, manifest=keeping, after=Kind.DEPLOYMENT)
         )
     repairs = _repairs(observed, applies)
-    settings = BatchSettings.of(spec.batching).digest()
+    settings = BatchSettings.of(spec).digest()
     unconfirmed = [
         pod
         for pod in observed.pods
@@ -228,7 +228,7 @@ def _wanted(observed: Observed, spec: Spec, template: Body, mode: Mode) -> Mappi
     there = live is not None and not live.deleting
     free = spec.autoscaling is not None and there and not spec.suspend
     wanted: dict[Kind, Body] = {
-        Kind.CONFIG_MAP: render.config_map(model, BatchSettings.of(spec.batching)),
+        Kind.CONFIG_MAP: render.config_map(model, BatchSettings.of(spec)),
         Kind.SERVICE: render.service(model, spec),
         Kind.DEPLOYMENT: render.deployment(
             model,

@@ -35,7 +35,10 @@ _FOLLOWS_BATCHING: Final = 0
 """Stands in a revision's digest for what may change without making another revision."""
 # Whatever is new in a manifest counts, unless it stands here: too much costs little.
 _NO_MATTER_TO_PODS: Final = frozenset(
-    {"suspend", "replicas", "batching", "autoscaling", "rollout", "service", "disruption"}
+    {
+        *("suspend", "replicas", "batching", "generation", "autoscaling"),
+        *("rollout", "service", "disruption"),
+    }
 )
 
 

@@ -273,7 +273,7 @@ def _manifest(name: str) -> dict[str, Any]:
 
 def settings_of(manifest: Mapping[str, Any]) -> str:
     """By which a model's pods tell what batch settings they use."""
-    return BatchSettings.of(read_manifest(manifest).spec.batching).digest()
+    return BatchSettings.of(read_manifest(manifest).spec).digest()
 
 
 def _models() -> str:

@@ -169,6 +169,10 @@ def test_what_the_simulator_knows_nothing_of_is_not_simulated(
     files.write(with_spec(LIVE, service={"port": 8080}), LIVE)
     assert files.diff(*SIMULATION) == 1
     assert capsys.readouterr().out.splitlines()[-1].startswith("simulated: nothing")
+    own = with_spec(LIVE, model={"protocol": "OpenAI", "image": "own:1"})
+    files.write(with_spec(own, generation={"maxConcurrentRequests": 8}), own)
+    assert files.diff(*SIMULATION) == 1
+    assert capsys.readouterr().out.splitlines()[-1].startswith("simulated: nothing")
 
 
 def test_a_wrong_manifest_is_refused_as_everywhere(

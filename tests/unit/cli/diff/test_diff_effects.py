@@ -128,6 +128,18 @@ async def test_a_batch_setting_is_in_force_at_once_and_rolls_no_pod() -> None:
     assert edited.foretold.effects == (Effect.EFFECTIVE_AT_ONCE,)
 
 
+async def test_limit_and_targets_of_a_language_model_are_in_force_at_once_and_roll_no_pod() -> None:
+    before = {"model": {"protocol": "OpenAI", "image": "own:1"}}
+    limited = {**before, "generation": {"maxConcurrentRequests": 8}}
+    at_once = (Effect.EFFECTIVE_AT_ONCE,)
+    assert by_field((await Edited.of(before, limited)).foretold) == {"spec.generation": at_once}
+    after = {**before, "generation": {"targetTokenMilliseconds": 40}}
+    assert by_field((await Edited.of(limited, after)).foretold) == {
+        "spec.generation.maxConcurrentRequests": at_once,
+        "spec.generation.targetTokenMilliseconds": at_once,
+    }
+
+
 async def test_a_batch_setting_beside_an_edit_of_the_pods_is_not_blamed_for_their_end() -> None:
     after = {
         "model": {"handler": "simulated", "env": {"A": "b"}},

@@ -10,7 +10,11 @@ import pytest
 from batchedmodel_cli.run import pod
 from batchedmodel_cli.run.pod import cache_folder, shared_folder
 from batchedmodel_cli.run.processes import ProcessSpec
-from batchedmodel_contract.manifest.batching import BatchSettings, settings_from_json
+from batchedmodel_contract.manifest.batching import (
+    FILE_NAME,
+    BatchSettings,
+    settings_from_json,
+)
 from batchedmodel_contract.manifest.manifest import BatchedModel, read_manifest
 from batchedmodel_contract.manifest.spec import Model, ServerProtocol, Spec
 from batchedmodel_contract.processes.environment import (
@@ -75,7 +79,7 @@ def test_the_batcher_finds_the_manifests_settings(tmp_path: Path) -> None:
     batcher, _ = specs(tmp_path, {})
     settings = from_environment(SidecarSettings, batcher.environment)
     text = Path(settings.settings_folder, "batching.json").read_text("utf-8")
-    assert settings_from_json(text) == BatchSettings.of(manifest().spec.batching)
+    assert settings_from_json(text) == BatchSettings.of(manifest().spec)
 
 
 def test_both_processes_are_told_one_name_and_one_socket(tmp_path: Path) -> None:
@@ -160,7 +164,10 @@ def test_in_front_of_a_server_that_runs_the_batcher_is_alone(tmp_path: Path) -> 
         "apiVersion": "batchedmodel.dev/v1alpha1",
         "kind": "BatchedModel",
         "metadata": {"name": "theirs"},
-        "spec": {"model": {"protocol": "OpenAI", "image": "own:1", "idempotent": False}},
+        "spec": {
+            "model": {"protocol": "OpenAI", "image": "own:1", "idempotent": False},
+            "generation": {"maxConcurrentRequests": 8, "targetFirstTokenMilliseconds": 500},
+        },
     }
     url = "http://127.0.0.1:8080"
     (batcher,) = processes(read_manifest(document), tmp_path, upstream=url)
@@ -168,3 +175,5 @@ def test_in_front_of_a_server_that_runs_the_batcher_is_alone(tmp_path: Path) -> 
     assert (settings.upstream_url, settings.model_socket) == (url, "")
     assert settings.upstream_protocol is ServerProtocol.OPENAI
     assert not settings.idempotent
+    told = settings_from_json(Path(settings.settings_folder, FILE_NAME).read_text("utf-8"))
+    assert told == BatchSettings(max_concurrent_requests=8, target_first_token_seconds=0.5)

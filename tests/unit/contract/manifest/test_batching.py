@@ -11,11 +11,27 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.batching import BatchSettings, settings_from_json
-from batchedmodel_contract.manifest.spec import Batching, Lateness, PolicyName
+from batchedmodel_contract.manifest.generation import Generation
+from batchedmodel_contract.manifest.spec import Batching, Lateness, Model, PolicyName, Spec
 from support.examples import examples
 from support.strategies import batch_settings, json_values
 
 FIELDS = sorted(field.name for field in fields(BatchSettings))
+
+
+def settings_of(batching: Batching, generation: Generation | None = None) -> BatchSettings:
+    return BatchSettings.of(Spec(model=Model(), batching=batching, generation=generation))
+
+
+@st.composite
+def generations(draw: st.DrawFn) -> Generation | None:
+    if draw(st.booleans()):
+        return None
+    return Generation(
+        max_concurrent_requests=draw(st.none() | st.integers(1, 4096)),
+        target_first_token_milliseconds=draw(st.none() | st.integers(1, 60_999)),
+        target_token_milliseconds=draw(st.none() | st.integers(1, 60_000)),
+    )
 
 
 @st.composite
@@ -23,7 +39,7 @@ def effective_settings(draw: st.DrawFn) -> BatchSettings:
     """Settings that some manifest has."""
     size = draw(st.integers(1, 4096))
     target = draw(st.none() | st.integers(1, 60_999))
-    return BatchSettings.of(
+    return settings_of(
         Batching(
             policy=draw(st.sampled_from(PolicyName)),
             max_batch_size=size,
@@ -35,12 +51,14 @@ def effective_settings(draw: st.DrawFn) -> BatchSettings:
             max_queue_size=draw(st.none() | st.integers(size, 1_000_000)),
             request_timeout_seconds=draw(st.integers(61, 3600)),
             length_buckets=tuple(sorted(draw(st.sets(st.integers(1, 2**20), max_size=64)))),
-        )
+        ),
+        draw(generations()),
     )
 
 
 def test_the_settings_of_an_empty_section_are_the_defaults() -> None:
-    assert BatchSettings.of(Batching()) == BatchSettings()
+    assert settings_of(Batching()) == BatchSettings()
+    assert settings_of(Batching(), Generation()) == BatchSettings()
 
 
 def test_settings_are_in_base_units() -> None:
@@ -56,7 +74,7 @@ def test_settings_are_in_base_units() -> None:
         request_timeout_seconds=5,
         length_buckets=(16, 64),
     )
-    assert BatchSettings.of(batching) == BatchSettings(
+    assert settings_of(batching) == BatchSettings(
         policy=PolicyName.WINDOW,
         max_batch_size=64,
         max_batch_tokens=8192,
@@ -70,11 +88,22 @@ def test_settings_are_in_base_units() -> None:
     )
 
 
+def test_those_of_generation_are_too() -> None:
+    generation = Generation(
+        max_concurrent_requests=64,
+        target_first_token_milliseconds=1500,
+        target_token_milliseconds=40,
+    )
+    assert settings_of(Batching(), generation) == BatchSettings(
+        max_concurrent_requests=64, target_first_token_seconds=1.5, target_token_seconds=0.04
+    )
+
+
 @pytest.mark.parametrize(
     ("batch", "queue"), [(1, 2048), (128, 2048), (129, 2064), (4096, 65536)], ids=str
 )
 def test_a_queue_holds_2048_rows_or_16_batches_unless_given(batch: int, queue: int) -> None:
-    assert BatchSettings.of(Batching(max_batch_size=batch)).max_queue_size == queue
+    assert settings_of(Batching(max_batch_size=batch)).max_queue_size == queue
 
 
 @settings(max_examples=examples(100))
@@ -121,6 +150,10 @@ def test_settings_that_contradict_each_other_cannot_be_made() -> None:
         BatchSettings(target_seconds=2.0, request_timeout_seconds=2.0)
     with pytest.raises(InvalidInput, match=r"targetLatency: NaN must be"):
         BatchSettings(target_seconds=float("nan"))
+    with pytest.raises(InvalidInput, match=r"targetFirstToken: 30.0 must be 0 to the request"):
+        BatchSettings(target_first_token_seconds=30.0)
+    with pytest.raises(InvalidInput, match=r"targetToken: 0.0 must be 0 to the request time-out"):
+        BatchSettings(target_token_seconds=0.0)
     with pytest.raises(InvalidInput, match=r"lateness: is Refuse, which needs a target latency"):
         BatchSettings(lateness=Lateness.REFUSE)
 
@@ -128,6 +161,8 @@ def test_settings_that_contradict_each_other_cannot_be_made() -> None:
 def test_sidecars_that_run_on_through_an_upgrade_name_the_defaults_as_before() -> None:
     assert BatchSettings().digest() == "6de3d0f087ee9e36"
     assert BatchSettings(max_concurrent_batches=2).digest() != "6de3d0f087ee9e36"
+    assert BatchSettings(max_concurrent_requests=2).digest() != "6de3d0f087ee9e36"
+    assert BatchSettings(target_token_seconds=2).digest() != "6de3d0f087ee9e36"
 
 
 @pytest.mark.parametrize("field", sorted(json.loads(BatchSettings().to_json())))
@@ -182,6 +217,12 @@ def test_a_file_that_cannot_be_used_is_refused(text: str | bytes) -> None:
         ("trust_priority", 1, "1 is not true or false"),
         ("max_batch_tokens", 0, "0 is below the minimum 1"),
         ("max_concurrent_batches", 0, "0 is below the minimum 1"),
+        ("max_concurrent_requests", 0, "0 is below the minimum 1"),
+        ("max_concurrent_requests", 4097, "4097 is above the maximum 4096"),
+        ("target_first_token_seconds", 0.0, "0.0 is not within 0.001 to 600"),
+        ("target_first_token_seconds", 1.0005, "1.0005 is not a whole number of milliseconds"),
+        ("target_token_seconds", 60.001, "60.001 is not within 0.001 to 60"),
+        ("target_token_seconds", "1", '"1" is not a number'),
         ("max_batch_tokens", 2**32 + 1, "4294967297 is above the maximum 4294967296"),
         ("request_timeout_seconds", math.inf, "Infinity is not within 1 to 3600"),
         ("request_timeout_seconds", 1e-9, "1e-09 is not within 1 to 3600"),

@@ -84,7 +84,7 @@ def test_a_manifests_tenants_reach_the_sidecar_by_its_settings_file() -> None:
         "metadata": {"name": "m"},
         "spec": {"model": {"handler": "simulated"}, "batching": batching},
     }
-    there = BatchSettings.of(read_manifest(manifest).spec.batching)
+    there = BatchSettings.of(read_manifest(manifest).spec)
     read = settings_from_json(there.to_json())
     assert read == there
     assert read.tenants == TenantSettings(

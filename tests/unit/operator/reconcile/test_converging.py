@@ -125,7 +125,7 @@ def _is_as_the_spec_says(world: World) -> None:
     # Nothing runs in this world, so that only the manifest has a say.
     mode = Mode.IN_PLACE if spec.accelerator else Mode.SURGE
     wanted = [
-        render.config_map(model, BatchSettings.of(spec.batching)),
+        render.config_map(model, BatchSettings.of(spec)),
         render.service(model, spec),
         render.deployment(model, spec, template, mode=mode, replicas=replicas),
     ]
