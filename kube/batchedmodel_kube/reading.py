@@ -4,14 +4,14 @@ Whoever may edit a namespace decides what its objects hold, and how large they a
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 from batchedmodel_contract.kubernetes.object_text import (
     LARGE,
+    LARGEST_OBJECT,
     ItemSplitter,
-    LineSplitter,
     Unreadable,
     members,
     parsed,
@@ -25,6 +25,27 @@ _SLOWEST: Final = 65_536
 """Bytes a second that an answer may come at for long. Large pages over slow lines come faster."""
 _T = TypeVar("_T")
 _READER: Final = ThreadPoolExecutor(1, thread_name_prefix="reader")
+
+
+class LineSplitter:
+    """Takes the messages of a watch as they arrive and gives them one line at a time."""
+
+    def __init__(self) -> None:
+        self._rest: list[bytes] = []
+        self._held = 0
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        """The lines that end in this chunk; to be used up. Raises `Unreadable`."""
+        *lines, rest = chunk.split(b"\n")
+        for line in lines:
+            whole = b"".join((*self._rest, line))
+            self._rest, self._held = [], 0
+            if whole:
+                yield whole
+        self._rest.append(rest)
+        self._held += len(rest)
+        if self._held > LARGEST_OBJECT:
+            raise Unreadable(f"has a message of more than {LARGEST_OBJECT} bytes")
 
 
 async def apart(text: bytes, read: Callable[[bytes], _T]) -> _T:

@@ -10,6 +10,7 @@ skipped block by block.
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 DEEPEST: Final = 64
@@ -67,8 +68,12 @@ class Unreadable(ValueError):
     """The text is no JSON, or more of it than is read; the message is a sentence's end."""
 
 
-def members(text: bytes) -> Iterator[tuple[str, bytes]]:
-    """Names and values of an object, the values as they are written. Raises `Unreadable`."""
+def members(text: bytes, wanted: Collection[str] | None = None) -> Iterator[tuple[str, bytes]]:
+    """Names and values of an object, the values as they are written. Raises `Unreadable`.
+
+    `wanted`: the names of those that are given; None: all of them.
+    """
+    others = None if wanted is None else _others(tuple(wanted))
     opening = _OPEN.match(text)
     if opening is None:
         raise Unreadable("is no object")
@@ -76,11 +81,15 @@ def members(text: bytes) -> Iterator[tuple[str, bytes]]:
     if _CLOSE.fullmatch(text, at):
         return
     while True:
+        if others is not None:
+            at = _passed(others, text, at)
         key = _KEY.match(text, at)
         if key is None:
             raise Unreadable("is not JSON")
         end = _end(text, key.end())
-        yield _loaded(key[1]), text[key.end() : end]
+        name = _loaded(key[1])
+        if wanted is None or name in wanted:
+            yield name, text[key.end() : end]
         comma = _COMMA.match(text, end)
         if comma is None:
             break
@@ -113,9 +122,7 @@ def pick(text: bytes, wanted: Wanted, *, largest: int = LARGEST_PART) -> dict[st
     if (whole := read_whole(text, largest)) is not None:
         return _picked(whole, wanted)
     found: dict[str, Any] = {}
-    for name, value in members(text):
-        if name not in wanted:
-            continue
+    for name, value in members(text, wanted):
         inner = wanted[name]
         try:
             if inner is None or not value.startswith(b"{"):
@@ -264,27 +271,6 @@ class ItemSplitter:
             self._begin -= at
 
 
-class LineSplitter:
-    """Takes the messages of a watch as they arrive and gives them one line at a time."""
-
-    def __init__(self) -> None:
-        self._rest: list[bytes] = []
-        self._held = 0
-
-    def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """The lines that end in this chunk; to be used up. Raises `Unreadable`."""
-        *lines, rest = chunk.split(b"\n")
-        for line in lines:
-            whole = b"".join((*self._rest, line))
-            self._rest, self._held = [], 0
-            if whole:
-                yield whole
-        self._rest.append(rest)
-        self._held += len(rest)
-        if self._held > LARGEST_OBJECT:
-            raise Unreadable(f"has a message of more than {LARGEST_OBJECT} bytes")
-
-
 def _end(text: bytes, at: int) -> int:
     """Where the value that begins here ends."""
     if text[at : at + 1] not in (b"{", b"["):
@@ -347,6 +333,14 @@ def _counted(brackets: bytes) -> tuple[int, int, int]:
             closing += max(0, len(row) - opening)
             opening = max(0, opening - len(row))
     return closing, opening, passes + deepest
+
+
+@lru_cache(maxsize=64)
+def _others(wanted: tuple[str, ...]) -> re.Pattern[bytes]:
+    """Members with other names and without brackets: an object may have tens of thousands."""
+    names = b"|".join(re.escape(name.encode()) for name in wanted)
+    key = rb'\s*+"(?!(?:' + names + rb')")[^"\\]*+"\s*+:'
+    return re.compile(rb"(?:" + key + _SCALAR.pattern + rb"\s*+,){0,256}", re.DOTALL)
 
 
 def _passed(pattern: re.Pattern[bytes], text: bytes | bytearray, at: int) -> int:

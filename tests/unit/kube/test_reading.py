@@ -5,9 +5,11 @@ import threading
 from collections.abc import AsyncIterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from batchedmodel_contract.kubernetes.object_text import LARGE, ItemSplitter, Unreadable
-from batchedmodel_kube.reading import apart, items_of, steadily
+from batchedmodel_kube.reading import LineSplitter, apart, items_of, steadily
 
 
 async def test_large_objects_are_read_one_after_the_other() -> None:
@@ -81,3 +83,14 @@ async def test_a_large_answer_over_a_slow_line_is_read_to_its_end() -> None:
 async def test_the_time_in_which_an_answer_is_read_is_nobodys_delay() -> None:
     async for _ in steadily(arriving(1, 0.1, times=10), 2.0):
         await asyncio.sleep(20)
+
+
+@given(st.lists(st.binary(max_size=9), max_size=9), st.integers(1, 12))
+def test_a_watch_gives_its_lines_however_it_is_cut(lines: list[bytes], size: int) -> None:
+    wanted = [line for line in b"\n".join(lines).split(b"\n") if line]
+    text = b"\n".join(lines) + b"\n"
+    splitter = LineSplitter()
+    found = [
+        line for at in range(0, len(text), size) for line in splitter.feed(text[at : at + size])
+    ]
+    assert found == wanted

@@ -15,7 +15,6 @@ from batchedmodel_contract.kubernetes.object_text import (
     LARGEST_PART,
     MOST_CONTAINERS,
     ItemSplitter,
-    LineSplitter,
     Unreadable,
     all_but,
     members,
@@ -152,6 +151,15 @@ def test_a_large_value_is_passed_over_faster_than_it_could_be_parsed(some: str) 
     assert _least(lambda: list(members(large))) < 3 * _least(lambda: json.loads(large))
 
 
+def test_a_member_is_found_fast_among_very_many() -> None:
+    notes = {f"note-{number}": "" for number in range(25_000)}
+    large = _written({"metadata": {"annotations": {**notes, "wanted": "here"}}})
+    wanted: Any = {"metadata": {"annotations": {"wanted": None}}}
+    assert pick(large, wanted) == {"metadata": {"annotations": {"wanted": "here"}}}
+    # One after the other it took sixteen times as long.
+    assert _least(lambda: pick(large, wanted)) < 6 * _least(lambda: json.loads(large))
+
+
 def _least(act: Callable[[], object]) -> float:
     """Seconds of this process for it, however busy the machine is."""
     return min(timeit.repeat(act, timer=time.process_time, number=1, repeat=5))
@@ -187,17 +195,6 @@ def test_a_long_string_of_an_item_is_looked_at_once_in_however_many_parts(size: 
     # From its beginning at each part it took twenty times as long.
     assert _least(split) < 8 * _least(lambda: json.loads(text)) or size == 7
     split()
-
-
-@given(st.lists(st.binary(max_size=9), max_size=9), st.integers(1, 12))
-def test_a_watch_gives_its_lines_however_it_is_cut(lines: list[bytes], size: int) -> None:
-    wanted = [line for line in b"\n".join(lines).split(b"\n") if line]
-    text = b"\n".join(lines) + b"\n"
-    splitter = LineSplitter()
-    found = [
-        line for at in range(0, len(text), size) for line in splitter.feed(text[at : at + size])
-    ]
-    assert found == wanted
 
 
 @given(st.binary(max_size=40))
