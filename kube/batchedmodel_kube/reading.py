@@ -4,6 +4,7 @@ Whoever may edit a namespace decides what its objects hold, and how large they a
 """
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
@@ -23,8 +24,13 @@ CHUNK: Final = 65_536
 """Bytes of an answer that are read at one go."""
 _SLOWEST: Final = 65_536
 """Bytes a second that an answer may come at for long. Large pages over slow lines come faster."""
+_TURN_SECONDS: Final = 0.0005
+"""So long the thread that reads keeps the loop waiting, which gives its turn away with each look at
+a connection. With Python's five milliseconds a loop of many connections came to nothing else."""
 _T = TypeVar("_T")
-_READER: Final = ThreadPoolExecutor(1, thread_name_prefix="reader")
+_READER: Final = ThreadPoolExecutor(
+    1, "reader", initializer=sys.setswitchinterval, initargs=(_TURN_SECONDS,)
+)
 
 
 class LineSplitter:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -31,6 +32,25 @@ async def test_large_objects_are_read_one_after_the_other() -> None:
     large = b"x" * (LARGE + 1)
     assert await asyncio.gather(*(apart(large, read) for _ in range(8))) == [len(large)] * 8
     assert most == 1
+
+
+async def test_the_loop_goes_on_beside_a_large_object() -> None:
+    """It waits for the reader each time that it has waited for the machine."""
+    over, never = threading.Event(), threading.Event()
+
+    def read(_: bytes) -> float:
+        began = time.thread_time()
+        while not over.is_set():
+            pass
+        return time.thread_time() - began
+
+    reading = asyncio.create_task(apart(b"x" * (LARGE + 1), read))
+    for _ in range(100):
+        await asyncio.sleep(0)
+        never.wait(0.0001)  # as a write to a connection does
+    over.set()
+    # With Python's own five milliseconds for each turn of the reader it was half a second.
+    assert await reading < 0.25
 
 
 async def test_a_list_that_has_arrived_is_cut_apart_in_turns_with_others() -> None:
