@@ -3,9 +3,10 @@
 Kopf watches by itself and only says that something happened.
 """
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Final
 
 from batchedmodel_contract.kubernetes.names import NAME_LABEL
@@ -23,6 +24,12 @@ _LEAST_COUNTED: Final = 5_592
 _HEAVY: Final = 131_072
 _TIMES_BEYOND: Final = 16
 """So many times more counts what of a pod is beyond `_HEAVY`: one is read at a time, for all."""
+_MUCH: Final = 0.25
+"""Of `_MOST_LISTED`: models that had so much are listed one after the other."""
+_MOST_KNOWN: Final = 1_024
+"""Of such models are remembered."""
+_TURN_SECONDS: Final = 30.0
+"""For which one waits for its turn. A dozen are done in seconds."""
 
 
 class KubernetesCluster:
@@ -36,6 +43,9 @@ class KubernetesCluster:
         """
         self._client = client
         self._may_write = may_write
+        self._much: set[tuple[Kind, str, str]] = set()
+        """Kinds and models that had `_MUCH` when they were last listed."""
+        self._turn = asyncio.Lock()
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Body | None:
         """The object, or None when it, its namespace or its kind is not there."""
@@ -69,19 +79,15 @@ class KubernetesCluster:
 
     async def labelled(self, kind: Kind, namespace: str, model: str) -> Sequence[Body]:
         """The objects of a kind with a BatchedModel's label that can be read and have an owner."""
-        held, found = 0, []
-        async with aclosing(self._listed(kind, namespace, f"{NAME_LABEL}={model}")) as listed:
-            async for event in listed:
-                held += max(event.size, _LEAST_COUNTED)
-                if kind is Kind.POD:
-                    held += _TIMES_BEYOND * max(0, event.size - _HEAVY)
-                if held > _MOST_LISTED[kind]:
-                    what = f"{namespace}: there is more of {kind} with the label of {model}"
-                    _log.warning("%s than the %d bytes that are read", what, _MOST_LISTED[kind])
-                    break
-                # Without an owner it is nobody's, whatever its label says.
-                if event.found["metadata"].get("ownerReferences"):
-                    found.append(event.found)
+        whose = kind, namespace, model
+        async with self._in_turn(whose):
+            found, held = await self._read_of(kind, namespace, model)
+        if held > _MUCH * _MOST_LISTED[kind]:
+            if len(self._much) >= _MOST_KNOWN:
+                self._much.clear()
+            self._much.add(whose)
+        else:
+            self._much.discard(whose)
         return found
 
     async def apply(self, manifest: Body, *, manager: str, subresource: str = "") -> Body:
@@ -99,6 +105,39 @@ class KubernetesCluster:
         patch = {"metadata": {"uid": uid, "annotations": dict(annotation)}}
         with suppress(Gone):
             await self._client.merge(self._written(Kind.POD, namespace, pod), patch)
+
+    async def _read_of(self, kind: Kind, namespace: str, model: str) -> tuple[list[Body], int]:
+        """As `labelled`, and the bytes that these objects count for."""
+        held, found = 0, []
+        async with aclosing(self._listed(kind, namespace, f"{NAME_LABEL}={model}")) as listed:
+            async for event in listed:
+                held += max(event.size, _LEAST_COUNTED)
+                if kind is Kind.POD:
+                    held += _TIMES_BEYOND * max(0, event.size - _HEAVY)
+                if held > _MOST_LISTED[kind]:
+                    what = f"{namespace}: there is more of {kind} with the label of {model}"
+                    _log.warning("%s than the %d bytes that are read", what, _MOST_LISTED[kind])
+                    break
+                # Without an owner it is nobody's, whatever its label says.
+                if event.found["metadata"].get("ownerReferences"):
+                    found.append(event.found)
+        return found, held
+
+    @asynccontextmanager
+    async def _in_turn(self, whose: tuple[Kind, str, str]) -> AsyncIterator[None]:
+        """One at a time of those that have much: a dozen together take the API server from all."""
+        if whose not in self._much:
+            yield
+            return
+        try:
+            async with asyncio.timeout(_TURN_SECONDS):
+                await self._turn.acquire()
+        except TimeoutError as error:
+            raise Unreachable("the lists of other models take too long") from error
+        try:
+            yield
+        finally:
+            self._turn.release()
 
     async def _listed(
         self, kind: Kind, namespace: str, labels: str = ""
