@@ -1,0 +1,1 @@
+"""Which request goes to the engine of a language model next, and when."""

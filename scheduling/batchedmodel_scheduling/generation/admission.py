@@ -1,0 +1,283 @@
+"""Which generation request goes to the engine next.
+
+So many are at the server as it runs at once. The rest waits here, where it can be ordered, given up
+and refused in time. Pure: its caller owns timers and answers.
+"""
+
+from typing import Final
+
+from batchedmodel_contract.manifest.spec import Lateness
+from batchedmodel_contract.manifest.tenants import Share
+from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_scheduling.core.policy import NEVER, Refusal
+from batchedmodel_scheduling.generation.at_server import AtServer
+from batchedmodel_scheduling.generation.concurrency import Concurrency
+from batchedmodel_scheduling.generation.estimates import Estimates
+from batchedmodel_scheduling.generation.places import Places
+from batchedmodel_scheduling.generation.requests import (
+    AdmissionSettings,
+    EngineView,
+    GenerationRequest,
+    Grant,
+    GrantReason,
+    Shed,
+    Waiting,
+)
+from batchedmodel_scheduling.generation.waiting_set import WaitingSet
+
+__all__ = [
+    "Admission",
+    "AdmissionSettings",
+    "EngineView",
+    "GenerationRequest",
+    "Grant",
+    "GrantReason",
+    "Shed",
+]
+
+_LOOK: Final = 0.25
+"""Seconds between two looks at what the server did."""
+_PASSED: Final = 8
+"""Tenants without a place whom others pass, at most."""
+_SOONEST: Final = 1.0
+_LATEST: Final = 600.0
+
+
+class Admission:
+    """Orders the requests that wait, and lets them go."""
+
+    def __init__(self, settings: AdmissionSettings) -> None:
+        self._settings = settings
+        self._concurrency: Final = Concurrency(
+            settings.max_concurrent_requests, settings.token_seconds
+        )
+        self._estimates: Final = Estimates()
+        self._costs: Final = self._estimates.costs
+        self._server: Final = AtServer()
+        self._waiting: Final = WaitingSet(settings.max_queue_size, self._late_from)
+        self._waiting.refuses_late = settings.lateness is Lateness.REFUSE
+        self._places: Final = Places(
+            self._concurrency, self._server, self._costs, self._waiting.turns
+        )
+        self._pressed = False
+        """Whether more waited than could go, since the last look."""
+        self._began = False
+        self._done_work = 0.0
+
+    @property
+    def running(self) -> int:
+        """Requests at the server."""
+        return len(self._server)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait here."""
+        return len(self._waiting)
+
+    @property
+    def limit(self) -> int:
+        """Requests that are at the server at once, at most; where it is learnt, their choices."""
+        return self._concurrency.limit
+
+    @property
+    def backlog_work(self) -> float:
+        """Device seconds of all that wait, and of what is left of those that run."""
+        given = self._server.tokens * self._costs.output_token(self.limit)
+        return self._waiting.work + max(0.0, self._server.work - given)
+
+    def oldest_age(self, now: float) -> float:
+        """Seconds since the oldest that waits came; 0 when none does."""
+        return self._waiting.oldest_age(now)
+
+    def work(self, request: GenerationRequest) -> float:
+        """Device seconds that a request is expected to cost."""
+        return self._estimates.work(request, self.limit)
+
+    def expected_output(self, request: GenerationRequest, part: float) -> float:
+        """Tokens of one answer that are enough for this part of such requests."""
+        return self._estimates.lengths.quantile(request.key, request.max_tokens, part)
+
+    def refusal(self, share: Share, now: float) -> Refusal | None:
+        """Why a request of this tenant would not be taken, as far as its tenant alone says it."""
+        reason = self._waiting.refusal(share)
+        if reason is None:
+            return None
+        # By then a part of the queue has gone.
+        retry_after = self._costs.wait(self._waiting.work) / 8
+        return Refusal(reason=reason, retry_after=_bounded(retry_after))
+
+    def offer(self, request: GenerationRequest, now: float) -> Refusal | None:
+        """Let a request wait, or say why not."""
+        self._begin(now)
+        self._places.came(request.share, now)
+        if (refusal := self.refusal(request.share, now)) is not None:
+            return refusal
+        waiting = Waiting(
+            request, work=self.work(request), target=self._settings.first_token_seconds
+        )
+        if (late_by := self._hopelessly_late_by(waiting, now)) > 0:
+            return Refusal(reason=Rejection.PREDICTED_LATE, retry_after=_bounded(late_by))
+        self._waiting.enter(waiting)
+        return None
+
+    def withdraw(self, request_id: int, now: float) -> None:
+        """Forget a waiting request: its caller left. Unknown and released ones are ignored."""
+        self._waiting.withdraw(request_id)
+
+    def poll(self, now: float) -> Grant:
+        """All that goes now, and all that is given up."""
+        self._begin(now)
+        self._waiting.pass_time(now)
+        release: list[int] = []
+        turns, passed = self._waiting.turns, 0
+        while self._places.any_free and (waiting := self._waiting.next(now)) is not None:
+            if self._places.free_for(waiting.request):
+                self._release(waiting, now)
+                release.append(waiting.request.id)
+            elif passed == _PASSED or not turns.hold(waiting.request.share.tenant):
+                break
+            else:
+                passed += 1
+        turns.let_go()
+        self._pressed = self._pressed or self._places.wanted
+        self._look(now)
+        return Grant(
+            release=tuple(release),
+            shed=self._waiting.take_shed(),
+            wake_at=self._wake_at(now),
+            reason=self._reason(released=bool(release)),
+        )
+
+    def first_token(self, request_id: int, now: float) -> None:
+        """The first token of a released request came."""
+        running = self._server.first_token(request_id, now)
+        if running is not None:
+            prompt, took = running.waiting.request.prompt_tokens, now - running.released_at
+            self._costs.saw_first_token(prompt, took, self.limit, room=running.alone)
+
+    def tokens(self, request_id: int, count: int, now: float) -> None:
+        """So many tokens of a released request came after its first."""
+        self._server.count_tokens(request_id, count)
+
+    def ended(self, request_id: int, now: float, *, output_tokens: int | None) -> None:
+        """A released request ended, with so many tokens in all its choices.
+
+        None: it failed, or its caller left, so it teaches no length.
+        """
+        running = self._server.ended(request_id, now, output=output_tokens)
+        if running is None:
+            return
+        request = running.waiting.request
+        if output_tokens is not None:
+            self._estimates.learn_length(request, output_tokens)
+        work = self._estimates.cost(running, output_tokens, self.limit)
+        self._done_work += work
+        self._waiting.turns.settle(running.waiting, work)
+        self._waiting.groups.ended(request)
+        self._look(now)
+
+    def came_back(self, request_id: int, now: float, *, rest_seconds: float) -> None:
+        """The server refused a released request before it began: it waits again, and its key rests.
+
+        It is the next of its tenant, whatever the order.
+        """
+        running = self._server.ended(request_id, now)
+        if running is None:
+            return
+        request, waiting = running.waiting.request, running.waiting
+        self._waiting.turns.settle(waiting, 0.0)
+        self._waiting.groups.ended(request)
+        self._concurrency.refused(request.key, self._places.taken + 1, now)
+        waiting.aim(self._settings.first_token_seconds)
+        self._waiting.rest(waiting, now + max(0.0, rest_seconds), now)
+
+    def engine(self, view: EngineView, now: float) -> None:
+        """The server's own gauges."""
+        self._concurrency.saw(view, now)
+
+    def configure(self, settings: AdmissionSettings, now: float) -> None:
+        """Use other settings from now on; what waits stays, even above a smaller queue."""
+        self._settings = settings
+        self._concurrency.configure(settings.max_concurrent_requests, settings.token_seconds)
+        self._waiting.configure(
+            settings.max_queue_size,
+            settings.first_token_seconds,
+            refuses_late=settings.lateness is Lateness.REFUSE,
+        )
+
+    # What goes
+
+    def _release(self, waiting: Waiting, now: float) -> None:
+        request, limit = waiting.request, self.limit
+        self._waiting.release(waiting)
+        prompt = self._costs.prompt_token(limit) * request.prompt_tokens
+        known = self._costs.knows_first_tokens
+        self._server.released(
+            waiting,
+            now,
+            room=not known or self._places.mostly_free,
+            prompt=prompt,
+            base=self._costs.base(limit) if known else NEVER,
+            token=self._costs.usual_between_tokens,
+        )
+
+    def _reason(self, *, released: bool) -> GrantReason:
+        if released:
+            return GrantReason.RELEASED
+        if not len(self._waiting):
+            return GrantReason.EMPTY
+        return GrantReason.BUSY if self._waiting.turns else GrantReason.RESTING
+
+    def _wake_at(self, now: float) -> float:
+        wake_at = self._waiting.next_event()
+        if self._waiting.turns and self._concurrency.given is None:
+            wake_at = min(wake_at, now + _LOOK)
+        return wake_at
+
+    # What is learnt
+
+    def _begin(self, now: float) -> None:
+        if not self._began:
+            self._began = True
+            self._server.begin_at(now)
+
+    def _look(self, now: float) -> None:
+        if self._server.since_look(now) < _LOOK or (load := self._server.look(now)) is None:
+            return
+        pressed = self._pressed
+        self._costs.saw(load, self.limit, full=pressed)
+        if pressed:
+            self._costs.saw_pace(self._done_work, load.seconds)
+        self._concurrency.look(
+            load,
+            pressed=pressed,
+            token=self._costs.token_seconds,
+            first_token=self._costs.first_token(0, self.limit),
+            prompts=load.prompt_tokens * self._costs.prompt_token(self.limit) / load.seconds,
+            now=now,
+        )
+        self._done_work = 0.0
+        self._pressed = self._places.wanted
+
+    def _late_from(self, waiting: Waiting) -> float:
+        return self._estimates.late_from(waiting, self.limit)
+
+    def _hopelessly_late_by(self, waiting: Waiting, now: float) -> float:
+        """By how many seconds its first token would miss what it must not; 0 if that is not known.
+
+        An idle server takes whatever comes: so a wrong guess is found out.
+        """
+        if not self._costs.learnt or not len(self._server):
+            return 0.0
+        request, at = waiting.request, now
+        if not self._places.any_free:
+            ahead = self._waiting.turns.ahead(request.share, request.priority)
+            at += self._costs.wait(ahead)
+        late_by = at + self._costs.first_token(request.prompt_tokens, self.limit) - request.deadline
+        if self._waiting.refuses_late:
+            late_by = max(late_by, at - self._late_from(waiting))
+        return late_by
+
+
+def _bounded(seconds: float) -> float:
+    return min(_LATEST, max(_SOONEST, seconds))

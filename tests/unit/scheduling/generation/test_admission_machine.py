@@ -1,0 +1,201 @@
+"""Admission through any sequence of events: nobody is lost, and each goes or is given up once."""
+
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from batchedmodel_contract.manifest.spec import Lateness
+from batchedmodel_contract.manifest.tenants import Share
+from batchedmodel_contract.outcomes import Outcome
+from batchedmodel_scheduling.core.policy import Priority, RequestGroup
+from batchedmodel_scheduling.generation.admission import (
+    Admission,
+    AdmissionSettings,
+    EngineView,
+    GenerationRequest,
+    GrantReason,
+)
+from support.examples import examples
+
+chosen = st.builds(
+    AdmissionSettings,
+    max_concurrent_requests=st.none() | st.integers(1, 6),
+    first_token_seconds=st.none() | st.sampled_from([0.1, 1.0]),
+    token_seconds=st.none() | st.just(0.03),
+    lateness=st.sampled_from(Lateness),
+    max_queue_size=st.sampled_from([4, 30, 2048]),
+)
+counts = st.none() | st.integers(0, 100)
+
+
+class AdmissionMachine(RuleBasedStateMachine):
+    """Compares what is told with plain sets of who waits and who runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.number = 0
+        self.waiting: dict[int, GenerationRequest] = {}
+        self.running: dict[int, GenerationRequest] = {}
+        self.left = 0
+        self.accepted = 0
+        self.virtual = 0.0
+
+    @initialize(settings=chosen)
+    def begin(self, settings: AdmissionSettings) -> None:
+        self.settings = settings
+        self.admission = Admission(settings)
+
+    # What may happen
+
+    @rule(
+        tenant=st.sampled_from("abc"),
+        key=st.sampled_from("xy"),
+        prompt=st.sampled_from([0, 10, 5000]),
+        allowed=st.none() | st.integers(0, 500),
+        choices=st.sampled_from([1, 1, 3]),
+        patience=st.sampled_from([0.0, 0.3, 30.0, 30.0]),
+        streams=st.booleans(),
+        priority=st.sampled_from(Priority),
+        group=st.none() | st.sampled_from("gh"),
+        weight=st.sampled_from([0.5, 1.0]),
+    )
+    def a_request_comes(
+        self,
+        tenant: str,
+        key: str,
+        prompt: int,
+        allowed: int | None,
+        choices: int,
+        patience: float,
+        streams: bool,
+        priority: Priority,
+        group: str | None,
+        weight: float,
+    ) -> None:
+        self.number += 1
+        request = GenerationRequest(
+            id=self.number, share=Share(tenant, weight, 0.9), key=key, prompt_tokens=prompt,
+            max_tokens=allowed, choices=choices, arrived=self.now,
+            deadline=self.now + patience, streams=streams, priority=priority,
+            group=None if group is None else RequestGroup(id=group, size=3),
+        )  # fmt: skip
+        known = self.admission.refusal(request.share, self.now)
+        refused = self.admission.offer(request, self.now)
+        assert known is None or refused == known
+        if refused is None:
+            self.waiting[request.id] = request
+            self.accepted += 1
+        else:
+            assert 1.0 <= refused.retry_after <= 600.0
+
+    @rule()
+    def it_is_asked(self) -> None:
+        grant = self.admission.poll(self.now)
+        for number, outcome in grant.shed:
+            request = self.waiting.pop(number)
+            self.left += 1
+            assert (outcome is Outcome.EXPIRED) <= (request.deadline <= self.now)
+            assert (outcome is Outcome.SHED) <= (self.settings.first_token_seconds is not None)
+        for number in grant.release:
+            request = self.running[number] = self.waiting.pop(number)
+            assert self.now < request.deadline
+        assert all(self.now < request.deadline for request in self.waiting.values())
+        assert grant.wake_at > self.now
+        assert (grant.reason is GrantReason.RELEASED) == bool(grant.release)
+        assert (grant.reason is GrantReason.EMPTY) <= (not self.waiting)
+        if self.settings.max_concurrent_requests is not None and grant.release:
+            assert len(self.running) <= self.settings.max_concurrent_requests
+        if not self.running and self.waiting:
+            assert grant.reason is GrantReason.RESTING
+
+    @rule(passed=st.sampled_from([0.001, 0.05, 0.3, 2.0, 40.0]))
+    def time_passes(self, passed: float) -> None:
+        self.now += passed
+
+    @precondition(lambda self: self.waiting or self.running)
+    @rule(data=st.data())
+    def a_caller_leaves_or_seems_to(self, data: st.DataObject) -> None:
+        number = data.draw(st.sampled_from(sorted({*self.waiting, *self.running})))
+        self.admission.withdraw(number, self.now)
+        self.left += self.waiting.pop(number, None) is not None
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), count=st.sampled_from([1, 20]))
+    def tokens_come(self, data: st.DataObject, count: int) -> None:
+        number = data.draw(st.sampled_from(sorted(self.running)))
+        self.admission.first_token(number, self.now)
+        self.admission.tokens(number, count, self.now)
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), output=st.none() | st.integers(0, 300))
+    def one_ends(self, data: st.DataObject, output: int | None) -> None:
+        number = data.draw(st.sampled_from(sorted(self.running)))
+        del self.running[number]
+        self.left += 1
+        self.admission.ended(number, self.now, output_tokens=output)
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), rest=st.sampled_from([0.0, 0.2, 5.0]))
+    def one_comes_back(self, data: st.DataObject, rest: float) -> None:
+        number = data.draw(st.sampled_from(sorted(self.running)))
+        self.waiting[number] = self.running.pop(number)
+        self.admission.came_back(number, self.now, rest_seconds=rest)
+
+    @rule(running=counts, waiting=counts, cache=st.none() | st.floats(0, 1))
+    def gauges_are_read(
+        self, running: int | None, waiting: int | None, cache: float | None
+    ) -> None:
+        view = EngineView(running=running, waiting=waiting, cache_usage=cache)
+        self.admission.engine(view, self.now)
+
+    @rule(settings=chosen)
+    def the_settings_change(self, settings: AdmissionSettings) -> None:
+        self.settings = settings
+        self.admission.configure(settings, self.now)
+
+    # What holds meanwhile
+
+    @invariant()
+    def books_agree(self) -> None:
+        admission = self.admission
+        shed = len(admission._waiting._shed)
+        assert admission.waiting == len(self.waiting) - shed
+        assert admission.running == len(self.running)
+        assert self.accepted == len(self.waiting) + len(self.running) + self.left
+        assert admission.backlog_work >= 0.0
+        assert 1 <= admission.limit <= 4096
+        assert admission.oldest_age(self.now) >= 0.0
+        assert admission._waiting.turns.virtual >= self.virtual
+        self.virtual = admission._waiting.turns.virtual
+        inside = admission._waiting
+        assert len(inside.groups) <= len(self.waiting) + len(self.running)
+        assert inside.turns._ready_work >= 0.0
+
+    def teardown(self) -> None:
+        """Whoever still waits goes, if all others end."""
+        if not hasattr(self, "admission"):
+            return
+        for _ in range(2 * len(self.waiting) + len(self.running) + 2):
+            for number in list(self.running):
+                self.one_of_all_ends(number)
+            self.now += 0.001
+            self.it_is_asked()
+            self.now = min(
+                [self.now + 6.0, *(one.deadline for one in self.waiting.values())]
+                if not self.running
+                else [self.now]
+            )
+        self.it_is_asked()
+        assert not self.waiting
+
+    def one_of_all_ends(self, number: int) -> None:
+        del self.running[number]
+        self.left += 1
+        self.admission.ended(number, self.now, output_tokens=5)
+
+
+TestAdmission = AdmissionMachine.TestCase
+TestAdmission.settings = hypothesis_settings(
+    max_examples=examples(200), stateful_step_count=50, deadline=None
+)

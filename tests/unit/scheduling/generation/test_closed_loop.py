@@ -1,0 +1,106 @@
+"""Admission before a simulated engine of 64 sequences at 20 ms a step."""
+
+import pytest
+
+from batchedmodel_contract.manifest.spec import Lateness
+from batchedmodel_scheduling.generation.admission import AdmissionSettings
+from support.simulated_engine import Engine, World, p99
+
+pytestmark = pytest.mark.slow
+
+FIRST, TOKEN = 1.0, 0.04
+CAPACITY = 74.0
+"""Calls a second of which 99 % meet both targets without anything before the engine."""
+
+
+def tokens(world: World) -> int:
+    return sum(call.given for call in world.calls)
+
+
+def token_rate(world: World, seconds: float) -> float:
+    before, begin = tokens(world), world.now
+    world.run(begin + seconds)
+    return (tokens(world) - before) / seconds
+
+
+@pytest.mark.parametrize("gauges", [True, False], ids=["gauges", "streams only"])
+@pytest.mark.parametrize("callers", [96, 400])
+def test_the_limit_is_learnt_within_20_seconds_and_keeps_the_engine_full(
+    gauges: bool, callers: int
+) -> None:
+    world, direct = World(AdmissionSettings(), gauges=gauges), World(None)
+    for one in (world, direct):
+        one.crowd(callers)
+        one.run(20.0)
+    rate = token_rate(world, 60.0)
+    assert rate >= 0.97 * token_rate(direct, 60.0)
+    limits = [limit for when, limit in world.limits if when >= 20.0]
+    assert world.admission is not None
+    assert all(64 <= limit <= 80 for limit in [world.admission.limit, *limits])
+
+
+def test_where_nothing_can_be_seen_the_limit_is_found_by_what_completes() -> None:
+    world = World(AdmissionSettings())
+    world.crowd(300, streams=False)
+    world.run(150.0)
+    assert 51 <= max(limit for _, limit in world.limits) <= 81
+    assert world.limits[-1][1] >= 46
+
+
+@pytest.mark.parametrize("places", [1, 4, 200])
+def test_engines_of_other_sizes_are_learnt_too(places: int) -> None:
+    world, direct = (
+        World(settings, engine=Engine(places=places)) for settings in (AdmissionSettings(), None)
+    )
+    for one in (world, direct):
+        one.crowd(3 * places + 10)
+        one.run(60.0)
+    assert token_rate(world, 60.0) >= 0.95 * token_rate(direct, 60.0)
+    assert world.limits[-1][1] <= places + max(4, places // 4)
+
+
+@pytest.mark.parametrize("prompt", [2000, 8000])
+def test_an_interactive_tenant_beside_a_flood_of_long_prompts_waits_little(prompt: int) -> None:
+    waited = {}
+    for flooded in (False, True):
+        world = World(AdmissionSettings(), engine=Engine(chunk=8192))
+        if flooded:
+            world.crowd(300, tenant="flood", prompt=prompt)
+        world.run(30.0)
+        world.stream_of_calls(5.0, 150.0, tenant="interactive")
+        world.run(152.0)
+        calls = world.of("interactive", 40.0, 150.0)
+        waited[flooded] = p99(call.first_token for call in calls)
+    assert waited[False] < 0.05
+    assert waited[True] <= (2.0 if prompt == 2000 else 2.5) * waited[False]
+
+
+def good(settings: AdmissionSettings | None, times: float) -> float:
+    """Calls a second that meet both targets."""
+    world = World(settings)
+    world.stream_of_calls(CAPACITY * times, 60.0)
+    world.run(60.0)
+    return sum(call.good(FIRST, TOKEN) for call in world.of("open", 15.0, 55.0)) / 40.0
+
+
+def test_99_percent_of_that_rate_meet_both_targets_straight_to_the_engine() -> None:
+    world = World(None)
+    world.stream_of_calls(CAPACITY, 60.0)
+    world.run(60.0)
+    calls = world.of("open", 15.0, 55.0)
+    assert sum(call.good(FIRST, TOKEN) for call in calls) >= 0.99 * len(calls)
+
+
+@pytest.mark.parametrize("lateness", Lateness)
+def test_at_a_third_over_capacity_as_many_are_in_time_as_at_capacity(lateness: Lateness) -> None:
+    settings = AdmissionSettings(first_token_seconds=FIRST, token_seconds=TOKEN, lateness=lateness)
+    ours, straight = good(settings, 1.3), good(None, 1.3)
+    assert ours >= 1.5 * straight
+    assert ours >= 0.93 * CAPACITY
+
+
+def test_whatever_comes_is_answered_when_it_ends() -> None:
+    world = World(AdmissionSettings(first_token_seconds=FIRST))
+    world.stream_of_calls(CAPACITY * 1.2, 20.0)
+    world.run(60.0)
+    assert all(call.ended_at is not None for call in world.calls if not call.refused)
