@@ -35,11 +35,14 @@ _LISTENING: Final = r"listening: data port (\d+), admin port (\d+)"
 class Process:
     """A child process whose log lines can be awaited."""
 
-    def __init__(self, name: str, module: str, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, name: str, module: str, environment: Mapping[str, str], *arguments: str
+    ) -> None:
         self.name = name
         self.lines: list[str] = []
         self._module = module
         self._environment = environment
+        self._arguments = arguments
         self._arrived = asyncio.Condition()
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -56,6 +59,7 @@ class Process:
             sys.executable,
             "-m",
             self._module,
+            *self._arguments,
             env={**os.environ, **self._environment},
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
@@ -85,6 +89,12 @@ class Process:
         code = await self._process.wait()
         await self._reader
         return code
+
+    async def kill(self) -> None:
+        """End it at once; it may start again."""
+        assert self._process is not None
+        self._process.kill()
+        await self.ended()
 
     async def stop(self) -> None:
         """End it, gently first."""
