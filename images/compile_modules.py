@@ -36,10 +36,14 @@ _SOURCES: Final = (
 """All whose types are read."""
 _COMPILED: Final = {
     f"{_CONTRACT}/inference": ("batch_wire", "packed", "ragged", "tensors", "v2"),
-    _HTTP: ("connection", "eager_coroutine", "head_cache", "incoming", "request_head", "response"),
+    _HTTP: (
+        *("connection", "eager_coroutine", "head_cache", "incoming", "request_head", "response"),
+        "streamed_response",
+    ),
     f"{_SCHEDULING}/core": ("*",),
     f"{_SCHEDULING}/deadline": ("*",),
     f"{_SCHEDULING}/fifo": ("*",),
+    f"{_SCHEDULING}/generation": ("*",),
     f"{_SCHEDULING}/latency": ("*",),
     _SIDECAR: ("answers", "calls", "lifecycle", "model"),
     f"{_SIDECAR}/backends": ("health",),
@@ -51,6 +55,7 @@ _COMPILED: Final = {
     ),
     f"{_SIDECAR}/body": ("byte_budget",),
     f"{_SIDECAR}/codec": ("codec", "rows"),
+    f"{_SIDECAR}/generation": ("chunks", "engine_client", "events", "fields", "handler", "stream"),
     f"{_SIDECAR}/http": (
         *("body_reader", "connections", "data_handler", "exchange", "inference"),
         *("refusals", "responses", "routed_head", "unread_answers"),
@@ -59,7 +64,8 @@ _COMPILED: Final = {
         *("adapter", "classify", "openai", "rerank", "scores", "v1", "v2", "v2_forms"),
     ),
     f"{_SIDECAR}/telemetry": (
-        *("arrivals", "batch_counts", "durations", "ledger", "offered_work", "tenant_counts"),
+        *("arrivals", "batch_counts", "durations", "generation_counts", "ledger", "offered_work"),
+        "tenant_counts",
     ),
 }
 """By folder, the modules that are compiled: what runs for each request or batch."""

@@ -9,12 +9,14 @@ import logging
 import socket
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol
 
 from batchedmodel_http.head_cache import LONGEST, HeadCache
 from batchedmodel_http.incoming import Incoming
-from batchedmodel_http.request_head import AnyRequestHead, Head
+from batchedmodel_http.interfaces import Answers, Running
+from batchedmodel_http.request_head import AnyRequestHead
 from batchedmodel_http.response import Response
+from batchedmodel_http.streamed_response import Sending, StreamedResponse
 from batchedmodel_http.streaming import NeedsStreaming, StreamingProtocol
 
 logger: Final = logging.getLogger(__name__)
@@ -29,38 +31,6 @@ _PARTIAL_SECONDS: Final = 0.05
 """Seconds for the rest of a request that came in pieces; `StreamingProtocol` bounds slower ones."""
 _LARGE_ANSWER: Final = 64 * 1024
 _END_OF_HEAD: Final = b"\r\n\r\n"
-
-Reply = Callable[[Response | None, BaseException | None], None]
-"""Hears how a call ended: one of the two."""
-AskedIn = TypeVar("AskedIn", bound=Head, contravariant=True)
-
-
-def unheard(response: Response | None, error: BaseException | None) -> None:
-    """A `Reply` of a caller that has left."""
-
-
-class Answers(Protocol[AskedIn]):
-    """Who answers what is asked."""
-
-    def is_call(self, asked: AskedIn) -> bool:
-        """Whether `answer` is asked; `StreamingProtocol` gets all else."""
-        ...
-
-    def answer(self, asked: AskedIn, source: bytes, caller: str, reply: Reply) -> "Running":
-        """Begin to answer a call with this body.
-
-        `reply` is called once, perhaps before this returns: with a response or `NeedsStreaming`, or
-        with an error where there is a bug.
-        """
-        ...
-
-
-class Running(Protocol):
-    """A call that is being answered."""
-
-    def cancel(self) -> None:
-        """Its caller has left: end it. Nobody is told anything any more."""
-        ...
 
 
 class ConnectionHost(Protocol):
@@ -111,7 +81,7 @@ class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
     __slots__ = (
         "_answers", "_caller", "_charged", "_heads", "_host", "_left",
         "_left_early", "_loop", "_partial_timer", "_pipelined", "_reading_paused", "_request",
-        "_running", "_stage", "_streaming", "_writing_paused", "answered", "incoming",
+        "_running", "_sending", "_stage", "_streaming", "_writing_paused", "answered", "incoming",
         "last_used", "transport",
     )  # fmt: skip
 
@@ -145,6 +115,8 @@ class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
         self._request = b""
         """The call that is being answered; kept in case it needs streaming."""
         self._running: Running | None = None
+        self._sending: Sending | None = None
+        """The streamed answer that is on its way."""
         self._writing_paused = False
         self._reading_paused = False
         """Whether reading is paused until what came is answered."""
@@ -185,6 +157,8 @@ class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
                 self._left_early()
         if self._running is not None:
             self._running.cancel()
+        if self._sending is not None:
+            self._sending.cancel()
         if self._streaming is None or self._streaming_is_idle():
             self._end(exc)
         else:
@@ -235,12 +209,16 @@ class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
         """The caller reads more slowly than it asks."""
         self._writing_paused = True
         self._host.unread(self)
+        if self._sending is not None:
+            self._sending.pause()
         if self._streaming is not None:
             self._streaming.pause_writing()
 
     def resume_writing(self) -> None:
         """It has caught up."""
         self._writing_paused = False
+        if self._sending is not None:
+            self._sending.resume()
         if self._streaming is not None:
             self._streaming.resume_writing()
         if self._stage is _Stage.WRITING_PAUSED:
@@ -295,12 +273,17 @@ class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
         if self._request:  # not answered already
             self._running = running
 
-    def _answered(self, response: Response | None, error: BaseException | None) -> None:
+    def _answered(
+        self, response: Response | StreamedResponse | None, error: BaseException | None
+    ) -> None:
         request, self._request, self._running = self._request, b"", None
         if isinstance(error, NeedsStreaming):
             self._stream(request + self._pipelined, len(request))
             return
         ends = self._host.ends(self)
+        if isinstance(response, StreamedResponse):
+            self._send(response, close=ends)
+            return
         try:
             wire = None if response is None else response.to_wire(close=ends)
         except Exception as bug:
@@ -313,6 +296,23 @@ class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
         self.transport.writelines(wire)
         if len(wire) > 1 or len(wire[0]) > _LARGE_ANSWER:
             self._host.unread(self)
+        self._go_on(ends=ends)
+
+    def _send(self, response: StreamedResponse, *, close: bool) -> None:
+        def ended(whole: bool) -> None:
+            self._sending = None
+            if whole:
+                self._go_on(ends=close)
+
+        # What a caller has not read of an earlier answer pauses this one, too.
+        sending = Sending(response, self.transport, close=close, chunked=True, ended=ended)
+        self._sending = sending
+        if self._writing_paused:
+            sending.pause()
+        response.source.begin(sending)
+
+    def _go_on(self, *, ends: bool) -> None:
+        """A request is answered."""
         self.used()
         if ends:
             self.transport.close()

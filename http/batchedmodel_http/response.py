@@ -69,6 +69,13 @@ class Response:
         return [b"".join((head, *parts))]
 
 
+def head_lines(status: int, reason: str, headers: Headers, *, close: bool) -> bytes:
+    """A head with just these headers; with `close` it says that its answer is the last one."""
+    lines = "".join([f"{name}: {_line(value)}\r\n" for name, value in headers])
+    first = f"HTTP/1.1 {status} {_line(reason) or _REASONS.get(status, '')}\r\n"
+    return f"{first}{lines}{_CLOSE if close else ''}\r\n".encode(errors="surrogateescape")
+
+
 def is_empty(status: int) -> bool:
     """Whether an answer of this status ends with its head (RFC 9110, 15.2, 15.3.5, 15.3.6, 15.4.5).
 

@@ -25,13 +25,13 @@ from batchedmodel_http.incoming import Incoming
 from batchedmodel_http.request_head import is_target
 from batchedmodel_http.request_reader import BAD_REQUEST, UNREADABLE, Reader, fault
 from batchedmodel_http.response import LARGE, Response
+from batchedmodel_http.streamed_response import Sender, StreamedResponse
+from batchedmodel_http.web_request import RequestFactory
 
 logger: Final = logging.getLogger(__name__)
 
-Handler = Callable[[Any], Awaitable[web.StreamResponse | Response]]
+Handler = Callable[[Any], Awaitable[web.StreamResponse | StreamedResponse | Response]]
 """Answers a request. A `Response` is written at once: a small one, to HTTP/1.1, not to HEAD."""
-RequestFactory = Callable[..., web.BaseRequest]
-"""Makes the request from message, body, protocol, writer and task, as that of `web.Server`."""
 
 HEAD_SECONDS: Final = 10.0
 """A head has so long from its first byte."""
@@ -104,6 +104,7 @@ class StreamingProtocol(BaseProtocol):
         """Whether the caller is, because too much is behind."""
         self._over = False
         """Whether nothing more is read on this connection."""
+        self._sender: Final = Sender()
         self._head_timer: asyncio.TimerHandle | None = None
         self.peername: Any = None
         self.sockname: Any = None
@@ -305,7 +306,7 @@ class StreamingProtocol(BaseProtocol):
         """Whether the connection may go on behind the answer."""
         writer = StreamWriter(self, self._event_loop)
         request = self._factory(message, body, self, writer, asyncio.current_task())
-        response: web.StreamResponse | Response
+        response: web.StreamResponse | StreamedResponse | Response
         try:
             response = await self._handler(request)
         except web.HTTPException as told:
@@ -319,7 +320,14 @@ class StreamingProtocol(BaseProtocol):
         # An offer of another protocol is ignored (RFC 9110, 7.8). Behind a CONNECT, which is never
         # granted, a caller may send anything.
         ends = message.method == "CONNECT" or body.exception() is not None or self._ends()
-        if isinstance(response, Response):
+        if isinstance(response, StreamedResponse):
+            chunked = message.version == HttpVersion11
+            ends |= response.length is None and not chunked  # which the end of the connection tells
+            goes_on = not (ends or message.should_close)
+            transport, close = self._transport(), not goes_on
+            if not await self._sender.send(response, transport, close=close, chunked=chunked):
+                return False
+        elif isinstance(response, Response):
             goes_on = not (ends or message.should_close)
             if not self._written(response, close=not goes_on):
                 return False
@@ -335,6 +343,16 @@ class StreamingProtocol(BaseProtocol):
         self._used()
         await self._read_rest(body)
         return goes_on and body.is_eof() and body.exception() is None
+
+    def pause_writing(self) -> None:
+        """The caller reads more slowly than its answer comes."""
+        super().pause_writing()
+        self._sender.pause()
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        super().resume_writing()
+        self._sender.resume()
 
     def _written(self, response: Response, *, close: bool) -> bool:
         try:
@@ -376,16 +394,3 @@ class StreamingProtocol(BaseProtocol):
     def _transport(self) -> asyncio.Transport:
         assert self.transport is not None, "there is a connection as long as it is read: our bug"
         return self.transport
-
-
-def request_factory(max_body_bytes: int, loop: asyncio.AbstractEventLoop) -> RequestFactory:
-    """Makes requests whose handlers read at most so many bytes at once."""
-
-    def make(
-        message: RawRequestMessage, body: StreamReader, protocol: Any, writer: Any, task: Any
-    ) -> web.BaseRequest:
-        return web.BaseRequest(
-            message, body, protocol, writer, task, loop, client_max_size=max_body_bytes
-        )
-
-    return make

@@ -10,10 +10,12 @@ from typing import Final
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from batchedmodel_contract.manifest.spec import ServerProtocol
 from batchedmodel_contract.manifest.tenants import Share, share_of
 from batchedmodel_contract.processes.descriptors import raise_descriptors
 from batchedmodel_contract.processes.environment import SidecarSettings
 from batchedmodel_contract.processes.sidecar_api import IDLE_SECONDS
+from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_scheduling.core.policy import MemoryCap
 from batchedmodel_sidecar.admin_client import new_token
 from batchedmodel_sidecar.backends.base import Link
@@ -23,6 +25,7 @@ from batchedmodel_sidecar.backends.foreign.link import ForeignLink
 from batchedmodel_sidecar.backends.native.link import NativeLink
 from batchedmodel_sidecar.backends.native.repository import Repository
 from batchedmodel_sidecar.batching.batcher import Batcher
+from batchedmodel_sidecar.batching.rejections import MODEL_GONE
 from batchedmodel_sidecar.batching.timer import TimerFd
 from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.body.shared_slots import SharedSlots
@@ -30,6 +33,9 @@ from batchedmodel_sidecar.codec.codec import Codec
 from batchedmodel_sidecar.codec.process import shared_memory
 from batchedmodel_sidecar.codec.process.client import CodecClient
 from batchedmodel_sidecar.compiled import is_compiled
+from batchedmodel_sidecar.generation.engine_client import EngineClient
+from batchedmodel_sidecar.generation.engine_gauges import EngineGauges
+from batchedmodel_sidecar.generation.handler import GenerationHandler
 from batchedmodel_sidecar.http.admin import Admin
 from batchedmodel_sidecar.http.body_reader import BodyReader
 from batchedmodel_sidecar.http.connections import Connections
@@ -43,8 +49,13 @@ from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.settings import SettingsFolder
 from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
 from batchedmodel_sidecar.telemetry.durations import Durations
+from batchedmodel_sidecar.telemetry.generation_counts import GenerationCounts
 from batchedmodel_sidecar.telemetry.ledger import Ledger
-from batchedmodel_sidecar.telemetry.metrics import DurationsCollector, LedgerCollector
+from batchedmodel_sidecar.telemetry.metrics import (
+    DurationsCollector,
+    GenerationCollector,
+    LedgerCollector,
+)
 
 logger: Final = logging.getLogger(__name__)
 
@@ -55,6 +66,7 @@ _ANSWERS_OF_BUDGET: Final = 4
 _FOR_FILES: Final = 1 / 8
 """Of all descriptors, for large bodies; each idle caller has one of the others."""
 _ANSWERS_LEAVE_SECONDS: Final = 5.0
+_TIME_IS_OVER: Final = "this pod is stopping and its time is over"
 READERS_LEAVE_SECONDS: Final = 2.0  # of the admin port: a slow reader must not delay the exit
 STRAGGLERS_SECONDS: Final = 0.5
 """Callers of the last batch who come back at once get a 503 for so long, and no reset."""
@@ -85,6 +97,8 @@ class Service:
         slots = SharedSlots(budget.limit)
         self._link: Link
         self._passthrough: Passthrough | None = None
+        self._generation: GenerationHandler | None = None
+        self._gauges: EngineGauges | None = None
         self._repository: Repository | None = None
         theirs: Foreign | None = None
         if settings.upstream_url:
@@ -94,12 +108,13 @@ class Service:
                 settings.replicated_outputs,
                 settings.pass_paths,
             )
+            client = Client(
+                settings.upstream_url,
+                keeps=self._keeps_connections,
+                most=settings.max_queue_bytes // _ANSWERS_OF_BUDGET,
+            )
             self._link = link = ForeignLink(
-                client=Client(
-                    settings.upstream_url,
-                    keeps=self._keeps_connections,
-                    most=settings.max_queue_bytes // _ANSWERS_OF_BUDGET,
-                ),
+                client=client,
                 protocol=theirs.protocol,
                 codec=codec,
                 listener=self,
@@ -134,7 +149,7 @@ class Service:
         )
         self._lifecycle = Lifecycle(
             self._batcher,
-            passing=self._passthrough.idle if self._passthrough else None,
+            passing=self._idle if self._passthrough else None,
             model=lambda: self._link.status,
             watch=self._link.watch,
             delay=settings.drain_delay_seconds,
@@ -159,21 +174,42 @@ class Service:
             slots=slots,
         )
         refusals = Refusals(self._ledger, codec.adapters)
+        counts = GenerationCounts()
+        inferences = InferenceHandler(
+            batcher=self._batcher,
+            link=self._link,
+            lifecycle=self._lifecycle,
+            ledger=self._ledger,
+            recorder=recorder,
+            bodies=self._bodies,
+            codec=codec,
+            is_foreign=theirs is not None,
+            passes_on=self._passthrough is not None,
+            clock=time.monotonic,
+            refusals=refusals,
+        )
+        if theirs is not None and settings.upstream_protocol is ServerProtocol.OPENAI:
+            self._generation = generation = GenerationHandler(
+                EngineClient(settings.upstream_url),
+                self._batcher.settings,
+                ledger=self._ledger,
+                counts=counts,
+                refusals=refusals,
+                require_open=inferences.open_for_work,
+            )
+            admission = generation.admission
+            registry.register(
+                GenerationCollector(
+                    counts=counts,
+                    running=lambda: admission.running,
+                    waiting=lambda: admission.waiting,
+                    limit=lambda: admission.limit,
+                )
+            )
+            self._gauges = EngineGauges(client, busy=generation.busy, told=generation.engine)
         self._data_handler = DataHandler(
             settings.model_name,
-            inferences=InferenceHandler(
-                batcher=self._batcher,
-                link=self._link,
-                lifecycle=self._lifecycle,
-                ledger=self._ledger,
-                recorder=recorder,
-                bodies=self._bodies,
-                codec=codec,
-                is_foreign=theirs is not None,
-                passes_on=self._passthrough is not None,
-                clock=time.monotonic,
-                refusals=refusals,
-            ),
+            inferences=inferences,
             refusals=refusals,
             batcher=self._batcher,
             link=self._link,
@@ -183,6 +219,7 @@ class Service:
             adapters=codec.adapters,
             foreign=theirs,
             passthrough=self._passthrough,
+            generation=self._generation,
             repository=self._repository,
         )
         self._admin = Admin(
@@ -193,6 +230,7 @@ class Service:
             registry=registry,
             recorder=recorder,
             repository=self._repository,
+            stats=self._stats,
             token=new_token(settings.token_file),
             pod_uid=settings.pod_uid,
         )
@@ -203,6 +241,8 @@ class Service:
         # A new version beside the old one is no restart, which would end a drain.
         is_back = self._batcher.model is None
         self._batcher.attach(model)
+        if self._generation is not None:
+            self._generation.open()
         if is_back:
             self._lifecycle.resume()
         logger.info(
@@ -212,11 +252,28 @@ class Service:
     def model_lost(self, reason: str) -> None:
         """From the link: work must wait."""
         self._batcher.detach()
+        if self._generation is not None:
+            self._generation.close()
+            if self._lifecycle.draining:
+                self._generation.give_up(MODEL_GONE, under_way=False)
         self._lifecycle.model_lost()
 
     def memory_bound(self, cap: MemoryCap) -> None:
         """From the link: batches must not be larger."""
         self._batcher.bound(cap)
+
+    def _stats(self, draining: bool) -> SidecarStats:
+        if self._generation is not None and self._generation.work.any:
+            ready = self._batcher.model is not None
+            return self._generation.stats(model_ready=ready, draining=draining)
+        return self._batcher.stats(draining=draining)
+
+    async def _idle(self) -> None:
+        """Return once nothing is on its way past the batcher."""
+        if self._passthrough is not None:
+            await self._passthrough.idle()
+        if self._generation is not None:
+            await self._generation.idle()
 
     def _keeps_connections(self) -> bool:
         """Whether connections to a foreign server outlive their request.
@@ -288,13 +345,17 @@ class Service:
             asyncio.create_task(self._link.follow()),
             asyncio.create_task(self._follow_settings()),
         ]
+        if self._gauges is not None:
+            background.append(asyncio.create_task(self._gauges.follow()))
         stopped = asyncio.create_task(stop.wait())
         # A background task that ends at all has met a bug of ours: end with it, to be restarted.
         await asyncio.wait([*background, stopped], return_when=asyncio.FIRST_COMPLETED)
         emptied = await self._lifecycle.terminate() is DrainEnd.EMPTY
         if not emptied:
             # An answer that says so is better than a connection that breaks.
-            self._batcher.give_up("this pod is stopping and its time is over")
+            self._batcher.give_up(_TIME_IS_OVER)
+            if self._generation is not None:
+                self._generation.give_up(_TIME_IS_OVER)
         await asyncio.sleep(STRAGGLERS_SECONDS)
         for task in (*background, stopped):
             task.cancel()
@@ -306,6 +367,8 @@ class Service:
     async def _follow_settings(self) -> None:
         async for settings in self._folder.changes(self._batcher.settings):
             self._batcher.configure(settings)
+            if self._generation is not None:
+                self._generation.configure(settings)
             logger.info("settings %s in force: %s", settings.digest(), settings.to_json())
 
 

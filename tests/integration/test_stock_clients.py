@@ -3,15 +3,18 @@
 import asyncio
 from pathlib import Path
 
-from support.chain import running_chain
+from batchedmodel_contract.manifest.spec import ServerProtocol
+from support.books import assert_books_balance
+from support.chain import in_front_of, running_chain
 from support.echo_server import EVERY_DATATYPE, echo_chain
+from support.engine_server import EngineServer
 from support.foreign_environment import REQUIREMENTS, environment, plain_variables
 
 
-async def run_script(client: str, argument: str) -> None:
+async def run_script(client: str, argument: str, about: str = "") -> None:
     """Run the client's script by its own Python; what it says is shown when it fails."""
     python = await asyncio.to_thread(environment, client)
-    script = REQUIREMENTS / f"use_{client}.py"
+    script = REQUIREMENTS / f"use_{client}{about}.py"
     process = await asyncio.create_subprocess_exec(
         str(python),
         str(script),
@@ -36,3 +39,16 @@ async def test_openai_gets_embeddings_in_every_form_and_its_errors_as_exceptions
 ) -> None:
     async with running_chain(tmp_path, handler="support.text_handlers:Embedder") as chain:
         await run_script("openai", chain.url(""))
+
+
+async def test_openai_streams_chats_and_gets_errors_as_exceptions(tmp_path: Path) -> None:
+    async with EngineServer() as engine:
+        chained = in_front_of(engine.url, tmp_path, upstream_protocol=ServerProtocol.OPENAI)
+        async with chained as chain:
+            await chain.ready()
+            await run_script("openai", chain.url(""), "_streams")
+            async with asyncio.timeout(5.0):
+                while engine.counts()["running"]:  # noqa: ASYNC110  # another process
+                    await asyncio.sleep(0.01)
+            assert engine.counts()["cancelled"] >= 3
+            await assert_books_balance(chain)

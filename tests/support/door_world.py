@@ -11,7 +11,8 @@ from batchedmodel_http.connection import Connection
 from batchedmodel_http.head_cache import HeadCache
 from batchedmodel_http.request_head import RequestHead
 from batchedmodel_http.response import Response
-from batchedmodel_http.streaming import NeedsStreaming, StreamingProtocol, request_factory
+from batchedmodel_http.streaming import NeedsStreaming, StreamingProtocol
+from batchedmodel_http.web_request import request_factory
 from support.responding import Responds
 from support.wire import Wire
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_http.response import Response
+from batchedmodel_http.streamed_response import StreamedResponse
 from batchedmodel_sidecar.backends.base import LinkStatus
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.body.shared_slots import SharedSlots
@@ -52,6 +53,7 @@ def data_handler(
         adapters=codec.adapters,
         foreign=None,
         passthrough=None,
+        generation=None,
         repository=None,
     )
 
@@ -93,9 +95,11 @@ class Here:
         )
         return self.handler.answer(head, sent, "127.0.0.1", self._heard)
 
-    def _heard(self, response: Response | None, error: BaseException | None) -> None:
+    def _heard(
+        self, response: Response | StreamedResponse | None, error: BaseException | None
+    ) -> None:
         assert error is None
-        assert response is not None
+        assert isinstance(response, Response)
         self.told.append(response)
         self.hears(len(self.told) - 1)
 

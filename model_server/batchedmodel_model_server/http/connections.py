@@ -16,10 +16,11 @@ from aiohttp import web
 from batchedmodel_contract.inference.packed import PACKED
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH
 from batchedmodel_contract.processes.server_api import infer_path
-from batchedmodel_http.connection import Connection, Reply
+from batchedmodel_http.connection import Connection
 from batchedmodel_http.connection_set import ConnectionSet
 from batchedmodel_http.eager_coroutine import EagerCoroutine
 from batchedmodel_http.head_cache import HeadCache
+from batchedmodel_http.interfaces import Reply
 from batchedmodel_http.request_head import path_and_query
 from batchedmodel_http.response import Response
 from batchedmodel_http.streaming import StreamingProtocol

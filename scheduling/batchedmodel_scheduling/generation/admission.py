@@ -124,13 +124,15 @@ class Admission:
         """Forget a waiting request: its caller left. Unknown and released ones are ignored."""
         self._waiting.withdraw(request_id)
 
-    def poll(self, now: float) -> Grant:
-        """All that goes now, and all that is given up."""
+    def poll(self, now: float, *, is_open: bool = True) -> Grant:
+        """All that goes now, and all that is given up. Unless `is_open` nothing goes."""
         self._begin(now)
         self._waiting.pass_time(now)
         release: list[int] = []
         turns, passed = self._waiting.turns, 0
-        while self._places.any_free and (waiting := self._waiting.next(now)) is not None:
+        while (
+            is_open and self._places.any_free and (waiting := self._waiting.next(now)) is not None
+        ):
             if self._places.free_for(waiting.request):
                 self._release(waiting, now)
                 release.append(waiting.request.id)

@@ -14,6 +14,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 
 from batchedmodel_contract.processes import server_api, sidecar_api
+from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_sidecar.backends.base import Link
 from batchedmodel_sidecar.backends.native.repository import MOST_BYTES, Repository, Told
 from batchedmodel_sidecar.batching.batcher import Batcher
@@ -39,10 +40,13 @@ class Admin:
         registry: CollectorRegistry,
         recorder: RecentArrivals,
         repository: Repository | None,
+        stats: Callable[[bool], SidecarStats],
         token: str,
         pod_uid: str = "",
     ) -> None:
         """`repository`: of a model server of ours; others keep theirs to themselves.
+
+        `stats`: given whether the pod drains.
 
         `token`: what commands must be given with; empty: nobody may give any.
         """
@@ -54,6 +58,7 @@ class Admin:
         self._registry = registry
         self._recorder = recorder
         self._repository = repository
+        self._told = stats
         self._token = token
 
     def application(self) -> web.Application:
@@ -98,7 +103,7 @@ class Admin:
         return _json(document | {"compiled": is_compiled()})
 
     async def _stats(self, request: web.Request) -> web.Response:
-        return _json(self._batcher.stats(draining=self._lifecycle.draining).to_mapping())
+        return _json(self._told(self._lifecycle.draining).to_mapping())
 
     async def _arrivals(self, request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/csv; charset=utf-8"})

@@ -17,11 +17,14 @@ from typing import Final, Protocol
 from aiohttp import web
 
 from batchedmodel_contract.manifest.tenants import address_group
-from batchedmodel_http.connection import Answers, Connection
+from batchedmodel_http.connection import Connection
 from batchedmodel_http.connection_set import ConnectionSet
 from batchedmodel_http.head_cache import HeadCache
+from batchedmodel_http.interfaces import Answers
 from batchedmodel_http.response import Response
-from batchedmodel_http.streaming import StreamingProtocol, request_factory
+from batchedmodel_http.streamed_response import StreamedResponse
+from batchedmodel_http.streaming import StreamingProtocol
+from batchedmodel_http.web_request import request_factory
 from batchedmodel_sidecar.body.byte_budget import STREAMED, Hold
 from batchedmodel_sidecar.http.routed_head import RequestHead
 from batchedmodel_sidecar.http.unread_answers import UnreadAnswers
@@ -64,7 +67,9 @@ class Front(Answers[RequestHead], Protocol):
         """The answer to bytes that are no request, or to one for which there is no room (429)."""
         ...
 
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse | Response:
+    async def handle(
+        self, request: web.BaseRequest
+    ) -> web.StreamResponse | StreamedResponse | Response:
         """Answer a request whose body streams."""
         ...
 

@@ -17,9 +17,10 @@ from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.tenants import NOBODY, share_of
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_http.connection import Reply, Running
 from batchedmodel_http.eager_coroutine import EagerCoroutine
+from batchedmodel_http.interfaces import Reply, Running
 from batchedmodel_http.response import Response, size_of
+from batchedmodel_http.streamed_response import StreamedResponse
 from batchedmodel_sidecar.backends.base import Link
 from batchedmodel_sidecar.backends.foreign.catalogue import Foreign
 from batchedmodel_sidecar.backends.native.repository import MOST_BYTES, Repository
@@ -27,6 +28,7 @@ from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
 from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Rejected
+from batchedmodel_sidecar.generation.handler import ENDED, GenerationHandler
 from batchedmodel_sidecar.http.body_reader import BodyReader, Source, answer_expectation
 from batchedmodel_sidecar.http.inference import InferenceHandler, ours
 from batchedmodel_sidecar.http.passthrough import GoesAlone, Passthrough, Sent
@@ -72,9 +74,11 @@ class DataHandler:
         adapters: Mapping[Endpoint, Adapter],
         foreign: Foreign | None,
         passthrough: Passthrough | None,
+        generation: GenerationHandler | None,
         repository: Repository | None,
     ) -> None:
-        """`foreign` and `passthrough` are those of a server of one's own, `repository` of ours.
+        """`foreign`, `passthrough` and `generation` are of a server of one's own, `repository` of
+        ours.
 
         `adapters` are those of our server.
         """
@@ -89,6 +93,7 @@ class DataHandler:
         self._adapters = adapters
         self._foreign = foreign
         self._passthrough = passthrough
+        self._generation = generation
         self._repository = repository
         self._routes = Routes(name) if foreign is None else foreign.routes
         self._loop = asyncio.get_running_loop()
@@ -100,7 +105,8 @@ class DataHandler:
 
     def is_call(self, asked: RequestHead) -> bool:
         """Whether `answer` will answer with an inference, or say why not."""
-        return (asked.route or self._route(asked)).adapter is not None
+        route = asked.route or self._route(asked)
+        return route.adapter is not None or route.generates
 
     def left_early(self) -> None:
         """Count a caller that left while its inference was still arriving."""
@@ -116,7 +122,9 @@ class DataHandler:
             return self._refusals.response(nowhere, full)
         return self._refusals.response(nowhere, Rejected(Rejection.INVALID, rule, status=status))
 
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse | Response:
+    async def handle(
+        self, request: web.BaseRequest
+    ) -> web.StreamResponse | StreamedResponse | Response:
         """Answer a request whose body streams."""
         asked = RequestHead(
             method=request.method,
@@ -124,19 +132,27 @@ class DataHandler:
             headers=request.headers,
             declared=request.content_length or 0,
         )
+        response: Response | StreamedResponse
         try:
-            response = await self.respond(asked, request, request.remote or "")
+            if self._route(asked).generates:
+                response = await self._streamed(asked, request)
+            else:
+                response = await self.respond(asked, request, request.remote or "")
         except GoesAlone as alone:
             try:
                 return await self._forwarded(asked, request, alone)
             except (CallError, InvalidInput) as error:
                 response = named(self._refusals.response(asked, error), asked.request_id)
+        if isinstance(response, StreamedResponse):
+            return response
         at_once = request.method == "POST" and request.version == HttpVersion11
         return response if at_once and size_of(response.parts) <= _SMALL else as_web(response)
 
     def answer(self, asked: RequestHead, source: bytes, caller: str, reply: Reply) -> Running:
         """Begin to answer an inference."""
         route = asked.route or self._route(asked)
+        if route.generates:
+            return self._generated(asked, source, caller, reply)
         found, adapter = route.found, route.at_once
         if adapter is not None and isinstance(found, Found):
             exchange = self._inferences.begin(asked, found, adapter, source, caller, reply)
@@ -185,7 +201,8 @@ class DataHandler:
         plain = asked.header_length is None and not asked.packed
         own = plain and self._foreign is None
         at_once = adapter if own and isinstance(adapter, V2Adapter) else None
-        asked.route = Route(found, adapter, at_once)
+        generates = isinstance(found, Found) and found.endpoint is Endpoint.GENERATES
+        asked.route = Route(found, adapter, at_once, generates and self._generation is not None)
         return asked.route
 
     def _adapter(self, asked: RequestHead, found: Found | Lost) -> Adapter | None:
@@ -211,6 +228,8 @@ class DataHandler:
                 held.regain(len(body))
             else:
                 seconds = limit_of(options_of_headers(request.headers), settings)
+                self._inferences.require_open()
+                self._passthrough.refuse_full(share)
                 body = await self._received(asked, request, held, seconds)
             # A drain may have ended while the body was read.
             self._inferences.require_open()
@@ -222,10 +241,7 @@ class DataHandler:
     async def _received(
         self, asked: RequestHead, request: web.BaseRequest, held: Hold, seconds: float
     ) -> Buffer | None:
-        """The body of a request that passes; None where it has none. Raises `Rejected`."""
-        assert self._passthrough is not None, "there is nowhere to go to: our bug"
-        self._inferences.require_open()
-        self._passthrough.refuse_full(held.share)
+        """The body of a request that goes on whole; None where it has none. Raises `Rejected`."""
         if not request.body_exists:
             return None
         self._bodies.refuse_declared(asked.declared, held.share)
@@ -242,6 +258,47 @@ class DataHandler:
             return body.view()
         finally:
             body.close()
+
+    def _generated(self, asked: RequestHead, body: bytes, caller: str, reply: Reply) -> Running:
+        """Begin to answer a request for generated text that came whole."""
+        assert self._generation is not None, "nothing is generated here: our bug"
+        held = self._bodies.hold(share_of(caller, asked.headers, self._batcher.settings.tenants))
+        try:
+            self._bodies.whole(body, asked, held, None)
+        except CallError as error:
+            reply(named(self._refusals.response(asked, error), asked.request_id), None)
+            return ENDED
+        return self._generation.begin(asked, body, held, reply)
+
+    async def _streamed(
+        self, asked: RequestHead, request: web.BaseRequest
+    ) -> StreamedResponse | Response:
+        """The answer to such a request whose body streams."""
+        assert self._generation is not None, "nothing is generated here: our bug"
+        settings = self._batcher.settings
+        share = share_of(request.remote or "", request.headers, settings.tenants)
+        held = self._bodies.hold(share)
+        answer: asyncio.Future[StreamedResponse | Response] = self._loop.create_future()
+        try:
+            self._generation.refuse_full(share)
+            body = await self._received(asked, request, held, settings.request_timeout_seconds)
+        except (CallError, InvalidInput) as error:
+            held.release()
+            return named(self._refusals.response(asked, error), asked.request_id)
+        except BaseException:
+            held.release()
+            raise
+
+        def told(response: Response | StreamedResponse | None, error: BaseException | None) -> None:
+            if response is not None and not answer.done():
+                answer.set_result(response)
+
+        running = self._generation.begin(asked, body or b"", held, told)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            running.cancel()
+            raise
 
     def _lost(self, asked: RequestHead, lost: Lost) -> Response:
         error = CallError(lost.message, status=lost.status)

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Final, Protocol
 
-from batchedmodel_http.connection import Reply, unheard
 from batchedmodel_http.eager_coroutine import EagerCoroutine
+from batchedmodel_http.interfaces import Reply, unheard
 from batchedmodel_http.response import Response
 from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.backends.native.version_lease import VersionLease

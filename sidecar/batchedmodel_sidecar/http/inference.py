@@ -16,7 +16,7 @@ from typing import Final
 from batchedmodel_contract.invalid_input import InvalidInput, Unbatchable
 from batchedmodel_contract.manifest.tenants import Share, share_of
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_http.connection import Reply, unheard
+from batchedmodel_http.interfaces import Reply, unheard
 from batchedmodel_http.response import LARGE, Response, size_of
 from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.backends.base import Link
@@ -269,7 +269,7 @@ class InferenceHandler:
             else:
                 body = await self._bodies.read(asked, source, held, limit, head)
                 # The model may have been restarted while the body arrived.
-                exchange.model = self._open_for_work()
+                exchange.model = self.open_for_work()
                 self._require_version(found, exchange.model)
             if self._passes_on and declines_batching(asked.headers):
                 raise Unbatchable(BATCH_HEADER, "is off")
@@ -280,7 +280,7 @@ class InferenceHandler:
                 self._parsed(exchange, body, header_options.encoding, head, exchange.model),
             )
             if waited:
-                self._open_for_work()
+                self.open_for_work()
         except asyncio.CancelledError:
             # Nothing was promised, but the ledger counts everyone who came.
             self._ledger.rejected[Rejection.ABANDONED] += 1
@@ -331,7 +331,7 @@ class InferenceHandler:
         asked.header_options = options_of(asked.headers, traced=logger.isEnabledFor(logging.DEBUG))
         return asked.header_options
 
-    def _open_for_work(self) -> ReadyModel:
+    def open_for_work(self) -> ReadyModel:
         """The model, if calls are taken and it is there; raises `Rejected`."""
         self.require_open()
         model = self._batcher.model
@@ -355,7 +355,7 @@ class InferenceHandler:
 
         `declared` is the body's size; None for a small one that is here.
         """
-        model = self._open_for_work()
+        model = self.open_for_work()
         self._require_version(found, model)
         if declared is not None:
             self._bodies.refuse_declared(declared, by)

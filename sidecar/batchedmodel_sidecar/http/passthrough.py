@@ -10,7 +10,7 @@ A server may have one thread, which a slow caller must not hold. So what comes h
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from http import HTTPStatus
@@ -28,7 +28,7 @@ from batchedmodel_http.response import is_empty
 from batchedmodel_http.streaming import NeedsStreaming
 from batchedmodel_scheduling.core.shared_room import SharedRoom
 from batchedmodel_sidecar.backends.foreign.client import Connector, end_with_connection, url_of
-from batchedmodel_sidecar.backends.foreign.headers import of_this_hop
+from batchedmodel_sidecar.backends.foreign.headers import passed_on
 from batchedmodel_sidecar.backends.foreign.visits import Visit
 from batchedmodel_sidecar.body.buffers import body_of
 from batchedmodel_sidecar.body.byte_budget import Hold
@@ -211,7 +211,7 @@ class _Passage:
         self._answer = await session.request(
             request.method,
             target,
-            headers=_end_to_end(request.headers, _BETWEEN_US) + self._ends,
+            headers=[*passed_on(request.headers.items(), _BETWEEN_US), *self._ends],
             data=data,
             allow_redirects=False,
         )
@@ -251,7 +251,7 @@ class _Passage:
             if answer.status < HTTPStatus.OK:
                 # The caller would wait for another answer behind it.
                 raise Unserved(f"the server behind answers {answer.status}", status=502)
-            headers = _end_to_end(answer.headers)
+            headers = list(passed_on(answer.headers.items()))
             empty = is_empty(answer.status)
             if empty:
                 headers = [one for one in headers if one[0].lower() != "content-length"]
@@ -280,11 +280,3 @@ class _Passage:
         if self._request.transport is not None:
             # A clean end would make half an answer look whole.
             self._request.transport.abort()
-
-
-def _end_to_end(headers: Mapping[str, str], dropped: Iterable[str] = ()) -> list[tuple[str, str]]:
-    """The headers without those of one connection, and without these."""
-    ending = of_this_hop(headers.items()).union(dropped)
-    return [
-        (name, writable(value)) for name, value in headers.items() if name.lower() not in ending
-    ]

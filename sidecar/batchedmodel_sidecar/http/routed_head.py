@@ -29,6 +29,8 @@ class Route(NamedTuple):
     """How it is batched; None when it is not."""
     at_once: V2Adapter | None
     """Reads its small calls without waiting; None where they may have to wait."""
+    generates: bool
+    """Whether it is for generated text."""
 
 
 class HeaderOptions(NamedTuple):

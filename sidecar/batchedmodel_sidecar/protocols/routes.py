@@ -33,6 +33,8 @@ class Endpoint(Enum):
     """The versions of the model that its server knows."""
     PASSED_ON = auto()
     """What a server of one's own answers; it gets the request as it is."""
+    GENERATES = auto()
+    """Text that such a server generates: requests wait here, and their answers pass through."""
     ALONE = auto()
     """An inference that such a server answers at once and whole: it gets it in its turn."""
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final
 
-_SECONDS: Final[Sequence[float]] = (
+SECONDS: Final[Sequence[float]] = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 )  # fmt: skip
 _LAGS: Final[Sequence[float]] = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
@@ -41,11 +41,11 @@ class Durations:
     """The histograms, which the batcher feeds as things happen."""
 
     def __init__(self) -> None:
-        self.queue: Final = Histogram(_SECONDS)
+        self.queue: Final = Histogram(SECONDS)
         """From a row's arrival to its release."""
-        self.model: Final = Histogram(_SECONDS)
+        self.model: Final = Histogram(SECONDS)
         """Forward passes, as the server measured them."""
-        self.request: Final = Histogram(_SECONDS)
+        self.request: Final = Histogram(SECONDS)
         """From a call's acceptance to its end."""
         self.loop_lag: Final = Histogram(_LAGS)
         """By how much the loop woke late."""

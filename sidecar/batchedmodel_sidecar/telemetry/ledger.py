@@ -148,6 +148,23 @@ class Ledger:
         self.rows_live -= rows
         self.settled[outcome] += 1
 
+    def leaves_alone(self, now: float) -> None:
+        """A call of one row goes to the server by itself."""
+        self.leave(1, 1)
+        self.waiting_rows.change(-1, now)
+        self.rows_at_model.change(1, now)
+
+    def comes_back_alone(self, now: float) -> None:
+        """Such a call waits again."""
+        self.rows_at_model.change(-1, now)
+        self.come_back(1, 1, now)
+
+    def settle_alone(self, outcome: Outcome, work: float, now: float, *, waiting: bool) -> None:
+        """Such a call ended."""
+        if not waiting:
+            self.rows_at_model.change(-1, now)
+        self.settle(outcome, 1, work, now, waiting=int(waiting))
+
     @property
     def live(self) -> int:
         """Accepted calls that the batcher has not settled."""

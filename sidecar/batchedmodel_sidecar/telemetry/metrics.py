@@ -22,6 +22,7 @@ from batchedmodel_contract.processes import sidecar_metrics as names
 from batchedmodel_scheduling.core.signals import Signals
 from batchedmodel_sidecar.compiled import is_compiled
 from batchedmodel_sidecar.telemetry.durations import Durations, Histogram
+from batchedmodel_sidecar.telemetry.generation_counts import GenerationCounts
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 from batchedmodel_sidecar.telemetry.tenant_counts import TenantCounts
 
@@ -99,6 +100,32 @@ class LedgerCollector(Collector):
         in_force = GaugeMetricFamily(names.SETTINGS, "Batch settings in force", labels=["hash"])
         in_force.add_metric([self.settings_hash()], 1)
         yield in_force
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GenerationCollector(Collector):
+    """Shows what is known of generated text."""
+
+    counts: GenerationCounts
+    running: Callable[[], int]
+    waiting: Callable[[], int]
+    limit: Callable[[], int]
+
+    def collect(self) -> Iterator[Metric]:
+        """All of it as it is now."""
+        counts = self.counts
+        yield _histogram(names.GENERATION_QUEUE, "Until requests go to the server", counts.queued)
+        doc = "From a request's arrival to its first token, of streams"
+        yield _histogram(names.FIRST_TOKEN, doc, counts.first_token)
+        doc = "Mean time between the tokens of a stream"
+        yield _histogram(names.OUTPUT_TOKEN, doc, counts.output_token)
+        doc = "Of answered requests, as the server counts or as estimated"
+        yield _counter(names.PROMPT_TOKENS, doc, counts.prompt_tokens)
+        yield _counter(names.OUTPUT_TOKENS, "Generated tokens", counts.output_tokens)
+        yield _gauge(names.GENERATION_RUNNING, "Requests at the server", self.running())
+        yield _gauge(names.GENERATION_WAITING, "Requests that wait here", self.waiting())
+        yield _gauge(names.GENERATION_LIMIT, "Requests that may be at the server", self.limit())
+        yield _gauge(names.CACHE_USAGE, "Of the server's cache, 0 to 1", counts.cache_usage)
 
 
 def _by_tenant(books: TenantCounts) -> Iterator[Metric]:

@@ -41,6 +41,12 @@ class WorkMeter:
             self._put(self.total / self._requests, now)
             self._requests += 1
 
+    def at_least(self, work: float, now: float) -> None:
+        """The present second counts as so much work, unless it is more already."""
+        self._advance(now)
+        bucket = self._newest % BUCKETS
+        self._buckets[bucket] = max(self._buckets[bucket], work)
+
     def buckets(self, now: float) -> tuple[float, ...]:
         """The last minute, oldest second first; the present second is the last and not over yet."""
         self._advance(now)

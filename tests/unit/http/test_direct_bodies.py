@@ -17,7 +17,8 @@ from aiohttp import web
 from batchedmodel_http.connection import Connection
 from batchedmodel_http.head_cache import HeadCache
 from batchedmodel_http.request_head import RequestHead
-from batchedmodel_http.streaming import StreamingProtocol, request_factory
+from batchedmodel_http.streaming import StreamingProtocol
+from batchedmodel_http.web_request import request_factory
 from support.door_world import PretendFront, PretendHouse, call, unreadable
 from support.raw_caller import RawCaller
 

@@ -41,12 +41,13 @@ _V1_MODEL: Final = rf"/v1/models/{_PART}(?:/(?:versions|labels)/{_PART})?"
 _OPENAI_TASKS: Final = (
     "embeddings|moderations|rerank|score|classify|audio/translations|images/generations"
 )
-_STREAMING_TASKS: Final = "chat/completions|completions|responses|audio/(?:speech|transcriptions)"
+_STREAMING_TASKS: Final = "responses|audio/(?:speech|transcriptions)"
 # Servers of embeddings have these beside OpenAI's: vLLM, TEI, Infinity.
 _TASKS_BESIDE: Final = (
     "rerank|v2/rerank|score|classify|pooling|predict|similarity"
     "|embed|embed_all|embed_sparse|v2/embed"
 )
+_GENERATES: Final = "/v1/(?:chat/)?completions"
 _ALONE: Final = {
     ServerProtocol.V2: rf"{_V2_MODEL}/infer",
     ServerProtocol.V1: rf"{_V1_MODEL}:(?:predict|explain|classify|regress)",
@@ -86,6 +87,8 @@ class ForeignRoutes:
         self._here = _OURS | {batched}
         rules = [(Endpoint.PASSED_ON, *rule) for rule in _PASSED_ON[protocol]]
         rules.append((Endpoint.ALONE, "POST", _ALONE[protocol]))
+        if protocol is ServerProtocol.OPENAI:
+            rules.append((Endpoint.GENERATES, "POST", _GENERATES))
         self._rules = [(endpoint, takes, re.compile(paths)) for endpoint, takes, paths in rules]
         below = (re.escape(path.removesuffix("*")) + _PARTS for path in more if path[-1] == "*")
         exact = (re.escape(path) for path in more if path[-1] != "*")

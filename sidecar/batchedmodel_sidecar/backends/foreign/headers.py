@@ -73,6 +73,16 @@ def of_this_hop(headers: Iterable[tuple[str, str]]) -> frozenset[str]:
     return _OF_THE_CONNECTION.union(named)
 
 
+def passed_on(headers: Iterable[tuple[str, str]], dropped: Collection[str] = ()) -> Headers:
+    """The headers of what goes on as it came: without those of one connection, and without these.
+
+    `dropped`: names in lower case.
+    """
+    given = tuple(headers)
+    ending = of_this_hop(given).union(dropped)
+    return tuple((name, writable(value)) for name, value in given if name.lower() not in ending)
+
+
 def forwarded(headers: Mapping[str, str]) -> Headers:
     """What the server is told of a caller's headers."""
     return _every(FORWARDED, headers)

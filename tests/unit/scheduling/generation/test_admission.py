@@ -102,6 +102,17 @@ def test_all_that_have_a_place_go_at_once_and_the_rest_when_one_ends() -> None:
     assert admission.poll(0.2).release == (requests[2].id,)
 
 
+def test_nothing_goes_to_a_server_that_is_away_and_what_is_too_late_is_told_so() -> None:
+    admission = Admission(AdmissionSettings())
+    short, long = request(patience=1.0), request()
+    offered(admission, short, long)
+    assert admission.poll(0.5, is_open=False).release == ()
+    grant = admission.poll(1.0, is_open=False)
+    assert grant.release == ()
+    assert grant.shed == (Shed(short.id, Outcome.EXPIRED),)
+    assert admission.poll(1.1).release == (long.id,)
+
+
 def test_within_a_tenant_priority_goes_before_arrival() -> None:
     admission, running = busy()
     low, normal, high = (request(priority=one) for one in reversed(Priority))

@@ -28,6 +28,7 @@ async def test_liveness_follows_the_dispatcher() -> None:
         registry=CollectorRegistry(),
         recorder=nothing,
         repository=None,
+        stats=nothing,
         token="",
     )
     async with TestClient(TestServer(admin.application())) as kubelet:

@@ -22,8 +22,7 @@ PASSED_ON = Found(Endpoint.PASSED_ON)
         (V2, "HEAD", "/v2/models/m/config"),
         (V1, "GET", "/v1/models/m/metadata"),
         (V1, "GET", "/"),
-        (OPENAI, "POST", "/v1/chat/completions"),
-        (OPENAI, "POST", "/v1/completions"),
+        (OPENAI, "POST", "/v1/responses"),
         (OPENAI, "POST", "/tokenize"),
         (OPENAI, "GET", "/v1/models"),
         (OPENAI, "GET", "/v1/models/org/llama:8b"),
@@ -33,6 +32,14 @@ PASSED_ON = Found(Endpoint.PASSED_ON)
 )
 def test_a_path_is_passed_on(routes: ForeignRoutes, method: str, path: str) -> None:
     assert routes.find(method, path) == PASSED_ON
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_generated_text_waits_for_its_turn(path: str) -> None:
+    assert OPENAI.find("POST", path) == Found(Endpoint.GENERATES)
+    found = OPENAI.find("GET", path)
+    assert isinstance(found, Lost)
+    assert found.allow == "POST"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Generated text: requests that wait for a language model's server, and its streams."""

@@ -1,0 +1,67 @@
+"""Work of generated text that was offered to this sidecar, for the autoscaler.
+
+Work is in seconds of the device, by tokens. A server has a second resource, its cache: a second in
+which more of the cache was used than of the device counts as so much of a second.
+"""
+
+import uuid
+from typing import Final
+
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.processes.stats import BUCKET_SECONDS, SidecarStats
+from batchedmodel_sidecar.telemetry.ledger import Ledger
+from batchedmodel_sidecar.telemetry.offered_work import WorkMeter
+
+
+class GenerationWork:
+    """Work by second, beside the books."""
+
+    def __init__(self, ledger: Ledger, now: float) -> None:
+        self._ledger = ledger
+        self._meter, self._cache = WorkMeter(now), WorkMeter(now)
+        self._instance: Final = uuid.uuid4().hex
+        self.any = False
+        """Whether anything was offered yet."""
+
+    def add(self, work: float, now: float) -> None:
+        """A request brought so much work, whether it was let in or not."""
+        self.any = True
+        self._ledger.rows_offered += 1
+        self._meter.add(work, 1, now)
+
+    def add_unseen(self, now: float) -> None:
+        """A request was refused before it was read: it counts as an average one."""
+        self.any = True
+        self._ledger.rows_offered += 1
+        self._meter.add_unseen(1, now)
+
+    def cache_used(self, usage: float, now: float) -> None:
+        """So much of the server's cache is in use, from 0 to 1."""
+        self._cache.at_least(usage * BUCKET_SECONDS, now)
+
+    def stats(
+        self,
+        settings: BatchSettings,
+        now: float,
+        *,
+        backlog: float,
+        at_once: int,
+        model_ready: bool,
+        draining: bool,
+    ) -> SidecarStats:
+        """What the autoscaler is told. `at_once`: requests that may be at the server."""
+        return SidecarStats(
+            instance=self._instance,
+            model_ready=model_ready,
+            draining=draining,
+            profile_known=True,
+            offered_work=tuple(map(max, self._meter.buckets(now), self._cache.buckets(now))),
+            age_seconds=self._meter.age(now),
+            backlog_work=max(0.0, backlog),
+            queue_length=self._ledger.rows_waiting,
+            outstanding=self._ledger.rows_live,
+            settings_hash=settings.digest(),
+            max_batch_size=at_once,
+            waited_row_seconds=self._ledger.waiting_rows.integral(now),
+            released_rows=self._ledger.waiting_rows.lowered,
+        )

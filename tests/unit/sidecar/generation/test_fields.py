@@ -1,0 +1,83 @@
+"""What a request for generated text says that matters here."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_sidecar.generation.fields import LONGEST_READ, Fields, fields_of
+
+
+def read(**document: Any) -> Fields:
+    return fields_of(json.dumps(document).encode(), readable=True)
+
+
+def test_the_fields_of_a_chat_are_read() -> None:
+    fields = read(
+        model="m",
+        messages=[{"role": "user", "content": "hello " * 100}],
+        max_completion_tokens=20,
+        max_tokens=30,
+        n=3,
+        stream=True,
+    )
+    assert (fields.model, fields.max_tokens, fields.choices, fields.streams) == ("m", 20, 3, True)
+    assert 150 < fields.prompt_tokens < 250
+
+
+def test_a_prompt_of_token_ids_is_counted() -> None:
+    assert read(prompt=[1, 2, 3]).prompt_tokens == 3
+    assert read(prompt=[[1, 2], [3]]).prompt_tokens == 3
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"model": 3, "max_tokens": "many", "n": None, "stream": "yes", "prompt": {}},
+        {"max_tokens": -1, "n": 10**12, "best_of": True, "prompt": []},
+    ],
+)
+def test_a_field_that_is_wrong_is_the_servers_to_judge(document: dict[str, Any]) -> None:
+    fields = read(**document)
+    assert (fields.model, fields.max_tokens, fields.choices) == ("", None, 1)
+    assert not fields.streams
+
+
+@pytest.mark.parametrize("body", [b"", b"nonsense", b"[]", b"3", b'{"a":'])
+def test_what_is_no_object_is_refused_by_name(body: bytes) -> None:
+    with pytest.raises(InvalidInput, match="body"):
+        fields_of(body, readable=True)
+
+
+def test_of_a_long_or_packed_body_its_length_must_do() -> None:
+    assert fields_of(b"x" * 400, readable=False).prompt_tokens == 100
+    long = b"x" * (LONGEST_READ + 4)
+    assert fields_of(long, readable=True).prompt_tokens == len(long) // 4
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            ["model", "n", "best_of", "max_tokens", "prompt", "stream", "max_completion_tokens"]
+        ),
+        JSON,
+    )
+)
+def test_no_values_break_it(document: dict[str, Any]) -> None:
+    try:
+        body = json.dumps(document).encode()
+        fields = fields_of(body, readable=True)
+    except InvalidInput:
+        return  # orjson takes no integers of more than 64 bits
+    assert fields.prompt_tokens >= 1
+    assert 1 <= fields.choices <= 128

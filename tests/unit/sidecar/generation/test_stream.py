@@ -1,0 +1,342 @@
+"""One request for generated text, with a pretended server and a pretended caller."""
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from batchedmodel_contract.manifest.tenants import Share
+from batchedmodel_contract.outcomes import Outcome
+from batchedmodel_http.response import Response
+from batchedmodel_http.streamed_response import Sending, StreamedResponse
+from batchedmodel_scheduling.generation.admission import GenerationRequest
+from batchedmodel_sidecar.body.byte_budget import ByteBudget
+from batchedmodel_sidecar.errors import Busy, CallError, Expired, Lost, Unserved
+from batchedmodel_sidecar.generation.engine_client import EngineHead
+from batchedmodel_sidecar.generation.stream import KEEP_ALIVE_SECONDS, GenerationStream
+from batchedmodel_sidecar.http.routed_head import RequestHead
+
+pytestmark = pytest.mark.looptime
+
+LIMIT = 40.0
+TOKEN = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
+EVENTS = EngineHead(200, "OK", (("Content-Type", "text/event-stream"), ("X-Theirs", "1")), None)
+PLAIN = EngineHead(200, "OK", (("Content-Type", "application/json"),), 4)
+
+
+@dataclass
+class Exchange:
+    """A request at the server."""
+
+    did: list[str] = field(default_factory=list)
+
+    def cancel(self) -> None:
+        self.did.append("cancel")
+
+    def pause(self) -> None:
+        self.did.append("pause")
+
+    def resume(self) -> None:
+        self.did.append("resume")
+
+
+@dataclass
+class Client:
+    """Asks a server that answers what a test says."""
+
+    exchanges: list[Exchange] = field(default_factory=list)
+    asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+
+    def ask(self, listener: object, target: str, headers: Any, body: object) -> Exchange:
+        self.asked.append((target, dict(headers)))
+        self.exchanges.append(Exchange())
+        return self.exchanges[-1]
+
+
+@dataclass
+class Transport:
+    """A caller's connection."""
+
+    written: bytearray = field(default_factory=bytearray)
+    aborted: bool = False
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+@dataclass
+class World:
+    """A stream, who lets it go, its server and its caller."""
+
+    limit: float = LIMIT
+    takes_head: bool = True
+    """Whether the caller's connection takes an answer's head at once."""
+    outcomes: list[Outcome] = field(default_factory=list)
+    errors: list[CallError] = field(default_factory=list)
+    rests: list[float] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    client: Client = field(default_factory=Client)
+    transport: Transport = field(default_factory=Transport)
+    answer: StreamedResponse | None = None
+    sending: Sending | None = None
+    whole: bool | None = None
+
+    def __post_init__(self) -> None:
+        now = asyncio.get_running_loop().time()
+        request = GenerationRequest(
+            id=1, share=Share("a"), key="m", prompt_tokens=3, max_tokens=None, choices=1,
+            arrived=now, deadline=now + self.limit, streams=True,
+        )  # fmt: skip
+        head = RequestHead(
+            method="POST",
+            target="/v1/chat/completions?a=b",
+            headers={"Host": "x", "X-Mine": "2", "x-request-id": "r", "Content-Length": "3"},
+            declared=3,
+        )
+        self.budget = ByteBudget(1000)
+        held = self.budget.hold(Share("a"))
+        held.grow(3)
+        client: Any = self.client
+        self.stream = GenerationStream(
+            self, client, request, head, (b"abc",), held, self.reply, self.limit, 0.5
+        )
+
+    def reply(
+        self, response: Response | StreamedResponse | None, error: BaseException | None
+    ) -> None:
+        assert isinstance(response, StreamedResponse)
+        self.answer = response
+        if self.takes_head:
+            self.take_head()
+
+    def take_head(self) -> None:
+        assert self.answer is not None
+        transport: Any = self.transport
+        self.sending = Sending(
+            self.answer, transport, close=False, chunked=True, ended=self.ended_with
+        )
+        self.answer.source.begin(self.sending)
+
+    def ended_with(self, whole: bool) -> None:
+        self.whole = whole
+
+    @property
+    def body(self) -> bytes:
+        """What the caller got behind the head, without the frames of chunks."""
+        rest, body = bytes(self.transport.written).partition(b"\r\n\r\n")[2], b""
+        while rest:
+            size, _, rest = rest.partition(b"\r\n")
+            body, rest = body + rest[: int(size, 16)], rest[int(size, 16) + 2 :]
+        return body
+
+    def heard(self, stream: GenerationStream, tokens: int, now: float) -> None:
+        self.tokens.append(tokens)
+
+    def comes_back(self, stream: GenerationStream, rest_seconds: float) -> None:
+        assert stream.waits
+        self.rests.append(rest_seconds)
+
+    def ended(self, stream: GenerationStream, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+
+    def told(self, stream: GenerationStream, error: CallError) -> None:
+        self.errors.append(error)
+
+
+async def test_the_answer_passes_piece_for_piece_with_its_headers() -> None:
+    world = World()
+    world.stream.go()
+    assert world.client.asked == [
+        ("/v1/chat/completions?a=b", {"X-Mine": "2", "x-request-id": "r"})
+    ]
+    world.stream.answered(EVENTS)
+    assert world.budget.held == 0
+    for _ in range(3):
+        world.stream.piece(TOKEN)
+    assert world.body == TOKEN * 3
+    world.stream.ended()
+    assert world.whole
+    assert world.tokens == [1, 1, 1]
+    assert world.outcomes == [Outcome.COMPLETED]
+    head = bytes(world.transport.written).partition(b"\r\n\r\n")[0]
+    assert b"X-Theirs: 1" in head
+    assert b"x-request-id: r" in head
+
+
+async def test_what_comes_before_the_connection_takes_the_head_is_not_lost() -> None:
+    world = World(takes_head=False)
+    world.stream.go()
+    world.stream.answered(PLAIN)
+    world.stream.piece(b"th")
+    world.stream.piece(b"is")
+    world.stream.ended()
+    world.takes_head = True
+    world.take_head()
+    assert world.transport.written.endswith(b"\r\n\r\nthis")
+    assert world.outcomes == [Outcome.COMPLETED]
+
+
+async def test_a_server_that_is_full_is_left_alone_and_asked_again_a_few_times() -> None:
+    world = World()
+    full = EngineHead(429, "", (("Retry-After", "2"),), 0)
+    for _ in range(2):
+        world.stream.go()
+        world.stream.answered(full)
+        assert world.client.exchanges[-1].did == ["cancel"]
+    assert world.rests == [2.0, 2.0]
+    world.stream.go()
+    world.stream.answered(full)
+    world.stream.ended()
+    assert world.answer is not None
+    assert world.answer.status == 429
+    assert world.outcomes == [Outcome.FAILED]
+
+
+async def test_a_request_that_was_lost_unheard_is_sent_once_more() -> None:
+    world = World()
+    world.stream.go()
+    world.stream.broke_off(Lost("it"))
+    assert world.rests
+    world.stream.go()
+    world.stream.broke_off(Lost("it"))
+    assert [error.status for error in world.errors] == [503]
+    assert world.outcomes == [Outcome.FAILED]
+
+
+async def test_a_request_that_nobody_took_waits_as_long_as_it_has_time() -> None:
+    world = World()
+    for _ in range(5):
+        world.stream.go()
+        world.stream.broke_off(Busy("nobody listens"))
+    assert len(world.rests) == 5
+    await asyncio.sleep(LIMIT)
+    world.stream.go()
+    world.stream.broke_off(Busy("nobody listens"))
+    assert world.outcomes == [Outcome.FAILED]
+
+
+@pytest.mark.parametrize("cut", [b"", TOKEN[:9]], ids=["between events", "within one"])
+async def test_a_stream_that_breaks_off_ends_with_an_error_event(cut: bytes) -> None:
+    world = World()
+    world.stream.go()
+    world.stream.answered(EVENTS)
+    world.stream.piece(TOKEN + cut)
+    world.stream.broke_off(Lost("it went"))
+    assert world.whole
+    last = world.body.strip().rpartition(b"\n\n")[2]
+    assert json.loads(last[6:])["error"]["message"] == "it went"
+    assert world.outcomes == [Outcome.FAILED]
+
+
+@pytest.mark.parametrize("length", [4, None], ids=["its length known", "in chunks"])
+@pytest.mark.parametrize("taken", [True, False], ids=["taken", "not yet taken"])
+async def test_an_answer_that_is_no_stream_breaks_off(taken: bool, length: int | None) -> None:
+    world = World(takes_head=taken)
+    world.stream.go()
+    world.stream.answered(PLAIN._replace(length=length))
+    world.stream.piece(b"th")
+    world.stream.broke_off(Lost("it went"))
+    if not taken:
+        world.take_head()
+    assert world.whole is False
+    assert world.transport.aborted
+    assert world.outcomes == [Outcome.FAILED]
+
+
+async def test_a_first_token_that_does_not_come_is_told_in_time() -> None:
+    world = World()
+    world.stream.go()
+    await asyncio.sleep(LIMIT + 0.1)
+    assert [type(error) for error in world.errors] == [Expired]
+    assert world.outcomes == [Outcome.EXPIRED]
+    assert world.client.exchanges[0].did == ["cancel"]
+
+
+async def test_a_stream_may_last_as_long_as_its_tokens_come() -> None:
+    world = World()
+    world.stream.go()
+    world.stream.answered(EVENTS)
+    for _ in range(20):
+        await asyncio.sleep(LIMIT / 2)
+        world.stream.piece(TOKEN)
+    assert world.outcomes == []
+    await asyncio.sleep(LIMIT + 0.1)
+    assert world.outcomes == [Outcome.EXPIRED]
+    assert b'"code":504' in world.body
+    assert world.whole
+
+
+async def test_comments_keep_a_silent_stream_alive_between_its_events_alone() -> None:
+    world = World()
+    world.stream.go()
+    world.stream.answered(EVENTS)
+    await asyncio.sleep(KEEP_ALIVE_SECONDS + 0.1)
+    assert world.body == b": \n\n"
+    world.stream.piece(TOKEN[:9])
+    await asyncio.sleep(KEEP_ALIVE_SECONDS + 0.1)
+    assert world.body == b": \n\n" + TOKEN[:9]
+
+
+async def test_an_answer_that_is_no_stream_has_all_its_time_and_no_more() -> None:
+    world = World()
+    world.stream.go()
+    await asyncio.sleep(LIMIT / 2)
+    world.stream.answered(PLAIN)
+    await asyncio.sleep(LIMIT / 2 + 0.1)
+    assert world.whole is False
+    assert world.outcomes == [Outcome.EXPIRED]
+
+
+async def test_a_caller_that_leaves_ends_its_request_at_the_server_at_once() -> None:
+    world = World()
+    world.stream.go()
+    world.stream.answered(EVENTS)
+    world.stream.piece(TOKEN)
+    assert world.sending is not None
+    world.sending.cancel()
+    assert world.client.exchanges[0].did == ["cancel"]
+    assert world.outcomes == [Outcome.CANCELLED]
+
+
+async def test_a_caller_that_does_not_read_holds_the_server_back_and_is_cut_off() -> None:
+    world = World()
+    world.stream.go()
+    world.stream.answered(EVENTS)
+    world.stream.piece(TOKEN)
+    world.stream.pause()
+    assert world.client.exchanges[0].did == ["pause"]
+    await asyncio.sleep(LIMIT + KEEP_ALIVE_SECONDS + 0.1)
+    assert world.transport.aborted
+    assert world.outcomes == [Outcome.CANCELLED]
+    assert world.client.exchanges[0].did == ["pause", "cancel"]
+
+
+async def test_a_slow_caller_that_reads_on_gets_all_of_it() -> None:
+    world = World()
+    world.stream.go()
+    world.stream.answered(EVENTS)
+    for _ in range(5):
+        world.stream.pause()
+        await asyncio.sleep(LIMIT / 2)
+        world.stream.resume()
+        world.stream.piece(TOKEN)
+    world.stream.ended()
+    assert world.body == TOKEN * 5
+    assert world.outcomes == [Outcome.COMPLETED]
+
+
+async def test_it_is_settled_once_whatever_comes_behind() -> None:
+    world = World()
+    world.stream.go()
+    world.stream.give_up(Unserved("over", status=503), Outcome.FAILED)
+    world.stream.cancel()
+    world.stream.give_up(Unserved("over", status=503), Outcome.FAILED)
+    await asyncio.sleep(2 * LIMIT)
+    assert world.outcomes == [Outcome.FAILED]
+    assert len(world.errors) == 1
+    assert world.budget.held == 0
