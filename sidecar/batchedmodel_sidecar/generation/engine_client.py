@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import Any, Final, NamedTuple, Protocol
 
 from aiohttp.base_protocol import BaseProtocol
-from aiohttp.http import HttpResponseParser, RawResponseMessage
+from aiohttp.http import HttpResponseParser
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
@@ -63,6 +63,32 @@ class AnswerListener(Protocol):
         ...
 
 
+class Exchange(Protocol):
+    """A request that is at the server."""
+
+    def cancel(self) -> None:
+        """Nobody waits for the answer."""
+        ...
+
+    def pause(self) -> None:
+        """Take no more of the answer for now."""
+        ...
+
+    def resume(self) -> None:
+        """Go on."""
+        ...
+
+
+class Engine(Protocol):
+    """Who sends requests to a server."""
+
+    def ask(
+        self, listener: AnswerListener, target: str, headers: Headers, body: Sequence[Buffer]
+    ) -> Exchange:
+        """Send a POST. `target`: path and query as the caller sent them."""
+        ...
+
+
 class EngineClient:
     """Where a server listens."""
 
@@ -77,8 +103,8 @@ class EngineClient:
 
     def ask(
         self, listener: AnswerListener, target: str, headers: Headers, body: Sequence[Buffer]
-    ) -> "EngineExchange":
-        """Send a POST. `target`: path and query as the caller sent them."""
+    ) -> Exchange:
+        """Send a POST; see `Engine`."""
         size = sum(map(len, body))
         lines = "".join([f"{name}: {value}\r\n" for name, value in headers])
         head = (
@@ -227,14 +253,14 @@ class EngineExchange(asyncio.Protocol):
                 return data
         return b""
 
-    def _read(self, head: bytes) -> RawResponseMessage:
-        parser = HttpResponseParser(
+    def _read(self, head: bytes) -> Any:
+        # Any: what its extension in C makes is no such class as its types say.
+        parser: Any = HttpResponseParser(
             BaseProtocol(self._loop), self._loop, 2**16, auto_decompress=False, read_until_eof=True
         )
-        messages, _, _ = parser.feed_data(head)
-        return messages[0][0]
+        return parser.feed_data(head)[0][0][0]
 
-    def _begin(self, message: RawResponseMessage) -> None:
+    def _begin(self, message: Any) -> None:
         assert self._listener is not None, "who has left hears of no head: our bug"
         coding = message.headers.get("Transfer-Encoding", "")
         declared = message.headers.get("Content-Length")

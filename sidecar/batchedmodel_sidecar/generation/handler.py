@@ -27,7 +27,7 @@ from batchedmodel_scheduling.generation.admission import (
 from batchedmodel_sidecar.batching import rejections
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.errors import CallError, Unserved
-from batchedmodel_sidecar.generation.engine_client import EngineClient
+from batchedmodel_sidecar.generation.engine_client import Engine
 from batchedmodel_sidecar.generation.fields import fields_of
 from batchedmodel_sidecar.generation.stream import GenerationStream
 from batchedmodel_sidecar.http.refusals import Refusals
@@ -56,7 +56,7 @@ class GenerationHandler:
 
     def __init__(
         self,
-        client: EngineClient,
+        client: Engine,
         settings: BatchSettings,
         *,
         ledger: Ledger,

@@ -19,7 +19,7 @@ from batchedmodel_scheduling.generation.admission import GenerationRequest
 from batchedmodel_sidecar.backends.foreign.headers import passed_on
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.errors import Busy, CallError, Expired, Lost, Unserved
-from batchedmodel_sidecar.generation.engine_client import EngineClient, EngineExchange, EngineHead
+from batchedmodel_sidecar.generation.engine_client import Engine, EngineHead, Exchange
 from batchedmodel_sidecar.generation.events import EVENT_STREAM, KEEP_ALIVE, Usage, error_event
 from batchedmodel_sidecar.http.routed_head import RequestHead
 from batchedmodel_sidecar.protocols.headers import REQUEST_ID_HEADER, writable
@@ -36,8 +36,8 @@ _MOST_KEPT: Final = 64 * 1024
 _RESTS: Final = frozenset(
     {HTTPStatus.TOO_MANY_REQUESTS.value, HTTPStatus.SERVICE_UNAVAILABLE.value}
 )
-_BETWEEN_US: Final = ("host", "expect", "content-length")
-_FRAMED_ANEW: Final = ("content-length",)
+_BETWEEN_US: Final[Sequence[str]] = ("host", "expect", "content-length")
+_FRAMED_ANEW: Final[Sequence[str]] = ("content-length",)
 
 
 class Streams(Protocol):
@@ -81,7 +81,7 @@ class GenerationStream:
     def __init__(
         self,
         streams: Streams,
-        client: EngineClient,
+        client: Engine,
         request: GenerationRequest,
         asked: RequestHead,
         body: Sequence[Buffer],
@@ -102,7 +102,7 @@ class GenerationStream:
         self._limit = limit
         self._loop = asyncio.get_running_loop()
         self._stage = _Stage.WAITING
-        self._exchange: EngineExchange | None = None
+        self._exchange: Exchange | None = None
         self._sending: Sending | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._tries = 0

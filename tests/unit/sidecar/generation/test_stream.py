@@ -101,9 +101,8 @@ class World:
         self.budget = ByteBudget(1000)
         held = self.budget.hold(Share("a"))
         held.grow(3)
-        client: Any = self.client
         self.stream = GenerationStream(
-            self, client, request, head, (b"abc",), held, self.reply, self.limit, 0.5
+            self, self.client, request, head, (b"abc",), held, self.reply, self.limit, 0.5
         )
 
     def reply(
