@@ -197,13 +197,12 @@ class Service:
                 refusals=refusals,
                 require_open=inferences.open_for_work,
             )
-            admission = generation.admission
             registry.register(
                 GenerationCollector(
                     counts=counts,
-                    running=lambda: admission.running,
-                    waiting=lambda: admission.waiting,
-                    limit=lambda: admission.limit,
+                    running=lambda: generation.admission.running,
+                    waiting=lambda: generation.admission.waiting,
+                    limit=lambda: generation.admission.limit,
                 )
             )
             self._gauges = EngineGauges(client, busy=generation.busy, told=generation.engine)

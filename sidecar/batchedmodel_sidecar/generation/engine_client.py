@@ -247,7 +247,8 @@ class EngineExchange(asyncio.Protocol):
                 self._nonsense(error)
                 return b""
             data = data[end:]
-            if message.code != HTTPStatus.CONTINUE:
+            provisional = HTTPStatus.CONTINUE <= message.code < HTTPStatus.OK
+            if not provisional or message.code == HTTPStatus.SWITCHING_PROTOCOLS:
                 self._head = None
                 self._begin(message)
                 return data

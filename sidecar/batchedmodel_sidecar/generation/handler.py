@@ -14,7 +14,7 @@ from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.tenants import Share
-from batchedmodel_contract.outcomes import Outcome
+from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_http.interfaces import Reply, Running
 from batchedmodel_scheduling.core.policy import NEVER
@@ -26,10 +26,11 @@ from batchedmodel_scheduling.generation.admission import (
 )
 from batchedmodel_sidecar.batching import rejections
 from batchedmodel_sidecar.body.byte_budget import Hold
-from batchedmodel_sidecar.errors import CallError, Unserved
+from batchedmodel_sidecar.errors import CallError, Rejected, Unserved
 from batchedmodel_sidecar.generation.engine_client import Engine
 from batchedmodel_sidecar.generation.fields import fields_of
 from batchedmodel_sidecar.generation.stream import GenerationStream
+from batchedmodel_sidecar.http.inference import ours
 from batchedmodel_sidecar.http.refusals import Refusals
 from batchedmodel_sidecar.http.responses import named
 from batchedmodel_sidecar.http.routed_head import RequestHead
@@ -94,11 +95,19 @@ class GenerationHandler:
         try:
             stream = self._accepted(asked, body, held, reply)
         except (CallError, InvalidInput) as error:
-            held.release()
-            reply(named(self._refusals.response(asked, error), asked.request_id), None)
-            return ENDED
+            return self._refused(asked, held, reply, error)
+        except Exception as bug:
+            told = Rejected(Rejection.INVALID, ours("reading", bug), status=500)
+            return self._refused(asked, held, reply, told)
         self._decide()
         return stream
+
+    def _refused(
+        self, asked: RequestHead, held: Hold, reply: Reply, error: CallError | InvalidInput
+    ) -> Running:
+        held.release()
+        reply(named(self._refusals.response(asked, error), asked.request_id), None)
+        return ENDED
 
     def refuse_full(self, share: Share) -> None:
         """Raise `Rejected` where a tenant's request would find no room, whatever it holds."""
@@ -175,18 +184,11 @@ class GenerationHandler:
         self._admission.came_back(stream.request.id, now, rest_seconds=rest_seconds)
         self._decide()
 
-    def ended(self, stream: GenerationStream, outcome: Outcome) -> None:
+    def ended(self, stream: GenerationStream, outcome: Outcome, *, waited: bool) -> None:
         """A request is settled."""
         now, request, usage = self._loop.time(), stream.request, stream.usage
         del self._streams[request.id]
-        if stream.waits:
-            self._admission.withdraw(request.id, now)
-        else:
-            whole = outcome is Outcome.COMPLETED and usage.output_tokens > 0
-            self._admission.ended(
-                request.id, now, output_tokens=usage.output_tokens if whole else None
-            )
-        self._ledger.settle_alone(outcome, stream.work, now, waiting=stream.waits)
+        self._ledger.settle_alone(outcome, stream.work, now, waiting=waited)
         if outcome is Outcome.COMPLETED:
             self._ledger.tenants.served(request.share.tenant, 1)
         self._counts.ended(usage.prompt_tokens or request.prompt_tokens, usage.output_tokens)
@@ -196,6 +198,13 @@ class GenerationHandler:
         if not self._streams:
             self._idle.set()
             self._busy.clear()
+        if waited:
+            self._admission.withdraw(request.id, now)
+        else:
+            whole = outcome is Outcome.COMPLETED and usage.output_tokens > 0
+            self._admission.ended(
+                request.id, now, output_tokens=usage.output_tokens if whole else None
+            )
         self._decide()
 
     def told(self, stream: GenerationStream, error: CallError) -> None:
@@ -248,6 +257,13 @@ class GenerationHandler:
             while self._changed:
                 self._changed = False
                 self._decide_once()
+        except Exception as bug:
+            # Our bug. Who waits must not wait for ever, and the others go on.
+            message = ours("deciding about", bug)
+            self._admission = Admission(_admission_settings(self._settings))
+            error = Unserved(message, status=500)
+            for stream in [one for one in self._streams.values() if one.waits]:
+                stream.give_up(error, Outcome.FAILED)
         finally:
             self._deciding = False
 

@@ -51,8 +51,8 @@ class Streams(Protocol):
         """The server did not begin with it: it waits again, and its like rest for so long."""
         ...
 
-    def ended(self, stream: "GenerationStream", outcome: Outcome) -> None:
-        """It is settled, whatever it was doing; told once."""
+    def ended(self, stream: "GenerationStream", outcome: Outcome, *, waited: bool) -> None:
+        """It is settled, whatever it was doing; told once. `waited`: the server did not have it."""
         ...
 
     def told(self, stream: "GenerationStream", error: CallError) -> None:
@@ -182,8 +182,7 @@ class GenerationStream:
             length=head.length,
         )
         reply(response, None)
-        if self._events and self._timer is not None:
-            self._timer.cancel()
+        if self._events and self._stage is _Stage.ANSWERING:
             self._look()
 
     def piece(self, data: bytes) -> None:
@@ -294,27 +293,30 @@ class GenerationStream:
     def _settle(self, outcome: Outcome) -> None:
         if self._stage is _Stage.SETTLED:
             return
-        # Who hears of it asks where it was.
-        self._streams.ended(self, outcome)
-        self._stage = _Stage.SETTLED
+        waited, self._stage = self.waits, _Stage.SETTLED
         self._exchange = None
         self._body = ()
         self.held.release()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._stop_timer()
+        self._streams.ended(self, outcome, waited=waited)
 
     def take_reply(self) -> Reply:
         """Who hears of its end, for the last time."""
         reply, self._reply = self._reply, unheard
         return reply
 
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     def _look_at(self, when: float) -> None:
+        self._stop_timer()
         self._timer = self._loop.call_at(when, self._look)
 
     def _look(self) -> None:
         """Whether its server is silent for too long, or its caller does not read."""
-        self._timer = None
+        self._stop_timer()
         now = self._loop.time()
         if self._stage is _Stage.WAITING or self._stage is _Stage.SETTLED:
             return

@@ -140,7 +140,7 @@ class World:
         assert stream.waits
         self.rests.append(rest_seconds)
 
-    def ended(self, stream: GenerationStream, outcome: Outcome) -> None:
+    def ended(self, stream: GenerationStream, outcome: Outcome, *, waited: bool) -> None:
         self.outcomes.append(outcome)
 
     def told(self, stream: GenerationStream, error: CallError) -> None:

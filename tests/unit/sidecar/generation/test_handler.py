@@ -1,0 +1,256 @@
+"""Requests for generated text in front of a pretended server: let in, let go, settled once."""
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.tenants import Share
+from batchedmodel_contract.outcomes import Outcome
+from batchedmodel_http.response import Response
+from batchedmodel_http.streamed_response import Sending, StreamedResponse
+from batchedmodel_sidecar.body.byte_budget import ByteBudget
+from batchedmodel_sidecar.errors import Busy, Lost, Unserved
+from batchedmodel_sidecar.generation.engine_client import AnswerListener, EngineHead
+from batchedmodel_sidecar.generation.handler import GenerationHandler
+from batchedmodel_sidecar.http.refusals import Refusals
+from batchedmodel_sidecar.http.routed_head import RequestHead
+from batchedmodel_sidecar.protocols.table import adapters
+from batchedmodel_sidecar.telemetry.generation_counts import GenerationCounts
+from batchedmodel_sidecar.telemetry.ledger import Ledger
+
+pytestmark = pytest.mark.looptime
+
+TOKEN = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
+EVENTS = EngineHead(200, "OK", (("Content-Type", "text/event-stream"),), None)
+SETTINGS = BatchSettings(request_timeout_seconds=10.0, max_concurrent_requests=2)
+
+
+@dataclass
+class Asked:
+    """A request at the server."""
+
+    listener: AnswerListener
+    answered: bool = False
+    gone: bool = False
+
+    def cancel(self) -> None:
+        self.gone = True
+
+    def pause(self) -> None:
+        """It has nothing to hold back."""
+
+    def resume(self) -> None:
+        """Nor to go on with."""
+
+
+@dataclass
+class Engine:
+    """A server that answers what a test says."""
+
+    asked: list[Asked] = field(default_factory=list)
+
+    def ask(self, listener: AnswerListener, target: str, headers: Any, body: Any) -> Asked:
+        self.asked.append(Asked(listener))
+        return self.asked[-1]
+
+    @property
+    def there(self) -> list[Asked]:
+        return [one for one in self.asked if not one.gone]
+
+
+@dataclass
+class Transport:
+    written: bytearray = field(default_factory=bytearray)
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def abort(self) -> None:
+        """The caller sees it."""
+
+
+@dataclass
+class Caller:
+    """Whoever asked, and how often it was answered."""
+
+    world: "World"
+    running: Any = None
+    sending: Sending | None = None
+    status: int | None = None
+    answers: int = 0
+    ends: int = 0
+    left: bool = False
+
+    def reply(
+        self, response: Response | StreamedResponse | None, error: BaseException | None
+    ) -> None:
+        assert response is not None
+        self.answers += 1
+        self.status = response.status
+        if isinstance(response, StreamedResponse):
+            transport: Any = Transport()
+            self.sending = Sending(
+                response, transport, close=False, chunked=True, ended=self._ended
+            )
+            response.source.begin(self.sending)
+        else:
+            self.ends += 1
+
+    def _ended(self, whole: bool) -> None:
+        self.ends += 1
+
+    def leaves(self) -> None:
+        if not self.left and not self.ends:
+            self.left = True
+            (self.sending or self.running).cancel()
+
+
+class World:
+    """A handler, its server and its callers."""
+
+    def __init__(self, settings: BatchSettings = SETTINGS) -> None:
+        self.engine, self.ledger, self.budget = Engine(), Ledger(), ByteBudget(100_000)
+        self.callers: list[Caller] = []
+        self.handler = GenerationHandler(
+            self.engine,
+            settings,
+            ledger=self.ledger,
+            counts=GenerationCounts(),
+            refusals=Refusals(self.ledger, adapters()),
+            require_open=lambda: None,
+        )
+        self.handler.open()
+
+    def calls(self, tenant: str = "a", body: bytes = b'{"model":"m"}', **headers: str) -> Caller:
+        head = RequestHead(
+            method="POST", target="/v1/chat/completions", headers=headers, declared=len(body)
+        )
+        held = self.budget.hold(Share(tenant))
+        held.grow(len(body))
+        caller = Caller(self)
+        self.callers.append(caller)
+        caller.running = self.handler.begin(head, body, held, caller.reply)
+        return caller
+
+    def assert_all_is_settled_once(self) -> None:
+        for caller in self.callers:
+            assert caller.answers <= 1
+            assert caller.ends + caller.left == 1, caller
+        ledger = self.ledger
+        assert ledger.offered == len(self.callers)
+        assert ledger.accepted == ledger.settled.total()
+        assert (ledger.waiting, ledger.in_flight, ledger.rows_live) == (0, 0, 0)
+        assert (ledger.waiting_rows.value, ledger.rows_at_model.value) == (0, 0)
+        assert abs(ledger.work_live) < 1e-6
+        assert self.budget.held == 0
+        assert (self.handler.admission.running, self.handler.admission.waiting) == (0, 0)
+
+
+async def test_as_many_are_at_the_server_as_the_settings_say() -> None:
+    world = World()
+    callers = [world.calls() for _ in range(5)]
+    assert len(world.engine.there) == 2
+    first = world.engine.there[0]
+    first.listener.answered(EVENTS)
+    first.listener.piece(TOKEN)
+    first.listener.ended()
+    first.gone = True
+    assert len(world.engine.there) == 2
+    assert callers[0].ends == 1
+    world.handler.configure(BatchSettings(max_concurrent_requests=4))
+    assert len(world.engine.there) == 4
+
+
+async def test_a_server_that_is_away_gets_nothing_and_what_waits_goes_on_when_it_is_back() -> None:
+    world = World()
+    world.handler.close()
+    world.calls()
+    assert not world.engine.asked
+    world.handler.open()
+    assert len(world.engine.there) == 1
+
+
+async def test_a_request_that_no_policy_can_be_asked_about_is_an_error_of_ours(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World()
+    running = [world.calls() for _ in range(2)]
+
+    def broken(now: float, *, is_open: bool) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(world.handler.admission, "poll", broken)
+    waiting = world.calls()
+    assert waiting.status == 500
+    assert "KeyError" in caplog.text
+    # What is at the server is answered, and who comes next is served.
+    for asked in world.engine.there:
+        asked.listener.answered(EVENTS)
+        asked.listener.ended()
+        asked.gone = True
+    assert [one.status for one in running] == [200, 200]
+    later = world.calls()
+    world.engine.there[0].listener.answered(EVENTS)
+    world.engine.there[0].listener.ended()
+    assert later.status == 200
+    world.assert_all_is_settled_once()
+
+
+async def test_a_drain_whose_time_is_over_tells_everybody() -> None:
+    world = World()
+    callers = [world.calls() for _ in range(3)]
+    world.engine.asked[0].listener.answered(EVENTS)
+    world.handler.give_up("this pod is stopping")
+    assert [one.ends for one in callers] == [1, 1, 1]
+    assert [one.status for one in callers] == [200, 503, 503]
+    assert world.ledger.settled[Outcome.FAILED] == 3
+    await world.handler.idle()
+    world.assert_all_is_settled_once()
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_whatever_happens_every_request_is_settled_once(seed: int) -> None:
+    rng = random.Random(seed)
+    limit = rng.choice([None, 1, 3])
+    world = World(BatchSettings(request_timeout_seconds=5.0, max_concurrent_requests=limit))
+    endings = [Lost("it"), Busy("away"), Unserved("nonsense", status=502)]
+    for _ in range(300):
+        there = world.engine.there
+        one = rng.choice(there) if there else None
+        match rng.randrange(12):
+            case 0 | 1 | 2:
+                timed = {"x-request-timeout-ms": str(rng.choice([100, 3000]))}
+                body = rng.choice([b'{"model":"m"}', b'{"model":"n","stream":true,"n":2}', b"no"])
+                world.calls(rng.choice("abc"), body, **rng.choice([{}, timed]))
+            case 3:
+                rng.choice(world.callers).leaves() if world.callers else None
+            case 4 if one is not None and not one.answered:
+                status = rng.choice([200, 429, 503, 400])
+                one.answered = status < 429
+                one.listener.answered(EVENTS._replace(status=status))
+            case 5 | 6 if one is not None and one.answered:
+                one.listener.piece(TOKEN)
+            case 7 if one is not None and one.answered:
+                one.gone = True
+                one.listener.ended()
+            case 8 if one is not None:
+                one.gone = True
+                one.listener.broke_off(rng.choice(endings))
+            case 9:
+                rng.choice([world.handler.open, world.handler.close])()
+            case 10:
+                more = rng.choice([None, 1, 2, 5])
+                world.handler.configure(BatchSettings(max_concurrent_requests=more))
+            case 11:
+                await asyncio.sleep(rng.choice([0.01, 0.3, 2.0]))
+    world.handler.open()
+    for _ in range(100):
+        for one in world.engine.there:
+            one.gone = True
+            one.listener.broke_off(endings[2])
+        await asyncio.sleep(0.5)
+    world.assert_all_is_settled_once()
