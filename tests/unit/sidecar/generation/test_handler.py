@@ -174,6 +174,7 @@ async def test_a_server_that_is_away_gets_nothing_and_what_waits_goes_on_when_it
     assert len(world.engine.there) == 1
 
 
+@pytest.mark.interpreted
 async def test_a_request_that_no_policy_can_be_asked_about_is_an_error_of_ours(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
