@@ -79,7 +79,8 @@ class BatchSettings:
         ):
             if target is not None and not 0 < target < self.request_timeout_seconds:
                 raise InvalidInput(name, "must be 0 to the request time-out", target)
-        if self.target_seconds is None and self.lateness is Lateness.REFUSE:
+        targets = (self.target_seconds, self.target_first_token_seconds)
+        if self.lateness is Lateness.REFUSE and targets == (None, None):
             raise InvalidInput("lateness", "is Refuse, which needs a target latency")
         tenants = TenantSettings(
             header=self.tenant_header,

@@ -187,8 +187,10 @@ CHECKS: Final[tuple[Check, ...]] = (
     ),
     invalid(
         "batching.lateness",
-        among("batching.lateness", Lateness.REFUSE) & ~given("batching.targetLatencyMilliseconds"),
-        "is Refuse, which needs targetLatencyMilliseconds",
+        among("batching.lateness", Lateness.REFUSE)
+        & ~given("batching.targetLatencyMilliseconds")
+        & ~given("generation.targetFirstTokenMilliseconds"),
+        "is Refuse, which needs targetLatencyMilliseconds or targetFirstTokenMilliseconds",
     ),
     invalid(
         "batching.tenants.weights",

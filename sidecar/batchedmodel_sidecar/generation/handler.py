@@ -217,7 +217,10 @@ class GenerationHandler:
     ) -> GenerationStream:
         self._require_open()
         now = self._loop.time()
-        terms = agreed(options_of_headers(asked.headers), self._settings)
+        options = options_of_headers(asked.headers)
+        terms = agreed(options, self._settings)
+        limit = self._settings.request_timeout_seconds
+        limit = limit if options.timeout is None else min(limit, options.timeout)
         fields = fields_of(body, readable=not asked.packed)
         request = GenerationRequest(
             id=next(self._numbers),
@@ -227,7 +230,7 @@ class GenerationHandler:
             max_tokens=fields.max_tokens,
             choices=fields.choices,
             arrived=now,
-            deadline=now + terms.limit,
+            deadline=now + limit,
             streams=fields.streams,
             priority=terms.priority,
             group=terms.request_group,
@@ -237,10 +240,10 @@ class GenerationHandler:
         refusal = self._admission.offer(request, now)
         if refusal is not None:
             self._ledger.tenants.refused(held.share.tenant, 1)
-            raise rejections.rejected(refusal, self._settings, terms.limit)
+            raise rejections.rejected(refusal, self._settings, limit)
         self._ledger.accept(1, work, now)
         stream = GenerationStream(
-            self, self._client, request, asked, (body,), held, reply, terms.limit, work
+            self, self._client, request, asked, (body,), held, reply, limit, work
         )
         self._streams[request.id] = stream
         self._idle.clear()

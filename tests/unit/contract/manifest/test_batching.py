@@ -156,6 +156,7 @@ def test_settings_that_contradict_each_other_cannot_be_made() -> None:
         BatchSettings(target_token_seconds=0.0)
     with pytest.raises(InvalidInput, match=r"lateness: is Refuse, which needs a target latency"):
         BatchSettings(lateness=Lateness.REFUSE)
+    BatchSettings(lateness=Lateness.REFUSE, target_first_token_seconds=1.0)
 
 
 def test_sidecars_that_run_on_through_an_upgrade_name_the_defaults_as_before() -> None:

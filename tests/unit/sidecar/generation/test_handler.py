@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import Lateness
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_http.response import Response
@@ -163,6 +164,17 @@ async def test_as_many_are_at_the_server_as_the_settings_say() -> None:
     assert callers[0].ends == 1
     world.handler.configure(BatchSettings(max_concurrent_requests=4))
     assert len(world.engine.there) == 4
+
+
+async def test_the_target_of_batches_is_none_of_generated_text() -> None:
+    refuses = BatchSettings(lateness=Lateness.REFUSE, target_seconds=0.1)
+    world = World(refuses)
+    caller = world.calls()
+    await asyncio.sleep(1.0)
+    assert caller.answers == 0
+    shorter = world.calls(**{"x-request-timeout-ms": "500"})
+    await asyncio.sleep(1.0)
+    assert shorter.status == 504
 
 
 async def test_a_server_that_is_away_gets_nothing_and_what_waits_goes_on_when_it_is_back() -> None:
