@@ -17,6 +17,8 @@ _FIRST: Final = 16
 _MOST: Final = 4096
 _GROWTH: Final = 8
 """It grows by an eighth."""
+_FIRST_GROWTH: Final = 2
+"""It grows by a half until it was too much once."""
 _SLACK: Final = 16
 _RESERVE: Final = 32
 _GROW_AFTER: Final = 1.0
@@ -229,6 +231,8 @@ class Concurrency:
             # In small steps where it was too much the last time.
             near = abs(self.limit - self._knee) * _GROWTH <= self.limit
             more = self.limit + self._slack(self.limit) if near else _more(self.limit)
+            if self._shrunk_at == -NEVER:
+                more = self.limit + self.limit // _FIRST_GROWTH
             self.limit = min(_MOST, more)
             self._grown_at, self._grow_at = now, now + interval
 

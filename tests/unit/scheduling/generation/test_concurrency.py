@@ -54,16 +54,31 @@ def test_what_is_given_stays(given: int, events: list[tuple[int, bool]]) -> None
         assert limits.limit == given
 
 
-def test_it_starts_at_16_and_grows_by_an_eighth_a_second_while_more_would_go() -> None:
+def test_it_starts_at_16_and_grows_by_a_half_a_second_while_more_would_go() -> None:
     limits = Concurrency()
     assert limits.limit == 16
     seen = []
     for number in range(40):
         look(limits, load(limits.limit), number * SPAN)
         seen.append(limits.limit)
+    assert sorted(set(seen))[:4] == [24, 36, 54, 81]
+    assert seen[-1] > 400
+
+
+def test_once_it_was_too_much_it_grows_by_an_eighth() -> None:
+    limits = Concurrency()
+    for number in range(3):
+        limits.saw(EngineView(running=8, waiting=8, cache_usage=None), float(number))
+    assert limits.limit == 9
+    limits.saw(EngineView(running=9, waiting=0, cache_usage=None), 3.0)
+    seen = []
+    for number in range(400):
+        now = 3.0 + number * SPAN
+        limits.saw(EngineView(running=limits.limit, waiting=0, cache_usage=None), now)
+        look(limits, load(limits.limit), now)
+        seen.append(limits.limit)
     assert seen[-1] > 40
     assert all(b - a <= max(1, a // 8) for a, b in pairwise(seen))
-    assert len(set(seen)) <= 11
 
 
 def test_nobody_who_waits_here_needs_no_more() -> None:
