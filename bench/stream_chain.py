@@ -24,8 +24,8 @@ from support.chain import TESTS, in_front_of
 from support.engine import EngineSettings
 from support.ports import unused_port
 
-SETTINGS: Final = BatchSettings()
-"""A manifest's defaults."""
+SETTINGS: Final = BatchSettings(target_first_token_seconds=1.0, target_token_seconds=0.04)
+"""A manifest's defaults but for the targets. How many the engine runs at once is learnt."""
 _LISTENING: Final = r"listening: port (\d+)"
 _IDLE_SECONDS: Final = 10.0
 

@@ -60,6 +60,8 @@ class Plan:
     """How often and for how many seconds each load is offered."""
 
     rounds: int
+    learning: float
+    """Of a closed loop before all others, in which the sidecar learns what the engine runs."""
     warm_up: float
     closed: float
     partly: float
@@ -72,6 +74,7 @@ class Plan:
 
 FULL: Final = Plan(
     rounds=3,
+    learning=15.0,
     warm_up=2.0,
     closed=8.0,
     partly=12.0,
@@ -82,6 +85,7 @@ FULL: Final = Plan(
 )
 QUICK: Final = Plan(
     rounds=1,
+    learning=7.0,
     warm_up=1.0,
     closed=2.0,
     partly=3.5,
@@ -107,6 +111,9 @@ async def measure(plan: Plan) -> list[Figure]:
     """All figures; the median over the rounds."""
     found = Found(capacity=capacity(ENGINE, seconds=plan.capacity, seed=0), engine=ENGINE)
     async with _bench() as bench:
+        tell("learning")
+        await _closed_loop(bench.chain.port, plan.learning, seed=1000)
+        await bench.chain.idle()
         for seed in range(plan.rounds):
             await _closed(found, bench, plan, seed)
             await _partly(found, bench, plan, seed)
@@ -140,17 +147,12 @@ async def _bench() -> AsyncIterator[Bench]:
 async def _closed(found: Found, bench: Bench, plan: Plan, seed: int) -> None:
     """More callers than the engine has places, each with the next stream at once."""
     seconds = plan.warm_up + plan.closed
-    most = 2 * int(seconds * request_limit(ENGINE)) + CLOSED
-    rng = random.Random(seed)
-    streams = [Stream(mark=number, tokens=lengths(rng)) for number in range(most)]
     # As often the one first as the other.
     for is_through in (True, False) if seed % 2 == 0 else (False, True):
         tell("closed loop, " + ("through the sidecar" if is_through else "straight"))
         port = bench.chain.port if is_through else bench.alone.port
         before = bench.chain.cpu_seconds()
-        result = await run_streams(
-            StreamLoad(port=port, streams=streams, seconds=seconds, closed=CLOSED)
-        )
+        result = await _closed_loop(port, seconds, seed)
         busy = Busy(
             rate=result.token_rate(plan.warm_up, seconds),
             tokens=sum(result.arrivals),
@@ -160,6 +162,13 @@ async def _closed(found: Found, bench: Bench, plan: Plan, seed: int) -> None:
         )
         (found.closed if is_through else found.closed_straight).append(busy)
     await bench.chain.idle()
+
+
+async def _closed_loop(port: int, seconds: float, seed: int) -> StreamResult:
+    most = 2 * int(seconds * request_limit(ENGINE)) + CLOSED
+    rng = random.Random(seed)
+    streams = [Stream(mark=number, tokens=lengths(rng)) for number in range(most)]
+    return await run_streams(StreamLoad(port=port, streams=streams, seconds=seconds, closed=CLOSED))
 
 
 async def _partly(found: Found, bench: Bench, plan: Plan, seed: int) -> None:

@@ -1,6 +1,7 @@
 """How many sequences the server should have at once: given, or learnt.
 
-As many as it runs, and a few that wait there, so that it fills a free place at its next step. What
+As many as it runs, and a few that wait there, so that it fills a free place at its next step. While
+somebody uses little beside others it is a few less, which are kept for such: nobody waits there. What
 waits there is told by its gauges, or shown by streams whose first tokens are overdue. Where neither
 can be seen, the number climbs while more of them complete more.
 """
@@ -18,7 +19,7 @@ _MOST: Final = 4096
 _GROWTH: Final = 8
 """It grows by an eighth."""
 _FIRST_GROWTH: Final = 2
-"""It grows by a half until it was too much once."""
+"""It doubles until it was too much once."""
 _SLACK: Final = 16
 _RESERVE: Final = 32
 _GROW_AFTER: Final = 1.0
@@ -62,8 +63,9 @@ class Concurrency:
         """Of its gauges, the last ones."""
         self._viewed_at = -NEVER
         self.shared = False
-        """Whether somebody uses little of it beside others: then nearly nothing waits there, for
-        who comes first is served first there."""
+        """Whether somebody uses little of it beside others."""
+        self._runs = 0
+        """So many ran there when others waited there last."""
         self._queued = 0.0
         """At the server, as streams show it."""
         self.reading = 1.0
@@ -88,8 +90,15 @@ class Concurrency:
 
     @property
     def reserve(self) -> int:
-        """Places that are kept for tenants who use little, while there are such."""
-        return max(1, self.limit // _RESERVE) if self.shared and self.given is None else 0
+        """Places beside the limit for tenants who use little, while there are such."""
+        return _kept(self.limit) if self.shared and self.given is None else 0
+
+    def share(self, shared: bool) -> None:
+        """Whether somebody uses little of it beside others, from now on."""
+        known = self.given is None and self.limit <= self._runs + 2 * self._slack(self._runs)
+        if shared and not self.shared and known:
+            self.limit = min(self.limit, max(1, self._runs - _kept(self._runs)))
+        self.shared = shared
 
     def saw(self, view: EngineView, now: float) -> None:
         """The server's gauges were read."""
@@ -187,7 +196,9 @@ class Concurrency:
 
     def _found(self, running: int, now: float, interval: float) -> None:
         """So many run, and others wait there."""
-        limit = max(1, running + self._slack(running))
+        self._runs = running
+        more = -_kept(running) if self.shared else self._slack(running)
+        limit = max(1, running + more)
         if limit >= self.limit:
             self._grow_at = max(self._grow_at, now + interval)
             return
@@ -227,12 +238,14 @@ class Concurrency:
         return target is None or token is None or token <= _NEAR * target
 
     def _grow(self, pressed: bool, token: float | None, interval: float, now: float) -> None:
+        if self.shared and self._near_knee(now):
+            return  # more would wait in front of those for whom places are kept
         if pressed and now >= self._grow_at and self._may_grow(token, now):
             # In small steps where it was too much the last time.
             near = abs(self.limit - self._knee) * _GROWTH <= self.limit
             more = self.limit + self._slack(self.limit) if near else _more(self.limit)
             if self._shrunk_at == -NEVER:
-                more = self.limit + self.limit // _FIRST_GROWTH
+                more = self.limit * _FIRST_GROWTH
             self.limit = min(_MOST, more)
             self._grown_at, self._grow_at = now, now + interval
 
@@ -249,6 +262,10 @@ class Concurrency:
             return False
         self._slow_since = min(self._slow_since, now)
         return now - self._slow_since >= _SLOW_FOR
+
+
+def _kept(places: int) -> int:
+    return max(1, places // _RESERVE)
 
 
 def _more(limit: int) -> int:

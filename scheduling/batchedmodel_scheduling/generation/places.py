@@ -50,7 +50,7 @@ class Places:
     @property
     def any_free(self) -> bool:
         """Whether there is a place for somebody."""
-        return self.taken < self._concurrency.limit
+        return self.taken < self._concurrency.limit + self._concurrency.reserve
 
     @property
     def mostly_free(self) -> bool:
@@ -60,29 +60,24 @@ class Places:
     @property
     def wanted(self) -> bool:
         """Whether more would go if there were more places."""
-        return bool(self._turns) and self.taken >= self._open
+        return bool(self._turns) and self.taken >= self._concurrency.limit
 
     def came(self, share: Share, now: float) -> None:
         """A request of this tenant came."""
         if self._has_at_most(_LITTLE, share):
             self._shared_until = now + _SHARED
-        self._concurrency.shared = now < self._shared_until
+        self._concurrency.share(now < self._shared_until)
 
     def free_for(self, request: GenerationRequest) -> bool:
         """Whether it takes no place that is kept for others, nor lets them wait there."""
         if self._concurrency.given is not None or not len(self._server):
             return True
-        if self.taken >= self._open and not self._has_at_most(1.0, request.share):
+        if self.taken >= self._concurrency.limit and not self._has_at_most(1.0, request.share):
             return False
         most = _READING_SHARED if self._concurrency.shared else _READING
         most *= self._concurrency.reading * self._costs.usual_between_tokens
         prompt = self._costs.prompt_token(self._concurrency.limit) * request.prompt_tokens
         return prompt <= most / _SHORT or self._server.reading_seconds < most
-
-    @property
-    def _open(self) -> int:
-        """Places for everybody."""
-        return self._concurrency.limit - self._concurrency.reserve
 
     def _has_at_most(self, much: float, share: Share) -> bool:
         """Whether a tenant, with one place more, has so much of those that are its part.

@@ -175,6 +175,8 @@ class GenerationHandler:
             self._counts.first_token.observe(now - request.arrived)
             self._admission.first_token(request.id, now)
             tokens -= 1
+            if self._admission.waiting:
+                self._decide()  # what waited for this prompt to be read may go
         self._admission.tokens(request.id, tokens, now)
 
     def comes_back(self, stream: GenerationStream, rest_seconds: float) -> None:

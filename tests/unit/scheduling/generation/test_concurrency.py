@@ -54,14 +54,14 @@ def test_what_is_given_stays(given: int, events: list[tuple[int, bool]]) -> None
         assert limits.limit == given
 
 
-def test_it_starts_at_16_and_grows_by_a_half_a_second_while_more_would_go() -> None:
+def test_it_starts_at_16_and_doubles_each_second_while_more_would_go() -> None:
     limits = Concurrency()
     assert limits.limit == 16
     seen = []
     for number in range(40):
         look(limits, load(limits.limit), number * SPAN)
         seen.append(limits.limit)
-    assert sorted(set(seen))[:4] == [24, 36, 54, 81]
+    assert sorted(set(seen))[:4] == [32, 64, 128, 256]
     assert seen[-1] > 400
 
 
