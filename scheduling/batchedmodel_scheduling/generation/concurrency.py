@@ -1,7 +1,7 @@
 """How many sequences the server should have at once: given, or learnt.
 
 As many as it runs, and a few that wait there, so that it fills a free place at its next step. While
-somebody uses little beside others it is a few less, which are kept for such, and nobody waits there.
+somebody uses little beside others it is a few less, which are kept for such.
 
 What waits there is told by its gauges, or shown by streams whose first tokens are overdue. Where
 neither can be seen, the number climbs while more of them complete more.
