@@ -282,7 +282,7 @@ class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
             return
         ends = self._host.ends(self)
         if isinstance(response, StreamedResponse):
-            self._send(response, close=ends)
+            self._send(response, close=ends or response.last)
             return
         try:
             wire = None if response is None else response.to_wire(close=ends)

@@ -36,7 +36,7 @@ class PieceSource(Protocol):
 class StreamedResponse:
     """The head of such an answer, and where its body comes from."""
 
-    __slots__ = ("headers", "length", "reason", "source", "status")
+    __slots__ = ("headers", "last", "length", "reason", "source", "status")
 
     def __init__(
         self,
@@ -46,13 +46,18 @@ class StreamedResponse:
         reason: str = "",
         headers: Headers = (),
         length: int | None = None,
+        last: bool = False,
     ) -> None:
-        """`length`: bytes of the whole body, where that is known."""
+        """`length`: bytes of the whole body, where that is known.
+
+        `last`: the connection ends behind it, and the head says so.
+        """
         self.source: Final = source
         self.status: Final = status
         self.reason: Final = reason
         self.headers: Final = headers
         self.length: Final = length
+        self.last: Final = last
 
     def head(self, *, close: bool, chunked: bool) -> bytes:
         """As it goes over the wire in HTTP/1.1; with `close` it says that it is the last one."""

@@ -322,6 +322,7 @@ class StreamingProtocol(BaseProtocol):
         ends = message.method == "CONNECT" or body.exception() is not None or self._ends()
         if isinstance(response, StreamedResponse):
             chunked = message.version == HttpVersion11
+            ends |= response.last
             ends |= response.length is None and not chunked  # which the end of the connection tells
             goes_on = not (ends or message.should_close)
             transport, close = self._transport(), not goes_on

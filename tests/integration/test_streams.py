@@ -266,3 +266,18 @@ async def test_a_server_that_comes_back_goes_on_with_what_waits(
             status, body = await waiting
         assert (status, len(texts(body))) == (200, 5)
         await assert_books_balance(chain)
+
+
+async def test_a_caller_that_asks_again_behind_a_stream_never_meets_a_pod_that_is_stopping(
+    tmp_path: Path, engine: EngineServer
+) -> None:
+    """A drain may begin in the midst of a stream, whose head can no longer tell of it."""
+    settings = {"drain_delay_seconds": 0.1, "drain_timeout_seconds": 5.0}
+    async with in_front(engine, tmp_path, **settings) as chain:
+        await chain.ready()
+        longer = asyncio.create_task(said(chain, chat(60)))
+        async with chain.session.post(chain.url(CHAT), json=chat(20)) as response:
+            chain.sidecar.send(signal.SIGTERM)
+            assert len(texts(await response.read())) == 20
+            assert response.headers["connection"] == "close"
+        assert (await longer)[0] == 200

@@ -174,12 +174,15 @@ class GenerationStream:
         if self._events or self.usage.failed:
             self._kept = None
         reply, self._reply = self._reply, unheard
+        # While a stream lasts its pod may begin to go, or others may come, and its head cannot tell
+        # that later. Whoever asks behind it asks on a new connection, at a pod that stays.
         response = StreamedResponse(
             self,
             status=head.status,
             reason=writable(head.reason),
             headers=self._headers(head),
             length=head.length,
+            last=is_events,
         )
         reply(response, None)
         if self._events and self._stage is _Stage.ANSWERING:

@@ -64,9 +64,11 @@ class StreamingFront(PretendFront):
     source: Source = field(default_factory=Source)
     length: int | None = None
     headers: Headers = (("x", "y"),)
+    last: bool = False
 
     def answer(self, asked: RequestHead, source: bytes, caller: str, reply: Reply) -> Ended:  # type: ignore[override]
-        reply(StreamedResponse(self.source, headers=self.headers, length=self.length), None)
+        given = {"headers": self.headers, "length": self.length, "last": self.last}
+        reply(StreamedResponse(self.source, **given), None)  # type: ignore[arg-type]
         return Ended()
 
 
@@ -75,12 +77,13 @@ class StreamingHouse(PretendHouse):
     """Answers streamed requests in the same way."""
 
     source: Source = field(default_factory=Source)
+    last: bool = False
 
     async def _handle(  # type: ignore[override]
         self, request: web.BaseRequest
     ) -> web.StreamResponse | StreamedResponse | Response:
         await request.read()
-        return StreamedResponse(self.source)
+        return StreamedResponse(self.source, last=self.last)
 
 
 def front(**given: object) -> StreamingFront:
@@ -149,6 +152,20 @@ async def test_an_answer_that_ends_as_the_last_one_closes_its_connection() -> No
     world.wire.sends(call())
     await turns()
     assert b"Connection: close" in world.wire.written
+    assert world.wire.is_closing()
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["a plain request", "a streamed one"])
+async def test_an_answer_that_wants_to_be_the_last_says_so_and_closes_its_connection(
+    streamed: bool,
+) -> None:
+    source = Source(at_once=(b"one",))
+    house = StreamingHouse(source=source, last=True)
+    world = DoorWorld(front(source=source, last=True), house)
+    world.wire.sends(call(b"a", *(["Expect: 100-continue"] if streamed else [])))
+    await turns()
+    assert b"Connection: close" in world.wire.written
+    assert world.wire.written.endswith(b"0\r\n\r\n")
     assert world.wire.is_closing()
 
 
