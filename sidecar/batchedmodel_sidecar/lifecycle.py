@@ -51,12 +51,13 @@ class Lifecycle:
         delay: float,
         limit: float,
         passing: Callable[[], Awaitable[None]] | None = None,
+        refuses: Callable[[], None] = lambda: None,
     ) -> None:
         """`delay`: seconds that still accept work; `limit`: seconds that accepted work may take.
 
         `watch` is told when a drain begins and ends: meanwhile the link must notice every restart
         of the model, which ends the drain. `passing` returns when no request is on its way past the
-        batcher.
+        batcher. `refuses` is told when new calls are refused from now on.
         """
         self._batcher = batcher
         self._model = model
@@ -64,6 +65,7 @@ class Lifecycle:
         self._delay = delay
         self._limit = limit
         self._passing = passing
+        self._refuses = refuses
         self._drain: asyncio.Future[DrainEnd] | None = None
         self._work: asyncio.Task[None] | None = None
         self._begun = asyncio.Event()
@@ -130,6 +132,7 @@ class Lifecycle:
         if self._delay:
             await asyncio.sleep(self._delay)
         self.refusing = True
+        self._refuses()
         self._batcher.flush(True)
         if self._model().model is None:
             self.model_lost()

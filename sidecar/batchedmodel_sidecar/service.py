@@ -100,6 +100,7 @@ class Service:
         self._generation: GenerationHandler | None = None
         self._gauges: EngineGauges | None = None
         self._repository: Repository | None = None
+        self._connections: Connections | None = None
         theirs: Foreign | None = None
         if settings.upstream_url:
             theirs = foreign(
@@ -154,6 +155,7 @@ class Service:
             watch=self._link.watch,
             delay=settings.drain_delay_seconds,
             limit=settings.drain_timeout_seconds,
+            refuses=self._end_idle_connections,
         )
         registry.register(DurationsCollector(durations))
         registry.register(
@@ -286,6 +288,10 @@ class Service:
         """The memory that a caller at this address uses."""
         return self._bodies.hold(share_of(address, {}, self._batcher.settings.tenants))
 
+    def _end_idle_connections(self) -> None:
+        if self._connections is not None:
+            self._connections.end_idle()
+
     async def run(self, stop: asyncio.Event) -> bool:
         """Serve until `stop` is set, then drain; True when everything accepted was served.
 
@@ -294,7 +300,7 @@ class Service:
         descriptors = raise_descriptors()
         files = int(descriptors * _FOR_FILES)
         shared_memory.use_at_most(files // shared_memory.DESCRIPTORS)
-        connections = Connections(
+        connections = self._connections = Connections(
             self._data_handler,
             unread=self._bodies.unread,
             hold=self._hold_of,

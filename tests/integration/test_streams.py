@@ -281,3 +281,23 @@ async def test_a_caller_that_asks_again_behind_a_stream_never_meets_a_pod_that_i
             assert len(texts(await response.read())) == 20
             assert response.headers["connection"] == "close"
         assert (await longer)[0] == 200
+
+
+async def test_unused_connections_end_when_a_pod_refuses_and_streams_go_on(
+    tmp_path: Path, engine: EngineServer
+) -> None:
+    """Whoever kept one would be told only that the pod is stopping."""
+    settings = {"drain_delay_seconds": 0.1, "drain_timeout_seconds": 10.0}
+    async with in_front(engine, tmp_path, **settings) as chain:
+        await chain.ready()
+        reader, writer = await asyncio.open_connection("127.0.0.1", chain.port)
+        writer.write(b"GET /v1/models HTTP/1.1\r\nHost: m\r\n\r\n")
+        await reader.readuntil(b"}]}")
+        stream = asyncio.create_task(said(chain, chat(150)))
+        await asyncio.sleep(1.2)
+        chain.sidecar.send(signal.SIGTERM)
+        assert b"HTTP" not in await reader.read()
+        assert not stream.done()
+        status, body = await stream
+        assert (status, len(texts(body))) == (200, 150)
+        writer.close()

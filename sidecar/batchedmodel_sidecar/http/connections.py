@@ -31,6 +31,7 @@ from batchedmodel_sidecar.http.unread_answers import UnreadAnswers
 
 _SPREAD: Final = 0.2
 _IDLE_SECONDS: Final = 75.0
+_NEW_SECONDS: Final = 1.0
 _NEARLY_ALL: Final = 0.9
 """Above this share of connections each new one ends an idle one."""
 _LOOKED_AT: Final = 1000
@@ -104,6 +105,16 @@ class Connections:
     def open(self) -> Connection[RequestHead]:
         """The connection of a caller that comes."""
         return Connection(self, self._front, self._heads, self._loop, self._front.left_early)
+
+    def end_idle(self) -> None:
+        """Close those that nobody uses: whoever kept one would next be refused on it.
+
+        On one that is new a request may be on its way.
+        """
+        unused_since = self._loop.time() - _NEW_SECONDS
+        for connection in list(self._terms):
+            if not connection.at_work and connection.last_used < unused_since:
+                connection.transport.close()
 
     async def close(self, seconds: float) -> None:
         """Hang up behind the answers that are under way, which have so long."""

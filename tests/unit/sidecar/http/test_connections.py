@@ -128,6 +128,21 @@ async def test_work_is_not_idleness(caller: Callable[[], Wire], asked: bytes) ->
     assert not wire.is_closing()
 
 
+@pytest.mark.parametrize("asked", [CALL, OTHER])
+async def test_a_pod_that_refuses_ends_what_is_unused_and_neither_what_works_nor_what_is_new(
+    caller: Callable[[], Wire], connections: Connections, asked: bytes
+) -> None:
+    unused, working = caller(), caller()
+    unused.sends(asked)
+    working.sends(asked.replace(b"Host", b"x-seconds: 10\r\nHost"))
+    await asyncio.sleep(2.0)
+    new = caller()
+    connections.end_idle()
+    assert unused.is_closing()
+    assert not working.is_closing()
+    assert not new.is_closing()
+
+
 @pytest.mark.parametrize("before", [b"", CALL, OTHER])
 async def test_a_head_has_ten_seconds_from_its_first_byte(
     caller: Callable[[], Wire], before: bytes
