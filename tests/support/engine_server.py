@@ -11,6 +11,7 @@ done so far, `GET /simulate/times` when, and `POST /simulate` changes what is us
 
 import asyncio
 import gc
+import signal
 import time
 from argparse import ArgumentParser
 from collections import deque
@@ -310,8 +311,11 @@ async def _serve(arguments: Sequence[str] | None) -> None:
     async with EngineServer(settings=settings, **options) as server:
         gc.collect()
         gc.freeze()
+        # The first process of a container ends by this signal only if it handles it.
+        told = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
         print(f"listening: port {server.port}", flush=True)  # noqa: T201
-        await asyncio.Event().wait()
+        await told.wait()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

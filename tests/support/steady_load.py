@@ -5,21 +5,40 @@ import contextlib
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import aiohttp
+
+Ask = Callable[[aiohttp.ClientSession, str, int, int], Awaitable[str]]
+"""Asks a URL for the turn of a caller, both by number, and says "right" or what was wrong."""
+
+
+def echo_body(*values: int) -> dict[str, Any]:
+    """A v2 request to the simulated handler, which echoes."""
+    entry = {"name": "x", "datatype": "INT64", "shape": [1, len(values)], "data": list(values)}
+    return {"inputs": [entry]}
+
+
+async def echoed(session: aiohttp.ClientSession, url: str, number: int, turn: int) -> str:
+    """The simulated handler gives back what it gets."""
+    async with session.post(url, json=echo_body(number, turn)) as response:
+        if response.status != 200:
+            return f"status {response.status}"
+        document = json.loads(await response.read())
+    return "right" if document["outputs"][0]["data"] == [number, turn] else "wrong"
 
 
 class SteadyLoad:
     """`connections` callers, together `rate` requests a second, each answer checked."""
 
-    def __init__(self, url: str, *, connections: int, rate: float) -> None:
+    def __init__(self, url: str, *, connections: int, rate: float, ask: Ask = echoed) -> None:
         self.outcomes: Counter[str] = Counter()
         self.failed: list[tuple[float, str]] = []
         """Everything that was not a right answer, with the second in which it was asked for."""
         self.rate = rate
         self._url = url
+        self._asking = ask
         self._began = 0.0
         self._connections = connections
 
@@ -62,16 +81,6 @@ class SteadyLoad:
 
     async def _ask(self, session: aiohttp.ClientSession, number: int, turn: int) -> str:
         try:
-            async with session.post(self._url, json=echo_body(number, turn)) as response:
-                if response.status != 200:
-                    return f"status {response.status}"
-                document = json.loads(await response.read())
+            return await self._asking(session, self._url, number, turn)
         except (aiohttp.ClientError, OSError) as error:
             return type(error).__name__
-        return "right" if document["outputs"][0]["data"] == [number, turn] else "wrong"
-
-
-def echo_body(*values: int) -> dict[str, Any]:
-    """A v2 request to the simulated handler, which echoes."""
-    entry = {"name": "x", "datatype": "INT64", "shape": [1, len(values)], "data": list(values)}
-    return {"inputs": [entry]}
