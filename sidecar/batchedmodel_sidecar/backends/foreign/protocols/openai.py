@@ -42,6 +42,7 @@ _OUTPUTS: Final = (
 )
 """An entry of `data` up to its index, what is behind the index, and the usage."""
 _NOT_FOUND: Final = 404
+_UNAVAILABLE: Final = 503
 _TOKEN_IDS: Final = re.compile(r"\[\s*[0-9][^\[{\"]*\]")
 """A list of numbers and words, without any list, object or text in it."""
 _NO_TOKEN_ID: Final = re.compile(r",\s*[^\s0-9]")
@@ -57,14 +58,20 @@ class OpenAI(json_rows.JsonRows):
     async def check_ready(self, ask: Ask) -> None:
         """Every server that embeds lists its models, or has a health page; raises `NotReady`.
 
-        One that wants a key for the list is there all the same.
+        One that wants a key for the list is there all the same. One that fails to make the list
+        may still be well, and says so at the other page.
         """
+        failed = None
         for path in ("/v1/models", "/health"):
             status, _ = await ask(path)
-            if status >= 500:
-                raise NotReady(f"the model answers {status} to the question for readiness")
-            if status != _NOT_FOUND:
+            if status < 500 and status != _NOT_FOUND:
                 return
+            if status != _NOT_FOUND:
+                failed = failed or status
+            if status == _UNAVAILABLE:
+                break
+        if failed is not None:
+            raise NotReady(f"the model answers {failed} to the question for readiness")
         raise NotReady("the model answers 404 at /v1/models and at /health")
 
     def parse(
