@@ -9,6 +9,7 @@ from support.chain import in_front_of, running_chain
 from support.echo_server import EVERY_DATATYPE, echo_chain
 from support.engine_server import EngineServer
 from support.foreign_environment import REQUIREMENTS, environment, plain_variables
+from support.tool_server import tool_server
 
 
 async def run_script(client: str, argument: str, about: str = "") -> None:
@@ -51,4 +52,19 @@ async def test_openai_streams_chats_and_gets_errors_as_exceptions(tmp_path: Path
                 while engine.counts()["running"]:  # noqa: ASYNC110  # another process
                     await asyncio.sleep(0.01)
             assert engine.counts()["cancelled"] >= 3
+            await assert_books_balance(chain)
+
+
+async def test_an_agent_of_pydantic_ai_calls_its_tool_and_streams_what_came_of_it(
+    tmp_path: Path,
+) -> None:
+    async with tool_server() as server:
+        chained = in_front_of(server.url, tmp_path, upstream_protocol=ServerProtocol.OPENAI)
+        async with chained as chain:
+            await chain.ready()
+            await run_script("pydantic_ai", chain.url(""))
+            through, server.bodies = server.bodies, []
+            await run_script("pydantic_ai", server.url)
+            assert through == server.bodies
+            assert len(through) == 5
             await assert_books_balance(chain)
