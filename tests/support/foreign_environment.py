@@ -13,9 +13,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 REQUIREMENTS: Final = Path(__file__).parents[1] / "foreign"
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _COMPLETE: Final = ".complete"
 
 
@@ -23,14 +25,15 @@ class CannotMake(Exception):
     """The environment could not be made; the message is what pip said."""
 
 
-def environment(name: str) -> Path:
+def environment(name: str, *, built_with: Mapping[str, str] = NOTHING, whole: bool = True) -> Path:
     """The Python of the environment that `tests/foreign/NAME.txt` describes.
 
     The first call installs it, which takes as long as pip takes; processes that want the same one
-    at once wait for each other. Raises `CannotMake`.
+    at once wait for each other. `built_with`: variables for what is compiled; `whole`: it lacks
+    nothing, as one does that is used beside the project's own packages. Raises `CannotMake`.
     """
     requirements = REQUIREMENTS / f"{name}.txt"
-    folder = _cache_folder(os.environ) / f"{name}-{_digest(requirements)}"
+    folder = _cache_folder(os.environ) / f"{name}-{_digest(requirements, built_with)}"
     python = folder / "bin" / "python"
     if (folder / _COMPLETE).exists():
         return python
@@ -41,8 +44,10 @@ def environment(name: str) -> Path:
             shutil.rmtree(folder, ignore_errors=True)
             _run(sys.executable, "-m", "venv", str(folder))
             pip = [str(python), "-m", "pip", "--disable-pip-version-check"]
-            _run(*pip, "install", "--quiet", "--no-deps", "--requirement", str(requirements))
-            _run(*pip, "check")
+            install = (*pip, "install", "--quiet", "--no-deps", "--requirement", str(requirements))
+            _run(*install, variables=built_with)
+            if whole:
+                _run(*pip, "check")
             (folder / _COMPLETE).touch()
     return python
 
@@ -53,9 +58,13 @@ def plain_variables() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in mine}
 
 
-def _run(*command: str) -> None:
+def _run(*command: str, variables: Mapping[str, str] = NOTHING) -> None:
     ended = subprocess.run(
-        command, env=plain_variables(), capture_output=True, text=True, check=False
+        command,
+        env={**plain_variables(), **variables},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if ended.returncode != 0:
         raise CannotMake(f"{' '.join(command)}:\n{ended.stdout}{ended.stderr}")
@@ -73,6 +82,8 @@ def _cache_folder(variables: Mapping[str, str]) -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "batchedmodel" / "foreign"
 
 
-def _digest(requirements: Path) -> str:
+def _digest(requirements: Path, built_with: Mapping[str, str]) -> str:
     python = f"{sys.version_info.major}.{sys.version_info.minor}\0"
-    return hashlib.sha256(python.encode() + requirements.read_bytes()).hexdigest()[:16]
+    how = "".join(f"{name}={built_with[name]}\0" for name in sorted(built_with))
+    made_of = python.encode() + requirements.read_bytes() + how.encode()
+    return hashlib.sha256(made_of).hexdigest()[:16]

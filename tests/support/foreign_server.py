@@ -39,7 +39,7 @@ async def mlserver() -> AsyncIterator[str]:
             "PYTHONPATH": str(REQUIREMENTS),
         }
         command = (str(python.parent / "mlserver"), "start", folder)
-        async with _running(command, variables, f"http://127.0.0.1:{port}") as url:
+        async with running(command, variables, f"http://127.0.0.1:{port}") as url:
             yield url
 
 
@@ -49,14 +49,18 @@ async def kserve(kind: str) -> AsyncIterator[str]:
     python = await asyncio.to_thread(environment, "kserve")
     port = unused_port()
     command = (str(python), str(REQUIREMENTS / "serve_kserve.py"), str(port), kind)
-    async with _running(command, {}, f"http://127.0.0.1:{port}") as url:
+    async with running(command, {}, f"http://127.0.0.1:{port}") as url:
         yield url
 
 
 @asynccontextmanager
-async def _running(
-    command: tuple[str, ...], variables: Mapping[str, str], url: str
+async def running(
+    command: tuple[str, ...],
+    variables: Mapping[str, str],
+    url: str,
+    ready: str = "/v2/models/m/ready",
 ) -> AsyncIterator[str]:
+    """A process that serves at `url`, once it answers at the path `ready`, until this is left."""
     with tempfile.TemporaryFile() as log:
         process = await asyncio.create_subprocess_exec(
             *command,
@@ -67,7 +71,7 @@ async def _running(
             start_new_session=True,
         )
         try:
-            await _ready(process, url)
+            await _answers(process, url + ready)
             yield url
         except TimeoutError as error:
             log.seek(0)
@@ -78,14 +82,14 @@ async def _running(
             await process.wait()
 
 
-async def _ready(process: asyncio.subprocess.Process, url: str) -> None:
+async def _answers(process: asyncio.subprocess.Process, url: str) -> None:
     """Return once the server says that its model is ready; nothing else tells."""
     async with asyncio.timeout(_START_SECONDS), aiohttp.ClientSession() as session:
         while True:
             if process.returncode is not None:
                 raise TimeoutError
             try:
-                async with session.get(f"{url}/v2/models/m/ready") as response:
+                async with session.get(url) as response:
                     if response.status == 200:
                         return
             except aiohttp.ClientError:
