@@ -172,7 +172,8 @@ async def test_the_target_of_batches_is_none_of_generated_text() -> None:
     caller = world.calls()
     await asyncio.sleep(1.0)
     assert caller.answers == 0
-    shorter = world.calls(**{"x-request-timeout-ms": "500"})
+    timed: dict[str, Any] = {"x-request-timeout-ms": "500"}
+    shorter = world.calls(**timed)
     await asyncio.sleep(1.0)
     assert shorter.status == 504
 
