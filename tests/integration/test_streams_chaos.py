@@ -35,7 +35,8 @@ class Stream:
     @property
     def texts(self) -> list[str]:
         found = []
-        for event in bytes(self.body).split(b"\n\n"):
+        # A caller may leave in the midst of an event, right behind any of its brackets.
+        for event in bytes(self.body).split(b"\n\n")[:-1]:
             if event.startswith(b"data: {") and event.endswith(b"}"):
                 for choice in json.loads(event[6:]).get("choices", ()):
                     text = choice["delta"].get("content")
