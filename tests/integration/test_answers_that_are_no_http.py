@@ -23,6 +23,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 BATCHED: Final = "/v1/models/m:predict"
 ALONE: Final = "/v1/models/other:predict"
+PASSED_ON: Final = "/v1/models/other/metadata"
 BODY: Final = b'{"predictions":[1]}'
 SOUND: Final = b"HTTP/1.1 200 OK\r\nContent-Length: 19\r\n\r\n" + BODY
 CHUNKED: Final = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -135,11 +136,22 @@ async def test_bytes_that_are_no_chunk_break_off_what_passes_through(
     chain: Chain, server: BluntServer
 ) -> None:
     server.answer, server.later = CHUNKED + b"3\r\n{  \r\n", b"zz\r\n"
-    async with chain.session.post(chain.url(ALONE), json={"instances": [1]}) as response:
+    async with chain.session.get(chain.url(PASSED_ON)) as response:
         server.goes_on.set()
         async with asyncio.timeout(SECONDS):
             with pytest.raises(aiohttp.ClientPayloadError):
                 await response.read()
+    await assert_books_balance(chain)
+
+
+async def test_bytes_that_are_no_chunk_are_told_where_the_answer_was_read_first(
+    chain: Chain, server: BluntServer
+) -> None:
+    server.answer, server.later = CHUNKED + b"3\r\n{  \r\n", b"zz\r\n"
+    server.goes_on.set()
+    async with asyncio.timeout(SECONDS):
+        status, _ = await told(chain, ALONE)
+    assert status == 502
     await assert_books_balance(chain)
 
 
