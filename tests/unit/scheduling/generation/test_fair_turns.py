@@ -130,7 +130,10 @@ def test_late_ones_go_when_nobody_is_on_time_and_in_one_of_16_turns() -> None:
 def test_each_tenant_with_late_ones_has_its_turn_and_its_oldest_goes() -> None:
     turns = FairTurns()
     first = {
-        name: [waiting(name, place=Place.LATE, priority=priority) for priority in (3, 1)]  # type: ignore[arg-type]
+        name: [
+            waiting(name, place=Place.LATE, priority=priority)
+            for priority in (Priority.LOW, Priority.HIGH)
+        ]
         for name in "abc"
     }
     for late in itertools.chain.from_iterable(first.values()):
