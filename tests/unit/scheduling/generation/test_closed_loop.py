@@ -4,7 +4,8 @@ import pytest
 
 from batchedmodel_contract.manifest.spec import Lateness
 from batchedmodel_scheduling.generation.admission import AdmissionSettings
-from support.simulated_engine import Engine, World, p99
+from batchedmodel_scheduling.simulator.token_engine import EngineFigures
+from support.simulated_engine import World, p99
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +51,8 @@ def test_where_nothing_can_be_seen_the_limit_is_found_by_what_completes() -> Non
 @pytest.mark.parametrize("places", [1, 4, 200])
 def test_engines_of_other_sizes_are_learnt_too(places: int) -> None:
     world, direct = (
-        World(settings, engine=Engine(places=places)) for settings in (AdmissionSettings(), None)
+        World(settings, engine=EngineFigures(sequences=places))
+        for settings in (AdmissionSettings(), None)
     )
     for one in (world, direct):
         one.crowd(3 * places + 10)
@@ -63,7 +65,7 @@ def test_engines_of_other_sizes_are_learnt_too(places: int) -> None:
 def test_an_interactive_tenant_beside_a_flood_of_long_prompts_waits_little(prompt: int) -> None:
     waited = {}
     for flooded in (False, True):
-        world = World(AdmissionSettings(), engine=Engine(chunk=8192))
+        world = World(AdmissionSettings(), engine=EngineFigures(chunk_tokens=8192))
         if flooded:
             world.crowd(300, tenant="flood", prompt=prompt)
         world.run(30.0)
@@ -103,4 +105,4 @@ def test_whatever_comes_is_answered_when_it_ends() -> None:
     world = World(AdmissionSettings(first_token_seconds=FIRST))
     world.stream_of_calls(CAPACITY * 1.2, 20.0)
     world.run(60.0)
-    assert all(call.ended_at is not None for call in world.calls if not call.refused)
+    assert all(call.ended_at is not None for call in world.calls if call.gone is None)
