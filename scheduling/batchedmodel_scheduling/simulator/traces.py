@@ -1,8 +1,8 @@
 """Reads recorded traces, so that a simulation can replay them.
 
-Two forms of CSV with a heading are known: the Azure LLM inference traces (TIMESTAMP, ContextTokens)
-and our own (seconds, length and, if wished, priority). Other columns are ignored. The caller reads
-the file; this module is handed its text.
+Two forms of CSV with a heading are known: the Azure LLM inference traces (TIMESTAMP, ContextTokens,
+GeneratedTokens) and our own (seconds, length and, if wished, output and priority). Other columns
+are ignored. The caller reads the file; this module is handed its text.
 """
 
 import csv
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal, InvalidOperation
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_scheduling.core.policy import Priority
@@ -36,6 +36,8 @@ class Trace:
     times: tuple[int, ...]
     lengths: tuple[int, ...]
     priorities: tuple[Priority, ...]
+    outputs: tuple[int, ...] | None = None
+    """Tokens of the answers; None: the trace does not tell."""
 
     def arrivals(self) -> Replay:
         """Its times as an arrival process, which can be sped up."""
@@ -55,29 +57,41 @@ def read_trace(text: str) -> Trace:
     reader = csv.reader(text.removeprefix("\ufeff").splitlines(), strict=True)
     try:
         headings = [heading.strip() for heading in next(reader, [])]
-        rows = sorted(_rows(reader, headings), key=lambda row: row[0])
+        rows = sorted(_rows(reader, headings), key=lambda row: row.at)
     except csv.Error as error:
         raise InvalidInput(f"trace: line {reader.line_num}", f"is not CSV: {error}") from error
     if not rows:
         raise InvalidInput("trace", "must hold at least one request below its heading")
-    first, last = rows[0][0], rows[-1][0]
+    first, last = rows[0].at, rows[-1].at
     if last - first > _LATEST * _NANOSECONDS:
         raise InvalidInput("trace", f"must span at most {_LATEST} seconds")
     return Trace(
-        times=tuple(time - first for time, _, _ in rows),
-        lengths=tuple(length for _, length, _ in rows),
-        priorities=tuple(priority for _, _, priority in rows),
+        times=tuple(row.at - first for row in rows),
+        lengths=tuple(row.length for row in rows),
+        priorities=tuple(row.priority for row in rows),
+        outputs=tuple(row.output for row in rows) if rows[0].output else None,
     )
 
 
-def _rows(reader: Iterator[list[str]], headings: list[str]) -> Iterator[tuple[int, int, Priority]]:
-    forms = (("TIMESTAMP", "ContextTokens", _timestamp), ("seconds", "length", _seconds))
+class _Row(NamedTuple):
+    at: int
+    length: int
+    output: int
+    """0: the trace does not tell."""
+    priority: Priority
+
+
+def _rows(reader: Iterator[list[str]], headings: list[str]) -> Iterator[_Row]:
+    forms = (
+        ("TIMESTAMP", "ContextTokens", "GeneratedTokens", _timestamp),
+        ("seconds", "length", "output", _seconds),
+    )
     form = next((one for one in forms if one[0] in headings and one[1] in headings), None)
     if form is None:
-        known = " or ".join(f"{time} and {length}" for time, length, _ in forms)
+        known = " or ".join(f"{time} and {length}" for time, length, _, _ in forms)
         raise InvalidInput("trace: line 1", f"must name the columns {known}", ",".join(headings))
 
-    time, length, to_nanoseconds = form
+    time, length, output, to_nanoseconds = form
 
     def cell(line: int, cells: list[str], heading: str, read: Callable[[str], _Value]) -> _Value:
         field, index = f"trace: line {line}, column {heading}", headings.index(heading)
@@ -91,12 +105,16 @@ def _rows(reader: Iterator[list[str]], headings: list[str]) -> Iterator[tuple[in
 
     for line, cells in enumerate(reader, start=2):
         if cells:
-            at = cell(line, cells, time, to_nanoseconds)
-            tokens = cell(line, cells, length, _length)
-            if "priority" in headings:
-                yield at, tokens, cell(line, cells, "priority", _priority)
-            else:
-                yield at, tokens, Priority.NORMAL
+            yield _Row(
+                at=cell(line, cells, time, to_nanoseconds),
+                length=cell(line, cells, length, _length),
+                output=cell(line, cells, output, _length) if output in headings else 0,
+                priority=(
+                    cell(line, cells, "priority", _priority)
+                    if "priority" in headings
+                    else Priority.NORMAL
+                ),
+            )
 
 
 class _BrokenRule(Exception):

@@ -17,6 +17,7 @@ def test_an_azure_trace_is_read_to_its_last_digit() -> None:
     trace = read_trace(AZURE)
     assert trace.times == (0, 1_314_579_000, 1_319_410_000)
     assert trace.lengths == (374, 8, 879)
+    assert trace.outputs == (44, 109, 55)
     assert set(trace.priorities) == {Priority.NORMAL}
 
 
@@ -30,6 +31,11 @@ def test_our_own_form_may_name_priorities() -> None:
     assert trace.times == (0, 100_000_000)
     assert trace.lengths == (6, 5)
     assert trace.priorities == (Priority.LOW, Priority.HIGH)
+
+
+def test_our_own_form_may_tell_the_tokens_of_the_answers() -> None:
+    assert read_trace("seconds,length,output\n1,5,7\n0,6,8").outputs == (8, 7)
+    assert read_trace("seconds,length\n1,5").outputs is None
 
 
 def test_lengths_are_scaled_into_bounds_and_pair_with_times() -> None:
@@ -54,6 +60,7 @@ def test_lengths_are_scaled_into_bounds_and_pair_with_times() -> None:
         ("seconds,length\n1e99,1", 'column seconds: "1e99" must be a number of seconds'),
         ("seconds,length,priority\n1,1,4", 'column priority: "4" must be 1 (high), 2'),
         ("TIMESTAMP,ContextTokens\n2023-13-01 00:00:00,1", "line 2, column TIMESTAMP: .* in UTC"),
+        ("seconds,length,output\n1,2,0", 'column output: "0" must be a whole number from 1'),
         ("TIMESTAMP,ContextTokens\nnoon,1", 'column TIMESTAMP: "noon" must be a time in UTC'),
         ('seconds,length\n1,"2', "trace: line 2: is not CSV"),
     ],
