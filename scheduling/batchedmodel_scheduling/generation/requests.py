@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import Lateness
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome
@@ -27,6 +28,17 @@ class AdmissionSettings:
     lateness: Lateness = Lateness.SERVE
     max_queue_size: int = 2048
     """Requests that may wait."""
+
+    @classmethod
+    def of(cls, settings: BatchSettings) -> "AdmissionSettings":
+        """Those of a manifest's effective settings."""
+        return cls(
+            max_concurrent_requests=settings.max_concurrent_requests,
+            first_token_seconds=settings.target_first_token_seconds,
+            token_seconds=settings.target_token_seconds,
+            lateness=settings.lateness,
+            max_queue_size=settings.max_queue_size,
+        )
 
 
 class GenerationRequest(NamedTuple):

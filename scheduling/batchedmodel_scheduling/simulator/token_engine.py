@@ -97,7 +97,6 @@ class TokenEngine:
         self.ends_at = NEVER
         """When the step ends that runs; `NEVER` where none does."""
         self.steps = 0
-        self.busy_seconds = 0.0
         self.sequence_seconds = 0.0
         """Sequences that ran, times the seconds of their steps."""
         self.read_tokens = self.given_tokens = self.preempted = 0
@@ -154,7 +153,6 @@ class TokenEngine:
         self.ends_at = now + seconds
         self.steps += 1
         self.read_tokens += read
-        self.busy_seconds += seconds
         self.sequence_seconds += seconds * len(self.running)
 
     def end(self) -> list[Call]:

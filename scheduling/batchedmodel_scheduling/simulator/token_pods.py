@@ -59,12 +59,13 @@ class TokenPod:
         self._calls: Final[dict[int, Call]] = {}
         """Those that have not ended."""
         self._wake_at = NEVER
-        self._gauges_at = now + _GAUGES if gauges and admission is not None else NEVER
+        self._has_gauges: Final = gauges and admission is not None
+        self._gauges_at = NEVER
 
     @property
     def idle(self) -> bool:
-        """Whether no call is left, nor is to come."""
-        return not self._calls and not self._events
+        """Whether all calls that came have ended."""
+        return not self._calls
 
     def arrive(self, call: Call) -> None:
         """A call comes at its time."""
@@ -99,6 +100,8 @@ class TokenPod:
     def _came(self, call: Call) -> None:
         now, admission = self.now, self.admission
         self._calls[call.number] = call
+        if self._has_gauges and self._gauges_at == NEVER:
+            self._gauges_at = now + _GAUGES
         if admission is None:
             self._watcher.came(call, 0.0, now)
             self._release(call)
@@ -189,5 +192,6 @@ class TokenPod:
         )
         self.admission.engine(view, self.now)
         self._watcher.looked(engine.cache_usage, self.now)
-        self._gauges_at = self.now + _GAUGES
+        # Those of an idle engine say nothing.
+        self._gauges_at = self.now + _GAUGES if self._calls else NEVER
         self._poll()

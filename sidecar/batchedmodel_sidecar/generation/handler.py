@@ -68,7 +68,7 @@ class GenerationHandler:
         """Needs a running loop. `require_open` raises `Rejected` while no calls are taken."""
         self._client = client
         self._settings = settings
-        self._admission = Admission(_admission_settings(settings))
+        self._admission = Admission(AdmissionSettings.of(settings))
         self._ledger = ledger
         self.work: Final = GenerationWork(ledger, asyncio.get_running_loop().time())
         self._counts = counts
@@ -131,7 +131,7 @@ class GenerationHandler:
     def configure(self, settings: BatchSettings) -> None:
         """Use other settings from now on."""
         self._settings = settings
-        self._admission.configure(_admission_settings(settings), self._loop.time())
+        self._admission.configure(AdmissionSettings.of(settings), self._loop.time())
         self._decide()
 
     def open(self) -> None:
@@ -290,13 +290,3 @@ class GenerationHandler:
             self._timer = None
         if grant.wake_at != NEVER:
             self._timer = self._loop.call_at(grant.wake_at, self._decide)
-
-
-def _admission_settings(settings: BatchSettings) -> AdmissionSettings:
-    return AdmissionSettings(
-        max_concurrent_requests=settings.max_concurrent_requests,
-        first_token_seconds=settings.target_first_token_seconds,
-        token_seconds=settings.target_token_seconds,
-        lateness=settings.lateness,
-        max_queue_size=settings.max_queue_size,
-    )
