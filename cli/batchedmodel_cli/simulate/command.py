@@ -4,10 +4,11 @@ import argparse
 import json
 import sys
 import tempfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from batchedmodel_cli.simulate import inputs
+from batchedmodel_cli.simulate import generation_inputs, inputs
 from batchedmodel_contract.kubernetes.names import ADMIN_PORT
 from batchedmodel_contract.manifest.manifest import BatchedModel
 from batchedmodel_contract.manifest.spec import Spec
@@ -18,6 +19,8 @@ HELP = "say what latency, how many replicas and which settings, without a device
 _FAILED: Final = 1
 _WRONG: Final = 2
 _STANDARD_OUTPUT: Final = "-"
+_Answer = tuple[dict[str, Any], Iterable[str]]
+"""The document, and the table's lines."""
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
@@ -26,8 +29,10 @@ def describe(parser: argparse.ArgumentParser) -> None:
         "Simulates the service that a manifest describes: the sidecar's own batching code in\n"
         "front of a device that takes as long as a profile says. Answers what latency to\n"
         "expect, what the replicas sustain, how many are needed, and which one setting is worth\n"
-        "changing. One request is one row. Takes some seconds where all lengths are equal, and\n"
-        "one to some minutes for a long trace of mixed lengths; fewer --requests take less."
+        "changing. One request is one row. For a language model (spec.generation) the times of\n"
+        "its engine's steps stand instead of a profile. Takes some seconds where all lengths are\n"
+        "equal, and one to some minutes for a long trace of mixed lengths; fewer --requests take\n"
+        "less."
     )
     parser.epilog = (
         "exit codes:\n"
@@ -42,6 +47,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
         help="the device's latency curve: a JSON file, a model server's socket or a URL",
     )
     inputs.describe(parser, from_sidecar=True)
+    generation_inputs.describe(parser)
     parser.add_argument(
         "--replicas",
         metavar="N",
@@ -61,21 +67,12 @@ def carry_out(arguments: argparse.Namespace) -> int:
     if missing:
         print(missing, file=sys.stderr)
         return _FAILED
-    # Late, because the simulator needs that library and other commands do without.
-    from batchedmodel_cli.simulate import report
-    from batchedmodel_cli.simulate.study import Study
-
     progress = inputs.Progress()
     try:
         manifest = inputs.manifest(arguments.file)
-        if arguments.profile is None:
-            raise inputs.Refused(
-                "--profile is missing: without the device's latency curve there is nothing to "
-                f"simulate.\n{_how_to_get_a_profile(manifest, arguments.file)}"
-            )
-        pods = inputs.pods(arguments, manifest, progress.advance)
-        replicas = arguments.replicas or _replicas(manifest.spec, pods.traffic.of_one_pod)
-        answers = Study(spec=manifest.spec, replicas=replicas, pods=pods).answers()
+        generates = generation_inputs.wanted(arguments, manifest.spec)
+        answer = _generated if generates else _batched
+        document, table = answer(arguments, manifest, progress.advance)
     except inputs.Refused as error:
         print(error, file=sys.stderr)
         return _WRONG
@@ -83,13 +80,42 @@ def carry_out(arguments: argparse.Namespace) -> int:
         return inputs.INTERRUPTED
     finally:
         progress.done()
-    document = report.document(manifest, pods, answers)
     text = json.dumps(document, indent=2, allow_nan=False) + "\n"
     if arguments.json == _STANDARD_OUTPUT:
         print(text, end="")
         return 0
-    print("\n".join(report.table(manifest, pods, answers)))
+    print("\n".join(table))
     return 0 if arguments.json is None else _written(Path(arguments.json), text)
+
+
+def _batched(
+    arguments: argparse.Namespace, manifest: BatchedModel, on_run: Callable[[], None]
+) -> _Answer:
+    # Late, because the simulator needs its library and other commands do without.
+    from batchedmodel_cli.simulate import report
+    from batchedmodel_cli.simulate.study import Study
+
+    if arguments.profile is None:
+        raise inputs.Refused(
+            "--profile is missing: without the device's latency curve there is nothing to "
+            f"simulate.\n{_how_to_get_a_profile(manifest, arguments.file)}"
+        )
+    pods = inputs.pods(arguments, manifest, on_run)
+    replicas = arguments.replicas or _replicas(manifest.spec, pods.traffic.of_one_pod)
+    answers = Study(spec=manifest.spec, replicas=replicas, pods=pods).answers()
+    return report.document(manifest, pods, answers), report.table(manifest, pods, answers)
+
+
+def _generated(
+    arguments: argparse.Namespace, manifest: BatchedModel, on_run: Callable[[], None]
+) -> _Answer:
+    from batchedmodel_cli.simulate import generation_report as report
+    from batchedmodel_cli.simulate.generation_study import GenerationStudy
+
+    pods = generation_inputs.pods(arguments, on_run)
+    replicas = arguments.replicas or _replicas(manifest.spec, of_one_pod=False)
+    answers = GenerationStudy(spec=manifest.spec, replicas=replicas, pods=pods).answers()
+    return report.document(manifest, pods, answers), report.table(manifest, pods, answers)
 
 
 def _replicas(spec: Spec, of_one_pod: bool) -> int:

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 INTERRUPTED: Final = 130
 """Exit code after Ctrl-C, as a shell reports it."""
 MOST_REPLICAS: Final = 64
+REQUESTS: Final = 20_000
+"""In each simulation, unless another number is wished."""
+TEXTS: Final = 2000
+"""The same of requests for generated text, each of which takes hundreds of steps."""
 
 _LIBRARY: Final = "numpy"
 _LONGEST: Final = 2**31
@@ -139,8 +143,8 @@ def describe(parser: argparse.ArgumentParser, *, from_sidecar: bool) -> None:
         "--requests",
         metavar="N",
         type=whole(100, 100_000),
-        default=20_000,
-        help="requests in each simulation; of a longer trace the latest (default: %(default)s)",
+        help="requests in each simulation; of a longer trace the latest "
+        f"(default: {REQUESTS}; of generated text {TEXTS})",
     )
     parser.add_argument(
         "--hand-off-ms",
@@ -178,7 +182,7 @@ def manifest(file: Path) -> BatchedModel:
 
 def profile(option: str, place: str, model: str) -> Profile:
     """The profile that an option names; raises `Refused`."""
-    with _named(option, place):
+    with named(option, place):
         return sources.profile_from(place, model)
 
 
@@ -208,24 +212,24 @@ def _traffic(arguments: argparse.Namespace, spec: Spec, measured: Profile) -> Tr
             burstiness=arguments.burstiness,
             wish=arguments.lengths,
             profile=measured,
-            requests=arguments.requests,
+            requests=arguments.requests or REQUESTS,
         )
     recorded = arguments.sidecar is not None
     option, place = ("--from", arguments.sidecar) if recorded else ("--trace", arguments.trace)
-    with _named(option, place):
+    with named(option, place):
         text = sources.trace_from_sidecar(place) if recorded else sources.trace_from_file(place)
         return traffic.replayed(
             text,
             wish=arguments.lengths,
             profile=measured,
-            requests=arguments.requests,
+            requests=arguments.requests or REQUESTS,
             trust_priority=spec.batching.trust_priority,
             of_one_pod=recorded,
         )
 
 
 @contextmanager
-def _named(option: str, place: str) -> Iterator[None]:
+def named(option: str, place: str) -> Iterator[None]:
     """Put the option's name in front of what is wrong with its value."""
     try:
         yield

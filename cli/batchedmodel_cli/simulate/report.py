@@ -71,7 +71,7 @@ def table(manifest: BatchedModel, pods: SimulatedPods, answers: Answers) -> Iter
     at_once = settings.max_concurrent_batches
     side_by_side = "" if at_once == 1 else f", {at_once} batches at a time"
     yield (
-        f"{manifest.name} on {pods.profile.device}: {_replicas(answers.replicas)}, policy "
+        f"{manifest.name} on {pods.profile.device}: {count_of(answers.replicas)}, policy "
         f"{settings.policy}, up to {settings.max_batch_size} rows a batch{side_by_side}"
     )
     yield ""
@@ -148,7 +148,7 @@ def advice(answers: Answers) -> str:
     )
     if comparison.rate_with_advised is not None:
         said += (
-            f"; {_sustain(answers.replicas)} {formatting.rate(comparison.rate_with_advised)}/s "
+            f"; {sustaining(answers.replicas)} {formatting.rate(comparison.rate_with_advised)}/s "
             f"with it, {formatting.rate(answers.outlook.highest_rate)}/s without"
         )
     if change.settings.lateness is Lateness.REFUSE and change.field == "lateness":
@@ -187,7 +187,7 @@ def _facts(spec: Spec, pods: SimulatedPods, answers: Answers) -> Iterator[tuple[
     if target is None:
         meaning = f"{formatting.percent(utilisation(spec))} of the throughput"
     highest = formatting.rate(answers.outlook.highest_rate)
-    yield _sustain(answers.replicas), f"{highest}/s ({meaning})"
+    yield sustaining(answers.replicas), f"{highest}/s ({meaning})"
     needed = answers.replicas_needed
     yield (
         "replicas needed",
@@ -238,12 +238,14 @@ def _tried(tried: Tried) -> dict[str, Any]:
     }
 
 
-def _replicas(count: int) -> str:
+def count_of(count: int) -> str:
+    """So many replicas, in words."""
     return f"{count} replica" if count == 1 else f"{count} replicas"
 
 
-def _sustain(replicas: int) -> str:
-    return f"{_replicas(replicas)} {'sustains' if replicas == 1 else 'sustain'}"
+def sustaining(replicas: int) -> str:
+    """That so many sustain something, without what."""
+    return f"{count_of(replicas)} {'sustains' if replicas == 1 else 'sustain'}"
 
 
 def _ends(trial: Trial) -> list[str]:

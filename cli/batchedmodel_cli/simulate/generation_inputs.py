@@ -1,0 +1,178 @@
+"""What a command line says of a language model: its engine, and the texts that are asked of it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from batchedmodel_cli.simulate import inputs, sources
+from batchedmodel_contract.manifest.spec import ServerProtocol, Spec
+
+if TYPE_CHECKING:
+    from batchedmodel_cli.simulate.generation_pods import GenerationPods
+    from batchedmodel_cli.simulate.generation_traffic import TextTraffic
+    from batchedmodel_scheduling.simulator.token_engine import EngineFigures
+
+_SEQUENCES: Final = 256
+_CHUNK: Final = 2048
+_OPTIONS: Final = (
+    "sequences",
+    "step_ms",
+    "sequence_us",
+    "prefill_us_per_token",
+    "chunk_tokens",
+    "cache_tokens",
+    "outputs",
+    "lengths_from",
+    "speed",
+)
+
+
+def describe(parser: argparse.ArgumentParser) -> None:
+    """Add the options about language models."""
+    group = parser.add_argument_group(
+        "language models",
+        "For a manifest with `spec.generation`. Lengths are tokens: --lengths those of prompts.",
+    )
+    group.add_argument(
+        "--step-ms",
+        metavar="MS",
+        type=inputs.number(0.01, 10_000),
+        help="time of an engine's step: that between two tokens of a single stream",
+    )
+    group.add_argument(
+        "--prefill-us-per-token",
+        metavar="US",
+        type=inputs.number(0, 1e6),
+        help="what each token of a prompt adds to a step",
+    )
+    group.add_argument(
+        "--sequence-us",
+        metavar="US",
+        type=inputs.number(0, 1e6),
+        help="what each sequence adds to a step (default: 0)",
+    )
+    group.add_argument(
+        "--sequences",
+        metavar="N",
+        type=inputs.whole(1, 4096),
+        help=f"sequences that the engine runs at once (default: {_SEQUENCES})",
+    )
+    group.add_argument(
+        "--chunk-tokens",
+        metavar="N",
+        type=inputs.whole(1, 10_000_000),
+        help=f"tokens of prompts that one step reads, at most (default: {_CHUNK})",
+    )
+    group.add_argument(
+        "--cache-tokens",
+        metavar="N",
+        type=inputs.whole(1, 1_000_000_000),
+        help="tokens that the engine's cache holds (default: enough for all that run)",
+    )
+    group.add_argument(
+        "--outputs",
+        metavar="L",
+        type=inputs.lengths,
+        help="tokens of the answers: N or lognormal:MEDIAN,SIGMA (default: the trace's)",
+    )
+    group.add_argument(
+        "--lengths-from",
+        metavar="FILE",
+        help="a trace, of which prompts and answers have their lengths, for --rate",
+    )
+    group.add_argument(
+        "--speed",
+        metavar="X",
+        type=inputs.number(0.001, 1000),
+        help="a trace so many times as fast as it was (default: 1)",
+    )
+
+
+def wanted(arguments: argparse.Namespace, spec: Spec) -> bool:
+    """Whether generated text is to be simulated; raises `inputs.Refused` for options that do not
+    go together.
+    """
+    given = next((name for name in _OPTIONS if getattr(arguments, name) is not None), None)
+    speaks = spec.model.protocol is ServerProtocol.OPENAI
+    if given is not None and (not speaks or arguments.profile is not None):
+        option = f"--{given.replace('_', '-')}"
+        why = "--profile is for embeddings" if speaks else "it needs model.protocol OpenAI"
+        raise inputs.Refused(f"{option} is for language models: {why}")
+    asked = given is not None or spec.generation is not None
+    return speaks and asked and arguments.profile is None
+
+
+def pods(arguments: argparse.Namespace, on_run: Callable[[], None]) -> GenerationPods:
+    """The manifest's pods with the engine and the texts of the options; raises `Refused`."""
+    from batchedmodel_cli.simulate.generation_pods import GenerationPods
+
+    return GenerationPods(
+        traffic=_traffic(arguments),
+        engine=_engine(arguments),
+        seed=arguments.seed,
+        on_run=on_run,
+    )
+
+
+def _engine(arguments: argparse.Namespace) -> EngineFigures:
+    from batchedmodel_scheduling.simulator.token_engine import EngineFigures
+
+    if arguments.step_ms is None or arguments.prefill_us_per_token is None:
+        missing = "--step-ms" if arguments.step_ms is None else "--prefill-us-per-token"
+        raise inputs.Refused(
+            f"{missing} is missing: without an engine's times there is nothing to simulate.\n"
+            "--step-ms is the time between two tokens of one stream on an idle server, "
+            "--prefill-us-per-token\nthe time to the first token of a long prompt by its tokens. "
+            "Both are what `vllm bench serve\n--max-concurrency 1` prints: the mean TPOT, and the "
+            "mean TTFT over --random-input-len."
+        )
+    return EngineFigures(
+        sequences=arguments.sequences or _SEQUENCES,
+        step_seconds=arguments.step_ms / 1e3,
+        sequence_seconds=(arguments.sequence_us or 0.0) / 1e6,
+        prefill_seconds_per_token=arguments.prefill_us_per_token / 1e6,
+        chunk_tokens=arguments.chunk_tokens or _CHUNK,
+        cache_tokens=arguments.cache_tokens,
+    )
+
+
+def _traffic(arguments: argparse.Namespace) -> TextTraffic:
+    from batchedmodel_cli.simulate import generation_traffic
+
+    requests = arguments.requests or inputs.TEXTS
+    wishes = generation_traffic.Wishes(prompts=arguments.lengths, outputs=arguments.outputs)
+    if arguments.sidecar is not None:
+        raise inputs.Refused("--from: no lengths of answers are recorded there; --trace has them")
+    if arguments.rate is not None and arguments.speed is not None:
+        raise inputs.Refused("--speed is for --trace")
+    if arguments.rate is not None and arguments.lengths_from is None:
+        if wishes.prompts is None or wishes.outputs is None:
+            raise inputs.Refused(
+                "--lengths and --outputs say how long prompts and answers are, or --lengths-from"
+            )
+        return generation_traffic.drawn(
+            rate=arguments.rate,
+            burstiness=arguments.burstiness,
+            wishes=wishes,
+            requests=requests,
+        )
+    option, place = "--trace", arguments.trace
+    if arguments.rate is not None:
+        option, place = "--lengths-from", arguments.lengths_from
+    elif arguments.lengths_from is not None:
+        raise inputs.Refused("--lengths-from is for --rate")
+    with inputs.named(option, place):
+        text = sources.trace_from_file(place)
+        if arguments.rate is not None:
+            return generation_traffic.drawn_as_in(
+                text,
+                rate=arguments.rate,
+                burstiness=arguments.burstiness,
+                wishes=wishes,
+                requests=requests,
+            )
+        return generation_traffic.replayed(
+            text, speed=arguments.speed or 1.0, wishes=wishes, requests=requests
+        )

@@ -1,0 +1,182 @@
+"""What is asked of the simulator about a language model, and what is printed of it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchedmodel_cli.__main__ import main
+from batchedmodel_cli.simulate.generation_study import limits
+from batchedmodel_cli.simulate.generation_traffic import Wishes, drawn_as_in, replayed
+from batchedmodel_cli.simulate.inputs import LengthsWish
+from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_scheduling.simulator.workload import Constant, stream
+from support.simulate_command import refusal
+
+DOCS = Path(__file__).parents[4] / "docs"
+TRACE = "seconds,length,output\n0,10,3\n1,20,4\n3,30,5\n"
+ENGINE = ("--sequences=8", "--step-ms=20", "--prefill-us-per-token=50")
+LENGTHS = ("--lengths=200", "--outputs=lognormal:20,0.5")
+WISHES = Wishes(prompts=None, outputs=None)
+
+
+def manifest(folder: Path, generation: str = "targetFirstTokenMilliseconds: 500") -> Path:
+    file = folder / "qwen.yaml"
+    file.write_text(
+        "apiVersion: batchedmodel.dev/v1alpha1\n"
+        "kind: BatchedModel\n"
+        "metadata: {name: qwen}\n"
+        "spec:\n"
+        "  model: {protocol: OpenAI, image: engine:1, port: 8080}\n"
+        f"  generation: {{{generation}}}\n",
+        "utf-8",
+    )
+    return file
+
+
+def simulated(capsys: pytest.CaptureFixture[str], *argv: object) -> dict[str, Any]:
+    code = main(["simulate", *map(str, argv), *ENGINE, "--requests=300", "--json=-"])
+    output = capsys.readouterr()
+    assert (code, output.err) == (0, "")
+    document: dict[str, Any] = json.loads(output.out)
+    return document
+
+
+def _keys(value: object) -> set[str]:
+    if isinstance(value, dict):
+        return set(value).union(*map(_keys, value.values()))
+    return set().union(*map(_keys, value)) if isinstance(value, list) else set()
+
+
+@pytest.mark.slow
+def test_the_document_has_the_keys_that_are_promised(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = simulated(capsys, manifest(tmp_path), "--rate=8", *LENGTHS)
+    page = (DOCS / "simulate.md").read_text("utf-8")
+    gone = sum(found["offered"]["gone_shares"].values())
+    found["offered"]["gone_shares"], found["comparison"]["changes"] = dict[str, float](), []
+    found["comparison"]["present"] = {}
+    for key in _keys({**found, "settings": {}}):
+        assert f"`{key}`" in page, key
+    offered = found["offered"]
+    assert offered["in_time_share"] + offered["late_share"] + gone == pytest.approx(1)
+    assert offered["in_time_share"] > 0.9
+    assert found["replicas_needed"] == 1
+    assert found["highest_rate"] <= 1.1 * found["throughput_per_replica"]
+
+
+@pytest.mark.slow
+def test_equal_seeds_give_equal_documents_and_others_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = (manifest(tmp_path), "--rate=5", *LENGTHS)
+    first = simulated(capsys, *argv, "--seed=1")
+    assert simulated(capsys, *argv, "--seed=1") == first
+    assert simulated(capsys, *argv, "--seed=2") != first
+
+
+@pytest.mark.slow
+def test_three_times_of_what_one_replica_sustains_needs_about_three(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = manifest(tmp_path)
+    one = simulated(capsys, file, "--rate=8", *LENGTHS)
+    more = simulated(capsys, file, f"--rate={3 * one['highest_rate']}", *LENGTHS)
+    assert more["offered"]["in_time_share"] < 0.9
+    assert 3 <= more["replicas_needed"] <= 5
+
+
+@pytest.mark.slow
+def test_a_limit_far_below_the_engine_is_worth_changing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    narrow = "targetFirstTokenMilliseconds: 500, maxConcurrentRequests: 1"
+    found = simulated(capsys, manifest(tmp_path, narrow), "--rate=8", *LENGTHS)
+    worth = found["comparison"]["worth_changing"]
+    assert worth["field"] == "spec.generation.maxConcurrentRequests"
+    assert worth["present"] == "1"
+    assert found["comparison"]["highest_rate_with_it"] > 2 * found["highest_rate"]
+
+
+@pytest.mark.slow
+def test_a_recorded_trace_is_answered_with_a_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "trace.csv"
+    lines = (f"{n / 5},{100 + n % 50},{10 + n % 20}" for n in range(200))
+    trace.write_text("\n".join(["seconds,length,output", *lines]), "utf-8")
+    code = main(["simulate", str(manifest(tmp_path, "")), f"--trace={trace}", "--speed=2", *ENGINE])
+    output = capsys.readouterr().out
+    assert code == 0
+    assert "qwen: 1 replica, up to 8 sequences at 20 ms a step" in output
+    assert "as recorded, 2 times as fast, 200 requests" in output
+    assert "80.0% of the throughput" in output
+    assert "note: 200 requests are few" in output
+
+
+@pytest.mark.slow
+def test_a_target_that_an_idle_engine_misses_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = manifest(tmp_path, "targetTokenMilliseconds: 10")
+    found = simulated(capsys, file, "--rate=2", *LENGTHS)
+    assert (found["highest_rate"], found["replicas_needed"]) == (0.0, None)
+    assert found["notes"][-1].startswith("no number of replicas meets the targets: on an idle")
+
+
+@pytest.mark.parametrize(
+    ("argv", "complaint"),
+    [
+        (("--rate=1", *LENGTHS), "--step-ms is missing"),
+        (("--rate=1", *LENGTHS, "--step-ms=20"), "--prefill-us-per-token is missing"),
+        (("--rate=1", *ENGINE), "--lengths and --outputs say how long"),
+        (("--rate=1", "--speed=2", *LENGTHS, *ENGINE), "--speed is for --trace"),
+        (("--trace=x", "--lengths-from=y", *ENGINE), "--lengths-from is for --rate"),
+        (("--trace=absent.csv", *ENGINE), "--trace absent.csv: "),
+        (("--from=http://127.0.0.1:9090", *ENGINE), "--from: no lengths of answers are recorded"),
+        (("--rate=1", *ENGINE, "--profile=p.json"), "--profile is for embeddings"),
+    ],
+)
+def test_what_is_missing_or_does_not_go_together_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], complaint: str
+) -> None:
+    assert complaint in refusal(capsys, manifest(tmp_path), *argv)
+
+
+def test_engines_options_are_for_servers_of_language_models(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = manifest(tmp_path)
+    plain = file.read_text("utf-8").replace("protocol: OpenAI, image: engine:1, port: 8080", "")
+    file.write_text(plain.replace("model: {}", "model: {handler: simulated}").split("  gen")[0])
+    assert "--step-ms is for language models" in refusal(capsys, file, "--rate=1", "--step-ms=20")
+
+
+def test_limits_are_tried_around_what_the_engine_runs_and_never_the_present_one() -> None:
+    assert list(limits(None, 64)) == [8, 16, 24, 32, 64, 80]
+    assert list(limits(64, 64)) == [None, 8, 16, 24, 32, 80]
+    assert list(limits(None, 1)) == [1]
+
+
+def test_prompts_and_answers_of_a_trace_stay_pairs() -> None:
+    found = drawn_as_in(TRACE, rate=2.0, burstiness=1.0, wishes=WISHES, requests=5)
+    assert found.prompts.draw(5, stream(0, "a")) == [10, 20, 30, 10, 20]
+    assert found.outputs.draw(5, stream(0, "b")) == [3, 4, 5, 3, 4]
+    assert not found.recorded
+
+
+def test_of_a_longer_trace_the_latest_are_replayed_at_their_speed() -> None:
+    found = replayed(TRACE, speed=4.0, wishes=WISHES, requests=2)
+    assert found.outputs.draw(2, stream(0, "b")) == [4, 5]
+    assert found.rate == pytest.approx(4 * 1 / 2)
+    assert found.described == "the latest of 3 recorded, 4 times as fast"
+
+
+def test_a_trace_without_answers_needs_their_lengths() -> None:
+    text = "seconds,length\n0,10\n1,20\n"
+    with pytest.raises(InvalidInput, match="names no column GeneratedTokens"):
+        replayed(text, speed=1.0, wishes=WISHES, requests=2)
+    wishes = Wishes(prompts=None, outputs=LengthsWish(median=7))
+    assert replayed(text, speed=1.0, wishes=wishes, requests=2).outputs == Constant(length=7)
