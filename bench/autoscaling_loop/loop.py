@@ -14,7 +14,8 @@ from itertools import count, pairwise
 from typing import Final
 
 from autoscaling_loop import hpa
-from autoscaling_loop.pods import Device, Replicas
+from autoscaling_loop.pods import Device
+from autoscaling_loop.text_pods import TextDevice
 from batchedmodel_scheduling.autoscaling.formula import (
     ModelObservation,
     Target,
@@ -120,7 +121,7 @@ class Outage:
 class Setup:
     """What does not change within a run."""
 
-    device: Device
+    device: Device | TextDevice
     autoscaler: hpa.Autoscaler
     target: Target
     startup_seconds: float
@@ -183,7 +184,7 @@ class _Loop:
         self._setup = setup
         self._load = load
         self._seed = seed
-        self._replicas = Replicas(setup.device)
+        self._replicas = setup.device.replicas()
         self._histories: dict[str, History] = {}
         self._departed: list[Window] = []
         self._numbers = count()

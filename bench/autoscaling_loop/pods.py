@@ -45,6 +45,10 @@ class Device:
         table = [self.seconds(rows) for rows in range(self.max_batch_size + 1)]
         return sustainable_rate(table, self.target_seconds) * self.work
 
+    def replicas(self) -> "Replicas":
+        """No pods yet."""
+        return Replicas(self)
+
 
 @dataclass(slots=True)
 class Tally:
