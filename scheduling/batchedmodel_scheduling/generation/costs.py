@@ -4,6 +4,7 @@ A token of output costs the time between two tokens of a stream, shared by all s
 once when the server is full. A token of a prompt costs what it adds to the time of a first token.
 """
 
+import math
 from typing import Final
 
 from batchedmodel_scheduling.generation.at_server import Load
@@ -21,6 +22,8 @@ _FEW: Final = 8
 _WRONG: Final = 4
 """A first token in less than a part of the usual time shows that this was a wrong guess."""
 _ENOUGH_TOKENS: Final = 8
+_WHILE: Final = 20.0
+"""Seconds over which the cost of a token of output is averaged."""
 
 
 class Costs:
@@ -30,6 +33,9 @@ class Costs:
         self.token_seconds: float | None = None
         """Between two tokens of a stream, lately."""
         self._output: float | None = None
+        self._decode_seconds = self._decode_tokens = self._at_once = self._seconds = 0.0
+        """Of streams lately: their seconds between tokens, without those for prompts that were
+        read meanwhile; their tokens; how many ran at once, times seconds, and these."""
         self._full = 0.0
         """Sequences that run at once when the server is full, if it was seen so."""
         self._times: Final = _Line(_PRIOR_SPREAD)
@@ -122,8 +128,16 @@ class Costs:
         self.token_seconds = _nearer(self.token_seconds, token)
         if full:
             self._full = _nearer(self._full or None, at_once)
-        cost = (token - reading) / max(1.0, at_once, self._full or limit)
-        self._output = _nearer(self._output, cost)
+        # Sums over a while, as a span of few tokens says little and its quotient too much.
+        keep = math.exp(-load.seconds / _WHILE)
+        tokens = load.tokens if load.tokens >= _ENOUGH_TOKENS else load.whole_tokens
+        self._decode_seconds = keep * self._decode_seconds + (token - reading) * tokens
+        self._decode_tokens = keep * self._decode_tokens + tokens
+        self._at_once = keep * self._at_once + at_once * load.seconds
+        self._seconds = keep * self._seconds + load.seconds
+        mean = self._at_once / self._seconds
+        between = self._decode_seconds / self._decode_tokens
+        self._output = between / max(1.0, mean, self._full or limit)
 
     def _prompt_token(self, output: float) -> float:
         slope = self._times.slope(output * _PROMPT_PART)
