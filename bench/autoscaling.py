@@ -20,6 +20,8 @@ from autoscaling_loop import loop as simulated_loop
 from autoscaling_loop.hpa import read_autoscaler
 from autoscaling_loop.loop import Load, Outage, Result, Setup, run
 from autoscaling_loop.pods import Device
+from autoscaling_loop.text_pods import TextDevice
+from autoscaling_text import STARTUP_SECONDS, text_device
 from batchedmodel_autoscaler.cluster.objects import read_model
 from batchedmodel_contract.kubernetes.capacity import FIELD, Capacity
 from batchedmodel_contract.kubernetes.names import GROUP, VERSION
@@ -83,7 +85,7 @@ class Scaling:
     wishes: Mapping[str, object]
     """The manifest's `autoscaling`."""
     startup_seconds: float = _STARTUP_SECONDS
-    device: Device = _DEVICE
+    device: Device | TextDevice = _DEVICE
 
 
 _PLAIN: Final = {"maxReplicas": _MOST_PODS}
@@ -105,6 +107,14 @@ STOCK_QUEUE: Final = Scaling(
 _RIVALS: Final = (QUEUE, STOCK_QUEUE, CONCURRENCY, WAIT)
 HURRIED: Final = replace(DEFAULT, name="Load, target 100 ms", device=_HURRIED)
 HEAVY: Final = replace(DEFAULT, name="Load, rows of 4 s", device=_HEAVY)
+TEXT: Final = Scaling(
+    name="Load, text, 32 at once",
+    wishes=_PLAIN,
+    startup_seconds=STARTUP_SECONDS,
+    device=text_device(limited=True),
+)
+LEARNT: Final = replace(TEXT, name="Load, text, learnt", device=text_device(limited=False))
+"""Of text a request is on time whose first token is."""
 SLOW: Final = replace(DEFAULT, name="Load, start-up 300 s", startup_seconds=_SLOW_STARTUP_SECONDS)
 
 
@@ -220,6 +230,8 @@ def measure(seeds: Sequence[int], *, rivals: bool = True) -> list[Figure]:
         ]
         followed.append((HURRIED, low_ramp(), runs.of(HURRIED, low_ramp)))
         followed.append((HEAVY, quiet(), runs.of(HEAVY, quiet)))
+        if rivals:
+            followed += [(scaling, trace(), runs.of(scaling, trace)) for scaling in (TEXT, LEARNT)]
         unheard = [
             (f"{name}, {scaling.name}", runs.of(scaling, quiet, outage))
             for name, outage in OUTAGES.items()

@@ -117,6 +117,11 @@ class TextPod(Watcher):
         """It goes to the engine."""
         self._ledger.leaves_alone(now)
 
+    def began(self, call: Call, now: float) -> None:
+        """Its first token came."""
+        target = self._device.settings.target_first_token_seconds
+        self._tally.on_time += call.arrived >= 0 and call.first_token <= (target or math.inf)
+
     def ended(self, call: Call, now: float) -> None:
         """It ended, or was not taken."""
         gone = call.gone
@@ -125,8 +130,6 @@ class TextPod(Watcher):
             outcome = Outcome.SHED
         work = self._works.pop(call.number)
         self._ledger.settle_alone(outcome, work, now, waiting=call.released_at is None)
-        target = self._device.settings.target_first_token_seconds
-        self._tally.on_time += call.arrived >= 0 and call.first_token <= (target or math.inf)
 
     def looked(self, usage: float, now: float) -> None:
         """The engine's gauges were read."""

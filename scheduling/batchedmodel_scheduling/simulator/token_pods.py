@@ -30,6 +30,9 @@ class Watcher:
     def released(self, call: Call, now: float) -> None:
         """It goes to the engine."""
 
+    def began(self, call: Call, now: float) -> None:
+        """Its first token came."""
+
     def ended(self, call: Call, now: float) -> None:
         """It was answered, refused or given up."""
 
@@ -151,6 +154,7 @@ class TokenPod:
         for call in self.engine.end():
             if call.first_at is None:
                 call.first_at = now
+                self._watcher.began(call, now)
                 if admission is not None and call.streams:
                     admission.first_token(call.number, now)
             elif admission is not None and call.streams:

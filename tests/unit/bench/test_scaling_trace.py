@@ -1,9 +1,12 @@
 """The trace's benchmark offers what it says, and its pods tell what they serve."""
 
+from typing import cast
+
 import pytest
 
 from autoscaling import DEFAULT, QUEUE, setup_of
 from autoscaling_loop.loop import Result, ideal_replicas
+from autoscaling_loop.pods import Device
 from batchedmodel_contract.manifest.manifest import read_manifest
 from batchedmodel_contract.manifest.workload import ScalingMetric
 from batchedmodel_contract.processes.stats import BUCKETS, SidecarStats, stats_from_mapping
@@ -21,7 +24,7 @@ from scaling_trace import (
 )
 
 PLANS = pytest.mark.parametrize("plan", [FULL, QUICK], ids=["full", "quick"])
-DEVICE = DEFAULT.device
+DEVICE = cast("Device", DEFAULT.device)
 STARTUP = 30.0
 
 

@@ -30,6 +30,10 @@ class Noted(Watcher):
     def released(self, call: Call, now: float) -> None:
         self.said.append("released")
 
+    def began(self, call: Call, now: float) -> None:
+        assert call.first_at == now
+        self.said.append("began")
+
     def ended(self, call: Call, now: float) -> None:
         self.said.append("ended")
 
@@ -82,7 +86,7 @@ def test_a_call_comes_is_released_and_ends_with_its_tokens() -> None:
     its = calls(1.0, 1)[0]
     one.arrive(its)
     one.advance(its.arrived + 5)
-    assert noted.said == ["came", "released", "ended"]
+    assert noted.said == ["came", "released", "began", "ended"]
     assert (one.idle, one.now) == (True, its.arrived + 5)
     assert its.first_token == pytest.approx(0.001 + 0.02 + 0.01)
     assert its.between_tokens == pytest.approx(0.02)
