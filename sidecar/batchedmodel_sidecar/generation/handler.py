@@ -265,7 +265,7 @@ class GenerationHandler:
         except Exception as bug:
             # Our bug. Who waits must not wait for ever, and the others go on.
             message = ours("deciding about", bug)
-            self._admission = Admission(_admission_settings(self._settings))
+            self._admission = Admission(AdmissionSettings.of(self._settings))
             error = Unserved(message, status=500)
             for stream in [one for one in self._streams.values() if one.waits]:
                 stream.give_up(error, Outcome.FAILED)
