@@ -165,7 +165,7 @@ class Service:
                 settings_errors=lambda: folder.errors,
                 model_is_ready=lambda: self._link.status.model is not None,
                 circuit_is_open=lambda: self._batcher.closed is not None,
-                oldest_age=self._batcher.oldest_age,
+                oldest_age=self._oldest_age,
                 signals=self._batcher.signals,
                 clock=time.monotonic,
             )
@@ -268,6 +268,12 @@ class Service:
             ready = self._batcher.model is not None
             return self._generation.stats(model_ready=ready, draining=draining)
         return self._batcher.stats(draining=draining)
+
+    def _oldest_age(self) -> float:
+        ages = [self._batcher.oldest_age()]
+        if self._generation is not None:
+            ages.append(self._generation.oldest_age())
+        return max(ages)
 
     async def _idle(self) -> None:
         """Return once nothing is on its way past the batcher."""

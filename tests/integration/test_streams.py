@@ -166,6 +166,14 @@ async def test_no_more_are_at_the_server_than_the_settings_say_and_the_rest_wait
     assert {status for status, _ in [await one for one in answers]} == {200}
 
 
+async def test_the_age_of_what_waits_is_told(chain: Chain) -> None:
+    await chain.goes_by(BatchSettings(max_concurrent_requests=1))
+    answers = [asyncio.create_task(said(chain, chat(30))) for _ in range(2)]
+    await asyncio.sleep(0.4)
+    assert await chain.metric("batchedmodel_queue_oldest_age_seconds") > 0.2
+    assert [status for status, _ in await asyncio.gather(*answers)] == [200, 200]
+
+
 async def test_who_waits_for_too_long_is_told_so(chain: Chain) -> None:
     await chain.goes_by(BatchSettings(max_concurrent_requests=1))
     first = asyncio.create_task(said(chain, chat(60)))

@@ -211,6 +211,7 @@ class Admission:
 
     def _release(self, waiting: Waiting, now: float) -> None:
         request, limit = waiting.request, self.limit
+        waiting.places = self._places.counted(request)
         self._waiting.release(waiting)
         prompt = self._costs.prompt_token(limit) * request.prompt_tokens
         known = self._costs.knows_first_tokens

@@ -117,13 +117,13 @@ class AtServer:
         request = waiting.request
         running = Running(waiting, now, alone=room and not self.unstarted, prompt_seconds=prompt)
         self._running[request.id] = running
-        self.sequences += request.choices
+        self.sequences += running.waiting.places
         self.work += waiting.work
         if not request.streams:
             return
         self._reading_until = max(self._reading_until, now) + prompt
         running.usual = self._reading_until + base - now
-        self._streams += request.choices
+        self._streams += running.waiting.places
         self.unstarted += 1
         self.reading_seconds += prompt
         overdue = now + _CLEARLY * running.usual + _CLEARLY_TOKENS * token
@@ -136,11 +136,11 @@ class AtServer:
             return None
         self._pass(now)
         reading = min(running.usual, now - running.released_at)
-        self._sum_reading += reading * running.waiting.request.choices
+        self._sum_reading += reading * running.waiting.places
         self._begin(running)
         running.first_at = now
-        self._generating += running.waiting.request.choices
-        self._started += running.waiting.request.choices
+        self._generating += running.waiting.places
+        self._started += running.waiting.places
         self._prompt_tokens += running.waiting.request.prompt_tokens
         return running
 
@@ -159,18 +159,18 @@ class AtServer:
         if running is None:
             return None
         request = running.waiting.request
-        self.sequences -= request.choices
+        self.sequences -= running.waiting.places
         self.tokens -= running.tokens
         self.work = max(0.0, self.work - running.waiting.work) if self._running else 0.0
         if request.streams:
-            self._streams -= request.choices
+            self._streams -= running.waiting.places
             if running.started:
-                self._generating -= request.choices
+                self._generating -= running.waiting.places
             else:
                 self._begin(running)
         elif output:
             took = now - running.released_at - running.prompt_seconds
-            self._whole_seconds += max(0.0, took) * request.choices
+            self._whole_seconds += max(0.0, took) * running.waiting.places
             self._whole_tokens += output
         self._completed += output is not None
         return running

@@ -83,7 +83,7 @@ class FairTurns:
         return limit * share.weight / present
 
     def running(self, share: Share) -> int:
-        """Released requests of a tenant that have not ended."""
+        """Places of a tenant's released requests that have not ended."""
         tenant = self._tenants.get(share.tenant)
         return 0 if tenant is None else tenant.running
 
@@ -176,14 +176,14 @@ class FairTurns:
             self.virtual = max(self.virtual, tenant.start)
         self._fair += waiting.work / self._weights
         tenant.start += waiting.work / tenant.weight
-        tenant.running += 1
+        tenant.running += waiting.places
         self.discard(waiting)
 
     def settle(self, waiting: Waiting, work: float) -> None:
         """A released request ended, or came back, and has cost so much."""
         tenant = self._tenants.get(waiting.request.share.tenant)
         if tenant is not None:
-            tenant.running -= 1
+            tenant.running -= waiting.places
             tenant.start += (work - waiting.work) / tenant.weight
             if self._weights > 0:
                 self._fair += (work - waiting.work) / self._weights

@@ -68,6 +68,13 @@ class Places:
             self._shared_until = now + _SHARED
         self._concurrency.share(now < self._shared_until)
 
+    def counted(self, request: GenerationRequest) -> int:
+        """Places that a request takes which goes now: one for each choice, as far as there are any.
+
+        So no number of choices takes what is kept for others. A server may not even make them.
+        """
+        return min(request.choices, max(1, self._concurrency.limit - self.taken))
+
     def free_for(self, request: GenerationRequest) -> bool:
         """Whether it takes no place that is kept for others, nor lets them wait there."""
         if self._concurrency.given is not None or not len(self._server):

@@ -117,13 +117,15 @@ class Place(IntEnum):
 class Waiting:
     """A request that waits, or that was released and may come back."""
 
-    __slots__ = ("due", "group_started", "place", "request", "returned", "work")
+    __slots__ = ("due", "group_started", "place", "places", "request", "returned", "work")
 
     def __init__(self, request: GenerationRequest, *, work: float, target: float | None) -> None:
         self.request = request
         self.work = work
         """What it was expected to cost when it came."""
         self.place = Place.READY
+        self.places = 1
+        """That it takes at the server, once it was released."""
         self.returned = False
         """Whether the server has refused it, so that it is the first of its tenant."""
         self.group_started = False

@@ -43,7 +43,7 @@ def fields_of(body: Buffer, *, readable: bool) -> Fields:
     if not isinstance(document, dict):
         raise InvalidInput("body", "is no JSON object")
     model = document.get("model")
-    choices = max(_whole(document.get("n"), 1), _whole(document.get("best_of"), 1))
+    choices = _whole(document.get("n"), 1)
     most = _whole(document.get("max_completion_tokens"), 0) or _whole(document.get("max_tokens"), 0)
     return Fields(
         model if isinstance(model, str) else "",

@@ -128,6 +128,10 @@ class GenerationHandler:
             draining=draining,
         )
 
+    def oldest_age(self) -> float:
+        """Seconds since the oldest request that waits came."""
+        return self._admission.oldest_age(self._loop.time())
+
     def configure(self, settings: BatchSettings) -> None:
         """Use other settings from now on."""
         self._settings = settings

@@ -109,7 +109,7 @@ class GenerationStream:
         self._events = False
         """Whether the answer is a stream of events that may be read here."""
         self.usage: Final = Usage()
-        self._kept: list[bytes] | None = []
+        self._kept: bytearray | None = bytearray()
         """All of an answer that is no stream, while it is short."""
         self._ahead: list[bytes] = []
         """What came before its caller's connection took the head."""
@@ -126,11 +126,6 @@ class GenerationStream:
     def waits(self) -> bool:
         """Whether the server does not have it."""
         return self._stage is _Stage.WAITING
-
-    @property
-    def began(self) -> bool:
-        """Whether the server has begun to answer."""
-        return self._stage is _Stage.ANSWERING
 
     def go(self) -> None:
         """Send it to the server."""
@@ -196,8 +191,8 @@ class GenerationStream:
             if tokens:
                 self._streams.heard(self, tokens, now)
         elif self._kept is not None:
-            self._kept.append(data)
-            if sum(map(len, self._kept)) > _MOST_KEPT:
+            self._kept += data
+            if len(self._kept) > _MOST_KEPT:
                 self._kept = None
         if self._sending is None:
             self._ahead.append(data)
@@ -209,7 +204,7 @@ class GenerationStream:
         """The body is whole."""
         self._whole = True
         if self._kept:
-            self.usage.body(b"".join(self._kept))
+            self.usage.body(bytes(self._kept))
         if self._sending is not None:
             self._finish(self._sending)
 

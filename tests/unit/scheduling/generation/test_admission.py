@@ -366,6 +366,19 @@ def test_choices_take_places_each_where_the_limit_is_learnt() -> None:
     assert len(admission.poll(0.0).release) == 2
 
 
+def test_no_number_of_choices_takes_the_places_that_are_kept_for_others() -> None:
+    admission = Admission(AdmissionSettings())
+    many = request("a", choices=128)
+    offered(admission, many, request("a", choices=128))
+    assert admission.poll(0.0).release == (many.id,)
+    few = request("b")
+    offered(admission, few)
+    assert admission.poll(0.0).release == (few.id,)
+    admission.ended(many.id, 0.1, output_tokens=50)
+    admission.ended(few.id, 0.1, output_tokens=50)
+    assert admission.running <= 1
+
+
 def test_work_grows_with_prompt_choices_and_learnt_lengths() -> None:
     admission = Admission(AdmissionSettings())
     one = admission.work(request())

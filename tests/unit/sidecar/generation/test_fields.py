@@ -38,6 +38,7 @@ def test_a_prompt_of_token_ids_is_counted() -> None:
     [
         {},
         {"model": 3, "max_tokens": "many", "n": None, "stream": "yes", "prompt": {}},
+        {"best_of": 128},
         {"max_tokens": -1, "n": 10**12, "best_of": True, "prompt": []},
     ],
 )
