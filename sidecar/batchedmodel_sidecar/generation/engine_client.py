@@ -26,6 +26,8 @@ logger: Final = logging.getLogger(__name__)
 
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _LONGEST_HEAD: Final = 64 * 1024
+_MOST_PROVISIONAL: Final = 16
+"""Heads in front of an answer's that say only that it is to come."""
 _CHUNKED: Final = "chunked"
 
 
@@ -130,7 +132,7 @@ class EngineExchange(asyncio.Protocol):
     """A request that is at the server, and its answer."""
 
     __slots__ = (
-        "_connecting", "_decoder", "_head", "_left", "_listener", "_loop", "_paused", "_request",
+        "_connecting", "_decoder", "_head", "_left", "_listener", "_loop", "_paused", "_provisional", "_request",
         "_transport",
     )  # fmt: skip
 
@@ -147,6 +149,7 @@ class EngineExchange(asyncio.Protocol):
         self._transport: Any = None
         self._head: bytes | None = b""
         """What came of the head; None behind it."""
+        self._provisional = 0
         self._decoder: ChunkDecoder | None = None
         self._left: int | None = None
         """Bytes that the body lacks; None where nobody says so."""
@@ -252,6 +255,9 @@ class EngineExchange(asyncio.Protocol):
                 self._head = None
                 self._begin(message)
                 return data
+            self._provisional += 1
+            if self._provisional > _MOST_PROVISIONAL:
+                self._nonsense(ValueError("no answer follows what announces it"))
         return b""
 
     def _read(self, head: bytes) -> Any:

@@ -122,6 +122,7 @@ async def test_an_answer_that_is_not_whole_is_lost(sent: bytes) -> None:
         b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nX: " + b"y" * 70_000,
+        b"HTTP/1.1 100 Continue\r\n\r\n" * 1000,
         CHUNKED + b"no chunk\r\n",
         CHUNKED + b"0\r\n\r\nmore",
     ],
