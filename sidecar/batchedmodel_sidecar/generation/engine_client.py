@@ -132,8 +132,8 @@ class EngineExchange(asyncio.Protocol):
     """A request that is at the server, and its answer."""
 
     __slots__ = (
-        "_connecting", "_decoder", "_head", "_left", "_listener", "_loop", "_paused", "_provisional", "_request",
-        "_transport",
+        "_connecting", "_decoder", "_head", "_left", "_listener", "_loop", "_paused",
+        "_provisional", "_request", "_transport",
     )  # fmt: skip
 
     def __init__(
