@@ -215,6 +215,7 @@ class _Passage:
             data=data,
             allow_redirects=False,
         )
+        end_with_connection(self._answer)
         if self._has_left:
             self._answer.close()
         return self._answer
@@ -247,7 +248,6 @@ class _Passage:
         """Send the answer on; its status, once it is through."""
         request = self._request
         async with answer:
-            end_with_connection(answer)
             if answer.status < HTTPStatus.OK:
                 # The caller would wait for another answer behind it.
                 raise Unserved(f"the server behind answers {answer.status}", status=502)

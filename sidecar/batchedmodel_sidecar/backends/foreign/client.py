@@ -216,14 +216,19 @@ def end_with_connection(response: aiohttp.ClientResponse) -> None:
     connection, body = response.connection, response.content
     if connection is None or connection.protocol is None or body.is_eof():
         return
+
+    def end() -> None:
+        if not body.is_eof() and body.exception() is None:
+            body.set_exception(Garbled("what follows is no part of a body"))
+
     closed = connection.protocol.closed
-    if closed is None:
+    if closed is None:  # it has ended already
+        end()
         return
 
     def tell(ended: asyncio.Future[None]) -> None:
         ended.exception()  # marked as seen; a body that was sound so far tells how it ended
-        if not body.is_eof() and body.exception() is None:
-            body.set_exception(Garbled("what follows is no part of a body"))
+        end()
 
     def whole() -> None:
         closed.remove_done_callback(tell)  # the connection may carry many answers
