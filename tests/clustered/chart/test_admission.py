@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ _AUTHOR, _DEVELOPER, _ADMIN = "author", "developer", ""
 may do everything."""
 _AS_AUTHOR = (f"--namespace={_TEAM}", f"--as={_AUTHOR}")
 _POLICIES = "validatingadmissionpolicies"
+_BINDINGS = "validatingadmissionpolicybindings"
 
 FOREIGN = {"model": {"protocol": "V2", "image": "registry.example/triton:1", "port": 9001}}
 
@@ -169,13 +170,20 @@ def _role(user: str, rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def said(
-    release: Release, user: str, spec: dict[str, Any], *, name: str = "tried", keep: bool = False
+    release: Release,
+    user: str,
+    spec: dict[str, Any],
+    *,
+    name: str = "tried",
+    keep: bool = False,
+    beside: dict[str, Any] | None = None,
 ) -> str:
     """What the API server complains of when somebody writes a BatchedModel; empty: nothing."""
+    metadata = {"name": name, "namespace": _TEAM, **(beside or {})}
     body = {
         "apiVersion": "batchedmodel.dev/v1alpha1",
         "kind": "BatchedModel",
-        "metadata": {"name": name, "namespace": _TEAM},
+        "metadata": metadata,
         "spec": spec,
     }
     words = ["apply", "--server-side", "--force-conflicts", "--filename=-"]
@@ -283,6 +291,58 @@ def test_an_update_that_does_not_touch_such_a_pod_is_anybodys(release: Release) 
     assert said(release, _AUTHOR, SIMULATED, name="strong") == "", "to give it up is free"
 
 
+def owners(count: int) -> dict[str, Any]:
+    return {
+        "ownerReferences": [
+            {"apiVersion": "v1", "kind": "ConfigMap", "name": f"c{number}", "uid": f"u{number}"}
+            for number in range(count)
+        ]
+    }
+
+
+def labels(count: int) -> dict[str, Any]:
+    return {"labels": {f"l{number}": "v" for number in range(count)}}
+
+
+def finalizers(count: int) -> dict[str, Any]:
+    return {"finalizers": [f"example.com/f{number}" for number in range(count)]}
+
+
+def notes(characters: int) -> dict[str, Any]:
+    half = characters // 2 - 1
+    return {"annotations": {"a": "n" * half, "b": "n" * half}}
+
+
+@pytest.mark.parametrize(
+    ("beside", "most"), [(owners, 32), (labels, 64), (finalizers, 32), (notes, 131_072)]
+)
+def test_what_stands_beside_a_manifest_is_bounded_for_everybody(
+    release: Release, beside: Callable[[int], dict[str, Any]], most: int
+) -> None:
+    (field,) = beside(most)
+    assert said(release, _ADMIN, SIMULATED, beside=beside(most)) == ""
+    refusal = said(release, _ADMIN, SIMULATED, beside=beside(most + 2))
+    assert f"metadata.{field} ha" in refusal
+    assert f"{most + 2} " in refusal
+    assert f"more than the {most} that" in refusal
+
+
+def test_what_was_too_much_before_the_policy_may_be_made_less(release: Release) -> None:
+    policy = "bm-batchedmodel-metadata"
+    binding = release.plane.kubectl("get", _BINDINGS, policy, "--output=json")
+    release.plane.kubectl("delete", _BINDINGS, policy)
+    until("nobody asks it", lambda: said(release, _ADMIN, SIMULATED, beside=owners(33)) == "")
+    assert said(release, _ADMIN, SIMULATED, name="owned", keep=True, beside=owners(40)) == ""
+    fresh = json.loads(binding)
+    fresh["metadata"] = {part: fresh["metadata"][part] for part in ("name", "labels")}
+    release.plane.kubectl("create", "--filename=-", stdin=json.dumps(fresh))
+    until("it is asked again", lambda: said(release, _ADMIN, SIMULATED, beside=owners(33)) != "")
+    edited = {**SIMULATED, "batching": {"maxBatchSize": 7}}
+    assert said(release, _AUTHOR, edited, name="owned", beside=owners(40)) == ""
+    assert said(release, _AUTHOR, SIMULATED, name="owned", beside=owners(33)) == ""
+    assert "41 entries" in said(release, _AUTHOR, SIMULATED, name="owned", beside=owners(41))
+
+
 def test_the_operator_writes_status_as_before(release: Release) -> None:
     spec = HELD["a privileged model"][0]
     assert said(release, _ADMIN, spec, name="status", keep=True) == ""
@@ -358,6 +418,6 @@ def test_nobody_keeps_a_pod_template_of_a_model_who_may_not_create_deployments(
 def test_the_api_server_finds_nothing_to_warn_of_in_the_expressions(release: Release) -> None:
     found = json.loads(release.plane.kubectl("get", _POLICIES, "--output=json"))
     ours = [one for one in found["items"] if one["metadata"]["name"].startswith("bm-batchedmodel-")]
-    assert len(ours) == 2
+    assert len(ours) == 3
     for one in ours:
         assert not one.get("status", {}).get("typeChecking", {}).get("expressionWarnings")

@@ -16,8 +16,9 @@ from batchedmodel_contract.kubernetes.names import PLURAL
 from cluster import ControlPlane
 from control_plane_api import METADATA, Api, administrator, each, until
 from support import autoscaler_cluster, operator_process
+from support.chart import chart_objects
 from support.operator_process import OperatorProcess
-from support.plane import install_crd, sidecar_address
+from support.plane import apply, install_crd, sidecar_address
 from support.plane_attacks.aim import MERGE, Aim, Attack, model, path_of
 from support.plane_attacks.healthy import SPACE, Healthy, Seen
 from support.plane_attacks.orders import Helper, helper
@@ -29,6 +30,7 @@ _FIRST_OF_ATTACKERS: Final = 200
 _SETTLED_SECONDS: Final = 120.0
 _PREPARING_SECONDS: Final = 300.0
 _REQUESTS_AT_ONCE: Final = 4
+_POLICY: Final = "admission-policy-metadata.yaml"
 _FINALIZED: Final = (PLURAL, "deployments", "services")
 
 
@@ -215,7 +217,7 @@ def _of(alive: bool, pid: int, stops: tuple[float, int, int]) -> Of:
 @asynccontextmanager
 async def besieged(plane: ControlPlane, folder: Path) -> AsyncIterator[Siege]:
     """Both processes with the chart's rights, and the healthy models, once all of them are well."""
-    for make in (install_crd, operator_process.grant_rights, autoscaler_cluster.install):
+    for make in (install_crd, operator_process.grant_rights, autoscaler_cluster.install, _admit):
         await asyncio.to_thread(make, plane)
     # Or their HPAs would hear of a new kind of object only after half a minute.
     await asyncio.to_thread(plane.stop_program, "kube-controller-manager")
@@ -270,9 +272,17 @@ def _probed(plane: ControlPlane, operator: OperatorProcess, autoscaler: int) -> 
     return json.dumps(named)
 
 
+def _admit(plane: ControlPlane) -> None:
+    """The chart's policy on what stands beside a manifest."""
+    apply(plane, *chart_objects(plane, operator_process.HOME, _POLICY))
+
+
 async def _remove(plane: ControlPlane, api: Api) -> None:
     """Those who come after find nothing of it; nobody answers for the metrics any more."""
     for name in autoscaler_cluster.API_SERVICES:
         await asyncio.to_thread(plane.kubectl, "delete", "apiservice", name, "--ignore-not-found")
+    for one in chart_objects(plane, operator_process.HOME, _POLICY):
+        names = one["kind"], one["metadata"]["name"]
+        await asyncio.to_thread(plane.kubectl, "delete", *names, "--ignore-not-found")
     for space in (SPACE, _CROWD):
         await api.send("DELETE", f"/api/v1/namespaces/{space}", None)

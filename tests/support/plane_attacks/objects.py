@@ -9,6 +9,9 @@ from support.plane_attacks.aim import Aim, Theme, model, model_text
 THEME: Final = Theme(name="objects")
 _DEEP: Final = 4_000
 _SPEC_BYTES: Final = 1_300_000
+_MOST_OWNERS: Final = 32
+_LONGEST_NOTES: Final = 131_072
+"""Of both, what the chart's policy admits."""
 
 
 async def _edited_on(aim: Aim, names: list[str], seconds: float) -> None:
@@ -76,10 +79,10 @@ async def many_owners(aim: Aim) -> None:
     ]
     await aim.begins()
     while not aim.until.is_set():
-        name = f"owned-{aim.number()}"
-        owned = model(name)
-        owned["metadata"]["ownerReferences"] = owners
-        await aim.make("batchedmodels", owned)
+        for count in (len(owners), _MOST_OWNERS):
+            owned = model(f"owned-{aim.number()}")
+            owned["metadata"]["ownerReferences"] = owners[:count]
+            await aim.make("batchedmodels", owned)
         await aim.rest(1.0)
 
 
@@ -95,10 +98,11 @@ async def large_texts(aim: Aim) -> None:
 
 @THEME.attack()
 async def annotations_and_labels_of_the_largest_size(aim: Aim) -> None:
-    large = model("noted")
-    large["metadata"]["annotations"] = {"example.com/note": "n" * 260_000}
-    large["metadata"]["labels"] = {f"l{number}": "v" * 63 for number in range(800)}
-    await aim.make("batchedmodels", large)
+    for length, labels in ((260_000, 800), (_LONGEST_NOTES - 20, 64)):
+        large = model("noted")
+        large["metadata"]["annotations"] = {"example.com/note": "n" * length}
+        large["metadata"]["labels"] = {f"l{number}": "v" * 63 for number in range(labels)}
+        await aim.make("batchedmodels", large)
     pod = {"annotations": {f"a{number}": "n" * 900 for number in range(60)}}
     await aim.make("batchedmodels", model("noting", pod=pod))
     await aim.begins()
