@@ -16,6 +16,8 @@ LONGEST_DELAY_SECONDS: Final = 60.0
 """Between two questions to a pod, and between two repairs, whatever happens meanwhile."""
 AT_ONCE: Final = 5
 """Repairs in a row that do not wait: a person's edit is undone at once."""
+_SUPERSEDED: Final = 4
+"""Questions about settings of which others have taken the place that count: eight seconds."""
 _FIRST_REPAIR_DELAY_SECONDS: Final = 2.0
 CALM_SECONDS: Final = 120.0
 """Beyond the delay. What is changed after it counts as the first change."""
@@ -40,6 +42,23 @@ def asked_again(before: Tries | None, now: float) -> Tries:
     times = 0 if before is None else before.times
     delay = _FIRST_DELAY_SECONDS * 2.0 ** min(times, _MOST_DOUBLINGS)
     return Tries(times=times + 1, again_at=now + min(delay, LONGEST_DELAY_SECONDS))
+
+
+def last_question(
+    inquiries: Mapping[tuple[str, str], Tries], uid: str, settings: str, now: float
+) -> Tries | None:
+    """What counts as the last question to a pod about settings.
+
+    That may be one about settings before these, which it has not taken up yet: it is asked, and
+    told, more rarely where they are edited faster than it follows.
+    """
+    if (asked := inquiries.get((uid, settings))) is not None:
+        return asked
+    before = next((tries for (of, _), tries in inquiries.items() if of == uid), None)
+    if before is None:
+        return None
+    soon = now + _FIRST_DELAY_SECONDS * 2.0**_SUPERSEDED
+    return Tries(times=min(before.times, _SUPERSEDED), again_at=min(before.again_at, soon))
 
 
 def repaired(before: Tries | None, now: float) -> Tries:

@@ -18,7 +18,13 @@ from batchedmodel_operator import render
 from batchedmodel_operator.interfaces import UNREAD, Body
 from batchedmodel_operator.kinds import CHILDREN, FIELD_MANAGER, SEED_MANAGER, Kind
 from batchedmodel_operator.reconcile import effective
-from batchedmodel_operator.reconcile.memory import AT_ONCE, Tries, asked_again, repaired
+from batchedmodel_operator.reconcile.memory import (
+    AT_ONCE,
+    Tries,
+    asked_again,
+    last_question,
+    repaired,
+)
 from batchedmodel_operator.reconcile.state import (
     Child,
     Observed,
@@ -185,7 +191,7 @@ def plan(observed: Observed, images: render.Images, now: float, at: datetime) ->
     refreshes: list[Refresh] = []
     for pod in unconfirmed:
         asked = pod.uid, settings
-        before = known.get(asked)
+        before = last_question(known, *asked, now)
         if before is not None and before.waits(now):
             inquiries[asked] = before
         else:

@@ -6,7 +6,8 @@
   that fall due at once do not fall upon the API server at once.
 - A key whose manifest was edited is awaited and passes the others: after a fail-over all are due.
   But one of four turns is theirs.
-- Groups of keys, which are namespaces, take turns, and a few of them never have all places.
+- Groups of keys, which are namespaces, take turns: the one with the fewest reconciles under way
+  comes first, and a few of them never have all places.
 - A key that is edited without end, or fails without end, waits ever longer.
 
 Times follow the work queues of Kubernetes' own controllers (client-go's `workqueue`).
@@ -16,7 +17,7 @@ import asyncio
 import heapq
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -140,7 +141,7 @@ class WorkQueue(Generic[K]):
         theirs = self._in_a_row >= AWAITED_IN_A_ROW
         for awaited in (not theirs, theirs):
             ready = self._ready[awaited]
-            group = next((group for group in ready if self._has_room(group)), None)
+            group = self._next(ready)
             if group is None:
                 continue
             key = next(iter(ready[group]))
@@ -185,6 +186,13 @@ class WorkQueue(Generic[K]):
         """Seconds since the beginning of the reconcile that takes longest; 0 without any."""
         running = (now - entry.started for entry in self._entries.values() if entry.running)
         return max(running, default=0.0)
+
+    def _next(self, groups: Iterable[Hashable]) -> Hashable | None:
+        """Of those with room the one with the fewest reconciles under way, else by turns.
+
+        Whoever keeps places with slow reconciles comes after whoever asks for one now and then.
+        """
+        return min(filter(self._has_room, groups), key=self._running.__getitem__, default=None)
 
     def _has_room(self, group: Hashable) -> bool:
         free = self._places - self._running.total()

@@ -76,6 +76,27 @@ async def test_a_pod_that_looked_too_early_is_told_again_and_ever_more_seldom() 
     assert gaps == [1, 2, 4, 8, 16, 32, 60]
 
 
+async def test_a_pod_that_does_not_follow_edits_without_end_is_told_every_eight_seconds() -> None:
+    world = await _edited(pods=1)
+    times = [world.now]
+    for number in range(60):
+        world.now += 1
+        world.spec({**SIMULATED, "replicas": 1, "batching": {"maxBatchSize": 40 + number}})
+        count = len(world.cluster.annotated)
+        await world.look()
+        if len(world.cluster.annotated) > count:
+            times.append(world.now)
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert gaps == [1, 1, 2, 4, *[8] * 6]
+    world.sidecars.answers = dict.fromkeys(world.sidecars.answers, world.settings())
+    world.now += 8
+    await world.look()
+    count = len(world.cluster.annotated)
+    world.spec(SMALLER)
+    await world.look()
+    assert len(world.cluster.annotated) == count + 1, "one that followed is told at once"
+
+
 async def test_an_annotation_with_a_number_of_thousands_of_digits_is_written_anew() -> None:
     world = await _edited(pods=1)
     world.now += 1

@@ -304,6 +304,19 @@ def test_groups_take_turns() -> None:
     assert first == ["crowd/0", "team/a", "crowd/1", "team/b"]
 
 
+def test_a_group_with_fewer_reconciles_under_way_comes_first() -> None:
+    queue = _queue(places=9)
+    for number in range(6):
+        queue.add(f"slow/{number}", 0.0)
+        queue.add(f"slower/{number}", 0.0)
+    begun = [queue.take(0.0) for _ in range(6)]
+    assert begun == ["slow/0", "slower/0", "slow/1", "slower/1", "slow/2", "slower/2"]
+    queue.add("rare/0", 0.0)
+    queue.add("rare/1", 0.0)
+    queue.succeeded("slow/0", 0.0, None)
+    assert [queue.take(0.0) for _ in range(3)] == ["rare/0", "rare/1", "slow/3"]
+
+
 def test_no_group_has_all_places() -> None:
     queue = _queue(places=4)
     for number in range(4):
