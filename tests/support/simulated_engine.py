@@ -41,6 +41,10 @@ class World(Watcher):
         for _ in range(count):
             self._again.add(self._call(tenant, prompt, self.now, streams=streams))
 
+    def no_more_calls(self) -> None:
+        """The crowds call no more once they have their answers."""
+        self._again.clear()
+
     def stream_of_calls(
         self, rate: float, until: float, *, tenant: str = "open", prompt: int = 100
     ) -> None:

@@ -133,7 +133,7 @@ class Admission:
         while (
             is_open and self._places.any_free and (waiting := self._waiting.next(now)) is not None
         ):
-            if self._places.free_for(waiting.request):
+            if self._places.free_for(waiting.request, now):
                 self._release(waiting, now)
                 release.append(waiting.request.id)
             elif passed == _PASSED or not turns.hold(waiting.request.share.tenant):
@@ -215,6 +215,7 @@ class Admission:
         self._waiting.release(waiting)
         prompt = self._costs.prompt_token(limit) * request.prompt_tokens
         known = self._costs.knows_first_tokens
+        self._places.released(waiting, now)
         self._server.released(
             waiting,
             now,
@@ -233,6 +234,8 @@ class Admission:
 
     def _wake_at(self, now: float) -> float:
         wake_at = self._waiting.next_event()
+        if self._waiting.turns:
+            wake_at = min(wake_at, self._places.next_event(now))
         if self._waiting.turns and self._concurrency.given is None:
             wake_at = min(wake_at, now + _LOOK)
         return wake_at

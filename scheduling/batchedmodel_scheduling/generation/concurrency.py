@@ -20,9 +20,9 @@ _MOST: Final = 4096
 _GROWTH: Final = 8
 """It grows by an eighth."""
 _FIRST_GROWTH: Final = 2
-"""It doubles until it was too much once."""
+"""It doubles until the server shows that it was too much, or nearly."""
 _SLACK: Final = 16
-_RESERVE: Final = 32
+_RESERVE: Final = 16
 _GROW_AFTER: Final = 1.0
 _PAUSE: Final = 4.0
 """So many times longer it does not grow after it shrank, and twice as long each time that it was
@@ -43,6 +43,8 @@ _FORGOTTEN: Final = 120.0
 """Seconds in which it is forgotten that more ran there."""
 _KEYS: Final = 64
 _KNEE_HOLDS: Final = 60.0
+_FULL_HOLDS: Final = 600.0
+"""Seconds after which more are tried at a server that is shared: that costs who uses little."""
 _LOOK_AFTER: Final = 0.2
 """Seconds until gauges show what changed."""
 _AVERAGED: Final = 0.75
@@ -81,6 +83,8 @@ class Concurrency:
         self._grown_at = -NEVER
         self._refusing: Final[dict[Hashable, float]] = {}
         self._shrunk_at = -NEVER
+        self._doubles = True
+        """Nothing has shown yet about how many run there."""
         self._climb: Final = Climb(_FIRST)
 
     def configure(self, given: int | None, token_target: float | None) -> None:
@@ -155,9 +159,12 @@ class Concurrency:
         view = self._newest(now)
         if view is not None and view.waiting is not None:
             # Not twice by the same look at them.
-            seen = self._viewed_at > self._grown_at + _LOOK_AFTER
-            if seen and view.waiting <= self._slack(self.limit) / 2:
+            if self._viewed_at <= self._grown_at + _LOOK_AFTER:
+                return
+            if view.waiting <= self._slack(self.limit) / 2:
                 self._grow(pressed, token, interval, now)
+            elif pressed:
+                self._doubles = False
         elif load.streams > 0 and load.streams >= load.taken / 8:
             self._look_at_streams(load, pressed, token, prompts, interval, now)
         elif pressed:
@@ -185,9 +192,11 @@ class Concurrency:
         self._most_there = max(there, self._most_there - load.seconds / _FORGOTTEN * self.limit)
         if queued > slack + step or load.overdue > max(1.0, load.taken / 32):
             self._queued = 0.0
-            if prompts > _MUCH_READING and self.reading > _LEAST_READING:
+            if prompts > _MUCH_READING and self.reading > _LEAST_READING and not self.shared:
                 self.reading *= _LESS_READING
                 return
+            if self.shared and self.limit < self._runs:
+                return  # there are places: it waits for prompts
             # It ran more not long ago, so what waits there waits for something else than a place.
             self._found(round(max(there, self._most_there)), now, interval)
             return
@@ -239,13 +248,14 @@ class Concurrency:
         return target is None or token is None or token <= _NEAR * target
 
     def _grow(self, pressed: bool, token: float | None, interval: float, now: float) -> None:
-        if self.shared and self._near_knee(now):
+        full = self.limit >= self._runs - _kept(self._runs)
+        if self.shared and full and now < self._knee_at + _FULL_HOLDS:
             return  # more would wait in front of those for whom places are kept
         if pressed and now >= self._grow_at and self._may_grow(token, now):
             # In small steps where it was too much the last time.
-            near = abs(self.limit - self._knee) * _GROWTH <= self.limit
+            near = abs(self.limit - self._knee) * _GROWTH <= self.limit or (self.shared and full)
             more = self.limit + self._slack(self.limit) if near else _more(self.limit)
-            if self._shrunk_at == -NEVER:
+            if self._doubles:
                 more = self.limit * _FIRST_GROWTH
             self.limit = min(_MOST, more)
             self._grown_at, self._grow_at = now, now + interval
@@ -255,6 +265,7 @@ class Concurrency:
         if limit < self.limit:
             self.limit = max(1, limit)
             self._shrunk_at = now
+            self._doubles = False
 
     def _too_slow(self, token: float | None, now: float) -> bool:
         """Whether tokens have come slower than they should for a while."""

@@ -142,8 +142,8 @@ class Costs:
     def _prompt_token(self, output: float) -> float:
         slope = self._times.slope(output * _PROMPT_PART)
         if self._times.seen and self._times.mean_x > 0:
-            # A first token comes with a step, which begins when the running one has ended.
-            reading = self._times.mean_y - 1.5 * self.usual_between_tokens
+            # A first token comes with a step at least.
+            reading = self._times.mean_y - self.usual_between_tokens
             slope = min(slope, max(0.0, reading) / self._times.mean_x)
         return self._steps.slope(slope)
 

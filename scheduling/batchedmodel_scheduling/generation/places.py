@@ -1,7 +1,8 @@
 """Whether one more request may go to the server: to a place, and not to a queue there.
 
 The server takes who comes first. So while somebody uses little beside others, a few places are kept
-for such, and long prompts go one after the other.
+for such. Long prompts go as often as the server can do such requests, and evenly, so that two of its
+steps in a row have few of them.
 """
 
 from typing import Final
@@ -12,20 +13,22 @@ from batchedmodel_scheduling.generation.at_server import AtServer
 from batchedmodel_scheduling.generation.concurrency import Concurrency
 from batchedmodel_scheduling.generation.costs import Costs
 from batchedmodel_scheduling.generation.fair_turns import FairTurns
-from batchedmodel_scheduling.generation.requests import GenerationRequest
+from batchedmodel_scheduling.generation.requests import GenerationRequest, Waiting
 
 _MOSTLY: Final = 4
 """A server with at most a part of this of its limit has room for whatever comes."""
-_SHARED: Final = 60.0
+_SHARED: Final = 20.0
 """Seconds after a request of somebody who uses little, for which the server counts as shared."""
 _LITTLE: Final = 0.5
 """Of its part of the places: a tenant with less uses little."""
-_READING_SHARED: Final = 0.5
-_READING: Final = 1.5
+_UNREAD: Final = 1.5
 """Times between tokens: while prompts that the server has not read take longer, no long one is
 added, so that what comes next waits behind few of them."""
-_SHORT: Final = 4
-"""A prompt of at most a part of this of what may be read is not held back."""
+_UNREAD_SHARED: Final = 1.25
+"""The same while it is shared, with the prompt that is added."""
+_LONG: Final = 0.375
+_LONG_SHARED: Final = 0.125
+"""Times between tokens: a prompt that takes less is not held back."""
 
 
 class Places:
@@ -38,7 +41,11 @@ class Places:
         self._server: Final = server
         self._costs: Final = costs
         self._turns: Final = turns
-        self._shared_until = -NEVER
+        self._little: str | None = None
+        """Who used little of the server last, and until when that counts."""
+        self._little_until = self._shared_until = -NEVER
+        self._long_at = -NEVER
+        """When the next long prompt may go while the server is shared."""
 
     @property
     def taken(self) -> int:
@@ -64,9 +71,17 @@ class Places:
 
     def came(self, share: Share, now: float) -> None:
         """A request of this tenant came."""
-        if self._has_at_most(_LITTLE, share):
+        if share.tenant != self._little and now < self._little_until:
             self._shared_until = now + _SHARED
+        part = self._turns.places(share, self._concurrency.limit)
+        if self._turns.running(share) + 1 <= _LITTLE * part:
+            self._little, self._little_until = share.tenant, now + _SHARED
         self._concurrency.share(now < self._shared_until)
+
+    def released(self, waiting: Waiting, now: float) -> None:
+        """It goes to the server."""
+        if self._concurrency.shared and self._is_long(waiting.request):
+            self._long_at = max(self._long_at, now) + self._costs.wait(waiting.work)
 
     def counted(self, request: GenerationRequest) -> int:
         """Places that a request takes which goes now: one for each choice, as far as there are any.
@@ -75,16 +90,32 @@ class Places:
         """
         return min(request.choices, max(1, self._concurrency.limit - self.taken))
 
-    def free_for(self, request: GenerationRequest) -> bool:
+    def free_for(self, request: GenerationRequest, now: float) -> bool:
         """Whether it takes no place that is kept for others, nor lets them wait there."""
         if self._concurrency.given is not None or not len(self._server):
             return True
         if self.taken >= self._concurrency.limit and not self._has_at_most(1.0, request.share):
             return False
-        most = _READING_SHARED if self._concurrency.shared else _READING
-        most *= self._concurrency.reading * self._costs.usual_between_tokens
-        prompt = self._costs.prompt_token(self._concurrency.limit) * request.prompt_tokens
-        return prompt <= most / _SHORT or self._server.reading_seconds < most
+        unread = self._server.reading_seconds
+        if not unread or not self._is_long(request):
+            return True
+        between = self._costs.usual_between_tokens
+        if self._concurrency.shared:
+            unread += self._prompt_seconds(request)
+            return now >= self._long_at and unread <= _UNREAD_SHARED * between
+        return unread < _UNREAD * self._concurrency.reading * between
+
+    def next_event(self, now: float) -> float:
+        """When a long prompt may go that waits for its turn."""
+        return self._long_at if now < self._long_at else NEVER
+
+    def _is_long(self, request: GenerationRequest) -> bool:
+        """Whether others notice when the server reads its prompt."""
+        long = _LONG_SHARED if self._concurrency.shared else _LONG * self._concurrency.reading
+        return self._prompt_seconds(request) > long * self._costs.usual_between_tokens
+
+    def _prompt_seconds(self, request: GenerationRequest) -> float:
+        return self._costs.prompt_token(self._concurrency.limit) * request.prompt_tokens
 
     def _has_at_most(self, much: float, share: Share) -> bool:
         """Whether a tenant, with one place more, has so much of those that are its part.
