@@ -1,7 +1,7 @@
 """Whether one more request may go to the server: to a place, and not to a queue there.
 
 The server takes who comes first. So while somebody uses little beside others, a few places are kept
-for such. Long prompts go as often as the server can do such requests, and evenly, so that two of its
+for such. Long prompts go as often as the server can do such requests, and evenly: so two of its
 steps in a row have few of them.
 """
 
