@@ -93,10 +93,6 @@ class Admission:
         """Device seconds that a request is expected to cost."""
         return self._estimates.work(request, self.limit)
 
-    def expected_output(self, request: GenerationRequest, part: float) -> float:
-        """Tokens of one answer that are enough for this part of such requests."""
-        return self._estimates.lengths.quantile(request.key, request.max_tokens, part)
-
     def refusal(self, share: Share, now: float) -> Refusal | None:
         """Why a request of this tenant would not be taken, as far as its tenant alone says it."""
         reason = self._waiting.refusal(share)
