@@ -17,7 +17,7 @@ from batchedmodel_scheduling.generation.requests import GenerationRequest, Waiti
 
 _MOSTLY: Final = 4
 """A server with at most a part of this of its limit has room for whatever comes."""
-_SHARED: Final = 20.0
+_SHARED: Final = 10.0
 """Seconds after a request of somebody who uses little, for which the server counts as shared."""
 _LITTLE: Final = 0.5
 """Of its part of the places: a tenant with less uses little."""
