@@ -68,6 +68,7 @@ soak: $(FULL) ## The storm of callers and faults for SOAK (600) seconds
 bench: $(FULL) ## Quick benchmarks
 	$(BIN)/python bench/throughput.py --quick
 	$(BIN)/python bench/streams.py --quick
+	$(BIN)/python bench/generation.py --quick
 	$(BIN)/python bench/model_server.py --quick
 	$(BIN)/python bench/scheduling.py --quick
 	$(BIN)/python bench/autoscaling.py --quick

@@ -113,7 +113,7 @@ class GenerationPods:
             traffic.outputs.draw(traffic.requests, stream(self.seed, "outputs")),
         )
 
-    def _pod(self, settings: BatchSettings) -> TokenPod:
+    def _pod(self, settings: BatchSettings) -> TokenPod[TokenEngine]:
         return TokenPod(TokenEngine(self.engine), Admission(AdmissionSettings.of(settings)))
 
     def _lesson(self, settings: BatchSettings, rate: float) -> list[Call]:

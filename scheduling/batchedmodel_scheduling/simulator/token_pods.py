@@ -6,12 +6,13 @@
 import heapq
 from collections.abc import Callable
 from itertools import count
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_scheduling.core.policy import NEVER
 from batchedmodel_scheduling.generation.admission import Admission
 from batchedmodel_scheduling.generation.requests import EngineView, GenerationRequest
+from batchedmodel_scheduling.simulator.planned_engine import PlannedEngine
 from batchedmodel_scheduling.simulator.token_engine import Call, TokenEngine
 
 _HOP: Final = 0.001
@@ -19,6 +20,7 @@ _HOP: Final = 0.001
 _GAUGES: Final = 0.5
 """Seconds between two looks at the engine's gauges."""
 _SOON: Final = 0.001
+E = TypeVar("E", bound=TokenEngine | PlannedEngine)
 
 
 class Watcher:
@@ -40,12 +42,12 @@ class Watcher:
         """So much of the engine's cache is in use."""
 
 
-class TokenPod:
+class TokenPod(Generic[E]):
     """One sidecar and one engine. Time only goes forward."""
 
     def __init__(
         self,
-        engine: TokenEngine,
+        engine: E,
         admission: Admission | None,
         *,
         now: float = 0.0,

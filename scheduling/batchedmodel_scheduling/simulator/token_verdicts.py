@@ -47,7 +47,7 @@ class TokenVerdict:
 
 
 def served(
-    pods: Iterable[tuple[TokenPod, Sequence[Call]]],
+    pods: Iterable[tuple[TokenPod[TokenEngine], Sequence[Call]]],
     *,
     begins: float,
     ends: float,
@@ -105,7 +105,7 @@ class _Totals:
 
 
 def _served(
-    pod: TokenPod, calls: Sequence[Call], begins: float, ends: float, totals: _Totals
+    pod: TokenPod[TokenEngine], calls: Sequence[Call], begins: float, ends: float, totals: _Totals
 ) -> Iterator[Call]:
     """The calls that count; all have ended."""
     for call in calls:

@@ -41,7 +41,9 @@ class Noted(Watcher):
         assert 0 <= usage <= 1
 
 
-def pod(settings: AdmissionSettings | None = PLAIN, watcher: Watcher | None = None) -> TokenPod:
+def pod(
+    settings: AdmissionSettings | None = PLAIN, watcher: Watcher | None = None
+) -> TokenPod[TokenEngine]:
     admission = None if settings is None else Admission(settings)
     return TokenPod(TokenEngine(FIGURES), admission, watcher=watcher)
 

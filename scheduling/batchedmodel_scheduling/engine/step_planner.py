@@ -1,0 +1,158 @@
+"""What the next step of an engine computes: tokens of running sequences, and parts of prompts.
+
+One step mixes both, so that no answer waits for another's prompt. A part of a prompt is as large as
+the target for the time between tokens allows. Sequences grow block by block. Where blocks run out,
+the least important and newest sequence gives its own back, and is computed anew later.
+
+Pure: whoever owns the sequences and the cache does what a plan says.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from batchedmodel_scheduling.core.policy import Priority
+from batchedmodel_scheduling.engine.step_cost import StepCost
+
+_LEAST_PART: Final = 16
+"""Tokens of prompts that any step reads, however slow it is: or a first token would never come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSettings:
+    """The bounds of a step."""
+
+    max_sequences: int
+    """That run at once."""
+    max_tokens_per_step: int
+    """Of prompts and answers together."""
+    block_tokens: int
+    """Tokens of a block of the cache."""
+    blocks: int
+    """All that the cache has."""
+    token_seconds: float | None = None
+    """Target of the time between two tokens of a stream; None: there is none."""
+
+    def __post_init__(self) -> None:
+        if min(self.max_sequences, self.block_tokens, self.blocks) < 1:
+            raise ValueError("an engine has a sequence, a block and a token in it at least")
+        if self.max_tokens_per_step < self.max_sequences:
+            raise ValueError("a step has a token of each sequence at least")
+
+    def blocks_of(self, tokens: int) -> int:
+        """Blocks that so many tokens take."""
+        return -(-tokens // self.block_tokens)
+
+    def holds(self, tokens: int) -> bool:
+        """Whether a sequence ever fits, with all that it may be given; else it is refused."""
+        return self.blocks_of(tokens) <= self.blocks
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class EngineSequence:
+    """One text as the engine has it."""
+
+    id: int
+    length: int
+    """Tokens that are known: of its prompt, and of what it was given since."""
+    computed: int = 0
+    """Of these, the first ones that are in the cache."""
+    blocks: int = 0
+    """That it holds."""
+    priority: Priority = Priority.NORMAL
+
+    @property
+    def missing(self) -> int:
+        """Tokens to be computed before the next one comes; one where it only goes on."""
+        return self.length - self.computed
+
+
+class Part(NamedTuple):
+    """So many tokens of a sequence are computed; where none is missing then, the next one comes."""
+
+    sequence: EngineSequence
+    tokens: int
+
+
+class StepPlan(NamedTuple):
+    """What to do before a step, and what is in it."""
+
+    preempted: tuple[EngineSequence, ...]
+    """They give back their blocks and wait, in front of all others."""
+    admitted: tuple[EngineSequence, ...]
+    """They run from now on, with blocks for all that is known of them."""
+    parts: tuple[Part, ...]
+    """Nothing of the others is computed."""
+
+
+class StepPlanner:
+    """Plans one step after the other; it remembers nothing."""
+
+    def __init__(self, settings: StepSettings, cost: StepCost) -> None:
+        self.settings: Final = settings
+        self._cost: Final = cost
+        timed = settings.token_seconds is not None and cost.prefill_token > 0
+        self._beside: Final = math.ceil(cost.sequence / cost.prefill_token) if timed else 0
+        """Tokens of prompts that take as long as what one more sequence adds, where time counts."""
+
+    def plan(
+        self,
+        running: Sequence[EngineSequence],
+        waiting: Sequence[EngineSequence],
+        free_blocks: int,
+    ) -> StepPlan:
+        """The next step. `running`: the oldest first; `waiting`: in the order of their turns."""
+        kept, preempted, free = self._kept(running, free_blocks)
+        parts = [Part(one, 1) for one in kept if one.missing == 1]
+        free -= sum(self._lacks(one, 1) for one, _ in parts)
+        left = self._prefill_tokens(parts)
+        for one in kept:
+            if one.missing > 1 and (tokens := min(one.missing, left)) > 0:
+                parts.append(Part(one, tokens))
+                left -= tokens + self._beside
+        admitted: list[EngineSequence] = []
+        # Whoever had to give way just now would only have to again.
+        for one in () if preempted else waiting:
+            count = len(kept) + len(admitted)
+            lacks = self._lacks(one, one.missing)
+            # A block more for each that runs, or the next steps would end somebody for this one.
+            if left <= 0 or count >= self.settings.max_sequences or lacks + count > free:
+                break
+            tokens = min(one.missing, left)
+            parts.append(Part(one, tokens))
+            admitted.append(one)
+            left -= tokens + self._beside
+            free -= lacks
+        return StepPlan(tuple(preempted), tuple(admitted), tuple(parts))
+
+    def _kept(
+        self, running: Sequence[EngineSequence], free: int
+    ) -> tuple[list[EngineSequence], list[EngineSequence], int]:
+        """Those that go on, those that give way to them, and the blocks that are free then."""
+        kept, preempted = list(running), []
+        needed = sum(self._lacks(one, 1) for one in kept)
+        while needed > free and len(kept) > 1:
+            # The newest of those that matter least; the oldest goes on, so something ever ends.
+            index = max(range(1, len(kept)), key=lambda at: (kept[at].priority, at))
+            one = kept.pop(index)
+            preempted.append(one)
+            needed -= self._lacks(one, 1)
+            free += one.blocks
+        return kept, preempted, free
+
+    def _lacks(self, one: EngineSequence, tokens: int) -> int:
+        """Blocks that it must get for so many tokens more."""
+        return max(0, self.settings.blocks_of(one.computed + tokens) - one.blocks)
+
+    def _prefill_tokens(self, parts: Sequence[Part]) -> int:
+        """Tokens of prompts that may be read beside these."""
+        settings = self.settings
+        most = settings.max_tokens_per_step - len(parts)
+        if settings.token_seconds is None or not parts:
+            return most
+        context = sum(one.computed for one, _ in parts)
+        within = self._cost.prefill_within(
+            settings.token_seconds, sequences=len(parts) + 1, context_tokens=context
+        )
+        return int(min(most, max(within, min(most, _LEAST_PART))))

@@ -1,0 +1,127 @@
+"""An engine that does what a `StepPlanner` says, in simulated time. `TokenPod` takes it as well."""
+
+from collections import deque
+from typing import Final, Protocol
+
+from batchedmodel_scheduling.core.policy import NEVER
+from batchedmodel_scheduling.engine.step_cost import StepCost
+from batchedmodel_scheduling.engine.step_planner import (
+    EngineSequence,
+    StepPlan,
+    StepSettings,
+)
+from batchedmodel_scheduling.simulator.token_engine import Call
+
+
+class Planner(Protocol):
+    """Plans steps: `StepPlanner`, and what it is compared with."""
+
+    @property
+    def settings(self) -> StepSettings:
+        """The bounds of its steps."""
+        ...
+
+    def plan(
+        self,
+        running: list[EngineSequence],
+        waiting: list[EngineSequence],
+        free_blocks: int,
+    ) -> StepPlan:
+        """The next step."""
+        ...
+
+
+class PlannedEngine:
+    """Calls that run and calls that wait in the engine."""
+
+    def __init__(self, planner: Planner, cost: StepCost) -> None:
+        """`cost`: how long steps take in truth."""
+        self._planner: Final = planner
+        self._cost: Final = cost
+        self._calls: Final[dict[EngineSequence, Call]] = {}
+        self._of: Final[dict[Call, EngineSequence]] = {}
+        self.running: Final[list[EngineSequence]] = []
+        self.waiting: Final[deque[EngineSequence]] = deque()
+        self.free_blocks = planner.settings.blocks
+        self.ends_at = NEVER
+        self.steps = 0
+        self.preempted = 0
+        self._plan: StepPlan | None = None
+
+    @property
+    def cache_usage(self) -> float:
+        """The part of the blocks that is in use."""
+        return 1.0 - self.free_blocks / self._planner.settings.blocks
+
+    def offer(self, call: Call, now: float) -> None:
+        """Have it run as soon as there is a place."""
+        one = EngineSequence(id=call.number, length=call.prompt)
+        self._calls[one], self._of[call] = call, one
+        self.waiting.append(one)
+        if self.ends_at == NEVER:
+            self.begin(now)
+
+    def drop(self, call: Call) -> None:
+        """Its caller has left; its blocks are free at once."""
+        if (one := self._of.pop(call, None)) is not None:
+            del self._calls[one]
+            self._leave(one)
+
+    def begin(self, now: float) -> None:
+        """Begin a step if there is anything to do."""
+        plan = self._planner.plan(self.running, list(self.waiting), self.free_blocks)
+        for one in plan.preempted:
+            self._leave(one)
+            one.computed = 0
+            self.waiting.appendleft(one)
+            self.preempted += 1
+        for one in plan.admitted:
+            self.waiting.remove(one)
+            self.running.append(one)
+            self._give_blocks(one, one.length)
+        if not plan.parts:
+            self._plan, self.ends_at = None, NEVER
+            return
+        for one, tokens in plan.parts:
+            self._give_blocks(one, one.computed + tokens)
+        going_on = [one for one, _ in plan.parts if one.missing == 1]
+        read = sum(tokens for one, tokens in plan.parts if one.missing > 1)
+        seconds = self._cost.seconds(
+            prefill_tokens=read,
+            sequences=len(plan.parts),
+            context_tokens=sum(one.computed for one in going_on),
+        )
+        self._plan, self.ends_at = plan, now + seconds
+        self.steps += 1
+
+    def end(self) -> list[Call]:
+        """End the step that runs; the calls that got a token. Begin the next one then."""
+        assert self._plan is not None, "no step ends that did not begin"
+        told = []
+        for one, tokens in self._plan.parts:
+            call = self._calls.get(one)
+            if call is None:
+                continue
+            one.computed += tokens
+            if one.missing:
+                continue
+            one.length += 1
+            call.given += 1
+            told.append(call)
+            if call.given >= call.output:
+                self.drop(call)
+        return told
+
+    def _give_blocks(self, one: EngineSequence, tokens: int) -> None:
+        more = max(0, self._planner.settings.blocks_of(tokens) - one.blocks)
+        one.blocks += more
+        self.free_blocks -= more
+        assert self.free_blocks >= 0, "a plan gives no blocks that there are not"
+
+    def _leave(self, one: EngineSequence) -> None:
+        self.free_blocks += one.blocks
+        one.blocks = 0
+        if one in self.running:
+            self.running.remove(one)
+        elif one in self.waiting:
+            self.waiting.remove(one)

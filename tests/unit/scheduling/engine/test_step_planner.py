@@ -1,0 +1,158 @@
+"""What a step has in it, whatever runs and waits."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchedmodel_scheduling.core.policy import Priority
+from batchedmodel_scheduling.engine.step_cost import StepCost
+from batchedmodel_scheduling.engine.step_planner import (
+    EngineSequence,
+    Part,
+    StepPlan,
+    StepPlanner,
+    StepSettings,
+)
+
+COST = StepCost(base=0.010, prefill_token=0.0001, sequence=0.0001, context_token=1e-7)
+
+
+def settings(
+    *, blocks: int = 1000, sequences: int = 8, tokens: int = 512, target: float | None = None
+) -> StepSettings:
+    return StepSettings(
+        max_sequences=sequences,
+        max_tokens_per_step=tokens,
+        block_tokens=16,
+        blocks=blocks,
+        token_seconds=target,
+    )
+
+
+def running(length: int, *, priority: Priority = Priority.NORMAL) -> EngineSequence:
+    """One whose next token is to be computed."""
+    return EngineSequence(
+        id=0, length=length, computed=length - 1, blocks=-(-(length - 1) // 16), priority=priority
+    )
+
+
+def waits(length: int) -> EngineSequence:
+    return EngineSequence(id=0, length=length)
+
+
+def begun(length: int, computed: int) -> EngineSequence:
+    return EngineSequence(id=0, length=length, computed=computed, blocks=-(-length // 16))
+
+
+def test_a_step_gives_each_that_runs_a_token_and_reads_prompts_beside() -> None:
+    old, new, later = running(100), begun(300, 100), waits(400)
+    plan = StepPlanner(settings(), COST).plan([old, new], [later], 500)
+    assert plan == StepPlan((), (later,), (Part(old, 1), Part(new, 200), Part(later, 311)))
+
+
+def test_a_prompt_is_read_in_parts_that_keep_the_target_between_tokens() -> None:
+    planner = StepPlanner(settings(target=0.030), COST)
+    others = [running(100) for _ in range(4)]
+    plan = planner.plan(others, [waits(2000)], 500)
+    tokens = plan.parts[-1].tokens
+    for more, holds in ((0, True), (2, False)):
+        seconds = COST.seconds(prefill_tokens=tokens + more, sequences=5, context_tokens=4 * 99)
+        assert (seconds <= 0.030) is holds
+
+
+def test_nobody_waits_for_ever_where_the_target_cannot_be_met() -> None:
+    planner = StepPlanner(settings(target=0.001), COST)
+    assert planner.plan([running(100)], [waits(100)], 500).parts[-1].tokens == 16
+    assert planner.plan([], [waits(100)], 500).parts[-1].tokens == 100, "nobody gets a token"
+
+
+def test_no_prompt_takes_the_block_that_the_next_tokens_need() -> None:
+    planner = StepPlanner(settings(), COST)
+    others = [running(100), running(100)]
+    assert planner.plan(others, [waits(64)], 5).admitted == ()
+    assert len(planner.plan(others, [waits(64)], 6).admitted) == 1
+
+
+def test_where_blocks_run_out_the_newest_of_least_priority_gives_way() -> None:
+    oldest, low, middle, newest = (
+        running(17, priority=priority)
+        for priority in (Priority.LOW, Priority.LOW, Priority.NORMAL, Priority.NORMAL)
+    )
+    for one in (oldest, low, middle, newest):
+        assert one.blocks == 1
+    everybody = [oldest, low, middle, newest]
+    planner = StepPlanner(settings(), COST)
+    assert planner.plan(everybody, [], 2).preempted == (low,)
+    assert planner.plan(everybody, [], 1).preempted == (low, newest)
+    assert planner.plan(everybody, [waits(16)], 0).preempted == (low, newest)
+    assert planner.plan(everybody, [waits(16)], 2).admitted == ()
+
+
+def test_what_can_never_fit_is_known() -> None:
+    assert settings(blocks=4).holds(64)
+    assert not settings(blocks=4).holds(65)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"sequences": 0}, {"blocks": 0}, {"tokens": 7}, {"tokens": 0, "sequences": 0}]
+)
+def test_an_engine_that_can_do_nothing_is_none(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="at least"):
+        settings(**wrong)
+
+
+@given(st.integers(0, 2**32), st.sampled_from([None, 0.001, 0.02, 0.05]))
+def test_everything_ends_and_no_block_is_lost_whatever_comes(
+    seed: int, target: float | None
+) -> None:
+    chance = random.Random(seed)
+    bounds = settings(
+        blocks=chance.randint(4, 40),
+        sequences=chance.randint(1, 6),
+        tokens=chance.choice([6, 32, 512]),
+        target=target,
+    )
+    planner, free = StepPlanner(bounds, COST), bounds.blocks
+    most = bounds.blocks * bounds.block_tokens
+    left = {}
+    waiting: list[EngineSequence] = []
+    for number in range(chance.randint(1, 12)):
+        prompt = chance.randint(1, most)
+        one = EngineSequence(id=number, length=prompt, priority=chance.choice(list(Priority)))
+        left[one] = chance.randint(1, max(1, min(20, most - prompt + 1)))
+        waiting.append(one)
+    runs: list[EngineSequence] = []
+    for _ in range(20_000):
+        if not left:
+            break
+        plan = planner.plan(runs, waiting, free)
+        for one in plan.preempted:
+            runs.remove(one)
+            free, one.blocks, one.computed = free + one.blocks, 0, 0
+            waiting.insert(0, one)
+        for one in plan.admitted:
+            waiting.remove(one)
+            runs.append(one)
+        assert len(runs) <= bounds.max_sequences
+        assert plan.parts, "something is always done"
+        assert sum(tokens for _, tokens in plan.parts) <= bounds.max_tokens_per_step
+        assert len({part.sequence for part in plan.parts}) == len(plan.parts)
+        for one, tokens in plan.parts:
+            assert one in runs
+            assert 1 <= tokens <= one.missing
+            whole = one.length if one in plan.admitted else one.computed + tokens
+            more = max(0, bounds.blocks_of(whole) - one.blocks)
+            free, one.blocks = free - more, one.blocks + more
+            one.computed += tokens
+            if not one.missing:
+                left[one] -= 1
+                one.length += 1
+            if not left[one]:
+                del left[one]
+                runs.remove(one)
+                free += one.blocks
+        assert free >= 0
+    assert not left
+    assert free == bounds.blocks
