@@ -331,16 +331,16 @@ def test_what_was_too_much_before_the_policy_may_be_made_less(release: Release) 
     policy = "bm-batchedmodel-metadata"
     binding = release.plane.kubectl("get", _BINDINGS, policy, "--output=json")
     release.plane.kubectl("delete", _BINDINGS, policy)
-    until("nobody asks it", lambda: said(release, _ADMIN, SIMULATED, beside=owners(33)) == "")
-    assert said(release, _ADMIN, SIMULATED, name="owned", keep=True, beside=owners(40)) == ""
+    until("nobody asks it", lambda: said(release, _ADMIN, SIMULATED, beside=labels(65)) == "")
+    assert said(release, _ADMIN, SIMULATED, name="noted", keep=True, beside=labels(80)) == ""
     fresh = json.loads(binding)
     fresh["metadata"] = {part: fresh["metadata"][part] for part in ("name", "labels")}
     release.plane.kubectl("create", "--filename=-", stdin=json.dumps(fresh))
-    until("it is asked again", lambda: said(release, _ADMIN, SIMULATED, beside=owners(33)) != "")
+    until("it is asked again", lambda: said(release, _ADMIN, SIMULATED, beside=labels(65)) != "")
     edited = {**SIMULATED, "batching": {"maxBatchSize": 7}}
-    assert said(release, _AUTHOR, edited, name="owned", beside=owners(40)) == ""
-    assert said(release, _AUTHOR, SIMULATED, name="owned", beside=owners(33)) == ""
-    assert "41 entries" in said(release, _AUTHOR, SIMULATED, name="owned", beside=owners(41))
+    assert said(release, _AUTHOR, edited, name="noted", beside=labels(80)) == ""
+    assert said(release, _ADMIN, SIMULATED, name="noted", beside=labels(70)) == ""
+    assert "81 entries" in said(release, _AUTHOR, SIMULATED, name="noted", beside=labels(81))
 
 
 def test_the_operator_writes_status_as_before(release: Release) -> None:
