@@ -54,6 +54,11 @@ class Receding(Rival):
         self._padded = padded
         self._tables: dict[int, list[float]] = {}
 
+    def configure(self, settings: BatchSettings, now: float) -> None:
+        """Use other settings from now on."""
+        super().configure(settings, now)
+        self._tables.clear()
+
     def _decide(self, now: float) -> Decision:
         queue = sorted(self.waiting.values(), key=lambda item: item.due)
         late = [item for item in queue if now + self._seconds([item.length]) > item.due]

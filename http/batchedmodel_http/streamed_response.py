@@ -6,11 +6,13 @@ answers need no task of their own.
 
 import asyncio
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any, Final, Protocol
 
-from batchedmodel_http.response import Headers, head_lines
+from batchedmodel_http.response import Headers, head_lines, is_empty
 
 _LAST_CHUNK: Final = b"0\r\n\r\n"
+_RESET_CONTENT: Final = HTTPStatus.RESET_CONTENT.value
 
 
 class PieceSource(Protocol):
@@ -62,7 +64,10 @@ class StreamedResponse:
     def head(self, *, close: bool, chunked: bool) -> bytes:
         """As it goes over the wire in HTTP/1.1; with `close` it says that it is the last one."""
         framing: Headers = ()
-        if self.length is not None:
+        if is_empty(self.status):
+            # Its end is its head's; only one of these may say so.
+            framing = (("Content-Length", "0"),) if self.status == _RESET_CONTENT else ()
+        elif self.length is not None:
             framing = (("Content-Length", str(self.length)),)
         elif chunked:
             framing = (("Transfer-Encoding", "chunked"),)

@@ -37,7 +37,7 @@ __all__ = [
 
 _LOOK: Final = 0.25
 """Seconds between two looks at what the server did."""
-_PASSED: Final = 8
+_PASSED: Final = 32
 """Tenants without a place whom others pass, at most."""
 _SOONEST: Final = 1.0
 _LATEST: Final = 600.0
@@ -246,6 +246,7 @@ class Admission:
     def _look(self, now: float) -> None:
         if self._server.since_look(now) < _LOOK or (load := self._server.look(now)) is None:
             return
+        self._places.look(now)
         pressed = self._pressed
         self._costs.saw(load, self.limit, full=pressed)
         if pressed:

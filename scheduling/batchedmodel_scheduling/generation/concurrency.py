@@ -38,12 +38,14 @@ _VIEWS: Final = 3
 _MUCH_READING: Final = 0.2
 _LESS_READING: Final = 0.7
 _MORE_READING: Final = 1.02
-_LEAST_READING: Final = 0.1
+_LEAST_READING: Final = 0.7
 _FORGOTTEN: Final = 120.0
 """Seconds in which it is forgotten that more ran there."""
 _KEYS: Final = 64
 _KNEE_HOLDS: Final = 60.0
-_FULL_HOLDS: Final = 600.0
+_BINDING: Final = 0.75
+"""Of the limit: with less at the server it is not the limit that has others wait there."""
+_FULL_HOLDS: Final = 120.0
 """Seconds after which more are tried at a server that is shared: that costs who uses little."""
 _LOOK_AFTER: Final = 0.2
 """Seconds until gauges show what changed."""
@@ -116,6 +118,9 @@ class Concurrency:
         # What waits for one step only is on its way to a place.
         waiting = min([0 if view.waiting is None else view.waiting for view in self._views])
         running = max([0 if view.running is None else view.running for view in self._views])
+        least = min([(view.running or 0) + (view.waiting or 0) for view in self._views])
+        if least < _BINDING * self.limit:
+            return  # it is not this limit that lets them wait: they join at the next step
         if running and waiting > self._slack(running):
             self._found(running, now, _GROW_AFTER)
             self._views.clear()
@@ -185,9 +190,11 @@ class Concurrency:
         queued = load.streams - load.generating - load.reading
         self._queued += min(1.0, load.seconds / _AVERAGED) * (queued - self._queued)
         scale = load.taken / load.streams
-        slack, there = self._slack(load.taken), (load.generating + load.reading) * scale
+        slack = self._slack(load.taken)
         # What starts with one step may be a wrong guess of how long that takes.
         step = load.started / load.seconds * (token or 0.0) * scale
+        # Of those whose prompts should be read by now only what starts with a step surely runs.
+        there = load.generating * scale + min(load.reading * scale, step)
         queued = self._queued * scale
         self._most_there = max(there, self._most_there - load.seconds / _FORGOTTEN * self.limit)
         if queued > slack + step or load.overdue > max(1.0, load.taken / 32):

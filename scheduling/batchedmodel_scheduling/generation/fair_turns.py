@@ -66,6 +66,8 @@ class FairTurns:
         now starts no earlier, or a stream of newcomers would keep all others back."""
         self._weights = self._present = 0.0
         """Of tenants that wait, and of those that wait or run."""
+        self._waiters = self._here = 0
+        """How many these are: where there is none, no rest of a sum of fractions is a weight."""
         self._ready_work = 0.0
         self._tenants: Final[dict[str, _Tenant]] = {}
         self._ready: Final = Ordered[str, _Tenant]()
@@ -211,8 +213,10 @@ class FairTurns:
         """Its start, or what it has here, is another."""
         waits = tenant.weight if self._waits(tenant) else 0.0
         present = tenant.weight if waits or tenant.running else 0.0
-        self._weights += waits - tenant.waits
-        self._present += present - tenant.present
+        self._waiters += (waits > 0) - (tenant.waits > 0)
+        self._here += (present > 0) - (tenant.present > 0)
+        self._weights = self._weights + waits - tenant.waits if self._waiters else 0.0
+        self._present = self._present + present - tenant.present if self._here else 0.0
         tenant.waits, tenant.present = waits, present
         if tenant.name in self._held:
             return

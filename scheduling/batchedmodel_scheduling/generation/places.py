@@ -21,11 +21,13 @@ _SHARED: Final = 10.0
 """Seconds after a request of somebody who uses little, for which the server counts as shared."""
 _LITTLE: Final = 0.5
 """Of its part of the places: a tenant with less uses little."""
-_UNREAD: Final = 1.5
+_UNREAD: Final = 2.0
 """Times between tokens: while prompts that the server has not read take longer, no long one is
 added, so that what comes next waits behind few of them."""
 _UNREAD_SHARED: Final = 1.25
 """The same while it is shared, with the prompt that is added."""
+_STEPS_UNSEEN: Final = 2.0
+"""Times between tokens, at most, from one long prompt to the next where answers do not stream."""
 _LONG: Final = 0.375
 _LONG_SHARED: Final = 0.125
 """Times between tokens: a prompt that takes less is not held back."""
@@ -46,6 +48,8 @@ class Places:
         self._little_until = self._shared_until = -NEVER
         self._long_at = -NEVER
         """When the next long prompt may go while the server is shared."""
+        self._long_seen = True
+        """Whether the last one's first token shows that it was read."""
 
     @property
     def taken(self) -> int:
@@ -76,12 +80,21 @@ class Places:
         part = self._turns.places(share, self._concurrency.limit)
         if self._turns.running(share) + 1 <= _LITTLE * part:
             self._little, self._little_until = share.tenant, now + _SHARED
+        self.look(now)
+
+    def look(self, now: float) -> None:
+        """Time has passed: whoever used little may not have come for long."""
         self._concurrency.share(now < self._shared_until)
 
     def released(self, waiting: Waiting, now: float) -> None:
         """It goes to the server."""
         if self._concurrency.shared and self._is_long(waiting.request):
-            self._long_at = max(self._long_at, now) + self._costs.wait(waiting.work)
+            self._long_seen = waiting.request.streams
+            interval = self._costs.wait(waiting.work)
+            if not self._long_seen:
+                # Nothing shows whether that is guessed too high: one in so many steps is no harm.
+                interval = min(interval, _STEPS_UNSEEN * self._costs.usual_between_tokens)
+            self._long_at = max(self._long_at, now) + interval
 
     def counted(self, request: GenerationRequest) -> int:
         """Places that a request takes which goes now: one for each choice, as far as there are any.
@@ -97,13 +110,15 @@ class Places:
         if self.taken >= self._concurrency.limit and not self._has_at_most(1.0, request.share):
             return False
         unread = self._server.reading_seconds
-        if not unread or not self._is_long(request):
+        if not self._is_long(request):
             return True
         between = self._costs.usual_between_tokens
-        if self._concurrency.shared:
-            unread += self._prompt_seconds(request)
-            return now >= self._long_at and unread <= _UNREAD_SHARED * between
-        return unread < _UNREAD * self._concurrency.reading * between
+        if not self._concurrency.shared:
+            return not unread or unread < _UNREAD * self._concurrency.reading * between
+        if not unread:
+            return self._long_seen or now >= self._long_at
+        unread += self._prompt_seconds(request)
+        return now >= self._long_at and unread <= _UNREAD_SHARED * between
 
     def next_event(self, now: float) -> float:
         """When a long prompt may go that waits for its turn."""

@@ -29,14 +29,14 @@ class ChunkDecoder:
     def feed(self, data: bytes) -> bytes:
         """What of the body is in these bytes; raises `NoChunk`.
 
-        Bytes behind the end are nobody's answer, and no chunk either.
+        Bytes behind the end are nobody's answer, and left out.
         """
         if self._kept:
             data, self._kept = self._kept + data, b""
         at, pieces = 0, []
         while at < len(data):
             if self.ended:
-                raise NoChunk("something follows the end of the body")
+                break
             if self._left:
                 piece = data[at : at + self._left]
                 self._left -= len(piece)

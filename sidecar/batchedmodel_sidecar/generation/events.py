@@ -14,6 +14,8 @@ from batchedmodel_sidecar.errors import CallError
 EVENT_STREAM: Final = "text/event-stream"
 KEEP_ALIVE: Final = b": \n\n"
 """A comment, which readers of events pass over, and proxies do not."""
+_LONGEST_END: Final = 4
+"""Bytes of an event's end."""
 _DATA: Final = b'data: {"'
 _DATA_CLOSE: Final = b'data:{"'
 """Neither can stand in a text, whose quotes have a backslash in front."""
@@ -24,7 +26,7 @@ _ERROR: Final = re.compile(rb'data:\s*\{\s*"error"')
 class Usage:
     """What one answer has used, as far as it came."""
 
-    __slots__ = ("_told", "at_end_of_event", "failed", "output_tokens", "prompt_tokens")
+    __slots__ = ("_end", "_told", "at_end_of_event", "failed", "output_tokens", "prompt_tokens")
 
     def __init__(self) -> None:
         self.output_tokens = 0
@@ -35,10 +37,16 @@ class Usage:
         self.at_end_of_event = True
         """Whether something else may be written between what came and what comes."""
         self._told = False
+        self._end = b""
+        """The last bytes that came."""
 
     def events(self, piece: bytes) -> int:
         """Note a piece of a stream; how many tokens it counts for."""
-        self.at_end_of_event = piece.endswith((b"\n\n", b"\r\n\r\n"))
+        end = piece[-_LONGEST_END:]
+        if len(end) < _LONGEST_END:
+            end = self._end + end
+        self._end = end[-_LONGEST_END:]
+        self.at_end_of_event = end.endswith((b"\n\n", b"\r\n\r\n"))
         count = piece.count(_DATA) or piece.count(_DATA_CLOSE)
         if b'_tokens"' in piece:
             self._note(piece)

@@ -13,6 +13,8 @@ from batchedmodel_contract.invalid_input import InvalidInput
 _BYTES_PER_TOKEN: Final = 4
 _MOST_CHOICES: Final = 128
 _MOST_TOKENS: Final = 10_000_000
+_MOST_DIGITS: Final = 9
+_TRUE: Final = frozenset({"1", "true", "t", "yes", "y", "on"})
 LONGEST_READ: Final = 256 * 1024
 """Bytes of a body that is read here; of a longer one its length must do."""
 
@@ -28,10 +30,10 @@ class Fields(NamedTuple):
     streams: bool
 
 
-def fields_of(body: Buffer, *, readable: bool) -> Fields:
+def fields_of(body: Buffer, *, readable: bool, chat: bool) -> Fields:
     """The fields of a body; raises `InvalidInput` where it is no JSON object.
 
-    `readable`: whether it lies there as plain JSON.
+    `readable`: whether it lies there as plain JSON; `chat`: it has messages, and no prompt.
     """
     estimated = max(1, len(body) // _BYTES_PER_TOKEN)
     if not readable or len(body) > LONGEST_READ:
@@ -43,25 +45,41 @@ def fields_of(body: Buffer, *, readable: bool) -> Fields:
     if not isinstance(document, dict):
         raise InvalidInput("body", "is no JSON object")
     model = document.get("model")
-    choices = _whole(document.get("n"), 1)
-    most = _whole(document.get("max_completion_tokens"), 0) or _whole(document.get("max_tokens"), 0)
+    most, prompts = _whole(document.get("max_tokens"), 0), 1
+    if chat:
+        most = _whole(document.get("max_completion_tokens"), 0) or most
+    elif isinstance(prompt := document.get("prompt"), list):
+        # Token ids are one prompt, anything else is one in each member.
+        prompts = 1 if prompt and isinstance(prompt[0], int) else max(1, len(prompt))
+        estimated = _tokens_of(prompt) or estimated
+    choices = prompts * _whole(document.get("n"), 1)
     return Fields(
         model if isinstance(model, str) else "",
-        _tokens_of(document.get("prompt")) or estimated,
+        estimated,
         most or None,
         min(choices, _MOST_CHOICES),
-        document.get("stream") is True,
+        _holds(document.get("stream")),
     )
 
 
 def _whole(value: Any, default: int) -> int:
+    """Servers take "2" and 2.0 for 2."""
+    if isinstance(value, str) and value.isdecimal() and len(value) < _MOST_DIGITS:
+        value = int(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     plain = isinstance(value, int) and not isinstance(value, bool)
     return value if plain and 0 < value < _MOST_TOKENS else default
 
 
-def _tokens_of(prompt: Any) -> int:
-    """Of a prompt of token ids; 0 for any other."""
-    if not isinstance(prompt, list) or not prompt:
+def _holds(value: Any) -> bool:
+    """And they take a few words, and 1, for true."""
+    return value.lower() in _TRUE if isinstance(value, str) else value is True or value == 1
+
+
+def _tokens_of(prompt: list[Any]) -> int:
+    """Of a prompt of token ids, or of several; 0 for any other."""
+    if not prompt:
         return 0
     if isinstance(prompt[0], int):
         return len(prompt)

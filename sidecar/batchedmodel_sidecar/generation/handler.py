@@ -41,6 +41,8 @@ from batchedmodel_sidecar.telemetry.ledger import Ledger
 
 logger: Final = logging.getLogger(__name__)
 
+_CHAT: Final = "/chat/completions"
+
 
 class _Ended:
     """A request that has its answer."""
@@ -227,7 +229,7 @@ class GenerationHandler:
         terms = agreed(options, self._settings)
         limit = self._settings.request_timeout_seconds
         limit = limit if options.timeout is None else min(limit, options.timeout)
-        fields = fields_of(body, readable=not asked.packed)
+        fields = fields_of(body, readable=not asked.packed, chat=asked.path.endswith(_CHAT))
         request = GenerationRequest(
             id=next(self._numbers),
             share=held.share,

@@ -73,9 +73,9 @@ class GenerationStream:
 
     __slots__ = (
         "_ahead", "_body", "_client", "_events", "_exchange", "_kept", "_limit",
-        "_loop", "_paused_at", "_reply", "_sending", "_stage", "_streams", "_timer", "_tries",
-        "_whole", "_written_at", "asked", "first_at", "heard_at", "held", "request", "usage",
-        "work",
+        "_loop", "_paused_at", "_reply", "_sending", "_stage", "_streams", "_streams_on",
+        "_timer", "_tries", "_whole", "_written_at", "asked", "first_at", "heard_at", "held",
+        "request", "usage", "work",
     )  # fmt: skip
 
     def __init__(
@@ -106,8 +106,10 @@ class GenerationStream:
         self._sending: Sending | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._tries = 0
+        self._streams_on = False
+        """Whether the answer is a stream, of which only the silence is bounded."""
         self._events = False
-        """Whether the answer is a stream of events that may be read here."""
+        """Whether it is one of events that may be read here, and others written between."""
         self.usage: Final = Usage()
         self._kept: bytearray | None = bytearray()
         """All of an answer that is no stream, while it is short."""
@@ -164,9 +166,11 @@ class GenerationStream:
         self._body = ()
         self.held.release()
         is_events = head.header("content-type").lower().startswith(EVENT_STREAM)
-        self._events = is_events and not head.header("content-encoding")
+        self._streams_on = is_events
+        # Of a body of a declared length nothing may be added.
+        self._events = is_events and not head.header("content-encoding") and head.length is None
         self.usage.failed = head.status >= HTTPStatus.BAD_REQUEST
-        if self._events or self.usage.failed:
+        if is_events or self.usage.failed:
             self._kept = None
         reply, self._reply = self._reply, unheard
         # While a stream lasts its pod may begin to go, or others may come, and its head cannot tell
@@ -180,7 +184,7 @@ class GenerationStream:
             last=is_events,
         )
         reply(response, None)
-        if self._events and self._stage is _Stage.ANSWERING:
+        if is_events and self._stage is _Stage.ANSWERING:
             self._look()
 
     def piece(self, data: bytes) -> None:
@@ -327,7 +331,7 @@ class GenerationStream:
                 return
             self._look_at(cut_at)
             return
-        streaming = self._events and self._stage is _Stage.ANSWERING
+        streaming = self._streams_on and self._stage is _Stage.ANSWERING
         late_at = self.heard_at + self._limit if streaming else self.request.deadline
         if now >= late_at:
             self.give_up(Expired(self._limit), Outcome.EXPIRED)
@@ -337,7 +341,8 @@ class GenerationStream:
             return
         comment_at = self._written_at + KEEP_ALIVE_SECONDS
         if now >= comment_at:
-            if self._sending is not None and self.usage.at_end_of_event:
+            may_write = self._events and self.usage.at_end_of_event
+            if may_write and self._sending is not None:
                 self._sending.write(KEEP_ALIVE)
             self._written_at = now
             comment_at = now + KEEP_ALIVE_SECONDS

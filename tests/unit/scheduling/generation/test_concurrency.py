@@ -54,6 +54,16 @@ def test_what_is_given_stays(given: int, events: list[tuple[int, bool]]) -> None
         assert limits.limit == given
 
 
+def test_joiners_at_a_server_with_places_are_no_queue() -> None:
+    limits = Concurrency()
+    for now, (running, waiting) in enumerate([(8, 3), (6, 2), (8, 3), (5, 3), (4, 4), (5, 3)]):
+        limits.saw(EngineView(running=running, waiting=waiting), now * 0.5)
+    assert limits.limit == 16
+    for now in range(6):
+        limits.saw(EngineView(running=8, waiting=8), 10 + now * 0.5)
+    assert limits.limit == 9
+
+
 def test_it_starts_at_16_and_doubles_each_second_while_more_would_go() -> None:
     limits = Concurrency()
     assert limits.limit == 16

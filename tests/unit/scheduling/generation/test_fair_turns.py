@@ -116,6 +116,21 @@ def test_what_a_request_cost_in_the_end_is_what_its_tenant_pays() -> None:
     assert served["short answers"] == pytest.approx(3 * served["long answers"], abs=3)
 
 
+@given(st.permutations([("a", 0.1), ("b", 0.2), ("c", 0.7)] * 2))
+def test_fractions_of_weights_leave_nothing_behind(order: list[tuple[str, float]]) -> None:
+    turns = FairTurns()
+    for _ in range(3):
+        for name, weight in order:
+            turns.add(waiting(name, weight=weight))
+        while turns:
+            turns.settle(turn(turns), 0.5)
+    for _ in range(100):
+        turns.add(waiting("b", weight=0.2))
+        turns.add(waiting("c", weight=0.7))
+    had = Counter(turn(turns).request.share.tenant for _ in range(90))
+    assert 15 <= had["b"] <= 25
+
+
 def test_late_ones_go_when_nobody_is_on_time_and_in_one_of_16_turns() -> None:
     turns = FairTurns()
     for _ in range(20):

@@ -48,7 +48,6 @@ def test_what_was_sent_comes_out_however_it_is_cut(
         b"1\r\nab\r\n",
         b"1\r\na\r\r\n",
         b"1\r\na\n\n",
-        b"0\r\n\r\nx",
         b"f" * 5000,
         b"0\r\n" + b"x" * 5000,
         b"1" * 16 + b"\r\n",
@@ -57,6 +56,12 @@ def test_what_was_sent_comes_out_however_it_is_cut(
 def test_what_is_no_chunk_is_told(wire: bytes, at_once: bool) -> None:
     with pytest.raises(NoChunk):
         decoded([wire] if at_once else pieces_of(wire, [1] * len(wire)))
+
+
+def test_what_follows_the_end_takes_nothing_from_the_answer() -> None:
+    decoder = ChunkDecoder()
+    assert decoder.feed(b"2\r\nab\r\n0\r\n\r\nxy") == b"ab"
+    assert decoder.ended
 
 
 @given(st.binary(max_size=200), CUTS)
