@@ -281,6 +281,42 @@ async def test_comments_keep_a_silent_stream_alive_between_its_events_alone() ->
     assert world.body == b": \n\n" + TOKEN[:9]
 
 
+async def test_the_end_of_an_event_may_come_in_pieces() -> None:
+    world = World()
+    world.stream.go()
+    world.stream.answered(EVENTS)
+    for end in (len(TOKEN) - 1, len(TOKEN)):
+        world.stream.piece(TOKEN[end - 1 : end] if end == len(TOKEN) else TOKEN[:end])
+    await asyncio.sleep(KEEP_ALIVE_SECONDS + 0.1)
+    assert world.body == TOKEN + b": \n\n"
+
+
+LONG = EngineHead(200, "OK", (("Content-Type", "text/event-stream"),), 5 * len(TOKEN))
+PACKED = EngineHead(
+    200, "OK", (("Content-Type", "text/event-stream"), ("Content-Encoding", "gzip")), None
+)
+
+
+@pytest.mark.parametrize("head", [LONG, PACKED], ids=["declared", "packed"])
+async def test_nothing_is_added_to_a_stream_that_takes_nothing_and_it_may_last(
+    head: EngineHead,
+) -> None:
+    world = World()
+    world.stream.go()
+    world.stream.answered(head)
+    for _ in range(4):
+        await asyncio.sleep(LIMIT - KEEP_ALIVE_SECONDS)
+        world.stream.piece(TOKEN)
+    assert world.outcomes == []
+    sent = bytes(world.transport.written)
+    assert sent.count(TOKEN) == 4
+    assert b": \n\n" not in sent
+    await asyncio.sleep(LIMIT + 0.1)
+    assert world.outcomes == [Outcome.EXPIRED]
+    assert world.transport.written == sent
+    assert world.whole is False
+
+
 async def test_an_answer_that_is_no_stream_has_all_its_time_and_no_more() -> None:
     world = World()
     world.stream.go()
