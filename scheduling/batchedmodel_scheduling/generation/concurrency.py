@@ -20,7 +20,8 @@ _MOST: Final = 4096
 _GROWTH: Final = 8
 """It grows by an eighth."""
 _FIRST_GROWTH: Final = 2
-"""It doubles until the server shows that it was too much, or nearly."""
+"""It doubles until it was too much once, or did not grow for so many seconds though more came."""
+_DOUBLED_FOR: Final = 5.0
 _SLACK: Final = 16
 _RESERVE: Final = 16
 _GROW_AFTER: Final = 1.0
@@ -168,8 +169,8 @@ class Concurrency:
                 return
             if view.waiting <= self._slack(self.limit) / 2:
                 self._grow(pressed, token, interval, now)
-            elif pressed:
-                self._doubles = False
+            elif pressed and -NEVER < self._grown_at < now - _DOUBLED_FOR:
+                self._doubles = False  # joiners of a step would have let it grow meanwhile
         elif load.streams > 0 and load.streams >= load.taken / 8:
             self._look_at_streams(load, pressed, token, prompts, interval, now)
         elif pressed:

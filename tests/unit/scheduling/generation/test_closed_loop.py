@@ -52,6 +52,16 @@ def test_long_prompts_of_one_tenant_keep_the_engine_full_too(prompt: int, gauges
     assert served[0] >= 0.95 * served[1]
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_joiners_of_a_step_do_not_slow_the_climb(seed: int) -> None:
+    engine = EngineFigures(prefill_seconds_per_token=20e-6, chunk_tokens=None)
+    world = World(AdmissionSettings(), seed=seed, gauges=True, engine=engine)
+    world.crowd(96, prompt=64)
+    world.run(4.0)
+    assert world.admission is not None
+    assert world.admission.limit >= 58
+
+
 def test_where_nothing_can_be_seen_the_limit_is_found_by_what_completes() -> None:
     world = World(AdmissionSettings())
     world.crowd(300, streams=False)
