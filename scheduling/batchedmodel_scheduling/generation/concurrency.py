@@ -120,7 +120,7 @@ class Concurrency:
         waiting = min([0 if view.waiting is None else view.waiting for view in self._views])
         running = max([0 if view.running is None else view.running for view in self._views])
         least = min([(view.running or 0) + (view.waiting or 0) for view in self._views])
-        if least < _BINDING * self.limit:
+        if least < _BINDING * self.limit and waiting <= running:
             return  # it is not this limit that lets them wait: they join at the next step
         if running and waiting > self._slack(running):
             self._found(running, now, _GROW_AFTER)

@@ -94,7 +94,7 @@ class Places:
             if not self._long_seen:
                 # Nothing shows whether that is guessed too high: one in so many steps is no harm.
                 interval = min(interval, _STEPS_UNSEEN * self._costs.usual_between_tokens)
-            self._long_at = max(self._long_at, now) + interval
+            self._long_at = now + interval
 
     def counted(self, request: GenerationRequest) -> int:
         """Places that a request takes which goes now: one for each choice, as far as there are any.

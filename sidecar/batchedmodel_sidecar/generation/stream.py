@@ -72,7 +72,7 @@ class GenerationStream:
     """One such request, from its acceptance to its end."""
 
     __slots__ = (
-        "_ahead", "_body", "_client", "_events", "_exchange", "_kept", "_limit",
+        "_adds", "_ahead", "_body", "_client", "_events", "_exchange", "_kept", "_limit",
         "_loop", "_paused_at", "_reply", "_sending", "_stage", "_streams", "_streams_on",
         "_timer", "_tries", "_whole", "_written_at", "asked", "first_at", "heard_at", "held",
         "request", "usage", "work",
@@ -109,7 +109,9 @@ class GenerationStream:
         self._streams_on = False
         """Whether the answer is a stream, of which only the silence is bounded."""
         self._events = False
-        """Whether it is one of events that may be read here, and others written between."""
+        """Whether it is one of events that may be read here."""
+        self._adds = False
+        """Whether others may be written between them."""
         self.usage: Final = Usage()
         self._kept: bytearray | None = bytearray()
         """All of an answer that is no stream, while it is short."""
@@ -167,8 +169,8 @@ class GenerationStream:
         self.held.release()
         is_events = head.header("content-type").lower().startswith(EVENT_STREAM)
         self._streams_on = is_events
-        # Of a body of a declared length nothing may be added.
-        self._events = is_events and not head.header("content-encoding") and head.length is None
+        self._events = is_events and not head.header("content-encoding")
+        self._adds = self._events and head.length is None
         self.usage.failed = head.status >= HTTPStatus.BAD_REQUEST
         if is_events or self.usage.failed:
             self._kept = None
@@ -278,7 +280,7 @@ class GenerationStream:
             self._streams.told(self, error)
             return
         event = b""
-        if self._events:
+        if self._adds:
             # What came last may have been the beginning of an event.
             event = (b"" if self.usage.at_end_of_event else b"\n\n") + error_event(error)
         self._whole = bool(event)
@@ -341,7 +343,7 @@ class GenerationStream:
             return
         comment_at = self._written_at + KEEP_ALIVE_SECONDS
         if now >= comment_at:
-            may_write = self._events and self.usage.at_end_of_event
+            may_write = self._adds and self.usage.at_end_of_event
             if may_write and self._sending is not None:
                 self._sending.write(KEEP_ALIVE)
             self._written_at = now

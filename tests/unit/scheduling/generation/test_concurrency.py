@@ -64,6 +64,16 @@ def test_joiners_at_a_server_with_places_are_no_queue() -> None:
     assert limits.limit == 9
 
 
+def test_more_that_wait_than_run_are_a_queue_though_the_limit_is_far() -> None:
+    limits = Concurrency()
+    for number in range(12):
+        look(limits, load(limits.limit), number * SPAN)
+    assert limits.limit >= 64
+    for now in range(3):
+        limits.saw(EngineView(running=8, waiting=20), 10 + now * 0.5)
+    assert limits.limit == 9
+
+
 def test_it_starts_at_16_and_doubles_each_second_while_more_would_go() -> None:
     limits = Concurrency()
     assert limits.limit == 16

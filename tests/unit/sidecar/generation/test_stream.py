@@ -308,6 +308,7 @@ async def test_nothing_is_added_to_a_stream_that_takes_nothing_and_it_may_last(
         await asyncio.sleep(LIMIT - KEEP_ALIVE_SECONDS)
         world.stream.piece(TOKEN)
     assert world.outcomes == []
+    assert sum(world.tokens) == (4 if head is LONG else 0)
     sent = bytes(world.transport.written)
     assert sent.count(TOKEN) == 4
     assert b": \n\n" not in sent
