@@ -42,7 +42,7 @@ BLOCKED: dict[str, set[str]] = {
     | SERVING - {"aiohttp"}
     | {"numpy"},
     "sidecar": PACKAGES - SHARED - SERVERS | TORCH | CLUSTER | {"yaml"},
-    "model_server": PACKAGES - SERVERS
+    "model_server": PACKAGES - SERVERS - SHARED
     | TORCH
     | CLUSTER
     | {"asyncinotify", "prometheus_client", "tokenizers", "yaml"},

@@ -97,6 +97,16 @@ def tokenizer_path(name: str, version: str | None = None) -> str:
     return f"{model_path(name, version)}/tokenizer"
 
 
+def generation_path(name: str, version: str | None = None) -> str:
+    """GET: `GenerationDescription` as JSON, or 404 where the model generates nothing."""
+    return f"{model_path(name, version)}/generation"
+
+
+def engine_socket_path(model_socket: str) -> str:
+    """Where frames of generated tokens go: a Unix socket beside the one for batches."""
+    return f"{model_socket}.engine"
+
+
 def release_path(name: str, version: str) -> str:
     """POST: the sidecar needs this version no longer, which another one has replaced."""
     return f"{model_path(name, version)}/release"

@@ -60,6 +60,11 @@ class EngineSequence:
     """Of these, the first ones that are in the cache."""
     blocks: int = 0
     """That it holds."""
+    shared: int = 0
+    """Of these, the ones that others hold as well, which it does not free."""
+    places: int = 1
+    """Sequences that it becomes with its first token: choices of one prompt share what is computed
+    of it."""
     priority: Priority = Priority.NORMAL
 
     @property
@@ -112,16 +117,18 @@ class StepPlanner:
                 parts.append(Part(one, tokens))
                 left -= tokens + self._beside
         admitted: list[EngineSequence] = []
+        places = sum([one.places for one in kept])
         # Whoever had to give way just now would only have to again.
         for one in () if preempted else waiting:
-            count = len(kept) + len(admitted)
+            taken = places + one.places
             lacks = self._lacks(one, one.missing)
             # A block more for each that runs, or the next steps would end somebody for this one.
-            if left <= 0 or count >= self.settings.max_sequences or lacks + count > free:
+            if left <= 0 or taken > self.settings.max_sequences or lacks + taken - 1 > free:
                 break
             tokens = min(one.missing, left)
             parts.append(Part(one, tokens))
             admitted.append(one)
+            places = taken
             left -= tokens + self._beside
             free -= lacks
         return StepPlan(tuple(preempted), tuple(admitted), tuple(parts))
@@ -138,7 +145,7 @@ class StepPlanner:
             one = kept.pop(index)
             preempted.append(one)
             needed -= self._lacks(one, 1)
-            free += one.blocks
+            free += one.blocks - one.shared
         return kept, preempted, free
 
     def _lacks(self, one: EngineSequence, tokens: int) -> int:

@@ -1,0 +1,64 @@
+"""What a sidecar must know of a model that generates, beside its tokenizer."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.schema.reading import camel_case
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationDescription:
+    """An engine and its model."""
+
+    vocabulary: int
+    """Token ids are below it."""
+    max_context_tokens: int
+    """Of a prompt and its text together."""
+    block_tokens: int
+    """Tokens of a block of the cache of keys and values."""
+    blocks: int
+    max_sequences: int
+    """That run at once, where the manifest asks for no less."""
+    max_tokens_per_step: int
+    stop_ids: tuple[int, ...] = ()
+    """Tokens that end a text, as the model's own files say."""
+    chat_template: str | None = None
+    """In Jinja2; None: there is none, and chats are refused."""
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
+    """What templates call them, such as `bos_token`, and their texts."""
+
+    def to_mapping(self) -> dict[str, Any]:
+        """As JSON."""
+        return {camel_case(name): value for name, value in asdict(self).items()}
+
+
+def generation_from_mapping(mapping: Any) -> GenerationDescription:
+    """The description in a document of our server; raises `InvalidInput`."""
+    try:
+        template = mapping["chatTemplate"]
+        description = GenerationDescription(
+            vocabulary=int(mapping["vocabulary"]),
+            max_context_tokens=int(mapping["maxContextTokens"]),
+            block_tokens=int(mapping["blockTokens"]),
+            blocks=int(mapping["blocks"]),
+            max_sequences=int(mapping["maxSequences"]),
+            max_tokens_per_step=int(mapping["maxTokensPerStep"]),
+            stop_ids=tuple(map(int, mapping["stopIds"])),
+            chat_template=None if template is None else str(template),
+            special_tokens={str(k): str(v) for k, v in mapping["specialTokens"].items()},
+        )
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise InvalidInput("generation", f"is not a description of it: {error!r}") from error
+    least = min(
+        description.vocabulary,
+        description.max_context_tokens,
+        description.block_tokens,
+        description.blocks,
+        description.max_sequences,
+        description.max_tokens_per_step,
+    )
+    if least < 1:
+        raise InvalidInput("generation", "has a number below 1", least)
+    return description

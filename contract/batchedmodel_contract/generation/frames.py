@@ -1,0 +1,327 @@
+"""Frames between the sidecar and the engine of our model server.
+
+They go both ways over one connection on a Unix socket of its own, beside the one for batches. A
+frame is its length in four bytes, its kind in one, and its content. What the engine did comes in
+one frame for each step, in columns: with a frame for each token, 256 sequences at 50 steps a second
+would make 12,800 of them.
+
+The engine knows token ids only. It has no memory of what it was sent before: whoever asked holds
+every token that came, and goes on elsewhere with prompt and tokens as one prompt.
+"""
+
+from __future__ import annotations  # array.array takes no type argument at run time
+
+import json
+import struct
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+from batchedmodel_contract.invalid_input import InvalidInput
+
+LONGEST: Final = 64 << 20
+"""Bytes of a frame that is taken."""
+_HEAD: Final = struct.Struct("<IB")
+_SUBMIT: Final = struct.Struct("<QII")
+_CANCEL: Final = struct.Struct("<QI")
+_REFUSED: Final = struct.Struct("<QB")
+_STEP: Final = struct.Struct("<dIIIIIQQI")
+ALL_CHOICES: Final = 0xFFFF_FFFF
+
+
+class Kind(IntEnum):
+    """What a frame is; the first three go to the engine."""
+
+    SUBMIT = 1
+    CANCEL = 2
+    CONFIGURE = 3
+    STEP = 4
+    REFUSED = 5
+
+
+class Finish(IntEnum):
+    """Whether a token was the last one of its text, and why."""
+
+    NONE = 0
+    STOP = 1
+    """It is one of the stop ids, and no part of the text."""
+    LENGTH = 2
+    """As many as were asked for are there."""
+    FAILED = 3
+    """The engine gives up; there is no token."""
+
+
+class Refusal(IntEnum):
+    """Why the engine did not take a request, or ended it before its first token."""
+
+    INVALID = 1
+    """It can never be served as it is."""
+    LATE = 2
+    """Its deadline for the first token passed."""
+    BUSY = 3
+    """There is no room for it now: it may come again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How the next token is chosen from the model's scores (logits)."""
+
+    temperature: float = 1.0
+    """0: the token with the highest score."""
+    top_p: float = 1.0
+    """Of the most probable tokens, as many as have this much probability together."""
+    top_k: int = 0
+    """So many of the most probable tokens; 0: all."""
+    min_p: float = 0.0
+    """Tokens that are at least so probable as the most probable one, times this."""
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    """Divides positive scores of tokens in prompt or text, and multiplies negative ones."""
+    seed: int = 0
+    """With the choice's number and the token's place in the text it decides every draw."""
+    logprobs: int | None = None
+    """So many of the most probable tokens are told with each token; None: no probabilities."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submit:
+    """A text to be generated, or several choices of one."""
+
+    id: int
+    """Never used again on this connection."""
+    ids: array[int]
+    """INT32: the prompt, and behind it what the text has already."""
+    given: int = 0
+    """How many of them are tokens of the text: they count for penalties, seed and length."""
+    max_tokens: int
+    """Tokens of the text in all, those given included."""
+    sampling: Sampling = Sampling()
+    stop_ids: tuple[int, ...] = ()
+    """A text ends with the first of these that is chosen."""
+    choices: int = 1
+    """How many texts to make of the prompt; more than one only where nothing is given."""
+    first_choice: int = 0
+    """The number of the first of them; it differs from 0 where one of several goes on."""
+    priority: int = 2
+    """1 the highest, 3 the lowest."""
+    deadline: float | None = None
+    """Seconds from now in which the first token must be there, or it is refused as late."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancel:
+    """Nobody waits for a request, or for one of its choices, any more."""
+
+    id: int
+    choice: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configure:
+    """Bounds that hold from the next step on."""
+
+    max_sequences: int
+    max_tokens_per_step: int
+    token_seconds: float | None
+    """Target of the time between two tokens of a text; None: there is none."""
+
+
+class Token(NamedTuple):
+    """One token of one text."""
+
+    id: int
+    choice: int
+    token: int
+    logprob: float
+    """Natural logarithm of its probability; NaN where nobody asked."""
+    finish: Finish
+    top: tuple[tuple[int, float], ...] = ()
+    """The most probable tokens and their logprobs, where they were asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    """What a step of the engine did, and how the engine is behind it."""
+
+    seconds: float
+    """That the step took; 0 for a report without a step."""
+    running: int
+    waiting: int
+    """Sequences that the engine has and that do not run."""
+    free_blocks: int
+    blocks: int
+    backlog: int
+    """Tokens of prompts that are still to be computed."""
+    preemptions: int
+    """Of sequences, since the engine's start."""
+    prefill_tokens: int
+    """Of prompts, computed since the engine's start."""
+    tokens: Sequence[Token] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A request of which nothing comes."""
+
+    id: int
+    why: Refusal
+    message: str
+
+
+Frame = Submit | Cancel | Configure | StepReport | Refused
+
+
+def write_frame(frame: Frame) -> bytes:
+    """The bytes of a frame."""
+    match frame:
+        case Submit():
+            told = {
+                name: getattr(frame, name)
+                for name in _SUBMIT_FIELDS
+                if getattr(frame, name) is not None
+            }
+            told["sampling"] = asdict(frame.sampling)
+            head = json.dumps(told).encode()
+            sizes = _SUBMIT.pack(frame.id, len(head), len(frame.ids))
+            return _framed(Kind.SUBMIT, sizes, head, frame.ids.tobytes())
+        case Cancel():
+            choice = ALL_CHOICES if frame.choice is None else frame.choice
+            return _framed(Kind.CANCEL, _CANCEL.pack(frame.id, choice))
+        case Configure():
+            return _framed(Kind.CONFIGURE, json.dumps(asdict(frame)).encode())
+        case StepReport():
+            return _framed(Kind.STEP, *_step(frame))
+        case Refused():
+            return _framed(Kind.REFUSED, _REFUSED.pack(frame.id, frame.why), frame.message.encode())
+
+
+def read_frame(kind: int, content: memoryview) -> Frame:
+    """The frame in its content; raises `InvalidInput`."""
+    try:
+        match Kind(kind):
+            case Kind.SUBMIT:
+                return _read_submit(content)
+            case Kind.CANCEL:
+                id, choice = _CANCEL.unpack(content)
+                return Cancel(id=id, choice=None if choice == ALL_CHOICES else choice)
+            case Kind.CONFIGURE:
+                return Configure(**json.loads(bytes(content)))
+            case Kind.STEP:
+                return _read_step(content)
+            case Kind.REFUSED:
+                id, why = _REFUSED.unpack_from(content)
+                message = str(content[_REFUSED.size :], "utf-8")
+                return Refused(id=id, why=Refusal(why), message=message)
+    except (ValueError, TypeError, KeyError, struct.error, RecursionError) as error:
+        raise InvalidInput("frame", f"cannot be read: {error!r}") from error
+
+
+class FrameReader:
+    """Cuts a stream of bytes into frames."""
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """The frames that are whole now; raises `InvalidInput`, after which nothing can follow."""
+        kept = self._kept
+        kept += data
+        begin = 0
+        try:
+            while len(kept) - begin >= _HEAD.size:
+                length, kind = _HEAD.unpack_from(kept, begin)
+                if length > LONGEST:
+                    raise InvalidInput("frame", f"is longer than {LONGEST} bytes", length)
+                end = begin + _HEAD.size + length
+                if end > len(kept):
+                    return
+                content = bytes(memoryview(kept)[begin + _HEAD.size : end])
+                begin = end
+                yield read_frame(kind, memoryview(content))
+        finally:
+            del kept[:begin]
+
+
+_SUBMIT_FIELDS: Final = tuple(
+    field.name for field in fields(Submit) if field.name not in ("id", "ids", "sampling")
+)
+
+
+def _framed(kind: Kind, *parts: bytes) -> bytes:
+    return b"".join((_HEAD.pack(sum(map(len, parts)), kind), *parts))
+
+
+def _read_submit(content: memoryview) -> Submit:
+    id, head, count = _SUBMIT.unpack_from(content)
+    begin = _SUBMIT.size
+    told: dict[str, Any] = json.loads(bytes(content[begin : begin + head]))
+    ids = array("i")
+    ids.frombytes(content[begin + head :])
+    if len(ids) != count:
+        raise ValueError(f"{len(ids)} token ids instead of {count}")
+    sampling = Sampling(**told.pop("sampling"))
+    told["stop_ids"] = tuple(told["stop_ids"])
+    return Submit(id=id, ids=ids, sampling=sampling, **told)
+
+
+def _step(report: StepReport) -> tuple[bytes, ...]:
+    tokens = report.tokens
+    top = {at: one.top for at, one in enumerate(tokens) if one.top}
+    return (
+        _STEP.pack(
+            report.seconds,
+            report.running,
+            report.waiting,
+            report.free_blocks,
+            report.blocks,
+            report.backlog,
+            report.preemptions,
+            report.prefill_tokens,
+            len(tokens),
+        ),
+        array("Q", [one.id for one in tokens]).tobytes(),
+        array("I", [one.choice for one in tokens]).tobytes(),
+        array("i", [one.token for one in tokens]).tobytes(),
+        array("d", [one.logprob for one in tokens]).tobytes(),
+        array("B", [one.finish for one in tokens]).tobytes(),
+        json.dumps(top).encode() if top else b"",
+    )
+
+
+def _read_step(content: memoryview) -> StepReport:
+    seconds, running, waiting, free, blocks, backlog, preempted, prefill, count = _STEP.unpack_from(
+        content
+    )
+    begin, columns = _STEP.size, []
+    for code in "QIidB":
+        column = array(code)
+        end = begin + count * column.itemsize
+        column.frombytes(content[begin:end])
+        if len(column) != count:
+            raise ValueError("a column ends early")
+        columns.append(column)
+        begin = end
+    top: dict[int, tuple[tuple[int, float], ...]] = {}
+    if begin < len(content):
+        told = json.loads(bytes(content[begin:]))
+        top = {int(at): tuple((id, prob) for id, prob in one) for at, one in told.items()}
+    return StepReport(
+        seconds=seconds,
+        running=running,
+        waiting=waiting,
+        free_blocks=free,
+        blocks=blocks,
+        backlog=backlog,
+        preemptions=preempted,
+        prefill_tokens=prefill,
+        tokens=[
+            Token(id, choice, token, logprob, _FINISH[finish], top.get(at, ()))
+            for at, (id, choice, token, logprob, finish) in enumerate(zip(*columns, strict=True))
+        ],
+    )
+
+
+_FINISH: Final = tuple(Finish)

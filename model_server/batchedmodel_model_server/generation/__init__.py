@@ -1,0 +1,1 @@
+"""Generates texts token by token: sequences that come and go at every step, over a paged cache."""

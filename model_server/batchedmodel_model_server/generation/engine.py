@@ -1,0 +1,339 @@
+"""Texts that are generated together: which run, what a step computes, and who is told what.
+
+A sequence joins and leaves at any step. What is in a step `StepPlanner` plans; a `StepRunner`
+computes it. This is the owner of sequences and blocks between them: no torch, no loop, no clock.
+
+A step that fails is computed again. Without memory the newest sequence ends. Of one that fails for
+another reason the newest prompt ends, or where none is in it each sequence that fails alone.
+"""
+
+from __future__ import annotations  # array.array takes no type argument at run time
+
+import logging
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from batchedmodel_contract.generation.frames import (
+    Configure,
+    Finish,
+    Refusal,
+    Refused,
+    StepReport,
+    Submit,
+    Token,
+)
+from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_model_server.api.generator import Draw, Sampled, StepPart, StepRunner
+from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, OutOfMemory
+from batchedmodel_model_server.generation.block_pool import BlockPool
+from batchedmodel_scheduling.core.policy import NEVER, Priority
+from batchedmodel_scheduling.engine.step_cost import StepCost
+from batchedmodel_scheduling.engine.step_planner import (
+    EngineSequence,
+    Part,
+    StepPlanner,
+    StepSettings,
+)
+
+_NOTHING: Final = float("nan")
+_log = logging.getLogger(__name__)
+
+
+class _Text:
+    """One text, or several choices of it until the first token of each is there."""
+
+    __slots__ = ("blocks", "choice", "deadline", "ids", "sequence", "submit")
+
+    def __init__(self, submit: Submit, choice: int, ids: array[int], deadline: float) -> None:
+        self.submit: Final = submit
+        self.choice: Final = choice
+        self.ids: Final = ids
+        self.deadline: Final = deadline
+        self.blocks: Final[list[int]] = []
+        self.sequence: EngineSequence
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.submit.ids) - self.submit.given
+
+    @property
+    def given(self) -> int:
+        """Tokens of the text itself."""
+        return len(self.ids) - self.prompt_tokens
+
+    @property
+    def begun(self) -> bool:
+        """Whether a token of it was told since it came."""
+        return len(self.ids) > len(self.submit.ids)
+
+
+class Engine:
+    """The sequences of one model. Whoever calls it does so from one thread at a time."""
+
+    def __init__(
+        self,
+        runner: StepRunner,
+        settings: StepSettings,
+        cost: StepCost,
+        *,
+        vocabulary: int,
+        max_context_tokens: int,
+    ) -> None:
+        self._runner: Final = runner
+        self._vocabulary: Final = vocabulary
+        self._max_context: Final = max_context_tokens
+        self._cost: Final = cost
+        self._planner = StepPlanner(settings, cost)
+        self._pool: Final = BlockPool(settings.blocks)
+        self._texts: Final[dict[EngineSequence, _Text]] = {}
+        self._running: list[EngineSequence] = []
+        self._waiting: list[EngineSequence] = []
+        self._tokens: list[Token] = []
+        self._refused: list[Refused] = []
+        self._preemptions = self._prefill_tokens = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step has anything to do."""
+        return bool(self._running or self._waiting)
+
+    def submit(self, submit: Submit, now: float) -> None:
+        """Take a request; raises `InvalidInput` before anything of it is kept."""
+        self._check(submit)
+        deadline = NEVER if submit.deadline is None else now + submit.deadline
+        text = _Text(submit, submit.first_choice, array("i", submit.ids), deadline)
+        self._wait(text, places=submit.choices)
+
+    def cancel(self, request_id: int, choice: int | None = None) -> None:
+        """Forget a request, or one of its choices; unknown ones are ignored."""
+        for text in list(self._texts.values()):
+            if text.submit.id != request_id:
+                continue
+            # Choices that have not begun are told apart once they have.
+            alone = text.sequence.places == 1
+            if choice is None or (alone and text.choice == choice):
+                self._leave(text)
+
+    def configure(self, bounds: Configure) -> None:
+        """Plan by other bounds from the next step on; what runs above them goes on."""
+        present = self._planner.settings
+        most = max(1, bounds.max_sequences)
+        self._planner = StepPlanner(
+            StepSettings(
+                max_sequences=most,
+                max_tokens_per_step=max(most, bounds.max_tokens_per_step),
+                block_tokens=present.block_tokens,
+                blocks=present.blocks,
+                token_seconds=bounds.token_seconds,
+            ),
+            self._cost,
+        )
+
+    def step(self, now: float) -> None:
+        """Compute one step; raises `DeviceLost`. `take` says what came of it."""
+        self._refuse_late(now)
+        for one in self._running:
+            if one.shared:
+                one.shared = self._pool.shared(self._texts[one].blocks)
+        plan = self._planner.plan(self._running, self._waiting, self._pool.free)
+        for one in plan.preempted:
+            self._preempt(one)
+        for one in plan.admitted:
+            self._waiting.remove(one)
+            self._running.append(one)
+            self._give_blocks(self._texts[one], one.length)
+        for one, tokens in plan.parts:
+            self._give_blocks(self._texts[one], one.computed + tokens)
+        for part, sampled in self._computed(list(plan.parts)):
+            self._advance(part, sampled)
+
+    def take(self, seconds: float) -> tuple[StepReport, list[Refused]]:
+        """What came since this was asked last, and how the engine is now."""
+        tokens, self._tokens = self._tokens, []
+        refused, self._refused = self._refused, []
+        report = StepReport(
+            seconds=seconds,
+            running=len(self._running),
+            waiting=len(self._waiting),
+            free_blocks=self._pool.free,
+            blocks=self._pool.blocks,
+            backlog=sum(one.missing for one in (*self._running, *self._waiting) if one.missing > 1),
+            preemptions=self._preemptions,
+            prefill_tokens=self._prefill_tokens,
+            tokens=tokens,
+        )
+        return report, refused
+
+    def _check(self, submit: Submit) -> None:
+        ids, given = submit.ids, submit.given
+        if not ids or given >= len(ids) or given < 0:
+            raise InvalidInput("prompt", "is empty")
+        wrong = next((one for one in ids if not 0 <= one < self._vocabulary), None)
+        if wrong is not None:
+            rule = f"holds a token id that is not from 0 to {self._vocabulary - 1}"
+            raise InvalidInput("prompt", rule, wrong)
+        if submit.max_tokens <= given:
+            raise InvalidInput("max_tokens", f"is not above the {given} tokens given")
+        if submit.choices < 1 or (submit.choices > 1 and given):
+            raise InvalidInput("n", "is not 1 or more for a text that begins", submit.choices)
+        most = self._planner.settings.max_sequences
+        if submit.choices > most:
+            raise InvalidInput("n", f"is more than the {most} texts that run at once")
+        whole = len(ids) - given + submit.max_tokens
+        if whole > self._max_context:
+            rule = f"with its text has {whole} tokens; the model takes {self._max_context}"
+            raise InvalidInput("prompt", rule)
+        if not self._planner.settings.holds(whole):
+            settings = self._planner.settings
+            rule = f"with its text has {whole} tokens; the cache holds "
+            raise InvalidInput("prompt", f"{rule}{settings.blocks * settings.block_tokens}")
+
+    def _wait(self, text: _Text, *, places: int = 1) -> None:
+        one = EngineSequence(
+            id=text.submit.id,
+            length=len(text.ids),
+            places=places,
+            priority=Priority(text.submit.priority),
+        )
+        text.sequence = one
+        self._texts[one] = text
+        self._waiting.append(one)
+
+    def _refuse_late(self, now: float) -> None:
+        late = [text for text in self._texts.values() if text.deadline <= now and not text.begun]
+        for text in late:
+            self._end(text, Refusal.LATE, "the first token would come after its deadline")
+
+    def _preempt(self, one: EngineSequence) -> None:
+        text = self._texts[one]
+        self._running.remove(one)
+        self._empty(text)
+        self._waiting.insert(0, one)
+        self._preemptions += 1
+
+    def _empty(self, text: _Text) -> None:
+        self._pool.give_back(text.blocks)
+        text.blocks.clear()
+        text.sequence.blocks = text.sequence.shared = text.sequence.computed = 0
+
+    def _give_blocks(self, text: _Text, tokens: int) -> None:
+        wanted = self._planner.settings.blocks_of(tokens)
+        while len(text.blocks) < wanted:
+            text.blocks.append(self._pool.take())
+        text.sequence.blocks = len(text.blocks)
+
+    # What a step computes
+
+    def _computed(self, parts: list[Part]) -> Iterable[tuple[Part, list[Sampled]]]:
+        """Each part that was computed, and what was drawn behind it."""
+        while parts:
+            try:
+                return list(zip(parts, self._run(parts), strict=True))
+            except DeviceLost:
+                raise
+            except OutOfMemory as error:
+                newest = max(parts, key=lambda part: self._running.index(part.sequence))
+                _log.warning("a step of %d sequences has no memory: %s", len(parts), error)
+                self._end(self._texts[newest.sequence], Refusal.BUSY, "no memory is left for it")
+                parts.remove(newest)
+            except ForwardFailed as error:
+                _log.warning("a step of %d sequences failed: %s", len(parts), error)
+                prompts = [part for part in parts if part.sequence.missing > 1]
+                if len(parts) == 1 or not prompts:
+                    return self._one_by_one(parts)
+                newest = max(prompts, key=lambda part: self._running.index(part.sequence))
+                # It may be the reason or not: alone it shows.
+                parts.remove(newest)
+                alone = self._one_by_one([newest])
+                return [*alone, *self._computed(parts)]
+        return []
+
+    def _one_by_one(self, parts: Sequence[Part]) -> list[tuple[Part, list[Sampled]]]:
+        found = []
+        for part in parts:
+            try:
+                found.append((part, self._run([part])[0]))
+            except DeviceLost:
+                raise
+            except (ForwardFailed, OutOfMemory) as error:
+                self._end(self._texts[part.sequence], Refusal.INVALID, str(error))
+        return found
+
+    def _run(self, parts: Sequence[Part]) -> list[list[Sampled]]:
+        return self._runner.run([self._step_part(part) for part in parts])
+
+    def _step_part(self, part: Part) -> StepPart:
+        one, text = part.sequence, self._texts[part.sequence]
+        draws: list[Draw] = []
+        if part.tokens == one.missing:
+            draws = [
+                Draw(text.submit.sampling, text.choice + at, text.ids, text.prompt_tokens)
+                for at in range(one.places)
+            ]
+        ids = text.ids[one.computed : one.computed + part.tokens]
+        return StepPart(ids, one.computed, text.blocks, draws)
+
+    def _advance(self, part: Part, sampled: Sequence[Sampled]) -> None:
+        one, text = part.sequence, self._texts[part.sequence]
+        if part.tokens > 1 or not text.given:
+            self._prefill_tokens += part.tokens
+        one.computed += part.tokens
+        if not sampled:
+            return
+        others = [self._fork(text, text.choice + at) for at in range(1, one.places)]
+        one.places = 1
+        for each, drawn in zip((text, *others), sampled, strict=True):
+            self._tell(each, drawn)
+
+    def _fork(self, text: _Text, choice: int) -> _Text:
+        """Another choice of the same prompt, which goes on from what was computed of it."""
+        other = _Text(text.submit, choice, array("i", text.ids), text.deadline)
+        one = EngineSequence(
+            id=text.submit.id, length=len(text.ids), priority=text.sequence.priority
+        )
+        other.sequence = one
+        self._texts[one] = other
+        whole, rest = divmod(text.sequence.computed, self._planner.settings.block_tokens)
+        if rest and not self._pool.free:
+            self._waiting.insert(0, one)  # it is computed anew
+            return other
+        self._pool.share(text.blocks[:whole])
+        other.blocks.extend(text.blocks[:whole])
+        if rest:
+            copy = self._pool.take()
+            self._runner.copy_block(text.blocks[whole], copy)
+            other.blocks.append(copy)
+        one.computed, one.blocks = text.sequence.computed, len(other.blocks)
+        one.shared = text.sequence.shared = whole
+        self._running.append(one)
+        return other
+
+    def _tell(self, text: _Text, drawn: Sampled) -> None:
+        submit = text.submit
+        text.ids.append(drawn.token)
+        text.sequence.length += 1
+        finish = Finish.NONE
+        if drawn.token in submit.stop_ids:
+            finish = Finish.STOP
+        elif text.given >= submit.max_tokens:
+            finish = Finish.LENGTH
+        self._tokens.append(
+            Token(submit.id, text.choice, drawn.token, drawn.logprob, finish, drawn.top)
+        )
+        if finish is not Finish.NONE:
+            self._leave(text)
+
+    def _end(self, text: _Text, why: Refusal, message: str) -> None:
+        """Give a text up."""
+        if text.begun:
+            self._tokens.append(Token(text.submit.id, text.choice, 0, _NOTHING, Finish.FAILED))
+        else:
+            self._refused.append(Refused(id=text.submit.id, why=why, message=message))
+        self._leave(text)
+
+    def _leave(self, text: _Text) -> None:
+        one = text.sequence
+        del self._texts[one]
+        self._empty(text)
+        (self._running if one in self._running else self._waiting).remove(one)
