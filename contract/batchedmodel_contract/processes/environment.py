@@ -14,6 +14,7 @@ from batchedmodel_contract.invalid_input import InvalidInput, InvalidManifest, M
 from batchedmodel_contract.manifest.source import Source
 from batchedmodel_contract.manifest.spec import (
     MAX_BATCH_SIZE,
+    MAX_LENGTH,
     OUTPUT_NAMES,
     PASS_PATHS,
     LogLevel,
@@ -162,6 +163,21 @@ class ModelServerSettings:
         Choice(of=AcceleratorNeed),
         "Whether the manifest asks for one, and whether the model fails without.",
         default=AcceleratorNeed.NONE,
+    )
+    kv_cache_bytes: int = setting(
+        Whole(minimum=0),
+        "Memory for keys and values of generated texts; 0: KV_CACHE_FRACTION says.",
+        default=0,
+    )
+    kv_cache_fraction: float = setting(
+        Real(minimum=0, maximum=1),
+        "Share of the memory that the model leaves which keys and values take; 0: the server's.",
+        default=0.0,
+    )
+    max_context_tokens: int = setting(
+        Whole(minimum=0, maximum=MAX_LENGTH),
+        "Tokens of a prompt and its text together; 0: as many as the model takes.",
+        default=0,
     )
     cache_folder: str = setting(Text(), "Folder for downloaded models.", required=True)
     log_level: LogLevel = setting(Choice(of=LogLevel), "How much to log.", default=LogLevel.INFO)

@@ -8,9 +8,21 @@ from __future__ import annotations  # array.array takes no type argument at run 
 
 from array import array
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from batchedmodel_contract.generation.frames import Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheSettings:
+    """What the manifest says of the cache of keys and values; None where it says nothing."""
+
+    memory_bytes: int | None = None
+    fraction: float | None = None
+    """Of the memory that the loaded model leaves."""
+    max_context_tokens: int | None = None
+    """Of a prompt and its text together."""
 
 
 class Draw(NamedTuple):

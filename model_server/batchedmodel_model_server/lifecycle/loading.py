@@ -19,6 +19,7 @@ from typing import Any, Final
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.source import Source, is_file_handler
 from batchedmodel_contract.processes.environment import ModelServerSettings
+from batchedmodel_model_server.api.generator import CacheSettings
 from batchedmodel_model_server.api.handler import Handler
 from batchedmodel_model_server.api.weights import while_files
 from batchedmodel_model_server.batching.declaration import declaration_of
@@ -119,6 +120,11 @@ def load(
         with start.phase(IMPORTS):
             handler.import_libraries()
             bound_operators()
+        handler.cache = CacheSettings(
+            memory_bytes=settings.kv_cache_bytes or None,
+            fraction=settings.kv_cache_fraction or None,
+            max_context_tokens=settings.max_context_tokens or None,
+        )
         with start.phase(LOAD), while_files(stay=content.stays):
             handler.load(content.folder, device)
         loaded = LoadedModel(

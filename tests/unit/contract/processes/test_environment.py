@@ -153,6 +153,9 @@ def test_sidecar_settings_survive_the_environment(told: SidecarSettings) -> None
         ),
         max_batch_size=st.integers(1, 4096),
         accelerator=st.sampled_from(AcceleratorNeed),
+        kv_cache_bytes=st.integers(0, 2**40),
+        kv_cache_fraction=st.floats(0, 1),
+        max_context_tokens=st.integers(0, 2**20),
         cache_folder=texts,
         log_level=st.sampled_from(LogLevel),
     )
@@ -204,5 +207,8 @@ def test_every_variable_that_is_written_is_text() -> None:
         "BATCHEDMODEL_MAX_BATCH_SIZE": "32",
         "BATCHEDMODEL_IDEMPOTENT": "true",
         "BATCHEDMODEL_ACCELERATOR": "None",
+        "BATCHEDMODEL_KV_CACHE_BYTES": "0",
+        "BATCHEDMODEL_KV_CACHE_FRACTION": "0.0",
+        "BATCHEDMODEL_MAX_CONTEXT_TOKENS": "0",
         "BATCHEDMODEL_LOG_LEVEL": "info",
     }
