@@ -23,7 +23,9 @@ CLIENTS = {"batchedmodel_contract", "batchedmodel_kube"}
 PACKAGES = {f"batchedmodel_{folder}" for folder in FOLDERS}
 TORCH = {"torch", "transformers", "safetensors", "sentence_transformers", "huggingface_hub"}
 CLUSTER = {"kopf", "kubernetes", "kubernetes_asyncio"}
-SERVING = {"aiohttp", "asyncinotify", "orjson", "prometheus_client", "tokenizers", "uvloop"}
+SERVING = {
+    *("aiohttp", "asyncinotify", "jinja2", "orjson", "prometheus_client", "tokenizers", "uvloop"),
+}
 
 # What each package must do without. The model server does without torch as well: handlers import
 # it when they load, so that `simulated` runs in an image that has none.
@@ -45,15 +47,15 @@ BLOCKED: dict[str, set[str]] = {
     "model_server": PACKAGES - SERVERS - SHARED
     | TORCH
     | CLUSTER
-    | {"asyncinotify", "prometheus_client", "tokenizers", "yaml"},
+    | {"asyncinotify", "jinja2", "prometheus_client", "tokenizers", "yaml"},
     # Kopf itself needs aiohttp, so only what it does without is refused; an import contract
     # says the rest.
     "operator": PACKAGES - CLIENTS
     | TORCH
-    | {"asyncinotify", "numpy", "prometheus_client", "tokenizers", "uvloop"},
+    | {"asyncinotify", "jinja2", "numpy", "prometheus_client", "tokenizers", "uvloop"},
     "autoscaler": PACKAGES - SHARED - CLIENTS
     | TORCH
-    | {"asyncinotify", "kopf", "numpy", "orjson", "tokenizers", "uvloop"},
+    | {"asyncinotify", "jinja2", "kopf", "numpy", "orjson", "tokenizers", "uvloop"},
     # It uses the pure parts of operator and autoscaler, so it needs none of their libraries. Only
     # what runs the simulator needs numpy; a test of `simulate` holds that other commands do not.
     "cli": PACKAGES - SHARED - CLIENTS - {"batchedmodel_operator", "batchedmodel_autoscaler"}
