@@ -10,6 +10,7 @@ from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_sidecar.backends.native.version_lease import VersionUsers
 from batchedmodel_sidecar.calls import Call, Row
 from batchedmodel_sidecar.codec.tokenizer import Tokens
+from batchedmodel_sidecar.generation.native.preparer import TextPreparer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,8 @@ class ReadyModel:
     """None when nobody measured the server."""
     tokens: Tokens | None
     """None when the model takes no text."""
+    texts: TextPreparer | None = field(default=None, compare=False)
+    """None when it generates no text."""
     depth: int
     """Batches that each worker of the server takes at once: the one that runs, and perhaps the
     next."""

@@ -33,9 +33,14 @@ from batchedmodel_sidecar.codec.codec import Codec
 from batchedmodel_sidecar.codec.process import shared_memory
 from batchedmodel_sidecar.codec.process.client import CodecClient
 from batchedmodel_sidecar.compiled import is_compiled
-from batchedmodel_sidecar.generation.engine_client import EngineClient
 from batchedmodel_sidecar.generation.engine_gauges import EngineGauges
+from batchedmodel_sidecar.generation.generation import (
+    ForeignGeneration,
+    Generation,
+    NativeGeneration,
+)
 from batchedmodel_sidecar.generation.handler import GenerationHandler
+from batchedmodel_sidecar.generation.text_server import TextServer
 from batchedmodel_sidecar.http.admin import Admin
 from batchedmodel_sidecar.http.body_reader import BodyReader
 from batchedmodel_sidecar.http.connections import Connections
@@ -97,7 +102,7 @@ class Service:
         slots = SharedSlots(budget.limit)
         self._link: Link
         self._passthrough: Passthrough | None = None
-        self._generation: GenerationHandler | None = None
+        self._generation: Generation | None = None
         self._gauges: EngineGauges | None = None
         self._repository: Repository | None = None
         self._connections: Connections | None = None
@@ -150,7 +155,7 @@ class Service:
         )
         self._lifecycle = Lifecycle(
             self._batcher,
-            passing=self._idle if self._passthrough else None,
+            passing=self._idle,
             model=lambda: self._link.status,
             watch=self._link.watch,
             delay=settings.drain_delay_seconds,
@@ -190,24 +195,40 @@ class Service:
             clock=time.monotonic,
             refusals=refusals,
         )
-        if theirs is not None and settings.upstream_protocol is ServerProtocol.OPENAI:
-            self._generation = generation = GenerationHandler(
-                EngineClient(settings.upstream_url),
+
+        def make(server: TextServer) -> GenerationHandler:
+            return GenerationHandler(
+                server,
                 self._batcher.settings,
                 ledger=self._ledger,
                 counts=counts,
                 refusals=refusals,
                 require_open=inferences.open_for_work,
             )
+
+        if theirs is None:
+            self._generation = NativeGeneration(
+                settings,
+                self._batcher.settings,
+                self._bodies,
+                lambda: self._link.status.model,
+                make,
+            )
+        elif settings.upstream_protocol is ServerProtocol.OPENAI:
+            self._generation = foreign_texts = ForeignGeneration(
+                settings.upstream_url, client, make
+            )
+            self._gauges = foreign_texts.gauges
+        if self._generation is not None:
+            handler = self._generation.handler
             registry.register(
                 GenerationCollector(
                     counts=counts,
-                    running=lambda: generation.admission.running,
-                    waiting=lambda: generation.admission.waiting,
-                    limit=lambda: generation.admission.limit,
+                    running=lambda: handler.admission.running,
+                    waiting=lambda: handler.admission.waiting,
+                    limit=lambda: handler.admission.limit,
                 )
             )
-            self._gauges = EngineGauges(client, busy=generation.busy, told=generation.engine)
         self._data_handler = DataHandler(
             settings.model_name,
             inferences=inferences,
@@ -220,7 +241,7 @@ class Service:
             adapters=codec.adapters,
             foreign=theirs,
             passthrough=self._passthrough,
-            generation=self._generation,
+            generation=None if self._generation is None else self._generation.handler,
             repository=self._repository,
         )
         self._admin = Admin(
@@ -243,7 +264,7 @@ class Service:
         is_back = self._batcher.model is None
         self._batcher.attach(model)
         if self._generation is not None:
-            self._generation.open()
+            self._generation.model_ready(model)
         if is_back:
             self._lifecycle.resume()
         logger.info(
@@ -254,9 +275,9 @@ class Service:
         """From the link: work must wait."""
         self._batcher.detach()
         if self._generation is not None:
-            self._generation.close()
+            self._generation.model_lost()
             if self._lifecycle.draining:
-                self._generation.give_up(MODEL_GONE, under_way=False)
+                self._generation.handler.give_up(MODEL_GONE, under_way=False)
         self._lifecycle.model_lost()
 
     def memory_bound(self, cap: MemoryCap) -> None:
@@ -264,15 +285,15 @@ class Service:
         self._batcher.bound(cap)
 
     def _stats(self, draining: bool) -> SidecarStats:
-        if self._generation is not None and self._generation.work.any:
+        if self._generation is not None and self._generation.handler.work.any:
             ready = self._batcher.model is not None
-            return self._generation.stats(model_ready=ready, draining=draining)
+            return self._generation.handler.stats(model_ready=ready, draining=draining)
         return self._batcher.stats(draining=draining)
 
     def _oldest_age(self) -> float:
         ages = [self._batcher.oldest_age()]
         if self._generation is not None:
-            ages.append(self._generation.oldest_age())
+            ages.append(self._generation.handler.oldest_age())
         return max(ages)
 
     async def _idle(self) -> None:
@@ -280,7 +301,7 @@ class Service:
         if self._passthrough is not None:
             await self._passthrough.idle()
         if self._generation is not None:
-            await self._generation.idle()
+            await self._generation.handler.idle()
 
     def _keeps_connections(self) -> bool:
         """Whether connections to a foreign server outlive their request.
@@ -344,6 +365,8 @@ class Service:
             await connections.close(_ANSWERS_LEAVE_SECONDS)
             await self._process.close()
             await self._batcher.close()
+            if self._generation is not None:
+                await self._generation.close()
             await self._link.close()
             if self._passthrough is not None:
                 await self._passthrough.close()
@@ -366,7 +389,7 @@ class Service:
             # An answer that says so is better than a connection that breaks.
             self._batcher.give_up(_TIME_IS_OVER)
             if self._generation is not None:
-                self._generation.give_up(_TIME_IS_OVER)
+                self._generation.handler.give_up(_TIME_IS_OVER)
         await asyncio.sleep(STRAGGLERS_SECONDS)
         for task in (*background, stopped):
             task.cancel()

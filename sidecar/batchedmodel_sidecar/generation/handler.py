@@ -7,6 +7,7 @@ streams and one timer.
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import Final
 
@@ -16,6 +17,7 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_contract.processes.stats import SidecarStats
+from batchedmodel_http.eager_coroutine import EagerCoroutine
 from batchedmodel_http.interfaces import Reply, Running
 from batchedmodel_scheduling.core.policy import NEVER
 from batchedmodel_scheduling.generation.admission import (
@@ -27,9 +29,8 @@ from batchedmodel_scheduling.generation.admission import (
 from batchedmodel_sidecar.batching import rejections
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.errors import CallError, Rejected, Unserved
-from batchedmodel_sidecar.generation.engine_client import Engine
-from batchedmodel_sidecar.generation.fields import fields_of
 from batchedmodel_sidecar.generation.stream import GenerationStream
+from batchedmodel_sidecar.generation.text_server import Draft, TextServer
 from batchedmodel_sidecar.http.inference import ours
 from batchedmodel_sidecar.http.refusals import Refusals
 from batchedmodel_sidecar.http.responses import named
@@ -40,8 +41,6 @@ from batchedmodel_sidecar.telemetry.generation_work import GenerationWork
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 
 logger: Final = logging.getLogger(__name__)
-
-_CHAT: Final = "/chat/completions"
 
 
 class _Ended:
@@ -54,12 +53,47 @@ class _Ended:
 ENDED: Final = _Ended()
 
 
+class _Reading:
+    """A request that is being read, and then whatever it became."""
+
+    __slots__ = ("_left", "_work", "arrived", "asked", "held", "reply", "running")
+
+    def __init__(
+        self,
+        asked: RequestHead,
+        held: Hold,
+        reply: Reply,
+        arrived: float,
+        left: Callable[["_Reading"], None],
+    ) -> None:
+        self.asked: Final = asked
+        self.held: Final = held
+        self.reply: Final = reply
+        self.arrived: Final = arrived
+        self.running: Running | None = None
+        self._left = left
+        self._work: EagerCoroutine[Draft] | None = None
+
+    def goes_on(self, work: EagerCoroutine[Draft]) -> None:
+        """It could not be read at once."""
+        self._work = work
+
+    def cancel(self) -> None:
+        """Its caller has left."""
+        if self.running is not None:
+            self.running.cancel()
+        elif self._work is not None:
+            self._work.cancel()
+            self.running = ENDED
+            self._left(self)
+
+
 class GenerationHandler:
     """Answers requests for generated text in front of one server."""
 
     def __init__(
         self,
-        client: Engine,
+        server: TextServer,
         settings: BatchSettings,
         *,
         ledger: Ledger,
@@ -68,7 +102,7 @@ class GenerationHandler:
         require_open: Callable[[], object],
     ) -> None:
         """Needs a running loop. `require_open` raises `Rejected` while no calls are taken."""
-        self._client = client
+        self._server = server
         self._settings = settings
         self._admission = Admission(AdmissionSettings.of(settings))
         self._ledger = ledger
@@ -78,6 +112,8 @@ class GenerationHandler:
         self._require_open = require_open
         self._loop = asyncio.get_running_loop()
         self._streams: dict[int, GenerationStream] = {}
+        self._reading = 0
+        """Requests that are being read."""
         self._numbers = count()
         self._open = False
         """Whether the server takes requests."""
@@ -94,22 +130,60 @@ class GenerationHandler:
 
     def begin(self, asked: RequestHead, body: Buffer, held: Hold, reply: Reply) -> Running:
         """Begin to answer a request whose body is here, and counted by `held`."""
+        reading = _Reading(asked, held, reply, self._loop.time(), self._left)
+        self._reading += 1
+        work = EagerCoroutine(
+            self._read(asked, body, held), partial(self._was_read, reading), self._loop
+        )
+        if reading.running is not None:
+            return reading.running
+        reading.goes_on(work)
+        self._idle.clear()
+        return reading
+
+    async def _read(self, asked: RequestHead, body: Buffer, held: Hold) -> Draft:
+        self._require_open()
+        return await self._server.read(asked, body, held)
+
+    def _was_read(
+        self, reading: _Reading, draft: Draft | None, error: BaseException | None
+    ) -> None:
+        asked, held, reply = reading.asked, reading.held, reading.reply
+        reading.running = ENDED
+        self._reading -= 1
         try:
-            stream = self._accepted(asked, body, held, reply)
-        except (CallError, InvalidInput) as error:
-            return self._refused(asked, held, reply, error)
-        except Exception as bug:
+            if error is not None:
+                raise error
+            if draft is None:
+                return  # its caller left, and was not told
+            reading.running = self._accepted(asked, draft, held, reply, reading.arrived)
+        except (CallError, InvalidInput) as known:
+            self._refused(asked, held, reply, known)
+        except BaseException as bug:
             told = Rejected(Rejection.INVALID, ours("reading", bug), status=500)
-            return self._refused(asked, held, reply, told)
-        self._decide()
-        return stream
+            self._refused(asked, held, reply, told)
+        else:
+            self._decide()
+        self._look_whether_idle()
+
+    def _left(self, reading: _Reading) -> None:
+        """The caller of a request left that was being read."""
+        self._reading -= 1
+        reading.held.release()
+        self._ledger.rejected[Rejection.ABANDONED] += 1
+        self._look_whether_idle()
+
+    def _look_whether_idle(self) -> None:
+        if not self._streams:
+            self._busy.clear()
+            if not self._reading:
+                self._idle.set()
 
     def _refused(
         self, asked: RequestHead, held: Hold, reply: Reply, error: CallError | InvalidInput
-    ) -> Running:
+    ) -> None:
         held.release()
         reply(named(self._refusals.response(asked, error), asked.request_id), None)
-        return ENDED
 
     def refuse_full(self, share: Share) -> None:
         """Raise `Rejected` where a tenant's request would find no room, whatever it holds."""
@@ -203,9 +277,7 @@ class GenerationHandler:
         if outcome is Outcome.COMPLETED and stream.first_at is not None and usage.output_tokens > 1:
             took = stream.heard_at - stream.first_at
             self._counts.output_token.observe(took / (usage.output_tokens - 1))
-        if not self._streams:
-            self._idle.set()
-            self._busy.clear()
+        self._look_whether_idle()
         if waited:
             self._admission.withdraw(request.id, now)
         else:
@@ -221,7 +293,7 @@ class GenerationHandler:
         stream.take_reply()(named(response, stream.asked.request_id), None)
 
     def _accepted(
-        self, asked: RequestHead, body: Buffer, held: Hold, reply: Reply
+        self, asked: RequestHead, draft: Draft, held: Hold, reply: Reply, arrived: float
     ) -> GenerationStream:
         self._require_open()
         now = self._loop.time()
@@ -229,7 +301,7 @@ class GenerationHandler:
         terms = agreed(options, self._settings)
         limit = self._settings.request_timeout_seconds
         limit = limit if options.timeout is None else min(limit, options.timeout)
-        fields = fields_of(body, readable=not asked.packed, chat=asked.path.endswith(_CHAT))
+        fields = draft.fields
         request = GenerationRequest(
             id=next(self._numbers),
             share=held.share,
@@ -237,8 +309,8 @@ class GenerationHandler:
             prompt_tokens=fields.prompt_tokens,
             max_tokens=fields.max_tokens,
             choices=fields.choices,
-            arrived=now,
-            deadline=now + limit,
+            arrived=arrived,
+            deadline=arrived + limit,
             streams=fields.streams,
             priority=terms.priority,
             group=terms.request_group,
@@ -250,9 +322,7 @@ class GenerationHandler:
             self._ledger.tenants.refused(held.share.tenant, 1)
             raise rejections.rejected(refusal, self._settings, limit)
         self._ledger.accept(1, work, now)
-        stream = GenerationStream(
-            self, self._client, request, asked, (body,), held, reply, limit, work
-        )
+        stream = GenerationStream(self, draft.ask, request, asked, held, reply, limit, work)
         self._streams[request.id] = stream
         self._idle.clear()
         self._busy.set()

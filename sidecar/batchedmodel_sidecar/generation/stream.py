@@ -5,12 +5,11 @@ belongs to it, only callbacks and one timer.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from http import HTTPStatus
 from typing import Final, Protocol
 
-from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_http.interfaces import Reply, unheard
 from batchedmodel_http.response import Headers
@@ -19,7 +18,7 @@ from batchedmodel_scheduling.generation.admission import GenerationRequest
 from batchedmodel_sidecar.backends.foreign.headers import passed_on
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.errors import Busy, CallError, Expired, Lost, Unserved
-from batchedmodel_sidecar.generation.engine_client import Engine, EngineHead, Exchange
+from batchedmodel_sidecar.generation.engine_client import AnswerListener, EngineHead, Exchange
 from batchedmodel_sidecar.generation.events import EVENT_STREAM, KEEP_ALIVE, Usage, error_event
 from batchedmodel_sidecar.http.routed_head import RequestHead
 from batchedmodel_sidecar.protocols.headers import REQUEST_ID_HEADER, writable
@@ -36,8 +35,11 @@ _MOST_KEPT: Final = 64 * 1024
 _RESTS: Final = frozenset(
     {HTTPStatus.TOO_MANY_REQUESTS.value, HTTPStatus.SERVICE_UNAVAILABLE.value}
 )
-_BETWEEN_US: Final[Sequence[str]] = ("host", "expect", "content-length")
 _FRAMED_ANEW: Final[Sequence[str]] = ("content-length",)
+
+
+Ask = Callable[[AnswerListener, GenerationRequest], Exchange]
+"""Sends a request to the server that answers it."""
 
 
 class Streams(Protocol):
@@ -72,7 +74,7 @@ class GenerationStream:
     """One such request, from its acceptance to its end."""
 
     __slots__ = (
-        "_adds", "_ahead", "_body", "_client", "_events", "_exchange", "_kept", "_limit",
+        "_adds", "_ahead", "_ask", "_counted", "_events", "_exchange", "_kept", "_limit",
         "_loop", "_paused_at", "_reply", "_sending", "_stage", "_streams", "_streams_on",
         "_timer", "_tries", "_whole", "_written_at", "asked", "first_at", "heard_at", "held",
         "request", "usage", "work",
@@ -81,10 +83,9 @@ class GenerationStream:
     def __init__(
         self,
         streams: Streams,
-        client: Engine,
+        ask: Ask,
         request: GenerationRequest,
         asked: RequestHead,
-        body: Sequence[Buffer],
         held: Hold,
         reply: Reply,
         limit: float,
@@ -92,10 +93,10 @@ class GenerationStream:
     ) -> None:
         """`limit`: seconds to the first token, and of silence behind it; `work`: what it costs."""
         self._streams = streams
-        self._client = client
+        self._ask: Ask | None = ask
+        """Keeps what is asked until the server has begun to answer."""
         self.request: Final = request
         self.asked: Final = asked
-        self._body = body
         self.held: Final = held
         """Counts the body."""
         self._reply = reply
@@ -112,6 +113,8 @@ class GenerationStream:
         """Whether it is one of events that may be read here."""
         self._adds = False
         """Whether others may be written between them."""
+        self._counted = False
+        """Whether its tokens are told."""
         self.usage: Final = Usage()
         self._kept: bytearray | None = bytearray()
         """All of an answer that is no stream, while it is short."""
@@ -136,9 +139,8 @@ class GenerationStream:
         self._stage = _Stage.ASKED
         self._tries += 1
         self.heard_at = self._loop.time()
-        headers = passed_on(self.asked.headers.items(), _BETWEEN_US)
-        target = self.asked.path + self.asked.query
-        self._exchange = self._client.ask(self, target, headers, self._body)
+        assert self._ask is not None, "what has an answer is not asked again: our bug"
+        self._exchange = self._ask(self, self.request)
         self._look_at(self.request.deadline)
 
     def give_up(self, error: CallError, outcome: Outcome) -> None:
@@ -165,14 +167,15 @@ class GenerationStream:
             return
         self._stage = _Stage.ANSWERING
         self.heard_at = self._written_at = self._loop.time()
-        self._body = ()
+        self._ask = None
         self.held.release()
         is_events = head.header("content-type").lower().startswith(EVENT_STREAM)
         self._streams_on = is_events
+        self._counted = head.counted
         self._events = is_events and not head.header("content-encoding")
         self._adds = self._events and head.length is None
         self.usage.failed = head.status >= HTTPStatus.BAD_REQUEST
-        if is_events or self.usage.failed:
+        if is_events or head.counted or self.usage.failed:
             self._kept = None
         reply, self._reply = self._reply, unheard
         # While a stream lasts its pod may begin to go, or others may come, and its head cannot tell
@@ -189,10 +192,16 @@ class GenerationStream:
         if is_events and self._stage is _Stage.ANSWERING:
             self._look()
 
+    def tokens(self, count: int) -> None:
+        """The server made so many tokens."""
+        now = self.heard_at = self._loop.time()
+        self.usage.output_tokens += count
+        self._streams.heard(self, count, now)
+
     def piece(self, data: bytes) -> None:
         """A piece of the body."""
         now = self.heard_at = self._loop.time()
-        if self._events:
+        if self._events and not self._counted:
             tokens = self.usage.events(data)
             if tokens:
                 self._streams.heard(self, tokens, now)
@@ -298,8 +307,7 @@ class GenerationStream:
         if self._stage is _Stage.SETTLED:
             return
         waited, self._stage = self.waits, _Stage.SETTLED
-        self._exchange = None
-        self._body = ()
+        self._exchange = self._ask = None
         self.held.release()
         self._stop_timer()
         self._streams.ended(self, outcome, waited=waited)

@@ -62,7 +62,7 @@ class ClassifyAdapter(ScoreAdapter):
     ) -> Parsed:
         """One row for each text or pair; raises `InvalidInput` or `Rejected`."""
         asked = json_object(body, _KNOWN)
-        require_model(asked, model, named=False)
+        require_model(asked, model.description.name, named=False)
         if model.description.classification is None:
             raise InvalidInput("model", "does not classify", model.description.name)
         if ("inputs" in asked) == ("input" in asked):

@@ -10,7 +10,6 @@ from batchedmodel_contract.invalid_input import InvalidInput, shown
 from batchedmodel_contract.schema.rules import Broken, Whole
 from batchedmodel_sidecar.calls import Row, Value
 from batchedmodel_sidecar.errors import ModelNotFound
-from batchedmodel_sidecar.model import ReadyModel
 
 _MOST_ENTRIES: Final = 2048
 
@@ -34,9 +33,9 @@ def json_object(body: Buffer, known: Collection[str]) -> dict[str, Any]:
     return asked
 
 
-def require_model(asked: dict[str, Any], model: ReadyModel, *, named: bool) -> None:
+def require_model(asked: dict[str, Any], served: str, *, named: bool) -> None:
     """Raise `ModelNotFound` for another model's name; it must be `named` or may be left out."""
-    given, served = asked.get("model"), model.description.name
+    given = asked.get("model")
     if given != served and (named or given is not None):
         raise ModelNotFound(f"model: {shown(given)} is not served here; {served} is")
 

@@ -47,7 +47,7 @@ class EmbeddingsAdapter(Adapter):
     ) -> Parsed:
         """One row for each input; raises `InvalidInput` or `Rejected` (another model's name)."""
         asked = json_object(body, _KNOWN)
-        require_model(asked, model, named=True)
+        require_model(asked, model.description.name, named=True)
         if model.description.embedding is None:
             raise InvalidInput("model", "does not give embeddings", model.description.name)
         encoding = asked.get("encoding_format") or "float"

@@ -53,7 +53,7 @@ class RerankAdapter(ScoreAdapter):
     ) -> Parsed:
         """One row for each document, paired with the query; raises `InvalidInput` or `Rejected`."""
         asked = json_object(body, _OF_TEI | _OF_COHERE)
-        require_model(asked, model, named=False)
+        require_model(asked, model.description.name, named=False)
         if model.description.ranking is None:
             raise InvalidInput("model", "does not rank", model.description.name)
         tei = "texts" in asked

@@ -34,7 +34,7 @@ class Endpoint(Enum):
     PASSED_ON = auto()
     """What a server of one's own answers; it gets the request as it is."""
     GENERATES = auto()
-    """Text that such a server generates: requests wait here, and their answers pass through."""
+    """Text that is generated: requests wait here for the server, whichever it is."""
     ALONE = auto()
     """An inference that such a server answers at once and whole: it gets it in its turn."""
 
@@ -59,6 +59,8 @@ _PATHS: Final = {
     "/v1/embeddings": ("POST", Endpoint.EMBEDDINGS),
     "/classify": ("POST", Endpoint.CLASSIFY),
     "/predict": ("POST", Endpoint.CLASSIFY),
+    "/v1/chat/completions": ("POST", Endpoint.GENERATES),
+    "/v1/completions": ("POST", Endpoint.GENERATES),
     "/rerank": ("POST", Endpoint.RERANK),
     "/v1/rerank": ("POST", Endpoint.RERANK),
     "/v2/rerank": ("POST", Endpoint.RERANK),
@@ -70,6 +72,8 @@ _PATHS: Final = {
 }
 _OF_MODEL: Final = {
     "/v2/models/{}/infer": ("POST", Endpoint.V2_INFER),
+    "/v2/models/{}/generate": ("POST", Endpoint.GENERATES),
+    "/v2/models/{}/generate_stream": ("POST", Endpoint.GENERATES),
     "/v2/models/{}/ready": ("GET", Endpoint.MODEL_READY),
     "/v2/models/{}": ("GET", Endpoint.V2_MODEL),
     "/v1/models/{}:predict": ("POST", Endpoint.V1_PREDICT),

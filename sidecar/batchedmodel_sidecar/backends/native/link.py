@@ -8,12 +8,14 @@ of the HTTP client and answers that make no sense become `Unserved` here.
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
 import aiohttp
 import orjson
 from yarl import URL
 
+from batchedmodel_contract.generation.description import generation_from_mapping
 from batchedmodel_contract.inference import packed
 from batchedmodel_contract.inference.batch_wire import (
     BatchReply,
@@ -47,6 +49,7 @@ from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.body.shared_slots import SharedSlots
 from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
+from batchedmodel_sidecar.generation.native.preparer import TextPreparer
 from batchedmodel_sidecar.model import ReadyModel
 
 logger: Final = logging.getLogger(__name__)
@@ -117,6 +120,8 @@ class NativeLink:
         self._max_cost: int | None = None
         """What its memory holds, as the listener was told last."""
         self._threads = text_threads(_THREADS)
+        self._texts: TextPreparer | None = None
+        """Of the last model that generates, for the same reason as `_tokens`."""
         self._tokens: Tokens | None = None
         """Of the last model with text: most versions have the tokenizer of the one before."""
         self._failures = 0
@@ -285,9 +290,23 @@ class NativeLink:
             description=description,
             profile=profile_from_mapping(measured),
             tokens=tokens,
+            texts=await self._generation(version),
             depth=_DEPTH,
             rows_pad=not description.equal_lengths,
         )
+
+    async def _generation(self, version: str | None) -> TextPreparer | None:
+        """How the model generates text, if it does."""
+        path = server_api.generation_path(self._name, version)
+        async with self._session.get(_BASE + path) as response:
+            if response.status == HTTPStatus.NOT_FOUND:
+                return None
+            described = generation_from_mapping(orjson.loads(await response.read()))
+        tokenizer = await self._get(server_api.tokenizer_path(self._name, version))
+        texts = self._texts
+        if texts is None or not texts.is_of(described, tokenizer):
+            texts = self._texts = TextPreparer(self._name, described, tokenizer)
+        return texts
 
     async def _json(self, path: str) -> Any:
         try:

@@ -131,11 +131,16 @@ def patience(size: int) -> float:
 class CodecClient:
     """At most one process, and the line in front of it."""
 
-    def __init__(self, clock: Callable[[], float], hold: Hold | None = None) -> None:
-        """Starts nothing yet. `hold` lends the memory that answers take, which are nobody's."""
+    def __init__(
+        self, clock: Callable[[], float], hold: Hold | None = None, *, room: int = MOST_BODIES
+    ) -> None:
+        """Starts nothing yet. `hold` lends the memory that answers take, which are nobody's.
+
+        `room`: bodies that may wait or be in work.
+        """
         self._clock = clock
         self._hold = hold
-        self._turns = FairTurns(at_once=lambda: 1, room=MOST_BODIES)
+        self._turns = FairTurns(at_once=lambda: 1, room=room)
         self._process: CodecProcess | None = None
         self._told: ReadyModel | None = None
         self._seconds = 0.0

@@ -16,6 +16,7 @@ from batchedmodel_http.streamed_response import Sending, StreamedResponse
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.generation.engine_client import AnswerListener, EngineHead
+from batchedmodel_sidecar.generation.foreign_texts import ForeignTexts
 from batchedmodel_sidecar.generation.handler import GenerationHandler
 from batchedmodel_sidecar.http.refusals import Refusals
 from batchedmodel_sidecar.http.routed_head import RequestHead
@@ -117,7 +118,7 @@ class World:
         self.engine, self.ledger, self.budget = Engine(), Ledger(), ByteBudget(100_000)
         self.callers: list[Caller] = []
         self.handler = GenerationHandler(
-            self.engine,
+            ForeignTexts(self.engine),
             settings,
             ledger=self.ledger,
             counts=GenerationCounts(),

@@ -12,10 +12,12 @@ from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_http.response import Response
 from batchedmodel_http.streamed_response import Sending, StreamedResponse
 from batchedmodel_scheduling.generation.admission import GenerationRequest
-from batchedmodel_sidecar.body.byte_budget import ByteBudget
+from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.errors import Busy, CallError, Expired, Lost, Unserved
 from batchedmodel_sidecar.generation.engine_client import EngineHead
-from batchedmodel_sidecar.generation.stream import KEEP_ALIVE_SECONDS, GenerationStream
+from batchedmodel_sidecar.generation.foreign_texts import ForeignTexts
+from batchedmodel_sidecar.generation.stream import KEEP_ALIVE_SECONDS, Ask, GenerationStream
+from batchedmodel_sidecar.generation.text_server import Draft
 from batchedmodel_sidecar.http.routed_head import RequestHead
 
 pytestmark = pytest.mark.looptime
@@ -69,6 +71,15 @@ class Transport:
         self.aborted = True
 
 
+def _asks(client: Client, head: RequestHead, held: Hold) -> Ask:
+    """How a server of one's own is asked: reading never waits."""
+    reading = ForeignTexts(client).read(head, b'{"a":1}', held)
+    with pytest.raises(StopIteration) as read:
+        reading.send(None)
+    draft: Draft = read.value.value
+    return draft.ask
+
+
 @dataclass
 class World:
     """A stream, who lets it go, its server and its caller."""
@@ -102,7 +113,7 @@ class World:
         held = self.budget.hold(Share("a"))
         held.grow(3)
         self.stream = GenerationStream(
-            self, self.client, request, head, (b"abc",), held, self.reply, self.limit, 0.5
+            self, _asks(self.client, head, held), request, head, held, self.reply, self.limit, 0.5
         )
 
     def reply(

@@ -1,0 +1,134 @@
+"""Generated text in one sidecar: its handler, and who follows the engine behind it."""
+
+import time
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from batchedmodel_contract.generation.frames import StepReport
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.processes.environment import SidecarSettings
+from batchedmodel_contract.processes.server_api import engine_socket_path
+from batchedmodel_scheduling.generation.admission import EngineView
+from batchedmodel_sidecar.backends.foreign.client import Client
+from batchedmodel_sidecar.codec.process.client import CodecClient
+from batchedmodel_sidecar.generation.engine_client import EngineClient
+from batchedmodel_sidecar.generation.engine_gauges import EngineGauges
+from batchedmodel_sidecar.generation.foreign_texts import ForeignTexts
+from batchedmodel_sidecar.generation.handler import GenerationHandler
+from batchedmodel_sidecar.generation.native.engine_link import EngineLink
+from batchedmodel_sidecar.generation.native.texts import NativeTexts
+from batchedmodel_sidecar.generation.text_server import TextServer
+from batchedmodel_sidecar.http.body_reader import BodyReader
+from batchedmodel_sidecar.model import ReadyModel
+
+_MOST_PROMPTS: Final = 1024
+"""Prompts that wait for the process that reads them; more are refused."""
+
+MakeHandler = Callable[[TextServer], GenerationHandler]
+
+
+class Generation(Protocol):
+    """What the service does with it."""
+
+    @property
+    def handler(self) -> GenerationHandler:
+        """Who answers requests for text."""
+        ...
+
+    def model_ready(self, model: ReadyModel) -> None:
+        """The model can be asked."""
+        ...
+
+    def model_lost(self) -> None:
+        """It cannot, at present."""
+        ...
+
+    def configure(self, settings: BatchSettings) -> None:
+        """Use other settings from now on."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything."""
+        ...
+
+
+class ForeignGeneration:
+    """In front of a server of one's own that speaks OpenAI's protocol."""
+
+    def __init__(self, url: str, gauges: Client, make: MakeHandler) -> None:
+        """`gauges`: how the server's metrics are read."""
+        self.handler: Final = make(ForeignTexts(EngineClient(url)))
+        self.gauges: Final = EngineGauges(gauges, busy=self.handler.busy, told=self.handler.engine)
+
+    def model_ready(self, model: ReadyModel) -> None:
+        """See `Generation`."""
+        self.handler.open()
+
+    def model_lost(self) -> None:
+        """See `Generation`."""
+        self.handler.close()
+
+    def configure(self, settings: BatchSettings) -> None:
+        """See `Generation`."""
+        self.handler.configure(settings)
+
+    async def close(self) -> None:
+        """See `Generation`."""
+
+
+class NativeGeneration:
+    """In front of our model server, whose model may generate text or not."""
+
+    def __init__(
+        self,
+        settings: SidecarSettings,
+        batching: BatchSettings,
+        bodies: BodyReader,
+        model: Callable[[], ReadyModel | None],
+        make: MakeHandler,
+    ) -> None:
+        """`model`: the one that is served now."""
+        self._process = CodecClient(time.monotonic, room=_MOST_PROMPTS)
+        self._link = EngineLink(engine_socket_path(settings.model_socket), self, batching)
+        self.handler: Final = make(NativeTexts(self._link, self._process, bodies, model))
+
+    def model_ready(self, model: ReadyModel) -> None:
+        """See `Generation`."""
+        if model.texts is None:
+            self._link.lost()
+            self.handler.open()  # whoever asks is told that there is no text here
+        else:
+            self._link.ready(model.texts)
+
+    def model_lost(self) -> None:
+        """See `Generation`."""
+        self._link.lost()
+        self.handler.close()
+
+    def configure(self, settings: BatchSettings) -> None:
+        """See `Generation`."""
+        self.handler.configure(settings)
+        self._link.configure(settings)
+
+    def open(self) -> None:
+        """From the link: the engine takes texts."""
+        self.handler.open()
+
+    def close_engine(self) -> None:
+        """From the link: it takes none at present."""
+        self.handler.close()
+
+    def stepped(self, report: StepReport) -> None:
+        """From the link: what the engine did."""
+        self.handler.engine(
+            EngineView(
+                running=report.running,
+                waiting=report.waiting,
+                cache_usage=1.0 - report.free_blocks / max(1, report.blocks),
+            )
+        )
+
+    async def close(self) -> None:
+        """See `Generation`."""
+        await self._link.close()
+        await self._process.close()

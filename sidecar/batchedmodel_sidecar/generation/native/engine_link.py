@@ -1,0 +1,269 @@
+"""The connection to the engine of our model server, over which all texts go.
+
+A step of the engine is one frame, and one callback here tells all texts of it. The link follows the
+model: while it is ready there is a connection; when that ends, texts that have begun wait for the
+next one, and go on there.
+"""
+
+import asyncio
+import logging
+from typing import Any, Final, Protocol
+
+from batchedmodel_contract.generation.frames import (
+    Cancel,
+    Configure,
+    Frame,
+    FrameReader,
+    Refusal,
+    Refused,
+    StepReport,
+    Submit,
+    Token,
+    write_frame,
+)
+from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_sidecar.errors import Busy, Unserved
+from batchedmodel_sidecar.generation.native.exchange import NativeExchange
+from batchedmodel_sidecar.generation.native.preparer import TextPreparer
+
+logger: Final = logging.getLogger(__name__)
+
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 1.0
+
+
+class LinkListener(Protocol):
+    """Who hears of the engine."""
+
+    def open(self) -> None:
+        """It takes texts."""
+        ...
+
+    def close_engine(self) -> None:
+        """It takes none at present."""
+        ...
+
+    def stepped(self, report: StepReport) -> None:
+        """What it did, told before its tokens are."""
+        ...
+
+
+class EngineLink:
+    """Keeps a connection while the model is ready."""
+
+    def __init__(self, socket_path: str, listener: LinkListener, settings: BatchSettings) -> None:
+        """Needs a running loop."""
+        self._socket_path = socket_path
+        self._listener = listener
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._texts: TextPreparer | None = None
+        self._connection: _Connection | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._waiting: list[NativeExchange] = []
+        """Texts that have begun, and have no engine."""
+        self._next_id = 0
+
+    def ready(self, texts: TextPreparer) -> None:
+        """The model is ready, perhaps in another version; needs a connection of its own then."""
+        if texts is self._texts and (self._connection or self._connecting):
+            return
+        if self._texts is not None and texts.tokenizer_json != self._texts.tokenizer_json:
+            self._drop_waiting("another version of the model serves")
+        self._texts = texts
+        before, self._connection = self._connection, None
+        if before is not None:
+            before.retire()
+        self._connect()
+
+    def lost(self) -> None:
+        """The model is not ready."""
+        self._texts = None
+        if self._connecting is not None:
+            self._connecting.cancel()
+            self._connecting = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abort()
+
+    def configure(self, settings: BatchSettings) -> None:
+        """Tell the engine of other bounds."""
+        self._settings = settings
+        if self._connection is not None and self._texts is not None:
+            self._connection.send(self._bounds(self._texts))
+
+    def give_up(self, reason: str) -> None:
+        """No engine will come for the texts that wait for one."""
+        self._drop_waiting(reason)
+
+    async def close(self) -> None:
+        """Hang up."""
+        self.lost()
+        self._drop_waiting("this pod is stopping")
+
+    def next_id(self) -> int:
+        """See `Submits`."""
+        self._next_id += 1
+        return self._next_id
+
+    def start(self, exchange: NativeExchange) -> None:
+        """Begin with texts; they hear that nobody takes them where there is no connection."""
+        if self._connection is None:
+            # Who asks is not told before it has what it asks with.
+            self._loop.call_soon(exchange.drop, Busy("the engine cannot be reached"))
+        else:
+            exchange.start(self._connection)
+
+    def _connect(self) -> None:
+        if self._connecting is not None:
+            self._connecting.cancel()
+        self._connecting = self._loop.create_task(self._connected())
+
+    async def _connected(self) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                _, connection = await self._loop.create_unix_connection(
+                    lambda: _Connection(self), self._socket_path
+                )
+                break
+            except OSError as error:
+                logger.info("the engine cannot be reached: %s", error.strerror)
+            await asyncio.sleep(pause)
+            pause = min(_LONGEST_PAUSE, 2 * pause)
+        assert self._texts is not None, "a connection is wanted while there is a model"
+        self._connecting = None
+        self._connection = connection
+        connection.send(self._bounds(self._texts))
+        waiting, self._waiting = self._waiting, []
+        for exchange in waiting:
+            exchange.start(connection)
+        self._listener.open()
+
+    def _bounds(self, texts: TextPreparer) -> Configure:
+        settings, description = self._settings, texts.description
+        return Configure(
+            max_sequences=description.max_sequences,
+            max_tokens_per_step=description.max_tokens_per_step,
+            token_seconds=settings.target_token_seconds,
+        )
+
+    def stepped(self, report: StepReport) -> None:
+        """From a connection: what a step did."""
+        self._listener.stepped(report)
+
+    def ended(self, connection: "_Connection", exchanges: list[NativeExchange]) -> None:
+        """From a connection: it is gone, with these under way."""
+        was_current = connection is self._connection
+        if was_current:
+            self._connection = None
+            self._listener.close_engine()
+        resumed = [exchange for exchange in exchanges if exchange.lost()]
+        if self._connection is not None:
+            for exchange in resumed:
+                exchange.start(self._connection)
+        else:
+            self._waiting += resumed
+        if was_current and self._texts is not None:
+            self._connect()
+
+    def _drop_waiting(self, reason: str) -> None:
+        waiting, self._waiting = self._waiting, []
+        for exchange in waiting:
+            exchange.drop(Unserved(reason, status=503, retry_after=1.0))
+
+
+class _Connection(asyncio.Protocol):
+    """One connection, and the texts that are made over it."""
+
+    def __init__(self, link: EngineLink) -> None:
+        self._link = link
+        self._transport: Any = None
+        self._reader = FrameReader()
+        self._exchanges: dict[int, NativeExchange] = {}
+        """By the id of each submit; one exchange may have several."""
+        self._retired = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        exchanges = list(dict.fromkeys(self._exchanges.values()))
+        self._exchanges.clear()
+        self._link.ended(self, exchanges)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for frame in self._reader.feed(data):
+                if isinstance(frame, StepReport):
+                    self._stepped(frame)
+                elif isinstance(frame, Refused):
+                    self._refused(frame)
+        except InvalidInput as error:
+            logger.error("the engine answers nonsense: %s", error)
+            self._transport.abort()
+
+    def submit(self, exchange: NativeExchange, submit: Submit) -> None:
+        """See `Submits`."""
+        self._exchanges[submit.id] = exchange
+        self.send(submit)
+
+    def cancel(self, request_id: int, choice: int | None = None) -> None:
+        """See `Submits`."""
+        if choice is None:
+            self._exchanges.pop(request_id, None)
+        self.send(Cancel(id=request_id, choice=choice))
+        self._close_if_retired()
+
+    def forget(self, request_id: int) -> None:
+        """All texts of a submit have ended."""
+        self._exchanges.pop(request_id, None)
+        self._close_if_retired()
+
+    def next_id(self) -> int:
+        """See `Submits`."""
+        return self._link.next_id()
+
+    def send(self, frame: Frame) -> None:
+        """Write a frame."""
+        if not self._transport.is_closing():
+            self._transport.write(write_frame(frame))
+
+    def retire(self) -> None:
+        """Another connection takes what comes; this one ends with its last text."""
+        self._retired = True
+        self._close_if_retired()
+
+    def abort(self) -> None:
+        """Hang up."""
+        self._transport.abort()
+
+    def _close_if_retired(self) -> None:
+        if self._retired and not self._exchanges:
+            self._transport.close()
+
+    def _stepped(self, report: StepReport) -> None:
+        self._link.stepped(report)
+        told: dict[NativeExchange, list[Token]] = {}
+        for token in report.tokens:
+            exchange = self._exchanges.get(token.id)
+            if exchange is None:
+                continue
+            tokens = told.get(exchange)
+            if tokens is None:
+                told[exchange] = [token]
+            else:
+                tokens.append(token)
+        for exchange, tokens in told.items():
+            exchange.told(tokens)
+
+    def _refused(self, refused: Refused) -> None:
+        exchange = self._exchanges.get(refused.id)
+        if exchange is None:
+            return
+        if refused.why is Refusal.BUSY:
+            exchange.refused(Busy(refused.message))
+            return
+        status = 400 if refused.why is Refusal.INVALID else 504
+        exchange.refused(Unserved(refused.message, status=status, answered=True))

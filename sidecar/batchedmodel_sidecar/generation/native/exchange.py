@@ -1,0 +1,308 @@
+"""One request at the engine: its texts, from token to token, and what its caller is told of them.
+
+It holds every token that came. When the engine is lost, texts that have begun go on at the next
+one: prompt and tokens are submitted as one prompt, and nothing is told twice.
+"""
+
+from __future__ import annotations  # array.array takes no type argument at run time
+
+from array import array
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Final, Protocol
+
+from tokenizers import Tokenizer
+
+from batchedmodel_contract.generation.frames import Finish, Sampling, Submit, Token
+from batchedmodel_sidecar.errors import Lost, Unserved
+from batchedmodel_sidecar.generation.engine_client import AnswerListener, EngineHead
+from batchedmodel_sidecar.generation.native.answers import AnswerForm, Piece, TextUsage
+from batchedmodel_sidecar.generation.native.text_decoder import TextDecoder
+from batchedmodel_sidecar.generation.native.text_request import TextRequest
+
+_MOST_BEHIND: Final = 64 * 1024
+"""Bytes that wait for a caller who reads too slowly; then its texts end."""
+_MOST_DEATHS: Final = 2
+"""So many engines may be lost over a text."""
+_EVENTS: Final = (
+    ("Content-Type", "text/event-stream; charset=utf-8"),
+    ("Cache-Control", "no-cache"),
+)
+_JSON: Final = (("Content-Type", "application/json"),)
+
+
+class Submits(Protocol):
+    """Where texts are generated."""
+
+    def submit(self, exchange: NativeExchange, submit: Submit) -> None:
+        """Have a text made; its tokens are told to the exchange."""
+        ...
+
+    def cancel(self, request_id: int, choice: int | None = None) -> None:
+        """Nobody waits for it."""
+        ...
+
+    def forget(self, request_id: int) -> None:
+        """All its texts have ended."""
+        ...
+
+    def next_id(self) -> int:
+        """A number that no submit has had."""
+        ...
+
+
+class _Text:
+    """One choice of one prompt."""
+
+    __slots__ = (
+        "decoder", "given", "ids", "index", "number", "offset", "pieces", "prompt_tokens",
+        "reason", "submit_id", "tokens",
+    )  # fmt: skip
+
+    def __init__(self, index: int, number: int, prompt: array[int], decoder: TextDecoder) -> None:
+        self.index = index
+        """Among all texts of the request."""
+        self.number = number
+        """Among the choices of its prompt."""
+        self.prompt_tokens = len(prompt)
+        self.ids = array("i", prompt)
+        self.decoder = decoder
+        self.submit_id = -1
+        self.given = 0
+        self.offset = 0
+        """Characters that were told."""
+        self.tokens: list[Token] = []
+        """Those behind what was told, where probabilities are wanted."""
+        self.pieces: list[str] = []
+        """All of its text, where the answer does not stream."""
+        self.reason: str | None = None
+
+
+class NativeExchange:
+    """What `GenerationStream` asked for."""
+
+    __slots__ = (
+        "_begun", "_behind", "_deadline", "_deaths", "_engine", "_form", "_listener", "_open",
+        "_paused", "_priority", "_request", "_sampling", "_texts", "_where",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        listener: AnswerListener,
+        request: TextRequest,
+        form: AnswerForm,
+        tokenizer: Tokenizer,
+        sampling: Sampling,
+        priority: int,
+        deadline: Callable[[], float],
+    ) -> None:
+        """`deadline`: seconds that are left for the first token."""
+        self._engine: Submits | None = None
+        self._listener: AnswerListener | None = listener
+        self._request = request
+        self._form = form
+        self._sampling = sampling
+        self._priority = priority
+        self._deadline = deadline
+        self._begun = False
+        self._paused = False
+        self._behind = bytearray()
+        self._deaths = 0
+        self._texts = [
+            _Text(at, choice, prompt, TextDecoder(tokenizer, prompt, request.stop))
+            for at, (prompt, choice) in enumerate(product(request.prompts, range(request.choices)))
+        ]
+        self._open = len(self._texts)
+        """Texts that have not ended."""
+        self._where: dict[tuple[int, int], _Text] = {}
+        """By what the engine calls them."""
+
+    def start(self, engine: Submits) -> None:
+        """Submit all of it to an engine, or what has not ended."""
+        if self._listener is None:
+            return
+        self._engine = engine
+        self._where.clear()
+        first: dict[int, int] = {}
+        for text in self._texts:
+            if text.reason is not None:
+                continue
+            if text.given:
+                self._submit(engine, text, engine.next_id(), choices=1)
+                continue
+            prompt = text.index - text.number
+            if prompt not in first:
+                first[prompt] = engine.next_id()
+                # Choices that have not begun, begin together.
+                choices = self._request.choices - text.number
+                self._submit(engine, text, first[prompt], choices=choices)
+            text.submit_id = first[prompt]
+            self._where[text.submit_id, text.number] = text
+
+    def told(self, tokens: Sequence[Token]) -> None:
+        """A step of the engine made these tokens."""
+        listener = self._listener
+        if listener is None:
+            return
+        data, count = b"", 0
+        for token in tokens:
+            text = self._where.get((token.id, token.choice))
+            if text is None or text.reason is not None:
+                continue  # it ended here while the engine went on
+            if token.finish is Finish.FAILED:
+                self._fail(Unserved("the engine has no memory left for this text", status=503))
+                return
+            count += 1
+            data += self._add(text, token)
+        if not count:
+            return
+        if not self._begun:
+            self._begun = True
+            if self._request.streams:
+                listener.answered(EngineHead(200, "OK", _EVENTS, None, counted=True))
+        if self._listener is None:
+            return  # its caller left over the head
+        listener.tokens(count)
+        if self._request.streams and data:
+            self._write(listener, data)
+        if not self._open and self._listener is not None:
+            self._end(listener)
+
+    def refused(self, error: Unserved) -> None:
+        """The engine takes it not, or gives it up before its first token."""
+        self._fail(error)
+
+    def lost(self) -> bool:
+        """The engine is gone; whether the texts wait for the next one."""
+        self._where.clear()
+        self._deaths += 1
+        if self._listener is None:
+            return False
+        if not self._begun:
+            self._drop(Lost("the model server went away while it worked on this"))
+            return False
+        if self._deaths >= _MOST_DEATHS:
+            message = "the model server died twice with this in work; it is not sent again"
+            self._drop(Unserved(message, status=502, answered=True))
+            return False
+        return True
+
+    def drop(self, error: Unserved) -> None:
+        """No engine will go on with it."""
+        self._drop(error)
+
+    def cancel(self) -> None:
+        """Nobody waits for the answer."""
+        self._listener = None
+        self._withdraw()
+
+    def pause(self) -> None:
+        """The caller reads more slowly than tokens come."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """It has caught up."""
+        self._paused = False
+        behind, self._behind = bytes(self._behind), bytearray()
+        if behind and self._listener is not None:
+            self._listener.piece(behind)
+        if not self._open and self._listener is not None and self._begun:
+            self._end(self._listener)
+
+    def _submit(self, engine: Submits, text: _Text, number: int, *, choices: int) -> None:
+        text.submit_id = number
+        self._where[number, text.number] = text
+        engine.submit(
+            self,
+            Submit(
+                id=number,
+                ids=text.ids,
+                given=text.given,
+                max_tokens=self._request.max_tokens,
+                sampling=self._sampling,
+                stop_ids=self._request.stop_ids,
+                choices=choices,
+                first_choice=text.number,
+                priority=self._priority,
+                deadline=None if self._begun else max(0.0, self._deadline()),
+            ),
+        )
+
+    def _add(self, text: _Text, token: Token) -> bytes:
+        """Note a token; what is to be told of it in a stream."""
+        is_first = not text.given
+        text.given += 1
+        text.ids.append(token.token)
+        ended, new = token.finish is not Finish.NONE, ""
+        if token.finish is not Finish.STOP:
+            new = text.decoder.add(token.token)
+            if self._sampling.logprobs is not None:
+                text.tokens.append(token)
+        if text.decoder.stopped:
+            if not ended and self._engine is not None:
+                self._engine.cancel(token.id, token.choice)
+            text.reason = "stop"
+        elif ended:
+            new += text.decoder.end()
+            text.reason = "length" if token.finish is Finish.LENGTH else "stop"
+            if text.decoder.stopped:
+                text.reason = "stop"
+        if text.reason is not None:
+            self._open -= 1
+            del self._where[token.id, token.choice]
+            others_ended = all(number != token.id for number, _ in self._where)
+            if others_ended and self._engine is not None:
+                self._engine.forget(token.id)
+        if not self._request.streams:
+            text.pieces.append(new)
+            return b""
+        begun = self._form.begin(text.index) if is_first else b""
+        if not new and text.reason is None:
+            return begun
+        tokens, text.tokens = text.tokens, []
+        piece = Piece(text.index, new, text.reason, tokens, text.offset)
+        text.offset += len(new)
+        return begun + self._form.piece(piece)
+
+    def _write(self, listener: AnswerListener, data: bytes) -> None:
+        if not self._paused:
+            listener.piece(data)
+            return
+        self._behind += data
+        if len(self._behind) > _MOST_BEHIND:
+            self._fail(Unserved("the answer is read more slowly than it is made", status=503))
+
+    def _end(self, listener: AnswerListener) -> None:
+        if self._paused:
+            return  # what is behind comes first
+        self._listener = None
+        texts = self._texts
+        usage = TextUsage(self._request.prompt_tokens, sum([text.given for text in texts]))
+        if self._request.streams:
+            data = self._form.end(usage)
+        else:
+            data = self._form.whole(
+                [Piece(one.index, "".join(one.pieces), one.reason, one.tokens) for one in texts],
+                usage,
+            )
+            listener.answered(EngineHead(200, "OK", _JSON, len(data), counted=True))
+        if data:
+            listener.piece(data)
+        listener.ended()
+
+    def _fail(self, error: Unserved) -> None:
+        self._withdraw()
+        self._drop(error)
+
+    def _drop(self, error: Unserved) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.broke_off(error)
+
+    def _withdraw(self) -> None:
+        """Have the engine forget what it still has."""
+        numbers = dict.fromkeys([number for number, _ in self._where])
+        self._where.clear()
+        if self._engine is not None:
+            for number in numbers:
+                self._engine.cancel(number)

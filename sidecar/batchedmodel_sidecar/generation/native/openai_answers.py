@@ -1,0 +1,175 @@
+"""Answers of OpenAI's chat and completions: chunks of a stream, or a whole document. Pure.
+
+A chunk is put together from bytes that are the same for all chunks of a choice: only the text is
+written for each token.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import orjson
+from tokenizers import Tokenizer
+
+from batchedmodel_contract.generation.frames import Token
+from batchedmodel_sidecar.generation.native.answers import Piece, TextUsage
+
+_DONE: Final = b"data: [DONE]\n\n"
+_LEAST_LOGPROB: Final = -9999.0
+"""What is told in the place of minus infinity, which JSON has not."""
+_UNREADABLE: Final = "\N{REPLACEMENT CHARACTER}"
+
+
+class _Chunks:
+    """Events with what is known of the request in front."""
+
+    def __init__(self, known: dict[str, Any], kind: str, *, include_usage: bool) -> None:
+        document = orjson.dumps({**known, "object": kind})[:-1]
+        usage = b',"usage":null' if include_usage else b""
+        self._head = b'data: %b%b,"choices":[{"index":' % (document, usage)
+        self._bare = b"data: %b" % document
+        self._include_usage = include_usage
+
+    def one(self, index: int, content: bytes, logprobs: bytes, reason: str | None) -> bytes:
+        end = b"null" if reason is None else b'"%b"' % reason.encode()
+        return b'%b%d,%b,"logprobs":%b,"finish_reason":%b}]}\n\n' % (
+            self._head,
+            index,
+            content,
+            logprobs,
+            end,
+        )
+
+    def end(self, usage: TextUsage) -> bytes:
+        if not self._include_usage:
+            return _DONE
+        told = orjson.dumps(usage.document())
+        return b'%b,"choices":[],"usage":%b}\n\n%b' % (self._bare, told, _DONE)
+
+
+class ChatForm:
+    """`POST /v1/chat/completions`."""
+
+    def __init__(
+        self, known: dict[str, Any], tokenizer: Tokenizer, *, include_usage: bool, logprobs: bool
+    ) -> None:
+        """`known`: id, created and model; the tokenizer names tokens."""
+        self._known = known
+        self._tokenizer = tokenizer
+        self._logprobs = logprobs
+        self._chunks = _Chunks(known, "chat.completion.chunk", include_usage=include_usage)
+
+    def begin(self, choice: int) -> bytes:
+        """Whose turn it is."""
+        return self._chunks.one(choice, b'"delta":{"role":"assistant","content":""}', b"null", None)
+
+    def piece(self, piece: Piece) -> bytes:
+        """A chunk."""
+        delta = b'"delta":{}'
+        if piece.text:
+            delta = b'"delta":{"content":%b}' % orjson.dumps(piece.text)
+        logprobs = orjson.dumps(self._told(piece)) if self._logprobs else b"null"
+        return self._chunks.one(piece.choice, delta, logprobs, piece.reason)
+
+    def end(self, usage: TextUsage) -> bytes:
+        """The end of the stream."""
+        return self._chunks.end(usage)
+
+    def whole(self, pieces: Sequence[Piece], usage: TextUsage) -> bytes:
+        """The document."""
+        choices = [
+            {
+                "index": piece.choice,
+                "message": {"role": "assistant", "content": piece.text, "refusal": None},
+                "logprobs": self._told(piece) if self._logprobs else None,
+                "finish_reason": piece.reason,
+            }
+            for piece in pieces
+        ]
+        document = {**self._known, "object": "chat.completion", "choices": choices}
+        return orjson.dumps({**document, "usage": usage.document()})
+
+    def _told(self, piece: Piece) -> dict[str, Any]:
+        content = [
+            {
+                **self._named(token.token, token.logprob),
+                "top_logprobs": [self._named(*one) for one in token.top],
+            }
+            for token in piece.tokens
+        ]
+        return {"content": content, "refusal": None}
+
+    def _named(self, token: int, logprob: float) -> dict[str, Any]:
+        name = name_of(self._tokenizer, token)
+        readable = _UNREADABLE not in name  # a part of a character has no bytes of its own here
+        told = list(name.encode()) if readable else None
+        return {"token": name, "logprob": max(_LEAST_LOGPROB, logprob), "bytes": told}
+
+
+class CompletionForm:
+    """`POST /v1/completions`."""
+
+    def __init__(
+        self, known: dict[str, Any], tokenizer: Tokenizer, *, include_usage: bool, logprobs: bool
+    ) -> None:
+        """As `ChatForm`."""
+        self._known = known
+        self._tokenizer = tokenizer
+        self._logprobs = logprobs
+        self._chunks = _Chunks(known, "text_completion", include_usage=include_usage)
+
+    def begin(self, choice: int) -> bytes:
+        """Nothing."""
+        return b""
+
+    def piece(self, piece: Piece) -> bytes:
+        """A chunk."""
+        logprobs = orjson.dumps(self._told(piece)) if self._logprobs else b"null"
+        text = b'"text":%b' % orjson.dumps(piece.text)
+        return self._chunks.one(piece.choice, text, logprobs, piece.reason)
+
+    def end(self, usage: TextUsage) -> bytes:
+        """The end of the stream."""
+        return self._chunks.end(usage)
+
+    def whole(self, pieces: Sequence[Piece], usage: TextUsage) -> bytes:
+        """The document."""
+        choices = [
+            {
+                "index": piece.choice,
+                "text": piece.text,
+                "logprobs": self._told(piece) if self._logprobs else None,
+                "finish_reason": piece.reason,
+            }
+            for piece in pieces
+        ]
+        document = {**self._known, "object": "text_completion", "choices": choices}
+        return orjson.dumps({**document, "usage": usage.document()})
+
+    def _told(self, piece: Piece) -> dict[str, Any]:
+        names = [name_of(self._tokenizer, token.token) for token in piece.tokens]
+        offsets, at = [], piece.offset
+        for name in names:
+            offsets.append(at)
+            at += len(name)
+        return {
+            "tokens": names,
+            "token_logprobs": [_bounded(token) for token in piece.tokens],
+            "top_logprobs": [
+                {
+                    name_of(self._tokenizer, one): max(_LEAST_LOGPROB, logprob)
+                    for one, logprob in token.top
+                }
+                for token in piece.tokens
+            ],
+            "text_offset": offsets,
+        }
+
+
+def name_of(tokenizer: Tokenizer, token: int) -> str:
+    """The text of a token by itself."""
+    name: str = tokenizer.decode([token], skip_special_tokens=False)
+    return name
+
+
+def _bounded(token: Token) -> float:
+    return max(_LEAST_LOGPROB, token.logprob)

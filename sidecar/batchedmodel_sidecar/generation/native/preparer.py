@@ -1,0 +1,221 @@
+"""Bodies into requests for text: read, checked, their chats rendered, their texts tokenised.
+
+Small bodies without a template are prepared in the sidecar's loop, all others in the codec process.
+"""
+
+from __future__ import annotations  # array.array takes no type argument at run time
+
+from array import array
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from tokenizers import Tokenizer
+
+from batchedmodel_contract.generation.description import GenerationDescription
+from batchedmodel_contract.inference.tensors import Buffer
+from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_sidecar.generation.native.cpu_limit import cpu_limit
+from batchedmodel_sidecar.generation.native.openai_requests import (
+    CHAT,
+    COMPLETIONS,
+    Streaming,
+    chat_logprobs_of,
+    chat_of,
+    choices_of,
+    prompts_of,
+    streaming_of,
+)
+from batchedmodel_sidecar.generation.native.request_fields import (
+    logprobs_of,
+    max_tokens_of,
+    sampling_of,
+    stopping_of,
+)
+from batchedmodel_sidecar.generation.native.text_request import (
+    MOST_TEXTS,
+    TextEndpoint,
+    TextRequest,
+)
+from batchedmodel_sidecar.generation.native.triton_requests import GENERATE, generate_of
+from batchedmodel_sidecar.protocols.json_bodies import json_object, require_model
+
+if TYPE_CHECKING:
+    from batchedmodel_sidecar.generation.native.chat_template import ChatTemplate
+
+_USUAL_TOKENS: Final = 16
+"""Of a completion whose caller says nothing, as OpenAI has it."""
+_TEMPLATE_SECONDS: Final = 1.0
+_TOO_SLOW: Final = f"keep the chat template busy for more than {_TEMPLATE_SECONDS:g} s"
+_KNOWN: Final = {
+    TextEndpoint.CHAT: CHAT,
+    TextEndpoint.COMPLETIONS: COMPLETIONS,
+    TextEndpoint.GENERATE: GENERATE,
+    TextEndpoint.GENERATE_STREAM: GENERATE,
+}
+
+
+class TextPreparer:
+    """What a model's callers may ask, and its tokenizer."""
+
+    def __init__(
+        self, name: str, description: GenerationDescription, tokenizer_json: bytes
+    ) -> None:
+        """Raises `InvalidInput` for what cannot be read. A template is compiled when needed."""
+        self._name: Final = name
+        self.description: Final = description
+        self.tokenizer_json: Final = tokenizer_json
+        try:
+            self.tokenizer: Final = Tokenizer.from_buffer(tokenizer_json)
+            self.tokenizer.no_padding()
+            self.tokenizer.no_truncation()
+        except BaseException as error:
+            # A panic of the library, which is written in Rust, is no `Exception`.
+            raise InvalidInput("tokenizer", f"cannot be read: {type(error).__name__}") from error
+        self._template: ChatTemplate | None = None
+
+    def is_of(self, description: GenerationDescription, tokenizer_json: bytes) -> bool:
+        """Whether another made of these would be the same."""
+        return (self.description, self.tokenizer_json) == (description, tokenizer_json)
+
+    def prepare(self, endpoint: TextEndpoint, body: Buffer) -> TextRequest:
+        """The request in a body; raises `InvalidInput` or `ModelNotFound`.
+
+        A chat is for the main thread of a process only, whose signals end its template.
+        """
+        asked = json_object(body, _KNOWN[endpoint])
+        if endpoint is TextEndpoint.CHAT:
+            return self._chat(asked)
+        if endpoint is TextEndpoint.COMPLETIONS:
+            return self._completion(asked)
+        return self._generate(asked, endpoint)
+
+    def _chat(self, asked: dict[str, Any]) -> TextRequest:
+        require_model(asked, self._name, named=True)
+        chat = chat_of(asked)
+        if self.description.chat_template is None:
+            raise InvalidInput("messages", "are not understood: the model has no chat template")
+        if self._template is None:
+            # Jinja2 is no part of a process that renders no chats.
+            from batchedmodel_sidecar.generation.native.chat_template import ChatTemplate
+
+            self._template = ChatTemplate(
+                self.description.chat_template, self.description.special_tokens
+            )
+        with cpu_limit(_TEMPLATE_SECONDS, lambda: InvalidInput("messages", _TOO_SLOW)):
+            prompt = self._template.render(chat.messages, **chat.arguments)
+        return self._request(
+            TextEndpoint.CHAT,
+            # The template writes what marks the beginning by itself.
+            [self._encoded(prompt, "messages", marked=False)],
+            asked,
+            max_tokens=max_tokens_of(asked, "max_completion_tokens", "max_tokens"),
+            logprobs=chat_logprobs_of(asked),
+            choices=choices_of(asked),
+            streaming=streaming_of(asked),
+            field="messages",
+        )
+
+    def _completion(self, asked: dict[str, Any]) -> TextRequest:
+        require_model(asked, self._name, named=True)
+        given = prompts_of(asked)
+        return self._request(
+            TextEndpoint.COMPLETIONS,
+            [self._encoded(one, "prompt") if isinstance(one, str) else one for one in given],
+            asked,
+            max_tokens=max_tokens_of(asked, "max_tokens") or _USUAL_TOKENS,
+            logprobs=logprobs_of(asked, "logprobs"),
+            choices=choices_of(asked),
+            streaming=streaming_of(asked),
+            field="prompt",
+        )
+
+    def _generate(self, asked: dict[str, Any], endpoint: TextEndpoint) -> TextRequest:
+        generate = generate_of(asked)
+        streams = endpoint is TextEndpoint.GENERATE_STREAM
+        if generate.parameters.get("stream") not in (None, streams):
+            rule = f"contradicts the path, which ends in {endpoint}"
+            raise InvalidInput("parameters.stream", rule, generate.parameters["stream"])
+        return self._request(
+            endpoint,
+            [self._encoded(generate.text, "text_input")],
+            generate.parameters,
+            max_tokens=max_tokens_of(generate.parameters, "max_tokens") or _USUAL_TOKENS,
+            logprobs=None,
+            choices=1,
+            streaming=Streaming(streams, include_usage=False),
+            field="text_input",
+            id=generate.id,
+        )
+
+    def _request(
+        self,
+        endpoint: TextEndpoint,
+        prompts: list[array[int]],
+        asked: Mapping[str, Any],
+        *,
+        max_tokens: int | None,
+        logprobs: int | None,
+        choices: int,
+        streaming: Streaming,
+        field: str,
+        id: str | None = None,
+    ) -> TextRequest:
+        sampling, seeded = sampling_of(asked, logprobs)
+        stopping = stopping_of(asked, self.description.stop_ids)
+        longest = max(map(len, prompts))
+        most = self._most_tokens()
+        if max_tokens is None:
+            max_tokens = max(1, most - longest)
+        if len(prompts) * choices > MOST_TEXTS:
+            rule = f"asks for {len(prompts)} x {choices} texts; at most {MOST_TEXTS} are taken"
+            raise InvalidInput("n", rule)
+        if choices > self.description.max_sequences:
+            rule = f"is more than the {self.description.max_sequences} texts that run at once"
+            raise InvalidInput("n", rule, choices)
+        for prompt in prompts:
+            self._check(prompt, field)
+        if longest + max_tokens > most:
+            if longest >= most:
+                raise InvalidInput(field, f"has {longest} tokens; with a text it may have {most}")
+            rule = (
+                f"is above {most - longest}: the prompt has {longest} tokens, and with its text "
+                f"it may have {most}"
+            )
+            raise InvalidInput("max_tokens", rule, max_tokens)
+        return TextRequest(
+            endpoint=endpoint,
+            prompts=tuple(prompts),
+            sampling=sampling,
+            seeded=seeded,
+            max_tokens=max_tokens,
+            stop=stopping.texts,
+            stop_ids=stopping.ids,
+            choices=choices,
+            streams=streaming.streams,
+            include_usage=streaming.include_usage,
+            id=id,
+        )
+
+    def _most_tokens(self) -> int:
+        """Of a prompt and its text, by the model and by its cache."""
+        description = self.description
+        return min(description.max_context_tokens, description.blocks * description.block_tokens)
+
+    def _check(self, prompt: array[int], field: str) -> None:
+        if not prompt:
+            raise InvalidInput(field, "is empty")
+        most = self.description.vocabulary - 1
+        if min(prompt) < 0 or max(prompt) > most:
+            wrong = min(prompt) if min(prompt) < 0 else max(prompt)
+            raise InvalidInput(field, f"holds a token id that is not from 0 to {most}", wrong)
+
+    def _encoded(self, text: str, field: str, *, marked: bool = True) -> array[int]:
+        try:
+            encoding = self.tokenizer.encode(text, add_special_tokens=marked)
+        except BaseException as error:
+            # What it says may quote the text; a panic of the library is no `Exception`.
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            rule = f"cannot be tokenised: {type(error).__name__}"
+            raise InvalidInput(field, rule) from error
+        return array("i", encoding.ids)

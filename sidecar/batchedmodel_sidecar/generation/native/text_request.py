@@ -1,0 +1,55 @@
+"""A request for text as the engine needs it, whichever protocol it came in."""
+
+from __future__ import annotations  # array.array takes no type argument at run time
+
+from array import array
+from dataclasses import dataclass
+from enum import StrEnum
+
+from batchedmodel_contract.generation.frames import Sampling
+
+MOST_TEXTS = 128
+"""Texts that one request may ask for."""
+
+
+class TextEndpoint(StrEnum):
+    """Where texts are asked for."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+    GENERATE = "generate"
+    """Triton's, with a whole answer."""
+    GENERATE_STREAM = "generate_stream"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextRequest:
+    """Checked and tokenised."""
+
+    endpoint: TextEndpoint
+    prompts: tuple[array[int], ...]
+    """INT32 token ids; each prompt has `choices` texts."""
+    sampling: Sampling
+    seeded: bool
+    """Whether its caller chose the seed; otherwise it is made up for each request."""
+    max_tokens: int
+    """Of each text."""
+    stop: tuple[str, ...] = ()
+    """A text ends in front of the first of these that comes."""
+    stop_ids: tuple[int, ...] = ()
+    choices: int = 1
+    streams: bool = False
+    include_usage: bool = False
+    """Whether a stream ends with how many tokens there were."""
+    id: str | None = None
+    """Triton's name of the request, which its answer repeats."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of all prompts."""
+        return sum(map(len, self.prompts))
+
+    @property
+    def texts(self) -> int:
+        """How many are generated."""
+        return len(self.prompts) * self.choices

@@ -1,0 +1,170 @@
+"""Requests for text in front of our own engine: prepared here or in the codec process."""
+
+import secrets
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from batchedmodel_contract.generation.frames import Sampling
+from batchedmodel_contract.inference.tensors import Buffer
+from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_scheduling.generation.admission import GenerationRequest
+from batchedmodel_sidecar.body.byte_budget import Hold
+from batchedmodel_sidecar.body.encodings import encoding_of
+from batchedmodel_sidecar.codec.process import wire
+from batchedmodel_sidecar.codec.process.client import CodecClient, CodecFailed, NoMemory
+from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
+from batchedmodel_sidecar.codec.process.wire import TextJob
+from batchedmodel_sidecar.errors import RETRY_SOON, ModelNotFound, Rejected
+from batchedmodel_sidecar.generation.engine_client import AnswerListener, Exchange
+from batchedmodel_sidecar.generation.fields import Fields
+from batchedmodel_sidecar.generation.native.answers import AnswerForm
+from batchedmodel_sidecar.generation.native.engine_link import EngineLink
+from batchedmodel_sidecar.generation.native.exchange import NativeExchange
+from batchedmodel_sidecar.generation.native.openai_answers import ChatForm, CompletionForm
+from batchedmodel_sidecar.generation.native.preparer import TextPreparer
+from batchedmodel_sidecar.generation.native.text_request import TextEndpoint, TextRequest
+from batchedmodel_sidecar.generation.native.triton_answers import GenerateForm
+from batchedmodel_sidecar.generation.text_server import Draft
+from batchedmodel_sidecar.http.body_reader import BodyReader
+from batchedmodel_sidecar.http.routed_head import RequestHead
+from batchedmodel_sidecar.model import ReadyModel
+
+_HERE: Final = 2048
+"""Bytes of a body without a template that is prepared in the loop: about 0.3 ms."""
+_LONGEST: Final = 8 << 20
+"""Bytes of any body: more than every context."""
+_SEED_BITS: Final = 63
+_ENDPOINTS: Final = {
+    "/chat/completions": TextEndpoint.CHAT,
+    "/v1/completions": TextEndpoint.COMPLETIONS,
+    "/generate": TextEndpoint.GENERATE,
+    "/generate_stream": TextEndpoint.GENERATE_STREAM,
+}
+
+
+class NativeTexts:
+    """The engine of the model that is ready."""
+
+    def __init__(
+        self,
+        link: EngineLink,
+        process: CodecClient,
+        bodies: BodyReader,
+        model: Callable[[], ReadyModel | None],
+    ) -> None:
+        """`process` prepares what takes long; `model`: the one that is served now."""
+        self._link = link
+        self._process = process
+        self._bodies = bodies
+        self._model = model
+
+    async def read(self, asked: RequestHead, body: Buffer, held: Hold) -> Draft:
+        """See `TextServer`."""
+        model = self._model()
+        if model is None:
+            raise Rejected(Rejection.NOT_READY, "the model is not ready", retry_after=RETRY_SOON)
+        if model.texts is None:
+            name = model.description.name
+            raise ModelNotFound(f"model: {name} generates no text")
+        body = await self._plain(asked, body, held)
+        endpoint = _endpoint(asked.path)
+        if endpoint is not TextEndpoint.CHAT and len(body) <= _HERE:
+            request = model.texts.prepare(endpoint, body)
+        else:
+            request = await self._prepared(endpoint, body, model, held)
+        fields = Fields(
+            model=model.description.name,
+            prompt_tokens=request.prompt_tokens,
+            max_tokens=request.max_tokens,
+            choices=request.texts,
+            # Its tokens are seen as they come, whatever its caller gets.
+            streams=True,
+        )
+        return Draft(fields, partial(self._ask, model.description.version, model.texts, request))
+
+    async def _plain(self, asked: RequestHead, body: Buffer, held: Hold) -> Buffer:
+        encoding = encoding_of(asked.headers.get("Content-Encoding")) if asked.packed else None
+        plain = await self._bodies.decoded(body, encoding, held)
+        if isinstance(plain, SharedMemory):
+            view = plain.view()
+            plain.close()
+            plain = view
+        if len(plain) > _LONGEST:
+            message = f"the body has {len(plain)} bytes; of one for text {_LONGEST} are taken"
+            raise Rejected(Rejection.TOO_LARGE, message)
+        return plain
+
+    async def _prepared(
+        self, endpoint: TextEndpoint, body: Buffer, model: ReadyModel, held: Hold
+    ) -> TextRequest:
+        share = held.share
+        if (refusal := self._process.refusal(share)) is not None:
+            message = "as many prompts are being read as may be at once"
+            raise Rejected(refusal, message, retry_after=self._process.delay)
+        try:
+            view, head = await self._process.do(
+                TextJob(endpoint), [body], model, urgent=False, share=share, held=held
+            )
+        except CodecFailed as failure:
+            raise Rejected(Rejection.NOT_READY, str(failure), retry_after=RETRY_SOON) from failure
+        except NoMemory as needed:
+            message = f"the values of the body take up to {needed.size} bytes, which are not free"
+            raise Rejected(held.refused, message, retry_after=RETRY_SOON) from needed
+        return wire.read_text(view, head)
+
+    def _ask(
+        self,
+        version: str,
+        texts: TextPreparer,
+        request: TextRequest,
+        listener: AnswerListener,
+        queued: GenerationRequest,
+    ) -> Exchange:
+        sampling = request.sampling
+        if not request.seeded:
+            sampling = replace(sampling, seed=secrets.randbits(_SEED_BITS))
+        exchange = NativeExchange(
+            listener,
+            request,
+            self._form(version, texts, request, sampling, queued),
+            texts.tokenizer,
+            sampling,
+            int(queued.priority),
+            lambda: queued.deadline - time.monotonic(),
+        )
+        self._link.start(exchange)
+        return exchange
+
+    def _form(
+        self,
+        version: str,
+        texts: TextPreparer,
+        request: TextRequest,
+        sampling: Sampling,
+        queued: GenerationRequest,
+    ) -> AnswerForm:
+        model = str(queued.key)
+        if request.endpoint in (TextEndpoint.GENERATE, TextEndpoint.GENERATE_STREAM):
+            named = {"model_name": model, "model_version": version}
+            return GenerateForm(named if request.id is None else {"id": request.id, **named})
+        chat = request.endpoint is TextEndpoint.CHAT
+        prefix, form = ("chatcmpl", ChatForm) if chat else ("cmpl", CompletionForm)
+        known: dict[str, Any] = {
+            "id": f"{prefix}-{uuid.uuid4().hex}",
+            "created": int(time.time()),
+            "model": model,
+        }
+        return form(
+            known,
+            texts.tokenizer,
+            include_usage=request.include_usage,
+            logprobs=sampling.logprobs is not None,
+        )
+
+
+def _endpoint(path: str) -> TextEndpoint:
+    return next(found for end, found in _ENDPOINTS.items() if path.endswith(end))
