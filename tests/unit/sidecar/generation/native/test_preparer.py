@@ -1,0 +1,195 @@
+"""Bodies become requests for text; what cannot be served is refused by its field's name."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_sidecar.errors import ModelNotFound
+from batchedmodel_sidecar.generation.native.preparer import TextPreparer
+from batchedmodel_sidecar.generation.native.text_request import TextEndpoint, TextRequest
+from support.byte_tokenizer import BEGIN, END, described, tokenizer_json
+
+_PREPARER = TextPreparer("m", described(), tokenizer_json())
+_USER = {"role": "user", "content": "hi"}
+
+
+def _prepared(endpoint: TextEndpoint, **fields: Any) -> TextRequest:
+    return _PREPARER.prepare(endpoint, orjson.dumps(fields))
+
+
+def _chat(**fields: Any) -> TextRequest:
+    return _prepared(TextEndpoint.CHAT, **{"model": "m", "messages": [_USER], **fields})
+
+
+def _completion(**fields: Any) -> TextRequest:
+    return _prepared(TextEndpoint.COMPLETIONS, **{"model": "m", "prompt": "ab", **fields})
+
+
+def _generate(**fields: Any) -> TextRequest:
+    return _prepared(TextEndpoint.GENERATE, **{"text_input": "ab", **fields})
+
+
+def test_a_chat_is_what_its_template_makes_of_it() -> None:
+    request = _chat()
+    (prompt,) = request.prompts
+    assert bytes(prompt.tolist()) == b"<user>hi\n<assistant>"
+    assert request.max_tokens == 200 - len(prompt)
+    assert request.stop_ids == (END,)
+    assert not request.streams
+
+
+def test_a_completion_begins_with_what_marks_a_beginning() -> None:
+    request = _completion()
+    assert list(request.prompts[0]) == [BEGIN, *b"ab"]
+    assert request.max_tokens == 16
+
+
+def test_prompts_may_be_token_ids_and_several() -> None:
+    assert list(_completion(prompt=[1, 2]).prompts[0]) == [1, 2]
+    request = _completion(prompt=[[1, 2], [3]], n=2)
+    assert [list(one) for one in request.prompts] == [[1, 2], [3]]
+    assert request.texts == 4
+    assert len(_completion(prompt=["a", "bc"]).prompts) == 2
+
+
+def test_tritons_generate_has_parameters() -> None:
+    request = _generate(id="7", parameters={"max_tokens": 3, "temperature": 0, "stop": "x"})
+    assert (request.id, request.max_tokens, request.stop) == ("7", 3, ("x",))
+    assert request.sampling.temperature == 0
+
+
+def test_parts_of_text_and_answers_of_tools_reach_the_template() -> None:
+    parts = {"role": "user", "content": [{"type": "text", "text": t} for t in ("a", "b")]}
+    call = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}], "refusal": None}
+    tool = {"role": "tool", "content": "42", "tool_call_id": "1"}
+    (prompt,) = _chat(messages=[parts, call, tool]).prompts
+    assert bytes(prompt.tolist()) == b"<user>ab\n<assistant>\n<tool>42\n<assistant>"
+
+
+def test_sampling_is_as_it_was_asked() -> None:
+    sampling = _chat(
+        temperature=0.5,
+        top_p=0.9,
+        top_k=-1,
+        min_p=0.1,
+        seed=-3,
+        presence_penalty=1,
+        frequency_penalty=-1,
+        repetition_penalty=1.1,
+        logprobs=True,
+        top_logprobs=2,
+    ).sampling
+    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p) == (
+        0.5,
+        0.9,
+        0,
+        0.1,
+    )
+    assert (sampling.presence_penalty, sampling.frequency_penalty) == (1.0, -1.0)
+    assert (sampling.repetition_penalty, sampling.logprobs) == (1.1, 2)
+    assert sampling.seed >= 0
+    assert _chat(seed=5).seeded
+    assert not _chat().seeded
+
+
+def test_the_models_own_stops_may_be_ignored() -> None:
+    assert _chat(ignore_eos=True, stop_token_ids=[3]).stop_ids == (3,)
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"model": "other"}, "is not served here"),
+        ({"messages": []}, "messages: "),
+        ({"messages": [{"role": "king", "content": "a"}]}, "messages[0].role: "),
+        ({"messages": [{"role": "user"}]}, "messages[0].content: is required"),
+        ({"messages": [{**_USER, "content": [{"type": "image_url"}]}]}, "messages[0].content[0]"),
+        ({"messages": [{**_USER, "audio": {"id": 1}}]}, "messages[0].audio: "),
+        ({"tools": [{"type": "function"}]}, "tools: "),
+        ({"response_format": {"type": "json_object"}}, "response_format: "),
+        ({"logit_bias": {"5": 1}}, "logit_bias: "),
+        ({"frobnicate": 1}, "frobnicate: "),
+        ({"temperature": "hot"}, "temperature: "),
+        ({"temperature": -1}, "temperature: "),
+        ({"top_p": 0}, "top_p: "),
+        ({"n": 0}, "n: "),
+        ({"n": 9}, "n: 9 is more than the 8"),
+        ({"n": 200}, "n: "),
+        ({"max_tokens": 0}, "max_tokens: "),
+        ({"max_tokens": 500}, "max_tokens: 500 is above 180: the prompt has 20 tokens"),
+        ({"messages": [{"role": "user", "content": "x" * 300}]}, "messages: has 318 tokens"),
+        ({"stop": ["a"] * 17}, "stop: "),
+        ({"stop": [""]}, "stop: "),
+        ({"top_logprobs": 3}, "top_logprobs: 3 needs logprobs"),
+        ({"stream_options": {"include_usage": True}}, "stream_options: needs stream"),
+        ({"stream": 1}, "stream: "),
+        ({"seed": 2**63}, "seed: "),
+        (
+            {"continue_final_message": True, "add_generation_prompt": True},
+            "continue_final_message: ",
+        ),
+    ],
+)
+def test_a_chat_that_cannot_be_served_is_refused_by_its_field(
+    fields: dict[str, Any], told: str
+) -> None:
+    with pytest.raises((InvalidInput, ModelNotFound)) as refused:
+        _chat(**fields)
+    assert told in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"prompt": None}, "prompt: "),
+        ({"prompt": []}, "prompt: "),
+        ({"prompt": [[]]}, "prompt: is empty"),
+        ({"prompt": [1, "a"]}, "prompt: "),
+        ({"prompt": [300]}, "prompt: 300 holds a token id that is not from 0 to 257"),
+        ({"prompt": [-1]}, "prompt: -1 holds"),
+        ({"prompt": [2**40]}, "prompt: holds a token id beyond 32 bits"),
+        ({"prompt": ["a"] * 129}, "prompt: has 129"),
+        ({"prompt": ["a"] * 60, "n": 3}, "n: asks for 60 x 3"),
+        ({"suffix": "x"}, "suffix: "),
+        ({"echo": True}, "echo: "),
+        ({"best_of": 4}, "best_of: "),
+        ({"logprobs": 21}, "logprobs: "),
+    ],
+)
+def test_a_completion_that_cannot_be_served_is_refused_by_its_field(
+    fields: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        _completion(**fields)
+    assert told in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"text_input": 5}, "text_input: "),
+        ({"parameters": [1]}, "parameters: "),
+        ({"parameters": {"bad_words": ["x"]}}, "parameters.bad_words: "),
+        ({"parameters": {"stream": True}}, "parameters.stream: "),
+    ],
+)
+def test_a_generate_that_cannot_be_served_is_refused_by_its_field(
+    fields: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        _generate(**fields)
+    assert told in str(refused.value)
+
+
+def test_a_model_without_a_template_takes_no_chats() -> None:
+    preparer = TextPreparer("m", described(chat_template=None), tokenizer_json())
+    with pytest.raises(InvalidInput, match="no chat template"):
+        preparer.prepare(TextEndpoint.CHAT, orjson.dumps({"model": "m", "messages": [_USER]}))
+
+
+def test_a_prompt_is_bounded_by_the_cache_too() -> None:
+    preparer = TextPreparer("m", described(blocks=2, block_tokens=4), tokenizer_json())
+    with pytest.raises(InvalidInput, match="max_tokens: 16 is above 5"):
+        preparer.prepare(TextEndpoint.COMPLETIONS, orjson.dumps({"model": "m", "prompt": "ab"}))

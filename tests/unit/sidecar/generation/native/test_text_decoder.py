@@ -1,0 +1,60 @@
+"""Tokens become text as they come: whole characters, up to a stop string."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from batchedmodel_sidecar.generation.native.text_decoder import TextDecoder
+from support.byte_tokenizer import END, tokenizer_json
+
+_TOKENIZER = Tokenizer.from_buffer(tokenizer_json())
+
+
+def _decoded(data: bytes, stops: tuple[str, ...] = ()) -> tuple[list[str], TextDecoder]:
+    decoder = TextDecoder(_TOKENIZER, [], stops)
+    pieces = []
+    for byte in data:
+        pieces.append(decoder.add(byte))
+        if decoder.stopped:
+            return pieces, decoder
+    return [*pieces, decoder.end()], decoder
+
+
+@given(st.text(max_size=60))
+def test_pieces_make_up_the_text(text: str) -> None:
+    assert "".join(_decoded(text.encode())[0]) == text
+
+
+@given(st.binary(max_size=60))
+def test_bytes_that_are_no_text_are_told_once_as_what_cannot_be_read(data: bytes) -> None:
+    told = "".join(_decoded(data)[0])
+    assert len(told) <= len(data)
+    assert told.replace("\ufffd", "").encode() == b"".join(
+        piece.encode() for piece in data.decode(errors="replace").split("\ufffd")
+    )
+
+
+@given(st.text("ab", max_size=30), st.lists(st.text("ab", min_size=1, max_size=4), min_size=1))
+def test_a_text_ends_in_front_of_the_first_stop_string(text: str, stops: list[str]) -> None:
+    pieces, decoder = _decoded(text.encode(), tuple(stops))
+    # The stop string whose last character comes first ends it, and of these the longest.
+    ends = [
+        (at + len(stop), at)
+        for stop in stops
+        for at in range(len(text))
+        if text.startswith(stop, at)
+    ]
+    expected = text if not ends else text[: min(ends)[1]]
+    assert "".join(pieces) == expected
+    assert decoder.stopped == bool(ends)
+
+
+def test_what_may_become_a_stop_string_is_held_back() -> None:
+    decoder = TextDecoder(_TOKENIZER, [], ("\n\nQ:",))
+    told = [decoder.add(byte) for byte in b"yes\n\nno"]
+    assert told == ["y", "e", "s", "", "", "\n\nn", "o"]
+
+
+def test_special_tokens_are_no_text() -> None:
+    decoder = TextDecoder(_TOKENIZER, [], ())
+    assert [decoder.add(END), decoder.add(ord("x")), decoder.end()] == ["", "x", ""]
