@@ -56,7 +56,7 @@ class _Text:
 
     __slots__ = (
         "decoder", "given", "ids", "index", "number", "offset", "pieces", "prompt_tokens",
-        "reason", "submit_id", "tokens",
+        "reason", "tokens",
     )  # fmt: skip
 
     def __init__(self, index: int, number: int, prompt: array[int], decoder: TextDecoder) -> None:
@@ -67,7 +67,6 @@ class _Text:
         self.prompt_tokens = len(prompt)
         self.ids = array("i", prompt)
         self.decoder = decoder
-        self.submit_id = -1
         self.given = 0
         self.offset = 0
         """Characters that were told."""
@@ -123,21 +122,15 @@ class NativeExchange:
             return
         self._engine = engine
         self._where.clear()
-        first: dict[int, int] = {}
-        for text in self._texts:
-            if text.reason is not None:
+        choices = self._request.choices
+        for at in range(0, len(self._texts), choices):
+            texts = self._texts[at : at + choices]
+            if choices > 1 and not any(text.given for text in texts):
+                self._submit(engine, texts)  # so that they share what is computed of their prompt
                 continue
-            if text.given:
-                self._submit(engine, text, engine.next_id(), choices=1)
-                continue
-            prompt = text.index - text.number
-            if prompt not in first:
-                first[prompt] = engine.next_id()
-                # Choices that have not begun, begin together.
-                choices = self._request.choices - text.number
-                self._submit(engine, text, first[prompt], choices=choices)
-            text.submit_id = first[prompt]
-            self._where[text.submit_id, text.number] = text
+            for text in texts:
+                if text.reason is None:
+                    self._submit(engine, [text])
 
     def told(self, tokens: Sequence[Token]) -> None:
         """A step of the engine made these tokens."""
@@ -209,20 +202,21 @@ class NativeExchange:
         if not self._open and self._listener is not None and self._begun:
             self._end(self._listener)
 
-    def _submit(self, engine: Submits, text: _Text, number: int, *, choices: int) -> None:
-        text.submit_id = number
-        self._where[number, text.number] = text
+    def _submit(self, engine: Submits, texts: Sequence[_Text]) -> None:
+        number, first = engine.next_id(), texts[0]
+        for text in texts:
+            self._where[number, text.number] = text
         engine.submit(
             self,
             Submit(
                 id=number,
-                ids=text.ids,
-                given=text.given,
+                ids=first.ids,
+                given=first.given,
                 max_tokens=self._request.max_tokens,
                 sampling=self._sampling,
                 stop_ids=self._request.stop_ids,
-                choices=choices,
-                first_choice=text.number,
+                choices=len(texts),
+                first_choice=first.number,
                 priority=self._priority,
                 deadline=None if self._begun else max(0.0, self._deadline()),
             ),

@@ -86,7 +86,8 @@ _FRAMES = (
 @given(st.lists(_FRAMES, max_size=4), st.integers(1, 40))
 def test_frames_survive_the_wire_in_pieces_of_any_size(frames: list[Frame], size: int) -> None:
     data = b"".join(map(write_frame, frames))
-    reader, read = FrameReader(), []
+    reader = FrameReader()
+    read: list[Frame] = []
     for at in range(0, len(data), size):
         read += reader.feed(data[at : at + size])
     assert read == frames

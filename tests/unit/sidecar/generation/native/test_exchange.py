@@ -1,0 +1,277 @@
+"""A request at the engine: its texts are told whole and once, whatever happens to engines."""
+
+from __future__ import annotations  # array.array takes no type argument at run time
+
+import random
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from batchedmodel_contract.generation.frames import Finish, Sampling, Submit, Token
+from batchedmodel_sidecar.errors import Lost, Unserved
+from batchedmodel_sidecar.generation.engine_client import EngineHead
+from batchedmodel_sidecar.generation.native.exchange import NativeExchange
+from batchedmodel_sidecar.generation.native.openai_answers import CompletionForm
+from batchedmodel_sidecar.generation.native.text_request import TextEndpoint, TextRequest
+from support.byte_tokenizer import END, tokenizer_json
+
+_TOKENIZER = Tokenizer.from_buffer(tokenizer_json())
+_KNOWN = {"id": "1", "created": 2, "model": "m"}
+_REQUEST = TextRequest(
+    endpoint=TextEndpoint.COMPLETIONS,
+    prompts=(array("i", [97, 98]),),
+    sampling=Sampling(seed=7),
+    seeded=True,
+    max_tokens=5,
+    stop_ids=(END,),
+    streams=True,
+    include_usage=True,
+)
+
+
+def _token(ids: Sequence[int], choice: int) -> int:
+    """What every engine makes of so much of a text."""
+    number = choice
+    for one in ids:
+        number = (number * 131 + one + 1) % 1_000_003
+    return ord("a") + number % 26 if number % 11 else END
+
+
+@dataclass(eq=False)
+class Engine:
+    """Has what was submitted, and makes one token of each at a time."""
+
+    submits: dict[int, Submit] = field(default_factory=dict)
+    texts: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    cancelled: list[tuple[int, int | None]] = field(default_factory=list)
+    forgotten: list[int] = field(default_factory=list)
+    last_id: int = 0
+
+    def submit(self, exchange: NativeExchange, submit: Submit) -> None:
+        # As a frame: what comes to the text later does not change it.
+        self.submits[submit.id] = replace(submit, ids=array("i", submit.ids))
+        for at in range(submit.choices):
+            self.texts[submit.id, submit.first_choice + at] = list(submit.ids)
+
+    def cancel(self, request_id: int, choice: int | None = None) -> None:
+        self.cancelled.append((request_id, choice))
+        for number, at in list(self.texts):
+            if number == request_id and choice in (None, at):
+                del self.texts[number, at]
+
+    def forget(self, request_id: int) -> None:
+        self.forgotten.append(request_id)
+
+    def next_id(self) -> int:
+        self.last_id += 1
+        return self.last_id
+
+    def step(self, rng: random.Random) -> list[Token]:
+        tokens = []
+        for (number, choice), ids in list(self.texts.items()):
+            if rng.random() < 0.3:
+                continue
+            submit = self.submits[number]
+            token = _token(ids, choice)
+            ids.append(token)
+            given = len(ids) - len(submit.ids) + submit.given
+            finish = Finish.LENGTH if given >= submit.max_tokens else Finish.NONE
+            finish = Finish.STOP if token in submit.stop_ids else finish
+            tokens.append(Token(number, choice, token, 0.0, finish))
+            if finish is not Finish.NONE:
+                del self.texts[number, choice]
+        return tokens
+
+
+@dataclass(eq=False)
+class Listener:
+    """Whoever asked."""
+
+    heads: list[EngineHead] = field(default_factory=list)
+    count: int = 0
+    body: bytes = b""
+    ends: int = 0
+    errors: list[Unserved] = field(default_factory=list)
+
+    def answered(self, head: EngineHead) -> None:
+        self.heads.append(head)
+
+    def tokens(self, count: int) -> None:
+        self.count += count
+
+    def piece(self, data: bytes) -> None:
+        assert self.heads
+        assert not self.ends
+        self.body += data
+
+    def ended(self) -> None:
+        self.ends += 1
+
+    def broke_off(self, error: Unserved) -> None:
+        self.errors.append(error)
+
+    @property
+    def events_so_far(self) -> list[bytes]:
+        return self.body.split(b"\n\n")[:-1]
+
+    @property
+    def events(self) -> list[dict]:  # type: ignore[type-arg]
+        *events, done, rest = self.body.split(b"\n\n")
+        assert (done, rest) == (b"data: [DONE]", b"")
+        return [orjson.loads(event.removeprefix(b"data: ")) for event in events]
+
+
+def _exchange(request: TextRequest = _REQUEST) -> tuple[Listener, NativeExchange]:
+    listener = Listener()
+    form = CompletionForm(_KNOWN, _TOKENIZER, include_usage=request.include_usage, logprobs=False)
+    exchange = NativeExchange(
+        listener, request, form, _TOKENIZER, request.sampling, 2, lambda: 30.0
+    )
+    return listener, exchange
+
+
+def _expected(prompt: Sequence[int], choice: int, most: int) -> tuple[str, str, int]:
+    ids, text = list(prompt), ""
+    while len(ids) - len(prompt) < most:
+        token = _token(ids, choice)
+        ids.append(token)
+        if token == END:
+            return text, "stop", len(ids) - len(prompt)
+        text += chr(token)
+    return text, "length", most
+
+
+@given(st.integers(0, 2**32))
+def test_texts_are_told_whole_and_once_over_lost_engines(seed: int) -> None:
+    rng = random.Random(seed)
+    request = replace(
+        _REQUEST,
+        prompts=tuple(
+            array("i", [rng.randrange(97, 123) for _ in range(rng.randint(1, 5))])
+            for _ in range(rng.randint(1, 3))
+        ),
+        choices=rng.randint(1, 3),
+        max_tokens=rng.randint(1, 12),
+        streams=rng.random() < 0.5,
+        include_usage=True,
+    )
+    listener, exchange = _exchange(request)
+    engine = Engine()
+    exchange.start(engine)
+    dies_after = rng.randint(1, 40)
+    died = False
+    while not listener.ends:
+        exchange.told(engine.step(rng))
+        if listener.count >= dies_after and not (died or listener.ends):
+            died = True
+            assert exchange.lost()
+            engine = Engine(last_id=engine.last_id)
+            exchange.start(engine)
+    assert not listener.errors
+    assert len(listener.heads) == 1
+    assert not engine.texts
+    wanted = [
+        _expected(prompt, choice, request.max_tokens)
+        for prompt in request.prompts
+        for choice in range(request.choices)
+    ]
+    usage = {"completion_tokens": sum(tokens for _, _, tokens in wanted)}
+    assert listener.count == usage["completion_tokens"]
+    if request.streams:
+        *events, last = listener.events
+        assert last["usage"]["completion_tokens"] == usage["completion_tokens"]
+        for at, (text, reason, _) in enumerate(wanted):
+            mine = [one["choices"][0] for one in events if one["choices"][0]["index"] == at]
+            assert "".join(one["text"] for one in mine) == text
+            assert [one["finish_reason"] for one in mine if one["finish_reason"]] == [reason]
+    else:
+        document = orjson.loads(listener.body)
+        assert document["usage"]["completion_tokens"] == usage["completion_tokens"]
+        told = [(one["text"], one["finish_reason"]) for one in document["choices"]]
+        assert told == [(text, reason) for text, reason, _ in wanted]
+
+
+def test_what_has_not_begun_is_given_back_when_the_engine_is_lost() -> None:
+    listener, exchange = _exchange()
+    exchange.start(Engine())
+    assert not exchange.lost()
+    assert [type(error) for error in listener.errors] == [Lost]
+
+
+def test_a_text_over_which_two_engines_died_is_not_sent_to_a_third() -> None:
+    listener, exchange = _exchange()
+    for _ in range(2):
+        engine = Engine()
+        exchange.start(engine)
+        exchange.told([Token(engine.last_id, 0, ord("x"), 0.0, Finish.NONE)])
+        goes_on = exchange.lost()
+    assert not goes_on
+    assert [error.status for error in listener.errors] == [502]
+
+
+def test_a_stop_string_ends_one_choice_at_the_engine_and_no_other() -> None:
+    request = replace(_REQUEST, stop=("x",), choices=2)
+    _, exchange = _exchange(request)
+    engine = Engine()
+    exchange.start(engine)
+    exchange.told([Token(1, at, ord(one), 0.0, Finish.NONE) for at, one in enumerate("xy")])
+    assert engine.cancelled == [(1, 0)]
+    exchange.told([Token(1, 1, ord("x"), 0.0, Finish.NONE)])
+    assert engine.cancelled == [(1, 0), (1, 1)]
+    assert engine.forgotten == [1]
+
+
+def test_a_caller_that_leaves_has_its_texts_cancelled() -> None:
+    listener, exchange = _exchange(replace(_REQUEST, prompts=(array("i", [1]), array("i", [2]))))
+    engine = Engine()
+    exchange.start(engine)
+    exchange.cancel()
+    assert engine.cancelled == [(1, None), (2, None)]
+    exchange.told([Token(1, 0, ord("x"), 0.0, Finish.NONE)])
+    assert not listener.heads
+
+
+def test_a_reader_that_falls_far_behind_ends() -> None:
+    listener, exchange = _exchange(replace(_REQUEST, max_tokens=10**6))
+    engine = Engine()
+    exchange.start(engine)
+    exchange.told([Token(1, 0, ord("x"), 0.0, Finish.NONE)])
+    exchange.pause()
+    told = len(listener.body)
+    for _ in range(1000):
+        exchange.told([Token(1, 0, ord("x"), 0.0, Finish.NONE)])
+    assert len(listener.body) == told
+    assert engine.cancelled == [(1, None)]
+    assert "more slowly" in listener.errors[0].message
+
+
+def test_a_reader_that_catches_up_has_all_of_its_text() -> None:
+    listener, exchange = _exchange()
+    exchange.start(Engine())
+    exchange.told([Token(1, 0, ord("a"), 0.0, Finish.NONE)])
+    exchange.pause()
+    exchange.told([Token(1, 0, ord("b"), 0.0, Finish.NONE)])
+    exchange.told([Token(1, 0, ord("c"), 0.0, Finish.LENGTH)])
+    told_before = len(listener.events_so_far)
+    exchange.resume()
+    assert told_before == 1
+    assert listener.ends == 1
+    texts = [one["choices"][0]["text"] for one in listener.events[:-1]]
+    assert "".join(texts) == "abc"
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_an_engine_that_gives_a_text_up_ends_the_request(streams: bool) -> None:
+    listener, exchange = _exchange(replace(_REQUEST, streams=streams, choices=2))
+    engine = Engine()
+    exchange.start(engine)
+    exchange.told([Token(1, 0, ord("a"), 0.0, Finish.NONE)])
+    exchange.told([Token(1, 1, 0, 0.0, Finish.FAILED)])
+    assert [error.status for error in listener.errors] == [503]
+    assert engine.cancelled == [(1, None)]
