@@ -24,7 +24,9 @@ from batchedmodel_contract.processes.environment import (
     from_environment,
     source_from_json,
 )
+from batchedmodel_contract.processes.server_api import engine_socket_path
 from batchedmodel_model_server.execution.device_thread import DeviceThread, either
+from batchedmodel_model_server.generation.engine_socket import EngineSocket
 from batchedmodel_model_server.http import unix_socket
 from batchedmodel_model_server.http.app import make_app
 from batchedmodel_model_server.http.connections import Connections
@@ -79,6 +81,9 @@ async def _serve(settings: ModelServerSettings, source: Source | None) -> NoRetu
     offers = Path(shared_region.socket_path(settings.model_socket))
     regions = SharedRegions(offers)
     regions.open()
+    frames = Path(engine_socket_path(settings.model_socket))
+    engines = EngineSocket(frames, lambda: service.engine)
+    await engines.open()
     runner = web.AppRunner(
         make_app(service, regions.known), access_log=None, shutdown_timeout=_LAST_WRITES_SECONDS
     )
@@ -86,7 +91,7 @@ async def _serve(settings: ModelServerSettings, source: Source | None) -> NoRetu
     assert runner.server is not None, "an application that is set up has a server"
     connections = Connections(service, runner.server, regions.known)
     server = await loop.create_unix_server(connections.open, sock=listening, backlog=_BACKLOG)
-    for one in (path, offers):
+    for one in (path, offers, frames):
         os.register_at_fork(after_in_child=partial(unix_socket.leave_to_parent, one))
     _log.info("serving %s on %s", settings.model_name, path)
     bringing_up = asyncio.create_task(_bring_up(service))
@@ -102,6 +107,7 @@ async def _serve(settings: ModelServerSettings, source: Source | None) -> NoRetu
         server.close()
         await connections.close(_LAST_WRITES_SECONDS)
         await runner.cleanup()
+    engines.close()
     regions.close()
     unix_socket.unlink(path, bound)
     bringing_up.cancel()

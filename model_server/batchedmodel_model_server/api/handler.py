@@ -163,7 +163,7 @@ class Handler:
     generator: Generator | None = None
     """What generates text; None where the model generates none."""
     cache: CacheSettings = CacheSettings()
-    """The manifest's bounds of what the generator may keep; set before `load`."""
+    """What the manifest asks of a generator's cache; set before `load`."""
 
     def device(self) -> str:
         """Where to run; asked once, before `load`."""

@@ -28,7 +28,7 @@ class DeviceThread:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str = "compute") -> None:
         self._loop = loop
-        self._jobs: SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None]
+        self._jobs: SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any] | None] | None]
         self._jobs = SimpleQueue()
         # A thread deep in a library's loading cannot be stopped, and must not hold up the exit.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -51,6 +51,10 @@ class DeviceThread:
         self._jobs.put((work, waiter))
         return await waiter
 
+    def post(self, work: Callable[[], object]) -> None:
+        """Have work done behind what is there, from any thread; what it raises is only logged."""
+        self._jobs.put((work, None))
+
     def finish(self) -> None:
         """End the thread when everything handed over so far is done."""
         self._jobs.put(None)
@@ -69,16 +73,19 @@ class DeviceThread:
             # A job that is kept until the next one comes keeps the model that it is about.
             del job
 
-    def _do(self, work: Callable[[], Any], waiter: asyncio.Future[Any]) -> None:
+    def _do(self, work: Callable[[], Any], waiter: asyncio.Future[Any] | None) -> None:
         """Raises `RuntimeError` when the loop is closed and the waiter cannot be told."""
-        if waiter.done():
+        if waiter is not None and waiter.done():
             return
         try:
             outcome = work()
         except BaseException as error:
             # Even SystemExit: this thread's death would leave every caller hanging.
             outcome = fit_for_a_future(error)
-        self._loop.call_soon_threadsafe(settle, waiter, outcome)
+            if waiter is None:
+                _log.error("work that nobody waits for failed", exc_info=outcome)
+        if waiter is not None:
+            self._loop.call_soon_threadsafe(settle, waiter, outcome)
 
 
 class TrialScheduling:

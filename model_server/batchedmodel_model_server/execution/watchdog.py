@@ -103,7 +103,12 @@ class Watchdog:
 
 def allowed_seconds(profile: Profile, rows: int, longest: int) -> float:
     """How long a pass over so many items may take before it counts as hung."""
-    return max(LEAST_SECONDS, _TIMES * predicted_seconds(profile, rows, longest))
+    return longest_seconds(predicted_seconds(profile, rows, longest))
+
+
+def longest_seconds(predicted: float) -> float:
+    """How long a pass may take that should take so long, before it counts as hung."""
+    return max(LEAST_SECONDS, _TIMES * predicted)
 
 
 def predicted_seconds(profile: Profile, rows: int, longest: int) -> float:

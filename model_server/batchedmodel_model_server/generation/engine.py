@@ -28,7 +28,7 @@ from batchedmodel_model_server.api.generator import Draw, Sampled, StepPart, Ste
 from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, OutOfMemory
 from batchedmodel_model_server.generation.block_pool import BlockPool
 from batchedmodel_scheduling.core.policy import NEVER, Priority
-from batchedmodel_scheduling.engine.step_cost import StepCost
+from batchedmodel_scheduling.engine.step_cost import StepTimes
 from batchedmodel_scheduling.engine.step_planner import (
     EngineSequence,
     Part,
@@ -75,7 +75,7 @@ class Engine:
         self,
         runner: StepRunner,
         settings: StepSettings,
-        cost: StepCost,
+        cost: StepTimes,
         *,
         vocabulary: int,
         max_context_tokens: int,
@@ -85,7 +85,7 @@ class Engine:
         self._max_context: Final = max_context_tokens
         self._cost: Final = cost
         self._planner = StepPlanner(settings, cost)
-        self._pool: Final = BlockPool(settings.blocks)
+        self._pool = BlockPool(settings.blocks)
         self._texts: Final[dict[EngineSequence, _Text]] = {}
         self._running: list[EngineSequence] = []
         self._waiting: list[EngineSequence] = []
@@ -147,6 +147,14 @@ class Engine:
             self._give_blocks(self._texts[one], one.computed + tokens)
         for part, sampled in self._computed(list(plan.parts)):
             self._advance(part, sampled)
+
+    def give_up(self) -> None:
+        """End every text, and begin with an empty cache: nobody knows what a step has left."""
+        for text in self._texts.values():
+            self._told_end(text, Refusal.BUSY, "the engine failed")
+        self._texts.clear()
+        self._running, self._waiting = [], []
+        self._pool = BlockPool(self._pool.blocks)
 
     def take(self, seconds: float) -> tuple[StepReport, list[Refused]]:
         """What came since this was asked last, and how the engine is now."""
@@ -326,11 +334,14 @@ class Engine:
 
     def _end(self, text: _Text, why: Refusal, message: str) -> None:
         """Give a text up."""
+        self._told_end(text, why, message)
+        self._leave(text)
+
+    def _told_end(self, text: _Text, why: Refusal, message: str) -> None:
         if text.begun:
             self._tokens.append(Token(text.submit.id, text.choice, 0, _NOTHING, Finish.FAILED))
         else:
             self._refused.append(Refused(id=text.submit.id, why=why, message=message))
-        self._leave(text)
 
     def _leave(self, text: _Text) -> None:
         one = text.sequence

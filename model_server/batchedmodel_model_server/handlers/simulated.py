@@ -7,7 +7,7 @@ the next pass late. Where `capturedRows` names sizes, a pass takes as long as on
 them, as where sizes are captured ahead; beyond the last it takes what it takes.
 
 It answers `y` = `x`, of whatever type and size (`datatype`, `elements`), or as many numbers as
-`floats` says, like a model of embeddings.
+`floats` says, like a model of embeddings. With `generates` it generates texts as well.
 """
 
 import ctypes
@@ -24,9 +24,17 @@ import numpy as np
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.spec import MAX_LENGTH
+from batchedmodel_model_server.api.generator import Generator
 from batchedmodel_model_server.api.handler import DTYPES, PARAMETERS, Array, Batch, Handler, Spec
+from batchedmodel_model_server.handlers import simulated_generator
 
 _DEFAULTS: Final = {"fixedSeconds": "0.005", "rowSeconds": "0.0001", "tokenSeconds": "0"}
+_STEP: Final = {"stepSeconds": "0.02", "sequenceSeconds": "0", "prefillTokenSeconds": "0.00002"}
+_CACHE: Final = {
+    "blocks": "4096",
+    "blockTokens": "16",
+    "vocabulary": str(simulated_generator.VOCABULARY),
+}
 _PR_SET_TIMERSLACK: Final = 29  # from the kernel's prctl.h
 _log = logging.getLogger(__name__)
 
@@ -44,6 +52,9 @@ class Simulated(Handler):
         "datatype",
         "elements",
         "floats",
+        "generates",
+        *_STEP,
+        *_CACHE,
     )
 
     def __init__(
@@ -51,9 +62,7 @@ class Simulated(Handler):
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._clock = clock
-        self._sleep = sleep
-        self._free_at = 0.0
+        self._timeline = _Timeline(clock, sleep)
 
     def device(self) -> str:
         """No real one."""
@@ -66,13 +75,11 @@ class Simulated(Handler):
         self._captured: tuple[int, ...] = ()
         if "capturedRows" in given:
             self._captured = _ascending_sizes("capturedRows", given["capturedRows"])
-        padded = given.get("padded", "false")
-        if padded not in ("true", "false"):
-            raise InvalidInput(f"{PARAMETERS}.padded", "is neither true nor false", padded)
+        padded = _truth("padded", given)
         if self._token == 0:
             self.cost_rule = CostRule.ROWS
         else:
-            self.cost_rule = CostRule.PADDED if padded == "true" else CostRule.PACKED
+            self.cost_rule = CostRule.PADDED if padded else CostRule.PACKED
         datatype = given.get("datatype", "INT64")
         if datatype not in DTYPES:
             rule = f"is not one of {', '.join(DTYPES)}"
@@ -87,18 +94,30 @@ class Simulated(Handler):
             # Numbers of as many digits as a model's.
             self._answer = np.sin(np.arange(1, size + 1)).astype(np.float32)
             self.outputs = {"y": Spec("FP32", (size,))}
+        if _truth("generates", given):
+            self.generator = self._generator({**_STEP, **_CACHE, **self.parameters})
         _wake_on_time()
+
+    def _generator(self, given: Mapping[str, str]) -> Generator:
+        step, sequence, token = (_seconds(name, given[name]) for name in _STEP)
+        blocks, block_tokens, vocabulary = (_size(name, given[name]) for name in _CACHE)
+        if vocabulary < simulated_generator.VOCABULARY:
+            rule = f"is below the tokenizer's {simulated_generator.VOCABULARY}"
+            raise InvalidInput(f"{PARAMETERS}.vocabulary", rule, vocabulary)
+        runner = simulated_generator.SimulatedRunner(
+            blocks=blocks,
+            block_tokens=block_tokens,
+            seconds=lambda sequences, tokens: step + sequence * sequences + token * tokens,
+            take=self._timeline.step,
+        )
+        return simulated_generator.generator(runner, vocabulary, self.cache.max_context_tokens)
 
     def forward(self, batch: Batch) -> Mapping[str, Any]:
         """Sleep until the pass would have ended."""
         lengths = batch.lengths
         padded = self.cost_rule is CostRule.PADDED
         tokens = batch.rows * int(lengths.max()) if padded else int(lengths.sum())
-        start = max(batch.handed_over, self._free_at)
-        self._free_at = start + self._seconds(batch.rows, tokens)
-        # A sleep may end early when a signal arrives, and by a clock's rounding.
-        while (left := self._free_at - self._clock()) > 0:
-            self._sleep(left)
+        self._timeline.run(batch.handed_over, self._seconds(batch.rows, tokens))
         if self._answer is None:
             return {"y": batch.array("x")}
         return {"y": np.broadcast_to(self._answer, (batch.rows, len(self._answer)))}
@@ -112,6 +131,36 @@ class Simulated(Handler):
         if captured and rows <= captured[-1]:
             rows = captured[bisect_left(captured, rows)]
         return self._fixed + self._row * rows + self._token * tokens
+
+
+class _Timeline:
+    """When the device is at work."""
+
+    def __init__(self, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
+        self._clock = clock
+        self._sleep = sleep
+        self._free_at = 0.0
+        self._late = 0.0
+        """How long after its end the last pass returned."""
+
+    def run(self, handed_over: float, seconds: float) -> None:
+        """Return when a pass has ended that begins as soon as it is handed over and can."""
+        self._free_at = max(handed_over, self._free_at) + seconds
+        # A sleep may end early when a signal arrives, and by a clock's rounding.
+        while (left := self._free_at - self._clock()) > 0:
+            self._sleep(left)
+        self._late = self._clock() - self._free_at
+
+    def step(self, seconds: float) -> None:
+        """Return when a step has ended, which is handed over now: it needs what came before."""
+        self.run(self._clock() - self._late, seconds)
+
+
+def _truth(name: str, given: Mapping[str, str]) -> bool:
+    value = given.get(name, "false")
+    if value not in ("true", "false"):
+        raise InvalidInput(f"{PARAMETERS}.{name}", "is neither true nor false", value)
+    return value == "true"
 
 
 def _seconds(name: str, text: str) -> float:

@@ -20,6 +20,7 @@ from batchedmodel_contract.processes.server_api import (
     INDEX,
     ModelState,
     events_path,
+    generation_path,
     infer_path,
     load_path,
     model_path,
@@ -71,6 +72,7 @@ def make_app(service: ModelService, regions: Regions) -> web.Application:
                 web.get(f"{model_path(_NAME, asked)}/ready", _of_model(_model_ready)),
                 web.get(profile_path(_NAME, asked), _of_model(_profile)),
                 web.get(tokenizer_path(_NAME, asked), _of_model(_tokenizer)),
+                web.get(generation_path(_NAME, asked), _of_model(_generation)),
                 web.post(infer_path(_NAME, asked), _of_model(_infer)),
             ]
         )
@@ -143,6 +145,13 @@ async def _tokenizer(request: web.Request, service: ModelService) -> web.Respons
     if tokenizer is None:
         return _web(told(404, f"model {service.name} has no tokenizer"))
     return web.Response(body=tokenizer, content_type="application/json")
+
+
+async def _generation(request: web.Request, service: ModelService) -> web.Response:
+    generation = service.of(_version(request)).generation
+    if generation is None:
+        return _web(told(404, f"model {service.name} generates nothing"))
+    return _json(generation.to_mapping())
 
 
 async def _index(request: web.Request) -> web.Response:

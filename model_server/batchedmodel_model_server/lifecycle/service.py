@@ -8,7 +8,8 @@ turns with that one's batches.
 import asyncio
 import logging
 import time
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,13 @@ from batchedmodel_model_server.execution.memory import MemoryCap
 from batchedmodel_model_server.execution.runner import Runner
 from batchedmodel_model_server.execution.torch_errors import words
 from batchedmodel_model_server.execution.watchdog import Watchdog
+from batchedmodel_model_server.generation.engine_loop import EngineLoop, Rules
+from batchedmodel_model_server.generation.serving import (
+    FirstSteps,
+    Serving,
+    first_steps,
+    serving_of,
+)
 from batchedmodel_model_server.lifecycle.loading import (
     SELF_TESTS,
     WARM_UP,
@@ -117,6 +125,12 @@ class ModelService:
         if present is None:
             raise self._not_ready()
         return present
+
+    @property
+    def engine(self) -> EngineLoop | None:
+        """What generates texts of the version that serves; None: nothing does now."""
+        serving = self._known.serving
+        return None if serving is None else serving.engine
 
     def index(self, *, ready_only: bool = False) -> list[dict[str, str]]:
         """A row for each version, the newest last."""
@@ -236,12 +250,28 @@ class ModelService:
         cap = MemoryCap()
         with start.phase(WARM_UP):
             profile = await thread.call(lambda: trial.profile(cap))
+            steps = await thread.call(lambda: first_steps(model, turns))
         profile = replace(profile, start_up=start.seconds)
         runner = Runner(
             model, self._compute, profile=profile, cap=cap, watchdog=self._watchdog, lost=self._lose
         )
-        version.warm(profile, runner)
+        version.warm(profile, runner, None if steps is None else self._serving(version, steps))
         self._serve(version, f"ready on {model.device} after {start}")
+
+    def _serving(self, version: Version, steps: FirstSteps) -> Serving:
+        """What generates the version's texts."""
+
+        @contextmanager
+        def at_work() -> Iterator[None]:
+            with version.at_work(), self._watchdog.awaited():
+                yield
+
+        def refusal() -> str | None:
+            takes = version.takes and self.live and not self.lifecycle.ended
+            return None if takes else str(self._not_ready())
+
+        rules = Rules(refusal=refusal, at_work=at_work, lost=self._lose)
+        return serving_of(steps, compute=self._compute, watchdog=self._watchdog, rules=rules)
 
     def _tell(self, version: Version, state: ModelState, reason: str) -> None:
         """A version's state is the model's as long as no other serves."""
@@ -308,6 +338,7 @@ class ModelService:
             _log.exception("version %s: not all of its memory was given back", version.name)
 
     def _lose(self, error: DeviceLost) -> None:
+        """A batch, a step or a load has lost the device; several may say so."""
         self._takes_batches = False
         self._hopeless.set()
         self.lifecycle.enter(ModelState.LOST, str(error))

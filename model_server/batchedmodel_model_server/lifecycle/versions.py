@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Final
 
+from batchedmodel_contract.generation.description import GenerationDescription
 from batchedmodel_contract.inference.description import ModelDescription
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.processes.server_api import ModelState
@@ -19,6 +20,8 @@ from batchedmodel_model_server.api.handler import Handler
 from batchedmodel_model_server.batching.declaration import FIRST_VERSION
 from batchedmodel_model_server.errors import CannotLoad, NotReady, UnknownModel, legible
 from batchedmodel_model_server.execution.runner import Runner
+from batchedmodel_model_server.generation.engine_loop import EngineLoop
+from batchedmodel_model_server.generation.serving import Serving
 from batchedmodel_model_server.sources.folder import Content
 
 _MOST_ENDED: Final = 8
@@ -41,9 +44,10 @@ class Version:
         self._description: ModelDescription | None = None
         self._profile: Profile | None = None
         self._runner: Runner | None = None
+        self._serving: Serving | None = None
         self._is_closed = False
         self.in_work = 0
-        """Batches that have no answer yet."""
+        """Batches that have no answer yet; an engine that has texts counts as one."""
         self._asked_at = -math.inf
         self.idle = asyncio.Event()
         """Set while no batch is in work for it."""
@@ -62,19 +66,30 @@ class Version:
         """Its callers can know what it takes from now on."""
         self._description = description
 
-    def warm(self, profile: Profile, runner: Runner) -> None:
-        """It can be asked from now on."""
-        self._profile, self._runner = profile, runner
+    def warm(self, profile: Profile, runner: Runner, serving: Serving | None = None) -> None:
+        """It can be asked from now on; `serving`: for texts, where it generates any."""
+        self._profile, self._runner, self._serving = profile, runner, serving
 
     @contextmanager
     def asked(self) -> Iterator[Runner]:
         """Around one batch: the runner that answers it; raises `NotReady`."""
-        if self._runner is None or self._is_closed:
+        if self._runner is None or not self.takes:
             raise self._not_ready()
+        with self.at_work():
+            yield self._runner
+
+    @property
+    def takes(self) -> bool:
+        """Whether anything more is taken; what was taken before is still answered."""
+        return not self._is_closed
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Around something that its end waits for."""
         self.in_work += 1
         self.idle.clear()
         try:
-            yield self._runner
+            yield
         finally:
             self.in_work -= 1
             self._asked_at = self._clock()
@@ -102,7 +117,9 @@ class Version:
         self._is_closed = True
         while self.in_work:
             await self.idle.wait()
-        self._profile = self._runner = self._description = None
+        if self._serving is not None:
+            self._serving.engine.end()
+        self._profile = self._runner = self._description = self._serving = None
         handler, self.handler = self.handler, None
         return handler
 
@@ -116,9 +133,26 @@ class Version:
     @property
     def tokenizer(self) -> bytes | None:
         """The tokenizer.json, if the model has one; raises `NotReady` until it is loaded."""
-        if self.handler is None:
+        handler = self.handler
+        if handler is None:
             raise self._not_ready()
-        return self.handler.tokenizer
+        generates = handler.generator
+        return handler.tokenizer or (None if generates is None else generates.tokenizer)
+
+    @property
+    def generation(self) -> GenerationDescription | None:
+        """What callers must know of its texts, if it generates any.
+
+        Raises `NotReady` until the warm-up has ended.
+        """
+        if self._runner is None:
+            raise self._not_ready()
+        return None if self._serving is None else self._serving.description
+
+    @property
+    def engine(self) -> EngineLoop | None:
+        """What generates; None where it generates nothing, or not yet, or not any more."""
+        return None if self._serving is None else self._serving.engine
 
     @property
     def profile(self) -> Profile:

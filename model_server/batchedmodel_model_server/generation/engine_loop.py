@@ -1,0 +1,291 @@
+"""Steps of one model's engine on the compute thread, for callers on the event loop.
+
+A turn of the compute thread applies what callers have asked for since the last one, computes one
+step and hands what came of it to the event loop. Another turn goes behind the batches that wait by
+then, so that neither holds up the other. Where nothing is left to do there is no turn.
+
+Callers choose the ids of their requests, each its own. The engine knows a request by a number of
+both: the caller's and the id.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
+from itertools import count
+from typing import Final, NamedTuple
+
+from batchedmodel_contract.generation.frames import (
+    Cancel,
+    Configure,
+    Finish,
+    Frame,
+    Refusal,
+    Refused,
+    StepReport,
+    Submit,
+    Token,
+    write_frame,
+)
+from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_model_server.errors import DeviceLost
+from batchedmodel_model_server.execution.device_thread import DeviceThread
+from batchedmodel_model_server.generation.engine import Engine
+
+TIMES_TAKEN: Final = 4
+"""So many times the sequences that run at once are taken; the caller's queue is elsewhere."""
+MOST_BYTES: Final = 256 << 20
+"""Of the prompts of all that is taken."""
+_ID_BITS: Final = 64
+_ID: Final = (1 << _ID_BITS) - 1
+_log = logging.getLogger(__name__)
+
+
+class Rules(NamedTuple):
+    """What the loop asks whoever knows the model's life."""
+
+    refusal: Callable[[], str | None]
+    """Why no request is taken now; None: they are."""
+    at_work: Callable[[], AbstractContextManager[object]]
+    """Around the time in which there are requests."""
+    lost: Callable[[DeviceLost], None]
+    """Called on the event loop when the device is lost."""
+
+
+class Caller:
+    """One of those that the engine works for."""
+
+    def __init__(self, number: int, send: Callable[[bytes], None], end: Callable[[], None]) -> None:
+        self.number: Final = number
+        self.send: Final = send
+        self.end: Final = end
+
+    def key(self, request_id: int) -> int:
+        """What the engine calls a request of this caller."""
+        return self.number << _ID_BITS | request_id
+
+
+class _Request:
+    """A request that was taken and has not ended yet."""
+
+    __slots__ = ("bytes", "choices", "leaving")
+
+    def __init__(self, submit: Submit) -> None:
+        self.bytes: Final = submit.ids.itemsize * len(submit.ids)
+        self.choices: Final = set(range(submit.first_choice, submit.first_choice + submit.choices))
+        """Those that its caller still waits for."""
+        self.leaving = False
+        """Whether nobody waits for it, though the engine may have it still."""
+
+
+class EngineLoop:
+    """The engine of one version of a model. Called on the event loop; only `_turn` is not."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        compute: DeviceThread,
+        rules: Rules,
+        *,
+        max_sequences: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine: Final = engine
+        self._compute: Final = compute
+        self._rules: Final = rules
+        self._clock: Final = clock
+        self._loop: Final = asyncio.get_running_loop()
+        self._max_sequences = max_sequences
+        self._numbers: Final = count()
+        self._callers: Final[dict[int, Caller]] = {}
+        self._requests: Final[dict[int, _Request]] = {}
+        self._sequences = self._bytes = 0
+        self._at_work: Final = ExitStack()
+        self._lock: Final = threading.Lock()
+        self._orders: list[_Order] = []
+        self._turning = False
+        """Whether the compute thread has a turn in work or before it. This and the orders are
+        changed under the lock."""
+
+    def join(self, send: Callable[[bytes], None], end: Callable[[], None]) -> Caller:
+        """A caller comes, and is told at once how the engine is.
+
+        `send` takes frames; `end` is called when no more of them will come.
+        """
+        caller = Caller(next(self._numbers), send, end)
+        self._callers[caller.number] = caller
+        self._order(None)
+        return caller
+
+    def leave(self, caller: Caller) -> None:
+        """A caller has gone: nothing of what it asked for goes on."""
+        if self._callers.pop(caller.number, None) is not None:
+            for key in [key for key in self._requests if key >> _ID_BITS == caller.number]:
+                self._cancel(key, None)
+
+    def end(self) -> None:
+        """Serve nobody any more; whoever calls it has waited until nothing was at work."""
+        for caller in list(self._callers.values()):
+            self.leave(caller)
+            caller.end()
+
+    def take(self, caller: Caller, frame: Frame) -> None:
+        """Do what a caller asks for; raises `InvalidInput` where nobody may ask for it."""
+        match frame:
+            case Submit():
+                self._submit(caller, frame)
+            case Cancel():
+                self._cancel(caller.key(frame.id), frame.choice)
+            case Configure():
+                self._max_sequences = max(1, frame.max_sequences)
+                self._order(frame)
+            case _:
+                raise InvalidInput("frame", f"is a {type(frame).__name__}, which an engine sends")
+
+    def _submit(self, caller: Caller, submit: Submit) -> None:
+        key = caller.key(submit.id)
+        if key in self._requests:
+            raise InvalidInput("id", "is that of another request", submit.id)
+        request = _Request(submit)
+        why = self._rules.refusal() or self._too_much(request)
+        if why is not None:
+            caller.send(write_frame(Refused(id=submit.id, why=Refusal.BUSY, message=why)))
+            return
+        if not self._requests:
+            self._at_work.enter_context(self._rules.at_work())
+        self._requests[key] = request
+        self._sequences += len(request.choices)
+        self._bytes += request.bytes
+        self._order(replace(submit, id=key))
+
+    def _too_much(self, request: _Request) -> str | None:
+        most = TIMES_TAKEN * self._max_sequences
+        if self._sequences + len(request.choices) > most:
+            return f"the engine has {self._sequences} texts already, and takes {most}"
+        if self._bytes + request.bytes > MOST_BYTES:
+            return f"the engine has prompts of {self._bytes} bytes already, and takes {MOST_BYTES}"
+        return None
+
+    def _cancel(self, key: int, choice: int | None) -> None:
+        request = self._requests.get(key)
+        if request is None or request.leaving:
+            return
+        if choice is None or request.choices == {choice}:
+            # It counts until the compute thread has let go of it.
+            request.leaving = True
+            self._order(Cancel(id=key))
+        elif choice in request.choices:
+            self._end_choice(key, request, choice)
+            self._order(Cancel(id=key, choice=choice))
+
+    def _end_choice(self, key: int, request: _Request, choice: int) -> None:
+        request.choices.remove(choice)
+        self._sequences -= 1
+        if not request.choices:
+            self._forget(key)
+
+    def _forget(self, key: int) -> None:
+        request = self._requests.pop(key, None)
+        if request is None:
+            return
+        self._sequences -= len(request.choices)
+        self._bytes -= request.bytes
+        if not self._requests:
+            self._at_work.close()
+
+    def _order(self, order: Submit | Cancel | Configure | None) -> None:
+        """Have the compute thread apply it, or only say how the engine is."""
+        with self._lock:
+            if order is not None:
+                self._orders.append(_Order(order, self._clock()))
+            if self._turning:
+                return
+            self._turning = True
+        self._compute.post(self._turn)
+
+    def _tell(self, turn: "_Turn") -> None:
+        """Each caller its own part of what came of a turn."""
+        parts: dict[int, list[Token]] = {number: [] for number in self._callers}
+        for token in turn.report.tokens:
+            key, choice = token.id, token.choice
+            request = self._requests.get(key)
+            if request is None or request.leaving or choice not in request.choices:
+                continue  # nobody waits for it any more
+            parts[key >> _ID_BITS].append(Token(key & _ID, *token[1:]))
+            if token.finish is not Finish.NONE:
+                self._end_choice(key, request, choice)
+        for one in turn.refused:
+            caller, refused = self._callers.get(one.id >> _ID_BITS), self._requests.get(one.id)
+            if caller is not None and refused is not None and not refused.leaving:
+                caller.send(write_frame(replace(one, id=one.id & _ID)))
+            self._forget(one.id)
+        for key in turn.cancelled:
+            self._forget(key)
+        for number, tokens in parts.items():
+            self._callers[number].send(write_frame(replace(turn.report, tokens=tokens)))
+
+    # On the compute thread
+
+    def _turn(self) -> None:
+        with self._lock:
+            orders, self._orders = self._orders, []
+        refused, cancelled = [], []
+        for order, arrived in orders:
+            match order:
+                case Submit():
+                    if (why := self._invalid(order, arrived)) is not None:
+                        refused.append(Refused(id=order.id, why=Refusal.INVALID, message=why))
+                case Cancel():
+                    self._engine.cancel(order.id, order.choice)
+                    if order.choice is None:
+                        cancelled.append(order.id)
+                case Configure():
+                    self._engine.configure(order)
+        stepped = self._engine.busy
+        began = self._clock()
+        try:
+            if stepped:
+                self._engine.step(began)
+        except DeviceLost as error:
+            # Nothing touches the device any more, and the process ends.
+            self._loop.call_soon_threadsafe(self._rules.lost, error)
+            return
+        except BaseException:
+            _log.exception("a step failed for a reason of the engine's own; all of its texts end")
+            self._engine.give_up()
+        seconds = self._clock() - began if stepped else 0.0
+        report, ended = self._engine.take(seconds)
+        turn = _Turn(report, [*refused, *ended], cancelled)
+        self._loop.call_soon_threadsafe(self._tell, turn)
+        with self._lock:
+            self._turning = more = bool(self._orders) or self._engine.busy
+        if more:
+            self._compute.post(self._turn)
+
+    def _invalid(self, submit: Submit, arrived: float) -> str | None:
+        """Hand a request to the engine; why it can never be served, if so."""
+        try:
+            self._engine.submit(submit, arrived)
+        except InvalidInput as error:
+            return str(error)
+        except Exception as error:
+            _log.exception("a request fails for a reason of the engine's own")
+            return f"it cannot be taken: {error!r}"
+        return None
+
+
+class _Order(NamedTuple):
+    what: Submit | Cancel | Configure
+    arrived: float
+
+
+class _Turn(NamedTuple):
+    """What came of one."""
+
+    report: StepReport
+    refused: list[Refused]
+    cancelled: list[int]
+    """Requests that the engine does not have any more."""

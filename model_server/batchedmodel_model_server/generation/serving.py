@@ -1,0 +1,95 @@
+"""Puts together what serves a generator: its description, its engine, and the loop around that."""
+
+from typing import Final, NamedTuple
+
+from batchedmodel_contract.generation.description import GenerationDescription
+from batchedmodel_model_server.api.generator import Generator
+from batchedmodel_model_server.execution.device_thread import DeviceThread, TrialScheduling
+from batchedmodel_model_server.execution.forward import LoadedModel
+from batchedmodel_model_server.execution.watchdog import Watchdog
+from batchedmodel_model_server.generation.engine import Engine
+from batchedmodel_model_server.generation.engine_loop import EngineLoop, Rules
+from batchedmodel_model_server.generation.warm_up import BESIDE_BUDGET_SECONDS, Sizes, warmed_up
+from batchedmodel_model_server.generation.watched_runner import WatchedRunner
+from batchedmodel_scheduling.engine.step_cost import LearntStepCost, StepCost
+from batchedmodel_scheduling.engine.step_planner import StepSettings
+
+_ON_CPU: Final = Sizes(sequences=64, tokens=512)
+_ON_CUDA: Final = Sizes(sequences=256, tokens=2048)
+
+
+class Serving(NamedTuple):
+    """What callers see of a generator."""
+
+    description: GenerationDescription
+    engine: EngineLoop
+
+
+class FirstSteps(NamedTuple):
+    """A generator, and what its warm-up has shown."""
+
+    generator: Generator
+    cost: StepCost
+    sizes: Sizes
+
+
+def first_steps(model: LoadedModel, turns: TrialScheduling | None) -> FirstSteps | None:
+    """Warm a model's generator up, if it has one; blocks.
+
+    `turns`: where another version serves meanwhile. Raises `CannotLoad` and `DeviceLost`.
+    """
+    generator = model.handler.generator
+    if generator is None:
+        return None
+    sizes = _ON_CUDA if model.device.startswith("cuda") else _ON_CPU
+    # A text has a block at least.
+    sizes = sizes._replace(sequences=min(sizes.sequences, generator.runner.blocks))
+    context = generator.max_context_tokens
+    if turns is None:
+        cost, sizes = warmed_up(generator.runner, sizes, context)
+    else:
+        cost, sizes = warmed_up(
+            generator.runner,
+            sizes,
+            context,
+            budget_seconds=BESIDE_BUDGET_SECONDS,
+            turn=turns.take,
+            clock=turns.clock,
+        )
+    return FirstSteps(generator, cost, sizes)
+
+
+def serving_of(
+    steps: FirstSteps, *, compute: DeviceThread, watchdog: Watchdog, rules: Rules
+) -> Serving:
+    """The generator as callers find it. Needs a running loop."""
+    generator, cost, sizes = steps
+    runner = generator.runner
+    context = min(generator.max_context_tokens, runner.blocks * runner.block_tokens)
+    learnt = LearntStepCost(cost)
+    settings = StepSettings(
+        max_sequences=sizes.sequences,
+        max_tokens_per_step=sizes.tokens,
+        block_tokens=runner.block_tokens,
+        blocks=runner.blocks,
+    )
+    engine = Engine(
+        WatchedRunner(runner, learnt, watchdog),
+        settings,
+        learnt,
+        vocabulary=generator.vocabulary,
+        max_context_tokens=context,
+    )
+    description = GenerationDescription(
+        vocabulary=generator.vocabulary,
+        max_context_tokens=context,
+        block_tokens=runner.block_tokens,
+        blocks=runner.blocks,
+        max_sequences=sizes.sequences,
+        max_tokens_per_step=sizes.tokens,
+        stop_ids=generator.stop_ids,
+        chat_template=generator.chat_template,
+        special_tokens=generator.special_tokens,
+    )
+    loop = EngineLoop(engine, compute, rules, max_sequences=sizes.sequences)
+    return Serving(description, loop)

@@ -1,0 +1,143 @@
+"""A generator's first steps: how long they take, and how many tokens fit into one.
+
+Four kinds of steps show the four parts of the cost: one text that goes on, many that do, a part of
+a prompt, and one text that goes on behind it. Each is as large as time allows. What no step could
+show counts as slow; later steps correct it.
+"""
+
+from __future__ import annotations  # array.array takes no type argument at run time
+
+import logging
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from batchedmodel_contract.generation.frames import Sampling
+from batchedmodel_model_server.api.generator import Draw, StepPart, StepRunner
+from batchedmodel_model_server.errors import CannotLoad, DeviceLost, ForwardFailed, OutOfMemory
+from batchedmodel_scheduling.engine.step_cost import StepCost
+
+BUDGET_SECONDS: Final = 10.0
+BESIDE_BUDGET_SECONDS: Final = 3.0
+"""Where another version serves meanwhile, whose batches and steps wait behind each of these."""
+_SAMPLES: Final = 3
+_CHEAP_SECONDS: Final = 0.1  # steps below it are sampled more than once: short times are noisy
+_PASSES: Final = 2  # of a step at least: the first pays for what later ones find ready
+_SHARES: Final = 3  # of the time that is left, one for each kind of step
+_LEAST_BASE: Final = 0.1  # of a step with one text, that any step takes
+_GREEDY: Final = Sampling(temperature=0.0)
+_log = logging.getLogger(__name__)
+
+Turn = Callable[[Callable[[], float]], float]
+"""Runs on the compute thread what measures a step."""
+
+
+class Sizes(NamedTuple):
+    """How large steps may be."""
+
+    sequences: int
+    tokens: int
+    """Of prompts and answers together, as many as sequences at least."""
+
+
+def warmed_up(
+    runner: StepRunner,
+    sizes: Sizes,
+    max_context_tokens: int,
+    *,
+    budget_seconds: float = BUDGET_SECONDS,
+    turn: Turn | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> tuple[StepCost, Sizes]:
+    """What steps cost, and of the sizes what the device's memory holds.
+
+    `turn`: None where this is the compute thread. Raises `CannotLoad` where a small step fails, and
+    `DeviceLost`.
+    """
+    trial = _Trial(runner, turn or (lambda measure: measure()), clock, budget_seconds)
+    try:
+        one = trial.seconds([trial.part(0, 1)])
+    except OutOfMemory as error:
+        raise CannotLoad(f"not even one token fits: {error}") from None
+    sequences = min(sizes.sequences, runner.blocks, trial.affordable(one))
+    many = one
+    if sequences > 1:
+        many = trial.seconds([trial.part(0, 1, block) for block in range(sequences)])
+    room = min(runner.blocks * runner.block_tokens, max_context_tokens) - 1
+    tokens = max(1, min(sizes.tokens, room, trial.affordable(one)))
+    whole = tokens
+    while True:
+        try:
+            prompt = trial.seconds([trial.part(0, tokens)])
+            break
+        except OutOfMemory as error:
+            if tokens <= sizes.sequences:
+                raise CannotLoad(f"a step of {tokens} tokens does not fit: {error}") from None
+            tokens = max(sizes.sequences, tokens // 2)
+    behind = trial.seconds([trial.part(tokens, 1)])
+    most = sizes.tokens if tokens == whole else tokens
+    cost = cost_of(
+        one=one, many=many, sequences=sequences, prompt=prompt, tokens=tokens, behind=behind
+    )
+    _log.info("a step with one text takes %.2g s: %s", one, cost)
+    return cost, sizes._replace(tokens=most)
+
+
+def cost_of(
+    *, one: float, many: float, sequences: int, prompt: float, tokens: int, behind: float
+) -> StepCost:
+    """The cost by the seconds of steps: with one text that goes on, with so many, with so many
+    tokens of a prompt, and with one text that goes on behind these."""
+    sequence = max(0.0, many - one) / (sequences - 1) if sequences > 1 else one / 2
+    base = max(one - sequence, _LEAST_BASE * one)
+    read = max(0.0, prompt - base - sequence) / tokens if tokens > 1 else one
+    return StepCost(
+        base=base,
+        prefill_token=read,
+        sequence=sequence,
+        context_token=max(0.0, behind - one) / tokens,
+    )
+
+
+class _Trial:
+    """Runs steps over blocks that hold nothing yet."""
+
+    def __init__(
+        self, runner: StepRunner, turn: Turn, clock: Callable[[], float], budget_seconds: float
+    ) -> None:
+        self._runner = runner
+        self._turn = turn
+        self._clock = clock
+        self._until = clock() + budget_seconds
+
+    def affordable(self, seconds: float) -> int:
+        """Texts or tokens in a step, if each takes as long as a whole step with one."""
+        left = max(0.0, self._until - self._clock()) / (_SHARES * _PASSES)
+        return max(1, int(left / seconds)) if seconds > 0 else 1 << 30
+
+    def part(self, start: int, tokens: int, block: int = 0) -> StepPart:
+        """Tokens of one text whose first block is this one."""
+        ids = array("i", bytes(array("i").itemsize * (start + tokens)))
+        blocks = range(block, block - (-(start + tokens) // self._runner.block_tokens))
+        return StepPart(ids[start:], start, blocks, [Draw(_GREEDY, 0, ids, len(ids))])
+
+    def seconds(self, parts: Sequence[StepPart]) -> float:
+        """What such a step takes; raises `CannotLoad`, `OutOfMemory`, `DeviceLost`."""
+        self._turn(lambda: self._timed(parts))
+        samples = [self._turn(lambda: self._timed(parts))]
+        while len(samples) < _SAMPLES and samples[-1] < _CHEAP_SECONDS:
+            samples.append(self._turn(lambda: self._timed(parts)))
+        # Other work on the machine may slow a step down, but nothing makes one faster.
+        return min(samples)
+
+    def _timed(self, parts: Sequence[StepPart]) -> float:
+        began = self._clock()
+        try:
+            self._runner.run(parts)
+        except (DeviceLost, OutOfMemory):
+            raise
+        except ForwardFailed as error:
+            _log.error("the warm-up failed: %s", error.trace)
+            raise CannotLoad(f"a step of {len(parts)} texts failed in warm-up: {error}") from error
+        return self._clock() - began
