@@ -31,6 +31,7 @@ logger: Final = logging.getLogger(__name__)
 
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 1.0
+_MOST_DOUBLINGS: Final = 10
 
 
 class LinkListener(Protocol):
@@ -63,6 +64,8 @@ class EngineLink:
         self._connecting: asyncio.Task[None] | None = None
         self._waiting: list[NativeExchange] = []
         """Texts that have begun, and have no engine."""
+        self._failures = 0
+        """Connections in a row that could not be made, or ended before the engine said anything."""
         self._next_id = 0
 
     def ready(self, texts: TextPreparer) -> None:
@@ -121,8 +124,10 @@ class EngineLink:
         self._connecting = self._loop.create_task(self._connected())
 
     async def _connected(self) -> None:
-        pause = _FIRST_PAUSE
         while True:
+            if self._failures:
+                doublings = min(self._failures - 1, _MOST_DOUBLINGS)
+                await asyncio.sleep(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**doublings))
             try:
                 _, connection = await self._loop.create_unix_connection(
                     lambda: _Connection(self), self._socket_path
@@ -130,8 +135,7 @@ class EngineLink:
                 break
             except OSError as error:
                 logger.info("the engine cannot be reached: %s", error.strerror)
-            await asyncio.sleep(pause)
-            pause = min(_LONGEST_PAUSE, 2 * pause)
+                self._failures += 1
         assert self._texts is not None, "a connection is wanted while there is a model"
         self._connecting = None
         self._connection = connection
@@ -151,21 +155,25 @@ class EngineLink:
 
     def stepped(self, report: StepReport) -> None:
         """From a connection: what a step did."""
+        self._failures = 0
         self._listener.stepped(report)
 
-    def ended(self, connection: "_Connection", exchanges: list[NativeExchange]) -> None:
-        """From a connection: it is gone, with these under way."""
+    def ended(
+        self, connection: "_Connection", exchanges: list[NativeExchange], *, worked: bool
+    ) -> None:
+        """From a connection: it is gone, with these under way; whether the engine `worked`."""
         was_current = connection is self._connection
         if was_current:
             self._connection = None
             self._listener.close_engine()
-        resumed = [exchange for exchange in exchanges if exchange.lost()]
+        resumed = [exchange for exchange in exchanges if exchange.lost(worked=worked)]
         if self._connection is not None:
             for exchange in resumed:
                 exchange.start(self._connection)
         else:
             self._waiting += resumed
         if was_current and self._texts is not None:
+            self._failures += not worked
             self._connect()
 
     def _drop_waiting(self, reason: str) -> None:
@@ -184,6 +192,8 @@ class _Connection(asyncio.Protocol):
         self._exchanges: dict[int, NativeExchange] = {}
         """By the id of each submit; one exchange may have several."""
         self._retired = False
+        self._worked = False
+        """Whether the engine has said anything."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
@@ -191,7 +201,7 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         exchanges = list(dict.fromkeys(self._exchanges.values()))
         self._exchanges.clear()
-        self._link.ended(self, exchanges)
+        self._link.ended(self, exchanges, worked=self._worked)
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -244,6 +254,7 @@ class _Connection(asyncio.Protocol):
             self._transport.close()
 
     def _stepped(self, report: StepReport) -> None:
+        self._worked = True
         self._link.stepped(report)
         told: dict[NativeExchange, list[Token]] = {}
         for token in report.tokens:

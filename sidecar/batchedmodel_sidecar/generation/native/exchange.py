@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from tokenizers import Tokenizer
 
 from batchedmodel_contract.generation.frames import Finish, Sampling, Submit, Token
-from batchedmodel_sidecar.errors import Lost, Unserved
+from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.generation.engine_client import AnswerListener, EngineHead
 from batchedmodel_sidecar.generation.native.answers import AnswerForm, Piece, TextUsage
 from batchedmodel_sidecar.generation.native.text_decoder import TextDecoder
@@ -165,14 +165,18 @@ class NativeExchange:
         """The engine takes it not, or gives it up before its first token."""
         self._fail(error)
 
-    def lost(self) -> bool:
-        """The engine is gone; whether the texts wait for the next one."""
+    def lost(self, *, worked: bool) -> bool:
+        """The engine is gone; whether the texts wait for the next one.
+
+        `worked`: whether it had done anything since they were submitted.
+        """
         self._where.clear()
-        self._deaths += 1
+        self._deaths += worked
         if self._listener is None:
             return False
         if not self._begun:
-            self._drop(Lost("the model server went away while it worked on this"))
+            gone = Lost("the model server went away while it worked on this")
+            self._drop(gone if worked else Busy("the engine cannot be reached"))
             return False
         if self._deaths >= _MOST_DEATHS:
             message = "the model server died twice with this in work; it is not sent again"

@@ -170,7 +170,7 @@ def test_texts_are_told_whole_and_once_over_lost_engines(seed: int) -> None:
         exchange.told(engine.step(rng))
         if listener.count >= dies_after and not (died or listener.ends):
             died = True
-            assert exchange.lost()
+            assert exchange.lost(worked=True)
             engine = Engine(last_id=engine.last_id)
             exchange.start(engine)
     assert not listener.errors
@@ -200,7 +200,7 @@ def test_texts_are_told_whole_and_once_over_lost_engines(seed: int) -> None:
 def test_what_has_not_begun_is_given_back_when_the_engine_is_lost() -> None:
     listener, exchange = _exchange()
     exchange.start(Engine())
-    assert not exchange.lost()
+    assert not exchange.lost(worked=True)
     assert [type(error) for error in listener.errors] == [Lost]
 
 
@@ -210,7 +210,7 @@ def test_a_text_over_which_two_engines_died_is_not_sent_to_a_third() -> None:
         engine = Engine()
         exchange.start(engine)
         exchange.told([Token(engine.last_id, 0, ord("x"), 0.0, Finish.NONE)])
-        goes_on = exchange.lost()
+        goes_on = exchange.lost(worked=True)
     assert not goes_on
     assert [error.status for error in listener.errors] == [502]
 
