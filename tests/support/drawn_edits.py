@@ -26,6 +26,8 @@ _SECTIONS: Final[tuple[Drawn, ...]] = (
     *({"model": {"handler": "a:B", "source": source}} for source in _FROM),
     {"model": {"protocol": "V1", "image": "own:1"}},
     {"model": {"protocol": "OpenAI", "image": "own:1"}, "generation": {}},
+    {"generation": {"kvCache": {"memory": "1Gi"}}},
+    {"generation": {"kvCache": {"fraction": 0.5}}},
     {"accelerator": {}},
     {"batching": {"targetLatencyMilliseconds": 50}},
     {"suspend": True, "autoscaling": {"maxReplicas": 9}},

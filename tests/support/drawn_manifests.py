@@ -45,6 +45,8 @@ _SERVERS: Final = (
     *({"handler": "simulated"}, {"handler": "a:B"}),
     *({"protocol": "V2", "image": "own:1"}, {"protocol": "OpenAI", "image": "own:1"}),
 )
+_OF_ENGINES: Final = ("maxConcurrentRequests",)
+_OF_HANDLERS: Final = ("maxSequences", "maxTokensPerStep", "maxContextTokens", "kvCache")
 _OF_MODELS: Final = (
     *("handler", "source", "port", "parameters", "resources", "env"),
     *("imagePullPolicy", "command", "args", "envFrom", "volumeMounts", "securityContext"),
@@ -57,6 +59,7 @@ _NAMED: Final[tuple[Any, ...]] = (
     *([{"name": "a", "volumeMounts": [{}]}], [{"name": "a", "securityContext": 1}]),
 )
 _QUANTITIES: Final = (1, 0, "1", "500m", "2Gi", "1.5Gi", "1e3", "1.", "x", -1, 0.5)
+_MEMORY: Final = ("512Mi", "1.5Gi", "1G", "0.5Gi", "0Mi", "1Ti", "512", "999999Mi", "1000000Mi")
 _RESOURCES: Final = ("cpu", "memory", "nvidia.com/gpu", "amd.com/gpu")
 
 
@@ -75,11 +78,21 @@ def drawn_manifests(count: int, *, seed: int) -> Iterator[dict[str, Any]]:
 def _spec(random: Random) -> dict[str, Any]:
     model = _model(random)
     spec = {**_record(random, Spec, 0.2), "model": model}
-    generates = isinstance(model, dict) and model.get("protocol") == "OpenAI"
-    if not generates and random.random() < 0.8:
+    if random.random() < 0.8:
         # Otherwise this section would be what is wrong with most of them.
-        spec.pop("generation", None)
+        _spare(model, spec)
     return spec
+
+
+def _spare(model: object, spec: dict[str, Any]) -> None:
+    """Leaves out what servers of the model's kind have nothing to do with."""
+    server = model if isinstance(model, dict) else {}
+    generation = spec.get("generation")
+    if "handler" not in server and server.get("protocol") != "OpenAI":
+        spec.pop("generation", None)
+    elif isinstance(generation, dict):
+        others = _OF_ENGINES if "handler" in server else _OF_HANDLERS
+        spec["generation"] = {name: generation[name] for name in generation if name not in others}
 
 
 def _model(random: Random) -> object:
@@ -162,6 +175,8 @@ def _fitting(random: Random, rule: Rule) -> Any:
             return random.choice(({}, {"a": "b"}, {"": "x"}, {"a": ""}))
         case MapOf(each=VariableText()):
             return random.choice(({}, {"a": "b"}, {"a": ""}, {"a": "b\0"}))
+        case Text(form=form) if "memory" in form:
+            return random.choice(_MEMORY)
         case Text():
             return random.choice(_TEXTS)
         case Real(minimum=least, maximum=most):

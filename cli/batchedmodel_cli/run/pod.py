@@ -15,6 +15,7 @@ from typing import Final
 from batchedmodel_cli.run.processes import ProcessSpec
 from batchedmodel_contract.manifest.batching import FILE_NAME, BatchSettings
 from batchedmodel_contract.manifest.effective import drain_timeout_seconds
+from batchedmodel_contract.manifest.generation import Generation, KeyValueCache
 from batchedmodel_contract.manifest.manifest import BatchedModel
 from batchedmodel_contract.manifest.spec import ServerProtocol
 from batchedmodel_contract.processes.environment import (
@@ -107,6 +108,8 @@ def processes(
         return (in_front,)
     if model.handler is None:
         raise ValueError("a manifest without a handler got past on_this_machine: our bug")
+    generation = manifest.spec.generation or Generation()
+    cache = generation.kv_cache or KeyValueCache()
     server = ModelServerSettings(
         model_name=manifest.name,
         model_socket=str(folder / _SOCKET),
@@ -119,6 +122,9 @@ def processes(
         accelerator=AcceleratorNeed.NONE
         if manifest.spec.accelerator is None
         else AcceleratorNeed.WANTED,
+        kv_cache_bytes=cache.memory_bytes or 0,
+        kv_cache_fraction=cache.fraction or 0.0,
+        max_context_tokens=generation.max_context_tokens or 0,
         cache_folder=str(cache_folder(inherited) / "models"),
     )
     return (

@@ -58,6 +58,10 @@ class BatchSettings:
     trusted_proxies: tuple[str, ...] = ()
     max_concurrent_requests: int | None = None
     """How many a language model's server has at the same time; None: learnt from it."""
+    max_sequences: int | None = None
+    """Texts that our engine generates at the same time; None: as many as it says itself."""
+    max_tokens_per_step: int | None = None
+    """Of prompts and texts together, in our engine; None: as many as it says itself."""
     target_first_token_seconds: float | None = None
     """From a request's arrival to its first token; None: only callers set deadlines."""
     target_token_seconds: float | None = None
@@ -79,6 +83,9 @@ class BatchSettings:
         ):
             if target is not None and not 0 < target < self.request_timeout_seconds:
                 raise InvalidInput(name, "must be 0 to the request time-out", target)
+        sequences, tokens = self.max_sequences, self.max_tokens_per_step
+        if sequences is not None and tokens is not None and tokens < sequences:
+            raise InvalidInput("maxTokensPerStep", f"is below maxSequences ({sequences})", tokens)
         targets = (self.target_seconds, self.target_first_token_seconds)
         if self.lateness is Lateness.REFUSE and targets == (None, None):
             raise InvalidInput("lateness", "is Refuse, which needs a target latency")
@@ -125,6 +132,8 @@ class BatchSettings:
             tenant_max_share=tenants.max_share,
             trusted_proxies=batching.trusted_proxies,
             max_concurrent_requests=generation.max_concurrent_requests,
+            max_sequences=generation.max_sequences,
+            max_tokens_per_step=generation.max_tokens_per_step,
             target_first_token_seconds=_in_seconds(generation.target_first_token_milliseconds),
             target_token_seconds=_in_seconds(generation.target_token_milliseconds),
         )
@@ -212,7 +221,8 @@ _TIMES: Final = {
 _OPTIONAL: Final = frozenset(
     {
         *("max_batch_tokens", "target_seconds", "tenant_header"),
-        *("max_concurrent_requests", "target_first_token_seconds", "target_token_seconds"),
+        *("max_concurrent_requests", "max_sequences", "max_tokens_per_step"),
+        *("target_first_token_seconds", "target_token_seconds"),
     }
 )
 """Values that a file may give as null."""
@@ -225,6 +235,8 @@ _ADDED_LATER: Final[Mapping[str, object]] = {
     "tenant_max_share": 1.0,
     "trusted_proxies": (),
     "max_concurrent_requests": None,
+    "max_sequences": None,
+    "max_tokens_per_step": None,
     "target_first_token_seconds": None,
     "target_token_seconds": None,
 }

@@ -21,8 +21,10 @@ from batchedmodel_contract.schema.reading import (
     is_filled_in,
     value_at,
 )
-from batchedmodel_contract.schema.rules import Schema, Truth, Whole
+from batchedmodel_contract.schema.rules import Schema, Text, Truth, Whole
 
+_SHORT: Final = 16
+"""Characters of a text that a message shows."""
 _PLACEHOLDER: Final = re.compile(r"\{([\w.]+)\}", re.ASCII)
 
 
@@ -158,7 +160,10 @@ class Check:
     def _shows_its_value(self) -> bool:
         # A text may be long and a section has no one value; a number says it all.
         _, declared = declared_at(Spec, self.field)[-1]
-        return isinstance(declared, Setting) and isinstance(declared.rule, Whole)
+        if not isinstance(declared, Setting):
+            return False
+        rule = declared.rule
+        return isinstance(rule, Whole) or (isinstance(rule, Text) and rule.at_most <= _SHORT)
 
 
 def invalid(field: str, fault: Condition, rule: str) -> Check:

@@ -15,6 +15,7 @@ from batchedmodel_contract.kubernetes.names import (
     SIDECAR_VOLUMES,
     VOLUMES,
 )
+from batchedmodel_contract.kubernetes.quantities import amount_of
 from batchedmodel_contract.manifest.cross_field_rule import (
     Check,
     Condition,
@@ -33,12 +34,18 @@ from batchedmodel_contract.manifest.workload import RolloutStrategy, ScalingMetr
 
 _HANDLER: Final = given("model.handler")
 _OWN: Final = given("model.protocol")
+_OPENAI: Final = among("model.protocol", ServerProtocol.OPENAI)
 _IN_A_FILE: Final = where(is_file_handler, f"{{0}}.contains('{FILE_HANDLER}')", "model.handler")
 _FOR_A_HANDLER: Final = "is only for a handler"
 _FOR_ONES_OWN: Final = "is only for a container of one's own (protocol)"
 _BELOW_TIMEOUT: Final = "is not below requestTimeoutSeconds ({batching.requestTimeoutSeconds} s)"
 _NO_SURGE: Final = among("rollout.maxSurge", 0, "0%")
 _NONE_MISSING: Final = among("rollout.maxUnavailable", 0, "0%")
+_CACHE_OUTGROWS_THE_CONTAINER: Final = where(
+    lambda memory, limits: _reaches(memory, dict(limits).get("memory")),
+    "'memory' in {1} && quantity({0}).compareTo(quantity(string({1}['memory']))) >= 0",
+    *("generation.kvCache.memory", "model.resources.limits"),
+)
 _IN_PLACE: Final = among("rollout.strategy", RolloutStrategy.IN_PLACE)
 
 
@@ -53,6 +60,10 @@ def _asked(kind: str) -> Condition:
 
 def _asks_for_cpu(kind: str) -> Condition:
     return where(lambda found: "cpu" in dict(found), "'cpu' in {0}", f"model.resources.{kind}")
+
+
+def _reaches(memory: str, limit: str | None) -> bool:
+    return limit is not None and amount_of(memory) >= amount_of(limit)
 
 
 def _outlasts_the_request(field: str) -> Condition:
@@ -204,8 +215,33 @@ CHECKS: Final[tuple[Check, ...]] = (
     ),
     forbidden(
         "generation",
-        ~among("model.protocol", ServerProtocol.OPENAI),
-        "is only for protocol OpenAI",
+        among("model.protocol", ServerProtocol.V1, ServerProtocol.V2),
+        "is only for a handler and for protocol OpenAI",
+    ),
+    forbidden(
+        "generation.maxConcurrentRequests",
+        _HANDLER,
+        "is only for protocol OpenAI; how many texts a handler generates says maxSequences",
+    ),
+    forbidden("generation.maxSequences", _OPENAI, _FOR_A_HANDLER),
+    forbidden("generation.maxTokensPerStep", _OPENAI, _FOR_A_HANDLER),
+    forbidden("generation.maxContextTokens", _OPENAI, _FOR_A_HANDLER),
+    forbidden("generation.kvCache", _OPENAI, _FOR_A_HANDLER),
+    invalid(
+        "generation.maxTokensPerStep",
+        where(lt, "{0} < {1}", "generation.maxTokensPerStep", "generation.maxSequences"),
+        "is below maxSequences ({generation.maxSequences}): a step has a token of each text",
+    ),
+    invalid(
+        "generation.kvCache",
+        given("generation.kvCache")
+        & ~one_given("generation.kvCache.memory", "generation.kvCache.fraction"),
+        "needs exactly one of memory and fraction",
+    ),
+    invalid(
+        "generation.kvCache.memory",
+        ~given("accelerator") & _CACHE_OUTGROWS_THE_CONTAINER,
+        "is not below model.resources.limits.memory, which the model itself needs as well",
     ),
     invalid(
         "generation.targetFirstTokenMilliseconds",

@@ -334,8 +334,9 @@ class Spec:
     batching: Batching = section(Batching, "How requests share a forward pass.", default=Batching())
     generation: Generation | None = section(
         Generation,
-        "How a server of protocol OpenAI generates text: chat and completions. Absent: its limit "
-        "is learnt, and there are no targets.",
+        "How text is generated, chat and completions: by a handler's model, or by a server of "
+        "protocol OpenAI. Absent: limits are the model server's own or learnt, and there are no "
+        "targets.",
     )
     accelerator: Accelerator | None = section(
         Accelerator,

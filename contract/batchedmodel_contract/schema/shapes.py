@@ -184,7 +184,9 @@ class MapOf:
         for name, part in value.items():
             if not isinstance(name, str):
                 raise Broken(f"has a name that is not a string: {name}")
-            found[name] = _read_part(name, self.each, part)
+            # As above, null means absent.
+            if part is not None:
+                found[name] = _read_part(name, self.each, part)
         return tuple(sorted(found.items()))
 
     def schema(self) -> Schema:

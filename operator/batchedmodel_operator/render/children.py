@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from batchedmodel_contract.kubernetes.names import DATA_PORT, REVISION_LABEL
 from batchedmodel_contract.manifest.batching import FILE_NAME, BatchSettings
+from batchedmodel_contract.manifest.generation import Generation
 from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.manifest.workload import BudgetMode
 from batchedmodel_operator.interfaces import Body
@@ -36,9 +37,17 @@ _FOLLOWS_BATCHING: Final = 0
 # Whatever is new in a manifest counts, unless it stands here: too much costs little.
 _NO_MATTER_TO_PODS: Final = frozenset(
     {
-        *("suspend", "replicas", "batching", "generation", "autoscaling"),
+        *("suspend", "replicas", "batching", "autoscaling"),
         *("rollout", "service", "disruption"),
     }
+)
+
+# The same below `generation`: running sidecars are told of these.
+_LIVE_GENERATION: Final[Mapping[str, Any]] = dict.fromkeys(
+    (
+        *("max_concurrent_requests", "max_sequences", "max_tokens_per_step"),
+        *("target_first_token_milliseconds", "target_token_milliseconds"),
+    )
 )
 
 
@@ -148,6 +157,8 @@ def revision_name(model: Model, spec: Spec) -> str:
     Only what differs from the defaults counts, so that a field which a later operator adds changes
     nothing for those who do not use it.
     """
+    generation = dataclasses.replace(spec.generation or Generation(), **_LIVE_GENERATION)
+    spec = dataclasses.replace(spec, generation=None if generation == Generation() else generation)
     matters = {
         field.name: value
         for field in dataclasses.fields(spec)

@@ -23,6 +23,7 @@ from batchedmodel_contract.kubernetes.names import (
     SOCKET_VOLUME,
     TEMPORARY_VOLUME,
 )
+from batchedmodel_contract.manifest.generation import Generation, KeyValueCache
 from batchedmodel_contract.manifest.spec import PullPolicy, Resources, ServerProtocol, Spec
 from batchedmodel_contract.manifest.workload import SecurityProfile
 from batchedmodel_contract.processes import sidecar_api
@@ -280,6 +281,8 @@ def _variables(model: Model, spec: Spec, pinned: PinnedBatching) -> dict[str, st
     given = dict(spec.model.env)
     if spec.model.handler is None:
         return given
+    generation = spec.generation or Generation()
+    cache = generation.kv_cache or KeyValueCache()
     settings = ModelServerSettings(
         model_name=model.key.name,
         model_socket=SOCKET_PATH,
@@ -290,6 +293,9 @@ def _variables(model: Model, spec: Spec, pinned: PinnedBatching) -> dict[str, st
         max_batch_size=pinned.max_batch_size,
         idempotent=spec.model.idempotent,
         accelerator=AcceleratorNeed.NONE if spec.accelerator is None else AcceleratorNeed.REQUIRED,
+        kv_cache_bytes=cache.memory_bytes or 0,
+        kv_cache_fraction=cache.fraction or 0.0,
+        max_context_tokens=generation.max_context_tokens or 0,
         cache_folder=CACHE_PATH,
     )
     usual = _ACCOUNT | ({"HF_HUB_OFFLINE": "1"} if fetched_repository(spec.model) else {})

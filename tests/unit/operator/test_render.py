@@ -66,6 +66,19 @@ def test_a_handler_runs_in_our_model_server() -> None:
     assert environment_of(model)["HF_HOME"].startswith("/var/cache/batchedmodel/")
 
 
+def test_a_handler_is_told_at_its_start_how_much_cache_and_context_it_has() -> None:
+    generation = {"kvCache": {"memory": "1.5Gi"}, "maxContextTokens": 4096}
+    _, model = containers_of({"model": {"handler": "simulated"}, "generation": generation})
+    settings = from_environment(ModelServerSettings, environment_of(model))
+    assert (settings.kv_cache_bytes, settings.max_context_tokens) == (3 << 29, 4096)
+    assert settings.kv_cache_fraction == 0
+    shared = {"kvCache": {"fraction": 0.25}, "maxSequences": 8}
+    _, model = containers_of({"model": {"handler": "simulated"}, "generation": shared})
+    settings = from_environment(ModelServerSettings, environment_of(model))
+    assert (settings.kv_cache_bytes, settings.max_context_tokens) == (0, 0)
+    assert settings.kv_cache_fraction == 0.25
+
+
 def test_a_repository_is_fetched_before_anything_else_and_then_only_read() -> None:
     spec = from_hub(revision="v1")
     fetch, (_, model) = fetch_of(spec), containers_of(spec)

@@ -140,6 +140,18 @@ async def test_limit_and_targets_of_a_language_model_are_in_force_at_once_and_ro
     }
 
 
+async def test_of_a_handler_that_generates_only_cache_and_context_roll_pods() -> None:
+    before = {**SIMULATED, "generation": {"maxSequences": 8}}
+    cache = {"maxContextTokens": 4096, "kvCache": {"memory": "1Gi"}}
+    after = {**SIMULATED, "generation": {"maxTokensPerStep": 64, **cache}}
+    assert by_field((await Edited.of(before, after)).foretold) == {
+        "spec.generation.maxSequences": (Effect.EFFECTIVE_AT_ONCE,),
+        "spec.generation.maxTokensPerStep": (Effect.EFFECTIVE_AT_ONCE,),
+        "spec.generation.maxContextTokens": (Effect.ROLLS_PODS,),
+        "spec.generation.kvCache": (Effect.ROLLS_PODS,),
+    }
+
+
 async def test_a_batch_setting_beside_an_edit_of_the_pods_is_not_blamed_for_their_end() -> None:
     after = {
         "model": {"handler": "simulated", "env": {"A": "b"}},

@@ -15,6 +15,7 @@ from batchedmodel_contract.manifest.batching import (
     BatchSettings,
     settings_from_json,
 )
+from batchedmodel_contract.manifest.generation import Generation, KeyValueCache
 from batchedmodel_contract.manifest.manifest import BatchedModel, read_manifest
 from batchedmodel_contract.manifest.spec import Model, ServerProtocol, Spec
 from batchedmodel_contract.processes.environment import (
@@ -98,6 +99,22 @@ def test_the_model_server_is_told_the_model(tmp_path: Path) -> None:
     assert (server.handler, server.parameters) == ("simulated", (("a", "0.005"),))
     assert server.max_batch_size == 16
     assert server.cache_folder == "/caches/batchedmodel/models"
+
+
+def test_the_model_server_is_told_how_much_cache_and_context_it_has(tmp_path: Path) -> None:
+    spec = Spec(
+        model=Model(handler="simulated"),
+        generation=Generation(max_context_tokens=512, kv_cache=KeyValueCache(memory="64Mi")),
+    )
+    _, model = processes(BatchedModel(name="m", spec=spec), tmp_path)
+    server = from_environment(ModelServerSettings, model.environment)
+    assert (server.kv_cache_bytes, server.max_context_tokens) == (64 << 20, 512)
+    shared = Generation(kv_cache=KeyValueCache(fraction=0.5))
+    manifest = BatchedModel(name="m", spec=Spec(model=spec.model, generation=shared))
+    _, model = processes(manifest, tmp_path / "other")
+    server = from_environment(ModelServerSettings, model.environment)
+    assert (server.kv_cache_bytes, server.kv_cache_fraction) == (0, 0.5)
+    assert server.max_context_tokens == 0
 
 
 def test_the_drain_outlasts_the_request_timeout_and_the_kill_outlasts_the_drain(

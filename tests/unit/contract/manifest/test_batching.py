@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.batching import BatchSettings, settings_from_json
-from batchedmodel_contract.manifest.generation import Generation
+from batchedmodel_contract.manifest.generation import Generation, KeyValueCache
 from batchedmodel_contract.manifest.spec import Batching, Lateness, Model, PolicyName, Spec
 from support.examples import examples
 from support.strategies import batch_settings, json_values
@@ -29,6 +29,8 @@ def generations(draw: st.DrawFn) -> Generation | None:
         return None
     return Generation(
         max_concurrent_requests=draw(st.none() | st.integers(1, 4096)),
+        max_sequences=draw(st.none() | st.integers(1, 4096)),
+        max_tokens_per_step=draw(st.none() | st.integers(4096, 1_000_000)),
         target_first_token_milliseconds=draw(st.none() | st.integers(1, 60_999)),
         target_token_milliseconds=draw(st.none() | st.integers(1, 60_000)),
     )
@@ -91,12 +93,23 @@ def test_settings_are_in_base_units() -> None:
 def test_those_of_generation_are_too() -> None:
     generation = Generation(
         max_concurrent_requests=64,
+        max_sequences=32,
+        max_tokens_per_step=512,
         target_first_token_milliseconds=1500,
         target_token_milliseconds=40,
     )
     assert settings_of(Batching(), generation) == BatchSettings(
-        max_concurrent_requests=64, target_first_token_seconds=1.5, target_token_seconds=0.04
+        max_concurrent_requests=64,
+        max_sequences=32,
+        max_tokens_per_step=512,
+        target_first_token_seconds=1.5,
+        target_token_seconds=0.04,
     )
+
+
+def test_what_a_model_keeps_from_its_start_is_no_setting_that_is_in_force_at_once() -> None:
+    kept = Generation(max_context_tokens=4096, kv_cache=KeyValueCache(memory="1Gi"))
+    assert settings_of(Batching(), kept) == BatchSettings()
 
 
 @pytest.mark.parametrize(
@@ -154,6 +167,8 @@ def test_settings_that_contradict_each_other_cannot_be_made() -> None:
         BatchSettings(target_first_token_seconds=30.0)
     with pytest.raises(InvalidInput, match=r"targetToken: 0.0 must be 0 to the request time-out"):
         BatchSettings(target_token_seconds=0.0)
+    with pytest.raises(InvalidInput, match=r"maxTokensPerStep: 7 is below maxSequences \(8\)"):
+        BatchSettings(max_sequences=8, max_tokens_per_step=7)
     with pytest.raises(InvalidInput, match=r"lateness: is Refuse, which needs a target latency"):
         BatchSettings(lateness=Lateness.REFUSE)
     BatchSettings(lateness=Lateness.REFUSE, target_first_token_seconds=1.0)
@@ -164,6 +179,8 @@ def test_sidecars_that_run_on_through_an_upgrade_name_the_defaults_as_before() -
     assert BatchSettings(max_concurrent_batches=2).digest() != "6de3d0f087ee9e36"
     assert BatchSettings(max_concurrent_requests=2).digest() != "6de3d0f087ee9e36"
     assert BatchSettings(target_token_seconds=2).digest() != "6de3d0f087ee9e36"
+    assert BatchSettings(max_sequences=2).digest() != "6de3d0f087ee9e36"
+    assert BatchSettings(max_tokens_per_step=2).digest() != "6de3d0f087ee9e36"
 
 
 @pytest.mark.parametrize("field", sorted(json.loads(BatchSettings().to_json())))
@@ -219,6 +236,8 @@ def test_a_file_that_cannot_be_used_is_refused(text: str | bytes) -> None:
         ("max_batch_tokens", 0, "0 is below the minimum 1"),
         ("max_concurrent_batches", 0, "0 is below the minimum 1"),
         ("max_concurrent_requests", 0, "0 is below the minimum 1"),
+        ("max_sequences", 4097, "4097 is above the maximum 4096"),
+        ("max_tokens_per_step", 0, "0 is below the minimum 1"),
         ("max_concurrent_requests", 4097, "4097 is above the maximum 4096"),
         ("target_first_token_seconds", 0.0, "0.0 is not within 0.001 to 600"),
         ("target_first_token_seconds", 1.0005, "1.0005 is not a whole number of milliseconds"),

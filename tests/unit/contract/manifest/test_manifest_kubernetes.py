@@ -146,7 +146,7 @@ def test_quantities_are_kept_as_texts_in_the_order_of_their_names() -> None:
     [
         *[(text, True) for text in ("0", "1", "0.5", "500m", "1.5Gi", "1e3", "1E-3", "100n")],
         *[(text, False) for text in ("", "-1", "+1", ".5", "1.", "1 Gi", "1gi", "1KiB", "9" * 33)],
-        *[(1, True), (0, True), (-1, False), (0.5, False), (True, False), (None, False)],
+        *[(1, True), (0, True), (-1, False), (0.5, False), (True, False)],
     ],
 )
 def test_a_quantity_is_written_as_kubernetes_writes_it(quantity: object, good: bool) -> None:
@@ -159,6 +159,11 @@ def test_a_quantity_is_written_as_kubernetes_writes_it(quantity: object, good: b
         assert message.endswith(
             "has at cpu a value that is not a quantity such as 500m or 2Gi (quote fractions)"
         )
+
+
+def test_an_entry_of_null_is_absent_as_it_is_to_an_api_server() -> None:
+    labels = {"team": None, "zone": "a"}
+    assert spec(pod={"labels": labels}).pod.labels == (("zone", "a"),)
 
 
 def test_a_resource_without_a_name_of_text_is_refused_and_does_no_harm() -> None:

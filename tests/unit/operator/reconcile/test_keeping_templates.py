@@ -146,6 +146,9 @@ def test_whatever_changes_the_pods_changes_the_name_of_their_template() -> None:
         {"drain": {}},
         {"startup": {}},
         {"sidecar": {"logLevel": "info"}},
+        {"generation": {}},
+        {"generation": {"maxSequences": 8, "maxTokensPerStep": 64, "targetTokenMilliseconds": 20}},
+        {"generation": {"targetFirstTokenMilliseconds": 500}},
     ],
 )
 def test_what_does_not_matter_to_pods_keeps_the_name(edit: Mapping[str, Any]) -> None:
