@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 class _Text:
     """One text, or several choices of it until the first token of each is there."""
 
-    __slots__ = ("blocks", "choice", "deadline", "ids", "sequence", "submit")
+    __slots__ = ("blocks", "choice", "deadline", "draw", "given", "ids", "sequence", "submit")
 
     def __init__(self, submit: Submit, choice: int, ids: array[int], deadline: float) -> None:
         self.submit: Final = submit
@@ -52,20 +52,16 @@ class _Text:
         self.deadline: Final = deadline
         self.blocks: Final[list[int]] = []
         self.sequence: EngineSequence
-
-    @property
-    def prompt_tokens(self) -> int:
-        return len(self.submit.ids) - self.submit.given
-
-    @property
-    def given(self) -> int:
+        prompt_tokens = len(submit.ids) - submit.given
+        self.given = len(ids) - prompt_tokens
         """Tokens of the text itself."""
-        return len(self.ids) - self.prompt_tokens
+        self.draw: Final = Draw(submit.sampling, choice, ids, prompt_tokens)
+        """Its next token, whichever that is: the ids grow."""
 
     @property
     def begun(self) -> bool:
         """Whether a token of it was told since it came."""
-        return len(self.ids) > len(self.submit.ids)
+        return self.given > self.submit.given
 
 
 class Engine:
@@ -143,8 +139,10 @@ class Engine:
             self._waiting.remove(one)
             self._running.append(one)
             self._give_blocks(self._texts[one], one.length)
+        size = self._planner.settings.block_tokens
         for one, tokens in plan.parts:
-            self._give_blocks(self._texts[one], one.computed + tokens)
+            if one.computed + tokens > one.blocks * size:
+                self._give_blocks(self._texts[one], one.computed + tokens)
         for part, sampled in self._computed(list(plan.parts)):
             self._advance(part, sampled)
 
@@ -272,26 +270,29 @@ class Engine:
         return self._runner.run([self._step_part(part) for part in parts])
 
     def _step_part(self, part: Part) -> StepPart:
-        one, text = part.sequence, self._texts[part.sequence]
+        one, tokens = part
+        text, start = self._texts[one], one.computed
         draws: list[Draw] = []
-        if part.tokens == one.missing:
-            draws = [
-                Draw(text.submit.sampling, text.choice + at, text.ids, text.prompt_tokens)
-                for at in range(one.places)
-            ]
-        ids = text.ids[one.computed : one.computed + part.tokens]
-        return StepPart(ids, one.computed, text.blocks, draws)
+        if start + tokens == one.length:
+            draws = [text.draw]
+            for at in range(1, one.places):
+                draws.append(text.draw._replace(choice=text.choice + at))
+        return StepPart(text.ids[start : start + tokens], start, text.blocks, draws)
 
     def _advance(self, part: Part, sampled: Sequence[Sampled]) -> None:
-        one, text = part.sequence, self._texts[part.sequence]
-        if part.tokens > 1 or not text.given:
-            self._prefill_tokens += part.tokens
-        one.computed += part.tokens
+        one, tokens = part
+        text = self._texts[one]
+        if tokens > 1 or not text.given:
+            self._prefill_tokens += tokens
+        one.computed += tokens
         if not sampled:
             return
-        others = [self._fork(text, text.choice + at) for at in range(1, one.places)]
-        one.places = 1
-        for each, drawn in zip((text, *others), sampled, strict=True):
+        others = []
+        if one.places > 1:
+            others = [self._fork(text, text.choice + at) for at in range(1, one.places)]
+            one.places = 1
+        self._tell(text, sampled[0])
+        for each, drawn in zip(others, sampled[1:], strict=True):
             self._tell(each, drawn)
 
     def _fork(self, text: _Text, choice: int) -> _Text:
@@ -319,16 +320,16 @@ class Engine:
 
     def _tell(self, text: _Text, drawn: Sampled) -> None:
         submit = text.submit
-        text.ids.append(drawn.token)
+        token, logprob, top = drawn
+        text.ids.append(token)
+        text.given += 1
         text.sequence.length += 1
         finish = Finish.NONE
-        if drawn.token in submit.stop_ids:
+        if token in submit.stop_ids:
             finish = Finish.STOP
         elif text.given >= submit.max_tokens:
             finish = Finish.LENGTH
-        self._tokens.append(
-            Token(submit.id, text.choice, drawn.token, drawn.logprob, finish, drawn.top)
-        )
+        self._tokens.append(Token(submit.id, text.choice, token, logprob, finish, top))
         if finish is not Finish.NONE:
             self._leave(text)
 

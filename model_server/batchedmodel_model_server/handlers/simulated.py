@@ -108,7 +108,8 @@ class Simulated(Handler):
             blocks=blocks,
             block_tokens=block_tokens,
             seconds=lambda sequences, tokens: step + sequence * sequences + token * tokens,
-            take=self._timeline.step,
+            begin=self._timeline.begin_step,
+            end=self._timeline.run,
         )
         return simulated_generator.generator(runner, vocabulary, self.cache.max_context_tokens)
 
@@ -151,9 +152,10 @@ class _Timeline:
             self._sleep(left)
         self._late = self._clock() - self._free_at
 
-    def step(self, seconds: float) -> None:
-        """Return when a step has ended, which is handed over now: it needs what came before."""
-        self.run(self._clock() - self._late, seconds)
+    def begin_step(self) -> float:
+        """When a step is handed over: now, as it needs what came before, and less how late the
+        thread woke up for that."""
+        return self._clock() - self._late
 
 
 def _truth(name: str, given: Mapping[str, str]) -> bool:

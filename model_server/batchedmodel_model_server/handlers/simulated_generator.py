@@ -40,13 +40,16 @@ class SimulatedRunner:
         blocks: int,
         block_tokens: int,
         seconds: Callable[[int, int], float],
-        take: Callable[[float], None],
+        begin: Callable[[], float],
+        end: Callable[[float, float], None],
     ) -> None:
-        """`seconds` of a step with so many sequences and tokens of prompts, which `take` passes."""
+        """`seconds` of a step with so many sequences and tokens of prompts; `begin` says when one
+        begins, and `end` returns when one has ended that began then and takes so long."""
         self._blocks: Final = blocks
         self._block_tokens: Final = block_tokens
         self._seconds: Final = seconds
-        self._take: Final = take
+        self._begin: Final = begin
+        self._end: Final = end
 
     @property
     def blocks(self) -> int:
@@ -60,9 +63,10 @@ class SimulatedRunner:
 
     def run(self, parts: Sequence[StepPart]) -> list[list[Sampled]]:
         """Draw, and return when the step would have ended."""
+        began = self._begin()
         found = [[_sampled(draw) for draw in part.draws] for part in parts]
         read = sum([len(part.ids) for part in parts if len(part.ids) > 1])
-        self._take(self._seconds(len(parts), read))
+        self._end(began, self._seconds(len(parts), read))
         return found
 
     def copy_block(self, source: int, target: int) -> None:

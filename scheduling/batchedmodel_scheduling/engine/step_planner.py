@@ -119,7 +119,7 @@ class StepPlanner:
         """The next step. `running`: the oldest first; `waiting`: in the order of their turns."""
         kept, preempted, free = self._kept(running, free_blocks)
         parts = [Part(one, 1) for one in kept if one.missing == 1]
-        free -= sum(self._lacks(one, 1) for one, _ in parts)
+        free -= self._needed([one for one, _ in parts])
         left = self._prefill_tokens(parts)
         beside = 0 if self.settings.token_seconds is None else self._cost.prefill_beside()
         for one in kept:
@@ -148,7 +148,7 @@ class StepPlanner:
     ) -> tuple[list[EngineSequence], list[EngineSequence], int]:
         """Those that go on, those that give way to them, and the blocks that are free then."""
         kept, preempted = list(running), []
-        needed = sum(self._lacks(one, 1) for one in kept)
+        needed = self._needed(kept)
         while needed > free and len(kept) > 1:
             # The newest of those that matter least; the oldest goes on, so something ever ends.
             index = max(range(1, len(kept)), key=lambda at: (kept[at].priority, at))
@@ -157,6 +157,11 @@ class StepPlanner:
             needed -= self._lacks(one, 1)
             free += one.blocks - one.shared
         return kept, preempted, free
+
+    def _needed(self, sequences: Sequence[EngineSequence]) -> int:
+        """Blocks that these must get for a token more each."""
+        size = self.settings.block_tokens
+        return sum([one.computed >= one.blocks * size for one in sequences])
 
     def _lacks(self, one: EngineSequence, tokens: int) -> int:
         """Blocks that it must get for so many tokens more."""
