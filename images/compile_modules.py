@@ -35,6 +35,7 @@ _SOURCES: Final = (
 )
 """All whose types are read."""
 _COMPILED: Final = {
+    f"{_CONTRACT}/generation": ("frames",),
     f"{_CONTRACT}/inference": ("batch_wire", "packed", "ragged", "tensors", "v2"),
     _HTTP: (
         *("connection", "eager_coroutine", "head_cache", "incoming", "request_head", "response"),
@@ -55,7 +56,14 @@ _COMPILED: Final = {
     ),
     f"{_SIDECAR}/body": ("byte_budget",),
     f"{_SIDECAR}/codec": ("codec", "rows"),
-    f"{_SIDECAR}/generation": ("chunks", "engine_client", "events", "fields", "handler", "stream"),
+    f"{_SIDECAR}/generation": (
+        *("chunks", "engine_client", "events", "fields", "foreign_texts", "handler", "stream"),
+        "text_server",
+    ),
+    f"{_SIDECAR}/generation/native": (
+        *("answers", "engine_link", "exchange", "openai_answers", "text_decoder", "text_request"),
+        *("texts", "triton_answers"),
+    ),
     f"{_SIDECAR}/http": (
         *("body_reader", "connections", "data_handler", "exchange", "inference"),
         *("refusals", "responses", "routed_head", "unread_answers"),

@@ -148,8 +148,8 @@ class EngineLink:
     def _bounds(self, texts: TextPreparer) -> Configure:
         settings, description = self._settings, texts.description
         return Configure(
-            max_sequences=description.max_sequences,
-            max_tokens_per_step=description.max_tokens_per_step,
+            max_sequences=settings.max_sequences or description.max_sequences,
+            max_tokens_per_step=settings.max_tokens_per_step or description.max_tokens_per_step,
             token_seconds=settings.target_token_seconds,
         )
 
