@@ -24,6 +24,8 @@ from batchedmodel_contract.invalid_input import InvalidInput
 
 LONGEST: Final = 64 << 20
 """Bytes of a frame that is taken."""
+MOST_LOGPROBS: Final = 20
+"""Of the most probable tokens, that are told with each token."""
 _HEAD: Final = struct.Struct("<IB")
 _SUBMIT: Final = struct.Struct("<QII")
 _CANCEL: Final = struct.Struct("<QI")
