@@ -12,6 +12,7 @@ every token that came, and goes on elsewhere with prompt and tokens as one promp
 from __future__ import annotations  # array.array takes no type argument at run time
 
 import json
+import math
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
@@ -23,12 +24,28 @@ from batchedmodel_contract.invalid_input import InvalidInput
 
 LONGEST: Final = 64 << 20
 """Bytes of a frame that is taken."""
+MOST_LOGPROBS: Final = 20
+"""Of the most probable tokens, that are told with each token."""
 _HEAD: Final = struct.Struct("<IB")
 _SUBMIT: Final = struct.Struct("<QII")
 _CANCEL: Final = struct.Struct("<QI")
 _REFUSED: Final = struct.Struct("<QB")
 _STEP: Final = struct.Struct("<dIIIIIQQI")
 ALL_CHOICES: Final = 0xFFFF_FFFF
+_MOST: Final = 0x7FFF_FFFF  # of what is counted
+_MOST_CHOICES: Final = 0xFFFF  # and of their numbers
+_REALS: Final = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+)
+_UNREADABLE: Final = (
+    ValueError, TypeError, AttributeError, LookupError, struct.error, RecursionError
+)  # fmt: skip
+_SEEDS: Final = (-(1 << 63), (1 << 64) - 1)
 
 
 class Kind(IntEnum):
@@ -208,21 +225,28 @@ def read_frame(kind: int, content: memoryview) -> Frame:
                 id, choice = _CANCEL.unpack(content)
                 return Cancel(id=id, choice=None if choice == ALL_CHOICES else choice)
             case Kind.CONFIGURE:
-                return Configure(**json.loads(bytes(content)))
+                configure = Configure(**json.loads(bytes(content)))
+                _check_whole("max_sequences", configure.max_sequences, 1, _MOST)
+                _check_whole("max_tokens_per_step", configure.max_tokens_per_step, 1, _MOST)
+                if configure.token_seconds is not None:
+                    _check_real("token_seconds", configure.token_seconds, 0)
+                return configure
             case Kind.STEP:
                 return _read_step(content)
             case Kind.REFUSED:
                 id, why = _REFUSED.unpack_from(content)
                 message = str(content[_REFUSED.size :], "utf-8")
                 return Refused(id=id, why=Refusal(why), message=message)
-    except (ValueError, TypeError, KeyError, struct.error, RecursionError) as error:
+    except _UNREADABLE as error:
         raise InvalidInput("frame", f"cannot be read: {error!r}") from error
 
 
 class FrameReader:
     """Cuts a stream of bytes into frames."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest: int = LONGEST) -> None:
+        """`longest`: bytes of a frame that is taken."""
+        self._longest = longest
         self._kept = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Frame]:
@@ -233,8 +257,8 @@ class FrameReader:
         try:
             while len(kept) - begin >= _HEAD.size:
                 length, kind = _HEAD.unpack_from(kept, begin)
-                if length > LONGEST:
-                    raise InvalidInput("frame", f"is longer than {LONGEST} bytes", length)
+                if length > self._longest:
+                    raise InvalidInput("frame", f"is longer than {self._longest} bytes", length)
                 end = begin + _HEAD.size + length
                 if end > len(kept):
                     return
@@ -264,7 +288,34 @@ def _read_submit(content: memoryview) -> Submit:
         raise ValueError(f"{len(ids)} token ids instead of {count}")
     sampling = Sampling(**told.pop("sampling"))
     told["stop_ids"] = tuple(told["stop_ids"])
-    return Submit(id=id, ids=ids, sampling=sampling, **told)
+    submit = Submit(id=id, ids=ids, sampling=sampling, **told)
+    _check_whole("given", submit.given, 0, _MOST)
+    _check_whole("max_tokens", submit.max_tokens, 0, _MOST)
+    _check_whole("choices", submit.choices, 1, _MOST_CHOICES)
+    _check_whole("first_choice", submit.first_choice, 0, _MOST_CHOICES)
+    _check_whole("priority", submit.priority, 1, 3)
+    for stop in submit.stop_ids:
+        _check_whole("stop_ids", stop, 0, _MOST)
+    if submit.deadline is not None:
+        _check_real("deadline", submit.deadline)
+    for name in _REALS:
+        _check_real(name, getattr(sampling, name))
+    _check_whole("top_k", sampling.top_k, -_MOST, _MOST)
+    _check_whole("seed", sampling.seed, *_SEEDS)
+    if sampling.logprobs is not None:
+        _check_whole("logprobs", sampling.logprobs, 0, _MOST)
+    return submit
+
+
+def _check_whole(name: str, value: object, least: int, most: int) -> None:
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{name} is {value!r}, no whole number from {least} to {most}")
+
+
+def _check_real(name: str, value: object, least: float = -math.inf) -> None:
+    finite = type(value) in (int, float) and -math.inf < value < math.inf  # type: ignore[operator]
+    if not finite or value < least:  # type: ignore[operator]
+        raise ValueError(f"{name} is {value!r}, no number from {least} on")
 
 
 def _step(report: StepReport) -> tuple[bytes, ...]:

@@ -23,10 +23,10 @@ from batchedmodel_contract.generation.frames import (
     Submit,
     Token,
 )
-from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_model_server.api.generator import Draw, Sampled, StepPart, StepRunner
 from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, OutOfMemory
 from batchedmodel_model_server.generation.block_pool import BlockPool
+from batchedmodel_model_server.generation.submit_rules import check_submit
 from batchedmodel_scheduling.core.policy import NEVER, Priority
 from batchedmodel_scheduling.engine.step_cost import StepTimes
 from batchedmodel_scheduling.engine.step_planner import (
@@ -43,7 +43,10 @@ _log = logging.getLogger(__name__)
 class _Text:
     """One text, or several choices of it until the first token of each is there."""
 
-    __slots__ = ("blocks", "choice", "deadline", "draw", "given", "ids", "sequence", "submit")
+    __slots__ = (
+        *("blocks", "choice", "deadline", "draw", "given", "ids", "sequence", "submit"),
+        "unwanted",
+    )
 
     def __init__(self, submit: Submit, choice: int, ids: array[int], deadline: float) -> None:
         self.submit: Final = submit
@@ -57,6 +60,8 @@ class _Text:
         """Tokens of the text itself."""
         self.draw: Final = Draw(submit.sampling, choice, ids, prompt_tokens)
         """Its next token, whichever that is: the ids grow."""
+        self.unwanted: Final[set[int]] = set()
+        """Of several choices that have not begun, those that nobody waits for."""
 
     @property
     def begun(self) -> bool:
@@ -96,7 +101,9 @@ class Engine:
 
     def submit(self, submit: Submit, now: float) -> None:
         """Take a request; raises `InvalidInput` before anything of it is kept."""
-        self._check(submit)
+        check_submit(
+            submit, self._planner.settings, self._vocabulary, max_context_tokens=self._max_context
+        )
         deadline = NEVER if submit.deadline is None else now + submit.deadline
         text = _Text(submit, submit.first_choice, array("i", submit.ids), deadline)
         self._wait(text, places=submit.choices)
@@ -106,10 +113,11 @@ class Engine:
         for text in list(self._texts.values()):
             if text.submit.id != request_id:
                 continue
-            # Choices that have not begun are told apart once they have.
-            alone = text.sequence.places == 1
-            if choice is None or (alone and text.choice == choice):
+            places = text.sequence.places
+            if choice is None or (places == 1 and text.choice == choice):
                 self._leave(text)
+            elif places > 1:
+                text.unwanted.add(choice)
 
     def configure(self, bounds: Configure) -> None:
         """Plan by other bounds from the next step on; what runs above them goes on."""
@@ -170,30 +178,6 @@ class Engine:
             tokens=tokens,
         )
         return report, refused
-
-    def _check(self, submit: Submit) -> None:
-        ids, given = submit.ids, submit.given
-        if not ids or given >= len(ids) or given < 0:
-            raise InvalidInput("prompt", "is empty")
-        wrong = next((one for one in ids if not 0 <= one < self._vocabulary), None)
-        if wrong is not None:
-            rule = f"holds a token id that is not from 0 to {self._vocabulary - 1}"
-            raise InvalidInput("prompt", rule, wrong)
-        if submit.max_tokens <= given:
-            raise InvalidInput("max_tokens", f"is not above the {given} tokens given")
-        if submit.choices < 1 or (submit.choices > 1 and given):
-            raise InvalidInput("n", "is not 1 or more for a text that begins", submit.choices)
-        most = self._planner.settings.max_sequences
-        if submit.choices > most:
-            raise InvalidInput("n", f"is more than the {most} texts that run at once")
-        whole = len(ids) - given + submit.max_tokens
-        if whole > self._max_context:
-            rule = f"with its text has {whole} tokens; the model takes {self._max_context}"
-            raise InvalidInput("prompt", rule)
-        if not self._planner.settings.holds(whole):
-            settings = self._planner.settings
-            rule = f"with its text has {whole} tokens; the cache holds "
-            raise InvalidInput("prompt", f"{rule}{settings.blocks * settings.block_tokens}")
 
     def _wait(self, text: _Text, *, places: int = 1) -> None:
         one = EngineSequence(
@@ -294,6 +278,9 @@ class Engine:
         self._tell(text, sampled[0])
         for each, drawn in zip(others, sampled[1:], strict=True):
             self._tell(each, drawn)
+        for each in (text, *others) if text.unwanted else ():
+            if each.choice in text.unwanted and each.sequence in self._texts:
+                self._leave(each)
 
     def _fork(self, text: _Text, choice: int) -> _Text:
         """Another choice of the same prompt, which goes on from what was computed of it."""

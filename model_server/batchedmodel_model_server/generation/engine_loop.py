@@ -32,7 +32,6 @@ from batchedmodel_contract.generation.frames import (
 )
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_model_server.errors import DeviceLost
-from batchedmodel_model_server.execution.device_thread import DeviceThread
 from batchedmodel_model_server.generation.engine import Engine
 
 TIMES_TAKEN: Final = 4
@@ -87,14 +86,15 @@ class EngineLoop:
     def __init__(
         self,
         engine: Engine,
-        compute: DeviceThread,
+        post: Callable[[Callable[[], None]], None],
         rules: Rules,
         *,
         max_sequences: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`post` has the compute thread do something behind what waits for it, from any thread."""
         self._engine: Final = engine
-        self._compute: Final = compute
+        self._post: Final = post
         self._rules: Final = rules
         self._clock: Final = clock
         self._loop: Final = asyncio.get_running_loop()
@@ -204,7 +204,7 @@ class EngineLoop:
             if self._turning:
                 return
             self._turning = True
-        self._compute.post(self._turn)
+        self._post(self._turn)
 
     def _tell(self, turn: "_Turn") -> None:
         """Each caller its own part of what came of a turn."""
@@ -263,7 +263,7 @@ class EngineLoop:
         with self._lock:
             self._turning = more = bool(self._orders) or self._engine.busy
         if more:
-            self._compute.post(self._turn)
+            self._post(self._turn)
 
     def _invalid(self, submit: Submit, arrived: float) -> str | None:
         """Hand a request to the engine; why it can never be served, if so."""

@@ -91,5 +91,5 @@ def serving_of(
         chat_template=generator.chat_template,
         special_tokens=generator.special_tokens,
     )
-    loop = EngineLoop(engine, compute, rules, max_sequences=sizes.sequences)
+    loop = EngineLoop(engine, compute.post, rules, max_sequences=sizes.sequences)
     return Serving(description, loop)

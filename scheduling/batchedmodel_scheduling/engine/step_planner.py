@@ -133,7 +133,9 @@ class StepPlanner:
             taken = places + one.places
             lacks = self._lacks(one, one.missing)
             # A block more for each that runs, or the next steps would end somebody for this one.
-            if left <= 0 or taken > self.settings.max_sequences or lacks + taken - 1 > free:
+            # One with more places than all, as an edit may have left it, runs alone.
+            crowded = places > 0 and taken > self.settings.max_sequences
+            if left <= 0 or crowded or lacks + taken - 1 > free:
                 break
             tokens = min(one.missing, left)
             parts.append(Part(one, tokens))

@@ -1,0 +1,60 @@
+"""Whether a request can ever be served: judged before the engine keeps anything of it."""
+
+import math
+from typing import Final
+
+import numpy as np
+
+from batchedmodel_contract.generation.frames import MOST_LOGPROBS, Sampling, Submit
+from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_scheduling.engine.step_planner import StepSettings
+
+_BOUNDS: Final = (
+    ("temperature", 0.0, 100.0),
+    ("top_p", 0.0, 1.0),
+    ("top_k", 0, math.inf),
+    ("min_p", 0.0, 1.0),
+    ("presence_penalty", -100.0, 100.0),
+    ("frequency_penalty", -100.0, 100.0),
+    ("repetition_penalty", 0.01, 100.0),
+    ("logprobs", 0, MOST_LOGPROBS),
+)
+
+
+def check_submit(
+    submit: Submit, settings: StepSettings, vocabulary: int, *, max_context_tokens: int
+) -> None:
+    """Raise `InvalidInput` for one that can never be served."""
+    ids, given, choices = submit.ids, submit.given, submit.choices
+    if given >= len(ids):
+        raise InvalidInput("prompt", "is empty")
+    values = np.frombuffer(ids, np.int32)
+    wrong = values[(values < 0) | (values >= vocabulary)]
+    if len(wrong):
+        rule = f"holds a token id that is not from 0 to {vocabulary - 1}"
+        raise InvalidInput("prompt", rule, int(wrong[0]))
+    if submit.max_tokens <= given:
+        raise InvalidInput("max_tokens", f"is not above the {given} tokens given")
+    if choices > 1 and given:
+        raise InvalidInput("n", "is more than 1 for a text that has begun", choices)
+    if choices > settings.max_sequences:
+        rule = f"is more than the {settings.max_sequences} texts that run at once"
+        raise InvalidInput("n", rule, choices)
+    whole = len(ids) - given + submit.max_tokens
+    if whole > max_context_tokens:
+        rule = f"with its text has {whole} tokens; the model takes {max_context_tokens}"
+        raise InvalidInput("prompt", rule)
+    if not settings.holds(whole):
+        room = settings.blocks * settings.block_tokens
+        raise InvalidInput("prompt", f"with its text has {whole} tokens; the cache holds {room}")
+    if settings.blocks_of(len(ids)) + choices - 1 > settings.blocks:
+        raise InvalidInput("n", "is more than the cache holds behind this prompt", choices)
+    _check_sampling(submit.sampling)
+
+
+def _check_sampling(sampling: Sampling) -> None:
+    """Refuse values that mean nothing; whoever asks has told its own caller of them."""
+    for name, least, most in _BOUNDS:
+        value = getattr(sampling, name)
+        if value is not None and not least <= value <= most:
+            raise InvalidInput(name, f"is not from {least:g} to {most:g}", value)
