@@ -8,6 +8,7 @@ from __future__ import annotations  # array.array takes no type argument at run 
 
 from array import array
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from batchedmodel_contract.generation.frames import Sampling
@@ -72,6 +73,17 @@ class StepRunner(Protocol):
     def copy_block(self, source: int, target: int) -> None:
         """Make a block's content another's as well."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheSettings:
+    """What the manifest asks of the cache; a handler chooses where it asks for nothing."""
+
+    memory_bytes: int | None = None
+    fraction: float | None = None
+    """Of the memory that is free once the model is loaded; where no `memory_bytes` are given."""
+    max_context_tokens: int | None = None
+    """Of a prompt and its text together; None: as many as the model has positions."""
 
 
 class Generator(NamedTuple):

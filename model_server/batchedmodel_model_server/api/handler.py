@@ -27,6 +27,7 @@ from batchedmodel_contract.inference.description import Classification, CostRule
 from batchedmodel_contract.inference.params import Param
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_model_server.api.batch import Array, Batch, Packed, Params
+from batchedmodel_model_server.api.generator import CacheSettings, Generator
 
 __all__ = [
     "DTYPES",
@@ -159,6 +160,10 @@ class Handler:
     token, callers are told the label of each."""
     ranking: str | None = None
     """The output that ranks pairs of texts: one raw score for each."""
+    generator: Generator | None = None
+    """What generates text; None where the model generates none."""
+    cache: CacheSettings = CacheSettings()
+    """What the manifest asks of a generator's cache; set before `load`."""
 
     def device(self) -> str:
         """Where to run; asked once, before `load`."""
