@@ -25,6 +25,7 @@ _CLEAN_BATCHES: Final = 50
 _NEARLY_FULL: Final = 0.5  # of the cap: a smaller batch proves nothing about it
 _USABLE: Final = 0.8  # of the room: fragments, and shapes that take more than those measured
 _STATUS: Final = Path("/proc/self/status")
+_MACHINE: Final = Path("/proc/meminfo")
 _CLEAR_REFS: Final = Path("/proc/self/clear_refs")
 _FORGET_PEAK: Final = "5"
 _KIBIBYTE: Final = 1024
@@ -124,6 +125,17 @@ def meter_of(device: str) -> MemoryMeter:
     return _Host()
 
 
+def free_bytes(device: str) -> int:
+    """What is left of the memory of a device that torch knows, or of the container's."""
+    if device.startswith("cuda"):
+        import torch
+
+        return int(torch.cuda.mem_get_info(device)[0])
+    bounds = [int(text) for text in limits("memory.max") if text.isdecimal()]
+    within = [max(0, bound - _field(_STATUS, "VmRSS")) for bound in bounds]
+    return min([_field(_MACHINE, "MemAvailable"), *within])
+
+
 class _Gpu:
     """What torch's allocator holds. Unproven: no GPU has run it."""
 
@@ -178,7 +190,11 @@ class _Host:
 
 def _status(field: str) -> int:
     """A size in bytes that the kernel tells of this process; 0 where it does not."""
-    for line in text_of(_STATUS).splitlines():
+    return _field(_STATUS, field)
+
+
+def _field(file: Path, field: str) -> int:
+    for line in text_of(file).splitlines():
         name, _, value = line.partition(":")
         if name == field:
             return int(value.split()[0]) * _KIBIBYTE

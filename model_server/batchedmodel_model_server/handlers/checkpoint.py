@@ -31,6 +31,8 @@ _ADAPTER: Final = "adapter_config.json"
 _MOST_LABELS: Final = 1_000_000
 _MOST_LAYERS: Final = 1_000
 _IMAGE_MODELS: Final = ("CLIPModel", "CLIPVisionModelWithProjection")
+_OLDER_GENERATION: Final = "LMHeadModel"
+"""How classes ended, such as GPT-2's, before they were called ForCausalLM."""
 _SHORTEST_UNKNOWN: Final = 1 << 20  # a tokenizer without a limit says so by an absurd number
 
 
@@ -60,6 +62,7 @@ class TaskName(StrEnum):
     TEXT_CLASSIFICATION = "ForSequenceClassification"
     TOKEN_CLASSIFICATION = "ForTokenClassification"
     IMAGE_CLASSIFICATION = "ForImageClassification"
+    TEXT_GENERATION = "ForCausalLM"
     TEXT_EMBEDDING = "text embedding"
     IMAGE_EMBEDDING = "image embedding"
 
@@ -107,6 +110,8 @@ def task_of(path: Path) -> TaskName:
     for task in TaskName:
         if architecture.endswith(task.value):
             return task
+    if architecture.endswith(_OLDER_GENERATION):
+        return TaskName.TEXT_GENERATION
     if architecture in _IMAGE_MODELS or (architecture.endswith("Model") and "patch_size" in config):
         return TaskName.IMAGE_EMBEDDING
     if architecture.endswith("Model"):

@@ -1,7 +1,7 @@
 """Zero code: a transformers checkpoint served by what its own files say.
 
-The architecture in its config decides the task: embeddings, classification or ranking of texts,
-classification of tokens, classification or embeddings of images.
+The architecture in its config decides the task: generation, embeddings, classification or ranking
+of texts, classification of tokens, classification or embeddings of images.
 """
 
 import logging
@@ -15,6 +15,7 @@ from batchedmodel_model_server.api.batch import Batch
 from batchedmodel_model_server.api.handler import PARAMETERS, Handler
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.handlers.checkpoint import TaskName, read_config, task_of
+from batchedmodel_model_server.handlers.hf_generation import text_generation
 from batchedmodel_model_server.handlers.hf_images import image_classifier, image_embedding
 from batchedmodel_model_server.handlers.hf_texts import (
     text_classifier,
@@ -62,7 +63,8 @@ class HuggingFace(Handler):
 
     def _made(self, path: Path, place: Place) -> Task:
         name, shortest = task_of(path), self._shortest()
-        if shortest is not None and name is not TaskName.TEXT_EMBEDDING:
+        embeds = name in (TaskName.TEXT_EMBEDDING, TaskName.TEXT_GENERATION)
+        if shortest is not None and not embeds:
             raise CannotLoad(f"{PARAMETERS}.{_SHORTEST}: the model gives no embeddings of texts")
         if name in (TaskName.IMAGE_CLASSIFICATION, TaskName.IMAGE_EMBEDDING):
             pixels = self.parameters.get("pixels", "float32")
@@ -70,6 +72,8 @@ class HuggingFace(Handler):
             return make(path, read_config(path), place, pixels)
         if "pixels" in self.parameters:
             raise CannotLoad(f"{PARAMETERS}.pixels: the model takes text, not images")
+        if name is TaskName.TEXT_GENERATION:
+            return text_generation(path, place, self.cache, shortest)
         if name is TaskName.TEXT_EMBEDDING:
             return text_embedding(path, place, shortest)
         if name is TaskName.TOKEN_CLASSIFICATION:

@@ -41,6 +41,13 @@ def text_embedding(path: Path, place: Place, shortest: int | None = None) -> Tas
     """
     files = read_text_files(path)
     model, _ = load_model("AutoModel", files.folder, place, spare=_POOLER)
+    return embedding_of(model, files, place, shortest)
+
+
+def embedding_of(
+    model: Any, files: TextFiles, place: Place, shortest: int | None = None, **declared: Any
+) -> Task:
+    """The same of a loaded model without its head; `declared`: what else the task has."""
     encoder = Encoder(model, place.device)
     shortest = files.shortest if shortest is None else shortest
     if shortest is not None and shortest > encoder.hidden_size:
@@ -69,6 +76,7 @@ def text_embedding(path: Path, place: Place, shortest: int | None = None) -> Tas
         run=run,
         embedding=EMBEDDING,
         shortest_embedding=shortest,
+        **declared,
     )
 
 

@@ -2,7 +2,8 @@
 
 `use` switches a model over whose attention runs through transformers' registry. It computes as it
 did before, but within `packed` each item attends to its own tokens only. Whether the answers stay
-the same is tried by the self-test.
+the same is tried by the self-test. Within `stepping` each token attends to what a cache has of its
+sequence; whether that is what the model itself does is tried when it is loaded.
 
 The spans of the items are handed over by a context variable: models differ in which arguments they
 hand down to their attention, and the mask, which would be total x total, must not be made either.
@@ -20,6 +21,12 @@ from itertools import groupby
 from typing import Any, Final
 
 from batchedmodel_model_server.api.batch import Packed
+from batchedmodel_model_server.generation.paged_attention import (
+    StepAttention,
+    Terms,
+    computing,
+    current_step,
+)
 
 NAME: Final = "batchedmodel_packed"
 _STOCK: Final = "sdpa"
@@ -58,16 +65,57 @@ _spans: ContextVar[_Spans | None] = ContextVar("spans", default=None)
 
 def use(model: Any) -> bool:
     """Switch a transformers model over; False for one whose attention cannot be reached."""
-    from transformers import AttentionInterface, AttentionMaskInterface
 
     # A model that is not run by SDPA has a reason for it, such as a bias of its own.
-    if model.config._attn_implementation != _STOCK:
+    if stock_attention(model) not in (_STOCK, NAME):
         return False
+    return _switch(model)
+
+
+def stock_attention(model: Any) -> str:
+    """The name of the attention by which the model runs now."""
+    return str(model.config._attn_implementation)
+
+
+def _switch(model: Any) -> bool:
+    from transformers import AttentionInterface, AttentionMaskInterface
+
     AttentionInterface.register(NAME, _attention)
     AttentionMaskInterface.register(NAME, _mask)
     # It leaves a model as it is whose attention does not go through the registry.
     model.set_attn_implementation(NAME)
-    return bool(model.config._attn_implementation == NAME)
+    return stock_attention(model) == NAME
+
+
+@contextmanager
+def running_by(model: Any, name: str) -> Iterator[None]:
+    """Within it the model runs by the attention of this name."""
+    before = stock_attention(model)
+    if before != name:
+        model.set_attn_implementation(name)
+    try:
+        yield
+    finally:
+        if before != name:
+            model.set_attn_implementation(before)
+
+
+@contextmanager
+def stepping(model: Any, step: StepAttention) -> Iterator[None]:
+    """Within it the model's layers attend by a step over a cache.
+
+    Raises `NotImplementedError` for a model whose attention does not go through the registry.
+    """
+    before = stock_attention(model)
+    if before != NAME and not _switch(model):
+        raise NotImplementedError("its attention does not go through transformers' registry")
+    try:
+        with computing(step):
+            yield
+    finally:
+        if before != NAME:
+            # Such a model is run by another attention than SDPA for a reason.
+            model.set_attn_implementation(before)
 
 
 @contextmanager
@@ -93,7 +141,8 @@ def packed(row: Packed, device: str) -> Iterator[None]:
 def _mask(*args: Any, **kwargs: Any) -> Any:
     from transformers.masking_utils import sdpa_mask
 
-    return sdpa_mask(*args, **kwargs) if _spans.get() is None else None
+    stock = _spans.get() is None and current_step() is None
+    return sdpa_mask(*args, **kwargs) if stock else None
 
 
 def _attention(
@@ -109,8 +158,8 @@ def _attention(
     **kwargs: Any,
 ) -> tuple[Any, None]:
     """As transformers calls it: 1 x heads x total x size in, 1 x total x heads x size out."""
-    spans = _spans.get()
-    if spans is None:
+    step, spans = current_step(), _spans.get()
+    if step is None and spans is None:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
         result: tuple[Any, None] = sdpa_attention_forward(
@@ -126,11 +175,22 @@ def _attention(
             **kwargs,
         )
         return result
-    if position_bias is not None or attention_mask is not None or kwargs.get("softcap"):
-        raise NotImplementedError("attention with a bias, a mask or a cap of its own")
-    if query.shape[0] != 1 or query.shape[2] != spans.runs[-1].end:
-        raise NotImplementedError("attention over something else than the row of tokens")
+    if position_bias is not None or attention_mask is not None:
+        raise NotImplementedError("attention with a bias or a mask of its own")
+    if kwargs.get("s_aux") is not None:
+        raise NotImplementedError("attention with sinks")
     causal = bool(getattr(module, "is_causal", True)) if is_causal is None else is_causal
+    softcap = kwargs.get("softcap")
+    if query.shape[0] != 1 or query.shape[2] != key.shape[2]:
+        raise NotImplementedError("attention over something else than the row of tokens")
+    if step is not None:
+        if not causal:
+            raise NotImplementedError("attention to tokens that come later")
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        return step.attend(query, key, value, Terms(scale, sliding_window, softcap)), None
+    assert spans is not None, "only one of the two is there"
+    if softcap or query.shape[2] != spans.runs[-1].end:
+        raise NotImplementedError("attention with a cap, or over something else than the row")
     # Counted as flash kernels count it: so many tokens to the left and, unless causal, the right.
     window = None if sliding_window is None else sliding_window - 1
     if spans.capability is None:

@@ -17,6 +17,7 @@ from typing import Any, Final
 from batchedmodel_contract.inference.description import Classification, TextInput
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_model_server.api.batch import Batch
+from batchedmodel_model_server.api.generator import Generator
 from batchedmodel_model_server.api.handler import PARAMETERS, Spec
 from batchedmodel_model_server.api.weights import on_device, weightless
 from batchedmodel_model_server.errors import CannotLoad
@@ -62,6 +63,7 @@ class Task:
     shortest_embedding: int | None = None
     classification: Classification | None = None
     ranking: str | None = None
+    generator: Generator | None = field(default=None, repr=False)
 
 
 def import_transformers() -> ModuleType:

@@ -1,0 +1,103 @@
+"""Computes a step of the engine: one pass of the model over all parts, then the draws behind them.
+
+Whatever torch raises is translated here.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+from batchedmodel_model_server.api.generator import Sampled, StepPart
+from batchedmodel_model_server.errors import ForwardFailed
+from batchedmodel_model_server.execution.torch_errors import translated
+from batchedmodel_model_server.generation.paged_attention import StepAttention
+from batchedmodel_model_server.generation.paged_cache import PagedCache
+from batchedmodel_model_server.generation.sampling import sampled
+from batchedmodel_model_server.generation.step_layout import StepLayout, layout_of
+
+Pass = Callable[[Any, Any, Any], Any]
+"""Ids and positions (1 x tokens) and which tokens' scores are wanted, to 1 x these x vocabulary."""
+
+
+class TorchRunner:
+    """The model's passes over its cache. Implements `StepRunner`."""
+
+    def __init__(
+        self,
+        forward: Pass,
+        cache: PagedCache,
+        attention: Callable[[PagedCache, StepLayout], StepAttention],
+        computing: Callable[[StepAttention], AbstractContextManager[None]],
+    ) -> None:
+        self._forward: Final = forward
+        self._cache: Final = cache
+        self._attention: Final = attention
+        self._computing: Final = computing
+
+    @property
+    def blocks(self) -> int:
+        """How many the cache has."""
+        return self._cache.blocks
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of a block."""
+        return self._cache.block_tokens
+
+    def run(self, parts: Sequence[StepPart]) -> list[list[Sampled]]:
+        """What each part's draws gave; raises `ForwardFailed`, `OutOfMemory`, `DeviceLost`."""
+        try:
+            return self._run(parts)
+        except ForwardFailed:
+            raise
+        except BaseException as error:
+            failure = translated(error)
+        # Out here: raised in there it would keep the error, its frames and their tensors.
+        raise failure
+
+    def copy_block(self, source: int, target: int) -> None:
+        """Make a block's content another's as well; raises as `run` does."""
+        import torch
+
+        try:
+            with torch.inference_mode():
+                self._cache.copy(source, target)
+                return
+        except BaseException as error:
+            failure = translated(error)
+        raise failure
+
+    def logits(self, parts: Sequence[StepPart], offset: int = 0) -> Any:
+        """Compute the parts; scores behind the last token of each that draws, in their order.
+
+        `offset`: by how much all positions are larger than the tokens' places.
+        """
+        import torch
+
+        layout = layout_of(parts, self._cache.block_tokens)
+        device = self._cache.device
+        drawing = [nth for nth, at in enumerate(layout.order) if parts[at].draws]
+        wanted = torch.from_numpy(layout.ends[drawing])
+        ids, positions = (
+            torch.from_numpy(one)[None].to(device)
+            for one in (layout.ids, layout.positions + offset)
+        )
+        with torch.inference_mode(), self._computing(self._attention(self._cache, layout)):
+            rows = self._forward(ids, positions, wanted.to(device))[0]
+            of_part = {layout.order[nth]: row for row, nth in enumerate(drawing)}
+            order = [of_part[at] for at in range(len(parts)) if at in of_part]
+            return rows[torch.tensor(order, dtype=torch.long, device=device)]
+
+    def _run(self, parts: Sequence[StepPart]) -> list[list[Sampled]]:
+        import torch
+
+        logits = self.logits(parts)
+        draws = [draw for part in parts for draw in part.draws]
+        if not draws:
+            return [[] for _ in parts]
+        counts = [len(part.draws) for part in parts if part.draws]
+        with torch.inference_mode():
+            if len(draws) > len(counts):
+                logits = logits.repeat_interleave(torch.tensor(counts, device=logits.device), dim=0)
+            each = iter(sampled(logits, draws))
+        return [[next(each) for _ in part.draws] for part in parts]

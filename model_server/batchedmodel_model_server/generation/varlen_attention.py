@@ -1,0 +1,103 @@
+"""Attention of one step over a paged cache, on a GPU.
+
+One kernel of torch's takes all sequences of a step, those that go on by a token and parts of
+prompts alike. Unproven: no GPU has run it. It follows torch's documentation of `varlen_attn`.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+
+from batchedmodel_model_server.generation.paged_attention import Terms
+from batchedmodel_model_server.generation.paged_cache import PagedCache
+from batchedmodel_model_server.generation.step_layout import StepLayout
+
+Kernel = Callable[..., Any]
+
+
+def reads_pages(cache: PagedCache, kernel: Kernel) -> bool:
+    """Whether the kernel finds keys and values by a table of pages, as not all backends do."""
+    import torch
+
+    keys, values = cache.keys[0][:1], cache.values[0][:1]
+    one = torch.ones(1, dtype=torch.int32, device=cache.device)
+    ends = torch.tensor([0, 1], dtype=torch.int32, device=cache.device)
+    try:
+        kernel(
+            keys[0, :1],
+            keys,
+            values,
+            ends,
+            None,
+            1,
+            1,
+            window_size=(-1, 0),
+            seqused_k=one,
+            block_table=one[None] - 1,
+        )
+    except (RuntimeError, NotImplementedError, TypeError, ValueError):
+        return False
+    return True
+
+
+class VarlenStep:
+    """The attention of a step; its cache has the tokens in front of the heads."""
+
+    def __init__(
+        self, cache: PagedCache, layout: StepLayout, kernel: Kernel, *, by_table: bool
+    ) -> None:
+        import torch
+
+        def on_device(numbers: Any, dtype: Any = np.int32) -> Any:
+            return torch.from_numpy(np.asarray(numbers, dtype)).to(cache.device)
+
+        self._cache: Final = cache
+        self._kernel: Final = kernel
+        self._layer = 0
+        page = cache.block_tokens
+        ends = [0, *(layout.ends + 1).tolist()]
+        lengths = (layout.positions[layout.ends] + 1).tolist()
+        tables: list[Sequence[int]] = [*layout.blocks, *(list(one.blocks) for one in layout.spans)]
+        self._slots: Final = on_device(layout.slots, np.int64)
+        self._ends: Final = on_device(ends)
+        self._most: Final = (max(b - a for a, b in pairwise(ends)), max(lengths))
+        self._table: Any = None
+        if by_table:
+            counts = [-(-length // page) for length in lengths]
+            table = np.zeros((len(tables), max(counts)), np.int32)
+            for row, (blocks, count) in enumerate(zip(tables, counts, strict=True)):
+                table[row, :count] = blocks[:count]
+            self._table, self._lengths = on_device(table), on_device(lengths)
+            return
+        seen = [
+            np.asarray(blocks)[at // page] * page + at % page
+            for blocks, at in zip(tables, map(np.arange, lengths), strict=True)
+        ]
+        self._seen = on_device(np.concatenate(seen), np.int64)
+        self._key_ends = on_device([0, *np.cumsum(lengths)])
+
+    def attend(self, query: Any, key: Any, value: Any, terms: Terms) -> Any:
+        """1 x heads x tokens x size in, 1 x tokens x heads x size out."""
+        if terms.softcap is not None:
+            raise NotImplementedError("attention with a cap of its scores (softcap) on a GPU")
+        keys, values = self._cache.keys[self._layer], self._cache.values[self._layer]
+        self._layer += 1
+        flat_keys, flat_values = keys.flatten(0, 1), values.flatten(0, 1)
+        flat_keys.index_copy_(0, self._slots, key[0].transpose(0, 1))
+        flat_values.index_copy_(0, self._slots, value[0].transpose(0, 1))
+        how = {
+            "scale": terms.scaling,
+            # So many tokens to the left of the own one, and none to the right.
+            "window_size": (-1 if terms.window is None else terms.window - 1, 0),
+            "enable_gqa": query.shape[1] != key.shape[1],
+        }
+        queries = query[0].transpose(0, 1)
+        if self._table is not None:
+            how |= {"seqused_k": self._lengths, "block_table": self._table}
+            found = self._kernel(queries, keys, values, self._ends, None, *self._most, **how)
+        else:
+            theirs = (flat.index_select(0, self._seen) for flat in (flat_keys, flat_values))
+            found = self._kernel(queries, *theirs, self._ends, self._key_ends, *self._most, **how)
+        return found[None]

@@ -1,0 +1,122 @@
+"""Reads what the files of a model that generates say beside its weights, without torch.
+
+Which tokens end a text, how a conversation becomes a prompt, and what special tokens are called.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from batchedmodel_contract.invalid_input import shown
+from batchedmodel_model_server.errors import CannotLoad
+from batchedmodel_model_server.sources.untrusted_files import read_bytes, read_json
+
+_GENERATION: Final = "generation_config.json"
+_TOKENIZER: Final = "tokenizer_config.json"
+_TEMPLATE: Final = "chat_template.jinja"
+_DEFAULT: Final = "default"
+_MOST_TEMPLATE_BYTES: Final = 1024 * 1024
+_MOST_STOPS: Final = 64
+_SERVED: Final = ("full_attention", "sliding_attention")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationFiles:
+    """What is said of a model that generates."""
+
+    stop_ids: tuple[int, ...]
+    chat_template: str | None
+    special_tokens: Mapping[str, str]
+
+
+def read_generation_files(folder: Path, config: Mapping[str, Any]) -> GenerationFiles:
+    """What the files in `folder` say; `config`: of `config.json`. Raises `CannotLoad`."""
+    tokenizer = read_json(folder / _TOKENIZER, {})
+    return GenerationFiles(
+        stop_ids=_stop_ids(read_json(folder / _GENERATION, {}), config),
+        chat_template=_chat_template(folder, tokenizer),
+        special_tokens=_special_tokens(tokenizer),
+    )
+
+
+def _stop_ids(generation: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[int, ...]:
+    given = generation.get("eos_token_id")
+    file = _GENERATION
+    if given is None:
+        given, file = config.get("eos_token_id"), "config.json"
+    if given is None:
+        return ()
+    listed = given if isinstance(given, list) else [given]
+    if len(listed) > _MOST_STOPS or not all(type(one) is int and one >= 0 for one in listed):
+        raise CannotLoad(f"{file}: eos_token_id {shown(given)} is no token id, nor a list of such")
+    return tuple(dict.fromkeys(listed))
+
+
+def _chat_template(folder: Path, tokenizer: Mapping[str, Any]) -> str | None:
+    """A file of its own goes before the one in the tokenizer's, as in transformers."""
+    file = folder / _TEMPLATE
+    if file.is_file():
+        try:
+            return read_bytes(file, _MOST_TEMPLATE_BYTES).decode()
+        except (OSError, UnicodeDecodeError) as error:
+            raise CannotLoad(f"{file} cannot be read: {error}") from error
+    given = tokenizer.get("chat_template")
+    if isinstance(given, list):
+        named = {one.get("name"): one.get("template") for one in given if isinstance(one, dict)}
+        given = named.get(_DEFAULT)
+    if given is None:
+        return None
+    if not isinstance(given, str) or len(given) > _MOST_TEMPLATE_BYTES:
+        raise CannotLoad(f"{folder / _TOKENIZER}: chat_template is no text of bounded length")
+    return given
+
+
+def _special_tokens(tokenizer: Mapping[str, Any]) -> dict[str, str]:
+    found = {}
+    for name, value in tokenizer.items():
+        if not name.endswith("_token"):
+            continue
+        text = value.get("content") if isinstance(value, dict) else value
+        if isinstance(text, str):
+            found[name] = text
+    return found
+
+
+def check_layers(config: Mapping[str, Any]) -> None:
+    """Raise `CannotLoad` for layers of another kind than those served.
+
+    `config`: of the loaded model, which knows more than its file says.
+    """
+    for kind in config.get("layer_types") or ():
+        if kind not in _SERVED:
+            raise CannotLoad(
+                f"config.json: layers of type {kind} are not served, as they keep something else "
+                f"than keys and values of each token; only {' and '.join(_SERVED)} are"
+            )
+
+
+def windows_of(config: Mapping[str, Any]) -> set[int]:
+    """Of how many tokens some layers see the last ones only, as the loaded model's config says."""
+    return _lengths([config.get("sliding_window")])
+
+
+def switches_of(config: Mapping[str, Any]) -> set[int]:
+    """Lengths beyond which tables of positions may be others, as the loaded model's config says."""
+    parts = _parts_of(config)
+    given = [part.get("original_max_position_embeddings") for part in parts]
+    if any(part.get("rope_type") == "dynamic" for part in parts):
+        given.append(config.get("max_position_embeddings"))
+    return _lengths(given)
+
+
+def _parts_of(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The config itself, and what it says of rope, for all layers or for each kind of them."""
+    rope = config.get("rope_parameters")
+    if not isinstance(rope, dict):
+        return [config]
+    return [config, rope, *(one for one in rope.values() if isinstance(one, dict))]
+
+
+def _lengths(given: Iterable[object]) -> set[int]:
+    return {one for one in given if isinstance(one, int) and one > 0}

@@ -1,0 +1,204 @@
+"""Whether a model generates step by step what it computes in one pass: tried when it is loaded.
+
+What a model does beside attention is not known here: it may look at neighbours by a convolution,
+keep a state, or turn its positions by the length of the longest text. So two texts of random tokens
+are computed over a cache, in parts that share steps, and compared with the model's own plain pass.
+One text reaches beyond each attention window. Where tables of positions may be switched, tokens on
+both sides of that place are tried.
+"""
+
+from __future__ import annotations  # array.array takes no type argument at run time
+
+import logging
+import random
+import time
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from batchedmodel_contract.generation.frames import Sampling
+from batchedmodel_model_server.api.generator import Draw, StepPart
+from batchedmodel_model_server.errors import CannotLoad, DeviceLost
+from batchedmodel_model_server.execution.torch_errors import translated
+from batchedmodel_model_server.generation.paged_attention import Terms
+from batchedmodel_model_server.generation.paged_cache import LayerShape
+from batchedmodel_model_server.generation.torch_runner import TorchRunner
+
+TOLERANCES: Final = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
+"""Of the largest difference between two scores, as a share of the largest score."""
+_SHORT: Final = (40, 1, 19, 1, 1, 10)
+_OTHER: Final = (0, 21, 1, 12, 1, 1)
+_BEYOND: Final = 24
+"""Tokens on each side of a bound."""
+_SECONDS: Final = 60.0
+"""For long texts; what would take longer is left out."""
+_log = logging.getLogger(__name__)
+
+Plain = Callable[[Any, Any, Any], Any]
+"""Ids and positions (1 x tokens) and whose scores are wanted, to 1 x these x vocabulary."""
+
+
+class Layer(NamedTuple):
+    """What a model's layer asked of its attention."""
+
+    shape: LayerShape
+    terms: Terms
+    dtype: Any
+
+
+class Discovery:
+    """Attention over one short text, which notes what each layer asks for."""
+
+    def __init__(self) -> None:
+        self.layers: Final[list[Layer]] = []
+
+    def attend(self, query: Any, key: Any, value: Any, terms: Terms) -> Any:
+        """1 x heads x tokens x size in, 1 x tokens x heads x size out."""
+        from torch.nn.functional import scaled_dot_product_attention
+
+        shape = LayerShape(key.shape[1], key.shape[3], value.shape[3])
+        self.layers.append(Layer(shape, terms, key.dtype))
+        found = scaled_dot_product_attention(
+            query, key, value, is_causal=True, scale=terms.scaling, enable_gqa=True
+        )
+        return found.transpose(1, 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """How a model is tried."""
+
+    runner: TorchRunner
+    """Over a cache with room for the longest text of `longest`, and a short one."""
+    plain: Plain
+    """The model's own pass without a cache, by its own attention."""
+    device: str
+    vocabulary: int
+    tolerance: float
+
+    def short(self) -> None:
+        """Two short texts that share steps; raises `CannotLoad`."""
+        self._compare("short texts", _SHORT, _OTHER)
+
+    def beyond(self, window: int) -> None:
+        """A text that is longer than what some layers see of it; raises `CannotLoad`."""
+        half = window // 2 + 1
+        what = f"a text longer than its window of {window} tokens"
+        self._compare(what, (half, window - half, 1, _BEYOND, 1, 1))
+
+    def across(self, switch: int) -> bool:
+        """Whether tokens on both sides of this place in one text get the same scores."""
+        difference = self._difference([(_BEYOND, _BEYOND)], switch - _BEYOND)
+        _log.info("positions around %d, step by step: scores within %.1e", switch, difference)
+        return difference <= self.tolerance
+
+    def _compare(self, what: str, *texts: Sequence[int]) -> None:
+        difference = self._difference(texts)
+        _log.info("%s, step by step: scores within %.1e", what, difference)
+        if not difference <= self.tolerance:
+            raise CannotLoad(
+                f"the model cannot generate: {what} get other scores step by step than in one "
+                f"pass, by {difference:.2g} of the largest; something beside full and sliding "
+                "attention sees other tokens, such as a convolution or a state"
+            )
+
+    def _difference(self, texts: Sequence[Sequence[int]], offset: int = 0) -> float:
+        """The largest between our scores and those of one pass, as a share of the largest score.
+
+        `texts`: how many tokens of each are computed in each step. Raises `CannotLoad`.
+        """
+        drawn = [self._ids(sum(counts), seed) for seed, counts in enumerate(texts)]
+        try:
+            ours = self._stepped(drawn, texts, offset)
+            return max(
+                _apart([row for _, row in mine], self._in_one_pass(ids, mine, offset))
+                for ids, mine in zip(drawn, ours, strict=True)
+            )
+        except BaseException as error:
+            failure = translated(error)
+            if isinstance(failure, DeviceLost):
+                raise failure from error
+            raise CannotLoad(f"the model cannot generate: {failure}") from error
+
+    def _stepped(
+        self, drawn: Sequence[array[int]], texts: Sequence[Sequence[int]], offset: int
+    ) -> list[list[tuple[int, Any]]]:
+        """For each text the scores behind each part: the place of its last token, and a row."""
+        runner = self.runner
+        found: list[list[tuple[int, Any]]] = [[] for _ in texts]
+        free = list(range(runner.blocks))
+        tables = [[free.pop() for _ in range(-(-len(ids) // runner.block_tokens))] for ids in drawn]
+        starts = [0] * len(texts)
+        for counts in zip(*texts, strict=True):
+            parts = {
+                at: StepPart(
+                    drawn[at][starts[at] : starts[at] + count],
+                    starts[at],
+                    tables[at],
+                    [Draw(Sampling(), 0, drawn[at], 0)],
+                )
+                for at, count in enumerate(counts)
+                if count
+            }
+            rows = runner.logits(list(parts.values()), offset)
+            for at, row in zip(parts, rows, strict=True):
+                starts[at] += counts[at]
+                found[at].append((starts[at] - 1, row))
+        return found
+
+    def _in_one_pass(self, ids: array[int], wanted: Sequence[tuple[int, Any]], offset: int) -> Any:
+        import torch
+
+        given = torch.tensor(ids, dtype=torch.long, device=self.device)[None]
+        positions = torch.arange(len(ids), device=self.device)[None] + offset
+        places = torch.tensor([place for place, _ in wanted], device=self.device)
+        with torch.inference_mode():
+            return self.plain(given, positions, places)[0]
+
+    def _ids(self, count: int, seed: int) -> array[int]:
+        drawn = random.Random(seed)
+        return array("i", [drawn.randrange(self.vocabulary) for _ in range(count)])
+
+
+def _apart(ours: Sequence[Any], theirs: Any) -> float:
+    import torch
+
+    theirs = theirs.float()
+    return float((torch.stack(list(ours)).float() - theirs).abs().max() / theirs.abs().max())
+
+
+def longest(windows: Iterable[int], context: int) -> int:
+    """Tokens of the longest text of a trial with these windows."""
+    reached = [window + _BEYOND + 3 for window in windows if window + _BEYOND + 3 <= context]
+    return max([sum(_SHORT), *reached])
+
+
+def tried(trial: Trial, windows: Iterable[int], switches: Iterable[int], context: int) -> int:
+    """Up to how many tokens the model generates what it computes in one pass.
+
+    `context`: as many as are wanted. Raises `CannotLoad` where the model cannot generate at all.
+    """
+    began = time.monotonic()
+    trial.short()
+    took = time.monotonic() - began
+    for window in sorted(windows):
+        count = window + _BEYOND + 3
+        if count > context:
+            continue
+        # Longer passes make better use of a processor: it is this at most, but for attention.
+        expected = took * count / (sum(_SHORT) + sum(_OTHER))
+        if expected > _SECONDS:
+            _log.warning(
+                "not tried: a text longer than the window of %d tokens, for %.0f s",
+                window,
+                expected,
+            )
+            continue
+        trial.beyond(window)
+    for switch in sorted(switches):
+        if switch <= _BEYOND or switch + _BEYOND > context:
+            continue
+        if not trial.across(switch):
+            return switch
+    return context

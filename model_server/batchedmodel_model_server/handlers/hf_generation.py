@@ -1,0 +1,260 @@
+"""Text: what a decoder of transformers writes, and the embeddings of the model below its head.
+
+Serves whatever keeps nothing but keys and values of each token, by full or sliding attention. That
+is found out by trying (`generation_trial`), not by the model's name.
+"""
+
+import inspect
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from batchedmodel_model_server.api.generator import CacheSettings, Generator
+from batchedmodel_model_server.errors import CannotLoad
+from batchedmodel_model_server.execution.memory import free_bytes
+from batchedmodel_model_server.execution.torch_errors import words
+from batchedmodel_model_server.generation.paged_attention import PagedStep, StepAttention
+from batchedmodel_model_server.generation.paged_cache import PagedCache, block_bytes
+from batchedmodel_model_server.generation.step_layout import StepLayout
+from batchedmodel_model_server.generation.torch_runner import TorchRunner
+from batchedmodel_model_server.handlers import packed_attention
+from batchedmodel_model_server.handlers.checkpoint import read_text_files
+from batchedmodel_model_server.handlers.generation_files import (
+    check_layers,
+    read_generation_files,
+    switches_of,
+    windows_of,
+)
+from batchedmodel_model_server.handlers.generation_trial import (
+    TOLERANCES,
+    Discovery,
+    Layer,
+    Trial,
+    longest,
+    tried,
+)
+from batchedmodel_model_server.handlers.hf_texts import embedding_of
+from batchedmodel_model_server.handlers.transformers_models import Place, Task, load_model
+
+_PAGE: Final = 32
+_GPU_PAGE: Final = 256
+_ARGUMENTS: Final = ("input_ids", "position_ids", "use_cache", "logits_to_keep")
+_MOST_BYTES: Final = 4 << 30
+_MOST_SHARE: Final = 4
+"""A cache on a CPU takes at most one part of so many of what is free, unless more is asked for."""
+_SEQUENCES: Final = 256
+"""For so many of the longest texts it has room at most."""
+_GPU_SHARE: Final = 0.9
+_log = logging.getLogger(__name__)
+
+
+def text_generation(
+    path: Path, place: Place, cache: CacheSettings, shortest: int | None = None
+) -> Task:
+    """A generator, and embeddings by the same weights; raises `CannotLoad`."""
+    files = read_text_files(path)
+    said = read_generation_files(files.folder, files.config)
+    model, _ = load_model(files.architecture, files.folder, place)
+    if model.base_model is model:
+        raise CannotLoad(f"config.json: {files.architecture} is not a head on a base model")
+    writer = _Writer(model, place)
+    context = writer.tried(_context(model.config, cache.max_context_tokens), cache)
+    runner, context = writer.runner_for(context, cache)
+    generator = Generator(
+        runner=runner,
+        vocabulary=writer.vocabulary,
+        max_context_tokens=context,
+        stop_ids=tuple(one for one in said.stop_ids if one < writer.vocabulary),
+        tokenizer=files.tokenizer,
+        chat_template=said.chat_template,
+        special_tokens=said.special_tokens,
+    )
+    return embedding_of(model.base_model, files, place, shortest, generator=generator)
+
+
+def _context(config: Any, wanted: int | None) -> int:
+    positions: int | None = getattr(config, "max_position_embeddings", None)
+    if wanted is None:
+        if positions is None:
+            raise CannotLoad("config.json does not say how long texts may be: set maxContextTokens")
+        return positions
+    if positions is not None and wanted > positions:
+        raise CannotLoad(f"maxContextTokens {wanted}: the model has {positions} positions")
+    return wanted
+
+
+class _Writer:
+    """A loaded model, and how it computes steps."""
+
+    def __init__(self, model: Any, place: Place) -> None:
+        arguments = inspect.signature(model.forward).parameters
+        lacking = [name for name in _ARGUMENTS if name not in arguments]
+        if lacking:
+            raise CannotLoad(
+                f"{type(model).__name__} takes no {', '.join(lacking)}, so its tokens cannot be "
+                "computed one text behind the other"
+            )
+        check_layers(model.config.to_dict())
+        self._model: Final = model
+        self._place: Final = place
+        self._own_attention: Final = packed_attention.stock_attention(model)
+        self._on_gpu: Final = place.device.startswith("cuda")
+        self._page: Final = _GPU_PAGE if self._on_gpu else _PAGE
+        self._layers: Final = self._discovered()
+        self._shapes: Final = [layer.shape for layer in self._layers]
+
+    @property
+    def _dtype(self) -> Any:
+        return self._layers[0].dtype
+
+    def tried(self, context: int, cache: CacheSettings) -> int:
+        """How long texts may be, as far as the model's own pass agrees; raises `CannotLoad`."""
+        config = self._model.config.to_dict()
+        windows = windows_of(config)
+        windows |= {layer.terms.window for layer in self._layers if layer.terms.window is not None}
+        page = self._page
+        blocks = sum(-(-tokens // page) for tokens in (longest(windows, context), page)) + 4
+        trial = Trial(
+            runner=self._runner(blocks),
+            plain=self._plain,
+            device=self._place.device,
+            vocabulary=self.vocabulary,
+            tolerance=TOLERANCES[self._place.dtype],
+        )
+        found = tried(trial, windows, switches_of(config), context)
+        if found < context:
+            what = f"the model's tables of positions change behind {found} tokens"
+            if cache.max_context_tokens is not None:
+                raise CannotLoad(
+                    f"maxContextTokens {context}: {what}, also for texts and tokens before; "
+                    f"at most {found} are served"
+                )
+            _log.warning("%s: longer texts are not served", what)
+        return found
+
+    def runner_for(self, context: int, cache: CacheSettings) -> tuple[TorchRunner, int]:
+        """With a cache of its own, and how long texts may be; raises `CannotLoad`."""
+        size = CacheSize(
+            block_bytes=block_bytes(self._shapes, self._page, self._dtype.itemsize),
+            block_tokens=self._page,
+            free=free_bytes(self._place.device),
+            on_gpu=self._on_gpu,
+        )
+        blocks, context = size.blocks_for(context, cache)
+        _log.info(
+            "the cache has %d blocks of %d tokens, %d bytes each; texts have up to %d tokens",
+            blocks,
+            size.block_tokens,
+            size.block_bytes,
+            context,
+        )
+        return self._runner(blocks), context
+
+    def _runner(self, blocks: int) -> TorchRunner:
+        cache = PagedCache(
+            self._shapes,
+            blocks=blocks,
+            block_tokens=self._page,
+            dtype=self._dtype,
+            device=self._place.device,
+            heads_first=not self._on_gpu,
+        )
+        attention = _on_gpu(cache) if self._on_gpu else PagedStep
+        return TorchRunner(
+            self._scores,
+            cache,
+            attention,
+            lambda step: packed_attention.stepping(self._model, step),
+        )
+
+    def _scores(self, ids: Any, positions: Any, wanted: Any) -> Any:
+        return self._model(
+            input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=wanted
+        ).logits
+
+    def _plain(self, ids: Any, positions: Any, wanted: Any) -> Any:
+        with packed_attention.running_by(self._model, self._own_attention):
+            return self._scores(ids, positions, wanted)
+
+    def _discovered(self) -> list[Layer]:
+        """What each layer asks of its attention; raises `CannotLoad`."""
+        import torch
+
+        found = Discovery()
+        ids = torch.zeros(1, 4, dtype=torch.long, device=self._place.device)
+        positions = torch.arange(4, device=self._place.device)[None]
+        try:
+            with torch.inference_mode(), packed_attention.stepping(self._model, found):
+                logits = self._scores(ids, positions, positions[0, -1:])
+        except Exception as error:
+            reason = words(error, named=not isinstance(error, NotImplementedError))
+            raise CannotLoad(f"the model cannot generate over a cache: {reason}") from error
+        if not found.layers:
+            raise CannotLoad(
+                "the model cannot generate over a cache: none of its layers attends through "
+                "transformers' registry of attention functions"
+            )
+        self.vocabulary = int(self._model.get_input_embeddings().weight.shape[0])
+        if logits.shape[-1] > self.vocabulary:
+            raise CannotLoad(
+                f"the model scores {logits.shape[-1]} tokens and takes {self.vocabulary}"
+            )
+        return found.layers
+
+
+def _on_gpu(cache: PagedCache) -> Callable[[PagedCache, StepLayout], StepAttention]:
+    from torch.nn.attention.varlen import varlen_attn
+
+    from batchedmodel_model_server.generation.varlen_attention import VarlenStep, reads_pages
+
+    by_table = reads_pages(cache, varlen_attn)
+    _log.info("the GPU's kernel %s tables of pages", "reads" if by_table else "does not read")
+    return lambda cache, layout: VarlenStep(cache, layout, varlen_attn, by_table=by_table)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheSize:
+    """What decides how many blocks a cache has."""
+
+    block_bytes: int
+    block_tokens: int
+    free: int
+    """Bytes of the device, with the model in it."""
+    on_gpu: bool
+
+    def blocks_for(self, context: int, cache: CacheSettings) -> tuple[int, int]:
+        """Blocks, and how long texts may be with them; raises `CannotLoad`.
+
+        `context`: how long they may be otherwise. Where nothing is asked for, texts become shorter
+        rather than that the model is refused.
+        """
+        needed = -(-context // self.block_tokens)
+        blocks = self._bytes(needed, cache) // self.block_bytes
+        if blocks >= needed:
+            return blocks, context
+        asked = cache.memory_bytes, cache.fraction, cache.max_context_tokens
+        if blocks < 1 or any(one is not None for one in asked):
+            raise CannotLoad(
+                f"the cache of {self._bytes(needed, cache)} bytes is too small: one text of "
+                f"{context} tokens takes {needed * self.block_bytes} bytes; give it as much by "
+                "spec.generation.kvCache, or set a smaller maxContextTokens"
+            )
+        shorter = blocks * self.block_tokens
+        _log.warning(
+            "texts have up to %d tokens instead of %d, as the cache has no more blocks; "
+            "spec.generation.kvCache can give it more",
+            shorter,
+            context,
+        )
+        return blocks, shorter
+
+    def _bytes(self, needed: int, cache: CacheSettings) -> int:
+        if cache.memory_bytes is not None:
+            return cache.memory_bytes
+        if cache.fraction is not None:
+            return int(cache.fraction * self.free)
+        if self.on_gpu:
+            return int(_GPU_SHARE * self.free)
+        return min(_MOST_BYTES, self.free // _MOST_SHARE, _SEQUENCES * needed * self.block_bytes)
