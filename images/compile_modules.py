@@ -61,8 +61,8 @@ _COMPILED: Final = {
         "text_server",
     ),
     f"{_SIDECAR}/generation/native": (
-        *("answers", "engine_link", "exchange", "openai_answers", "text_decoder", "text_request"),
-        *("texts", "triton_answers"),
+        *("answers", "engine_link", "exchange", "openai_answers", "text_decoder", "texts"),
+        "triton_answers",
     ),
     f"{_SIDECAR}/http": (
         *("body_reader", "connections", "data_handler", "exchange", "inference"),

@@ -81,8 +81,7 @@ class Refusal(IntEnum):
     """There is no room for it now: it may come again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
+class Sampling(NamedTuple):
     """How the next token is chosen from the model's scores (logits)."""
 
     temperature: float = 1.0
@@ -200,7 +199,7 @@ def write_frame(frame: Frame) -> bytes:
                 for name in _SUBMIT_FIELDS
                 if getattr(frame, name) is not None
             }
-            told["sampling"] = asdict(frame.sampling)
+            told["sampling"] = frame.sampling._asdict()
             head = json.dumps(told).encode()
             sizes = _SUBMIT.pack(frame.id, len(head), len(frame.ids))
             return _framed(Kind.SUBMIT, sizes, head, frame.ids.tobytes())

@@ -4,7 +4,6 @@ import secrets
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -126,7 +125,7 @@ class NativeTexts:
     ) -> Exchange:
         sampling = request.sampling
         if not request.seeded:
-            sampling = replace(sampling, seed=secrets.randbits(_SEED_BITS))
+            sampling = sampling._replace(seed=secrets.randbits(_SEED_BITS))
         exchange = NativeExchange(
             listener,
             request,
