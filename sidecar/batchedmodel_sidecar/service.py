@@ -10,7 +10,6 @@ from typing import Final
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from batchedmodel_contract.manifest.spec import ServerProtocol
 from batchedmodel_contract.manifest.tenants import Share, share_of
 from batchedmodel_contract.processes.descriptors import raise_descriptors
 from batchedmodel_contract.processes.environment import SidecarSettings
@@ -33,11 +32,10 @@ from batchedmodel_sidecar.codec.codec import Codec
 from batchedmodel_sidecar.codec.process import shared_memory
 from batchedmodel_sidecar.codec.process.client import CodecClient
 from batchedmodel_sidecar.compiled import is_compiled
-from batchedmodel_sidecar.generation.engine_gauges import EngineGauges
 from batchedmodel_sidecar.generation.generation import (
     ForeignGeneration,
     Generation,
-    NativeGeneration,
+    generation_of,
 )
 from batchedmodel_sidecar.generation.handler import GenerationHandler
 from batchedmodel_sidecar.generation.text_server import TextServer
@@ -55,6 +53,7 @@ from batchedmodel_sidecar.settings import SettingsFolder
 from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
 from batchedmodel_sidecar.telemetry.durations import Durations
 from batchedmodel_sidecar.telemetry.generation_counts import GenerationCounts
+from batchedmodel_sidecar.telemetry.generation_work import with_batches
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 from batchedmodel_sidecar.telemetry.metrics import (
     DurationsCollector,
@@ -103,10 +102,10 @@ class Service:
         self._link: Link
         self._passthrough: Passthrough | None = None
         self._generation: Generation | None = None
-        self._gauges: EngineGauges | None = None
         self._repository: Repository | None = None
         self._connections: Connections | None = None
         theirs: Foreign | None = None
+        client: Client | None = None
         if settings.upstream_url:
             theirs = foreign(
                 settings.upstream_protocol,
@@ -206,29 +205,16 @@ class Service:
                 require_open=inferences.open_for_work,
             )
 
-        if theirs is None:
-            self._generation = NativeGeneration(
-                settings,
-                self._batcher.settings,
-                self._bodies,
-                lambda: self._link.status.model,
-                make,
-            )
-        elif settings.upstream_protocol is ServerProtocol.OPENAI:
-            self._generation = foreign_texts = ForeignGeneration(
-                settings.upstream_url, client, make
-            )
-            self._gauges = foreign_texts.gauges
+        self._generation = generation_of(
+            settings,
+            self._batcher.settings,
+            gauges=client,
+            bodies=self._bodies,
+            model=lambda: self._link.status.model,
+            make=make,
+        )
         if self._generation is not None:
-            handler = self._generation.handler
-            registry.register(
-                GenerationCollector(
-                    counts=counts,
-                    running=lambda: handler.admission.running,
-                    waiting=lambda: handler.admission.waiting,
-                    limit=lambda: handler.admission.limit,
-                )
-            )
+            registry.register(GenerationCollector(counts, self._generation.handler))
         self._data_handler = DataHandler(
             settings.model_name,
             inferences=inferences,
@@ -260,12 +246,11 @@ class Service:
 
     def model_ready(self, model: ReadyModel) -> None:
         """From the link: work may flow."""
-        # A new version beside the old one is no restart, which would end a drain.
         is_back = self._batcher.model is None
         self._batcher.attach(model)
         if self._generation is not None:
             self._generation.model_ready(model)
-        if is_back:
+        if is_back:  # a new version beside the old one is no restart, which would end a drain
             self._lifecycle.resume()
         logger.info(
             "ready: %s on http://%s:%d", model.description.name, self._settings.host, self._port
@@ -285,10 +270,13 @@ class Service:
         self._batcher.bound(cap)
 
     def _stats(self, draining: bool) -> SidecarStats:
+        batches = self._batcher.stats(draining=draining)
         if self._generation is not None and self._generation.handler.work.any:
-            ready = self._batcher.model is not None
-            return self._generation.handler.stats(model_ready=ready, draining=draining)
-        return self._batcher.stats(draining=draining)
+            texts = self._generation.handler.stats(
+                model_ready=batches.model_ready, draining=draining
+            )
+            return with_batches(texts, batches)
+        return batches
 
     def _oldest_age(self) -> float:
         ages = [self._batcher.oldest_age()]
@@ -379,8 +367,8 @@ class Service:
             asyncio.create_task(self._link.follow()),
             asyncio.create_task(self._follow_settings()),
         ]
-        if self._gauges is not None:
-            background.append(asyncio.create_task(self._gauges.follow()))
+        if isinstance(self._generation, ForeignGeneration):
+            background.append(asyncio.create_task(self._generation.gauges.follow()))
         stopped = asyncio.create_task(stop.wait())
         # A background task that ends at all has met a bug of ours: end with it, to be restarted.
         await asyncio.wait([*background, stopped], return_when=asyncio.FIRST_COMPLETED)

@@ -20,6 +20,7 @@ _DATA: Final = b'data: {"'
 _DATA_CLOSE: Final = b'data:{"'
 """Neither can stand in a text, whose quotes have a backslash in front."""
 _USAGE: Final = re.compile(rb'"(prompt|completion)_tokens"\s*:\s*(\d{1,9})')
+_TRITON: Final = "/v2/"
 _ERROR: Final = re.compile(rb'data:\s*\{\s*"error"')
 
 
@@ -68,8 +69,10 @@ class Usage:
                 self.output_tokens, self._told = int(number), True
 
 
-def error_event(error: CallError) -> bytes:
-    """What ends a stream that has begun, as OpenAI's clients read it."""
+def error_event(error: CallError, path: str) -> bytes:
+    """What ends a stream that has begun, as clients of this path read it."""
+    if path.startswith(_TRITON):
+        return b"data: %b\n\n" % orjson.dumps({"error": error.message})
     kind = "server_error" if error.counted_as is None else str(error.counted_as)
     told = {"message": error.message, "type": kind, "param": None, "code": error.status}
     return b"data: %b\n\n" % orjson.dumps({"error": told})

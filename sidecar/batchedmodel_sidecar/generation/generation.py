@@ -1,11 +1,13 @@
 """Generated text in one sidecar: its handler, and who follows the engine behind it."""
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
 from batchedmodel_contract.generation.frames import StepReport
 from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import ServerProtocol
 from batchedmodel_contract.processes.environment import SidecarSettings
 from batchedmodel_contract.processes.server_api import engine_socket_path
 from batchedmodel_scheduling.generation.admission import EngineView
@@ -76,6 +78,27 @@ class ForeignGeneration:
         """See `Generation`."""
 
 
+def generation_of(
+    settings: SidecarSettings,
+    batching: BatchSettings,
+    *,
+    gauges: Client | None,
+    bodies: BodyReader,
+    model: Callable[[], ReadyModel | None],
+    make: MakeHandler,
+) -> Generation | None:
+    """What the server behind this sidecar needs; None for one that generates nothing.
+
+    `gauges`: how the metrics of a server of one's own are read; None in front of ours. `model`: the
+    one that is served now.
+    """
+    if gauges is None:
+        return NativeGeneration(settings, batching, bodies, model, make)
+    if settings.upstream_protocol is ServerProtocol.OPENAI:
+        return ForeignGeneration(settings.upstream_url, gauges, make)
+    return None
+
+
 class NativeGeneration:
     """In front of our model server, whose model may generate text or not."""
 
@@ -88,7 +111,9 @@ class NativeGeneration:
         make: MakeHandler,
     ) -> None:
         """`model`: the one that is served now."""
+        self._loop = asyncio.get_running_loop()
         self._process = CodecClient(time.monotonic, room=_MOST_PROMPTS)
+        self._preparing: asyncio.Task[None] | None = None
         self._link = EngineLink(engine_socket_path(settings.model_socket), self, batching)
         self.handler: Final = make(NativeTexts(self._link, self._process, bodies, model))
 
@@ -97,8 +122,11 @@ class NativeGeneration:
         if model.texts is None:
             self._link.lost()
             self.handler.open()  # whoever asks is told that there is no text here
-        else:
-            self._link.ready(model.texts)
+            return
+        self._link.ready(model.texts)
+        if model.texts.description.chat_template is not None:
+            # The first chat should not wait for a process that starts.
+            self._preparing = self._loop.create_task(self._process.introduce(model))
 
     def model_lost(self) -> None:
         """See `Generation`."""
@@ -131,4 +159,6 @@ class NativeGeneration:
     async def close(self) -> None:
         """See `Generation`."""
         await self._link.close()
+        if self._preparing is not None:
+            self._preparing.cancel()
         await self._process.close()

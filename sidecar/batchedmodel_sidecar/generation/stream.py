@@ -291,7 +291,9 @@ class GenerationStream:
         event = b""
         if self._adds:
             # What came last may have been the beginning of an event.
-            event = (b"" if self.usage.at_end_of_event else b"\n\n") + error_event(error)
+            event = (b"" if self.usage.at_end_of_event else b"\n\n") + error_event(
+                error, self.asked.path
+            )
         self._whole = bool(event)
         self.usage.failed = True
         sending, self._sending = self._sending, None

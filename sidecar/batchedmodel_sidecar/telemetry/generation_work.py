@@ -5,12 +5,25 @@ which more of the cache was used than of the device counts as so much of a secon
 """
 
 import uuid
+from dataclasses import replace
 from typing import Final
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.processes.stats import BUCKET_SECONDS, SidecarStats
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 from batchedmodel_sidecar.telemetry.offered_work import WorkMeter
+
+
+def with_batches(texts: SidecarStats, batches: SidecarStats) -> SidecarStats:
+    """What is told where one server generates texts and runs batches: both take its time."""
+    if not batches.profile_known:
+        return texts  # its work has another unit
+    work = zip(texts.offered_work, batches.offered_work, strict=True)
+    return replace(
+        texts,
+        offered_work=tuple([one + other for one, other in work]),
+        backlog_work=max(texts.backlog_work, batches.backlog_work),
+    )
 
 
 class GenerationWork:

@@ -6,7 +6,7 @@ The registry is handed in, so that every test and every process has its own.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -20,6 +20,7 @@ from prometheus_client.utils import floatToGoString
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
 from batchedmodel_contract.processes import sidecar_metrics as names
 from batchedmodel_scheduling.core.signals import Signals
+from batchedmodel_scheduling.generation.admission import Admission
 from batchedmodel_sidecar.compiled import is_compiled
 from batchedmodel_sidecar.telemetry.durations import Durations, Histogram
 from batchedmodel_sidecar.telemetry.generation_counts import GenerationCounts
@@ -102,18 +103,25 @@ class LedgerCollector(Collector):
         yield in_force
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+class Admits(Protocol):
+    """Who lets requests for generated text go."""
+
+    @property
+    def admission(self) -> Admission:
+        """By which policy, at present."""
+        ...
+
+
 class GenerationCollector(Collector):
     """Shows what is known of generated text."""
 
-    counts: GenerationCounts
-    running: Callable[[], int]
-    waiting: Callable[[], int]
-    limit: Callable[[], int]
+    def __init__(self, counts: GenerationCounts, admits: Admits) -> None:
+        self._counts = counts
+        self._admits = admits
 
     def collect(self) -> Iterator[Metric]:
         """All of it as it is now."""
-        counts = self.counts
+        counts, admission = self._counts, self._admits.admission
         yield _histogram(names.GENERATION_QUEUE, "Until requests go to the server", counts.queued)
         doc = "From a request's arrival to its first token, of streams"
         yield _histogram(names.FIRST_TOKEN, doc, counts.first_token)
@@ -122,9 +130,10 @@ class GenerationCollector(Collector):
         doc = "Of answered requests, as the server counts or as estimated"
         yield _counter(names.PROMPT_TOKENS, doc, counts.prompt_tokens)
         yield _counter(names.OUTPUT_TOKENS, "Generated tokens", counts.output_tokens)
-        yield _gauge(names.GENERATION_RUNNING, "Requests at the server", self.running())
-        yield _gauge(names.GENERATION_WAITING, "Requests that wait here", self.waiting())
-        yield _gauge(names.GENERATION_LIMIT, "Requests that may be at the server", self.limit())
+        yield _gauge(names.GENERATION_RUNNING, "Requests at the server", admission.running)
+        yield _gauge(names.GENERATION_WAITING, "Requests that wait here", admission.waiting)
+        limit = admission.limit
+        yield _gauge(names.GENERATION_LIMIT, "Requests that may be at the server", limit)
         yield _gauge(names.CACHE_USAGE, "Of the server's cache, 0 to 1", counts.cache_usage)
 
 

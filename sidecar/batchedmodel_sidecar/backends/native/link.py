@@ -8,14 +8,12 @@ of the HTTP client and answers that make no sense become `Unserved` here.
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from http import HTTPStatus
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import aiohttp
 import orjson
 from yarl import URL
 
-from batchedmodel_contract.generation.description import generation_from_mapping
 from batchedmodel_contract.inference import packed
 from batchedmodel_contract.inference.batch_wire import (
     BatchReply,
@@ -23,8 +21,6 @@ from batchedmodel_contract.inference.batch_wire import (
     read_reply,
     write_request,
 )
-from batchedmodel_contract.inference.description import description_from_metadata
-from batchedmodel_contract.inference.profile import profile_from_mapping
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH
 from batchedmodel_contract.invalid_input import InvalidInput
@@ -37,6 +33,7 @@ from batchedmodel_contract.processes.server_api import (
 from batchedmodel_scheduling.core.policy import MemoryCap
 from batchedmodel_sidecar.backends.base import LinkListener, LinkStatus
 from batchedmodel_sidecar.backends.native.answer_rooms import AnswerRooms
+from batchedmodel_sidecar.backends.native.handshake import BASE, Handshake, LinkBroken
 from batchedmodel_sidecar.backends.native.http1_client import (
     Answered,
     BrokenOff,
@@ -47,14 +44,11 @@ from batchedmodel_sidecar.backends.native.http1_client import (
 from batchedmodel_sidecar.backends.native.memory_offer import MemoryOffer
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.body.shared_slots import SharedSlots
-from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
-from batchedmodel_sidecar.generation.native.preparer import TextPreparer
 from batchedmodel_sidecar.model import ReadyModel
 
 logger: Final = logging.getLogger(__name__)
 
-_BASE: Final = "http://model"
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 5.0
 _LONGEST_ABSENCE: Final = 0.5
@@ -66,10 +60,6 @@ _THREADS: Final = 2
 _BINARY: Final = "application/octet-stream"
 _UNANSWERED: Final = 2  # batches in a row after which only a restart helps
 _DEPTH: Final = 2  # one batch that runs and one handed over just in time
-
-
-class _LinkBroken(Exception):
-    """The life line ended or never began; the message says why."""
 
 
 class _Route(NamedTuple):
@@ -119,11 +109,7 @@ class NativeLink:
         """Whether the server itself says that its pass hangs."""
         self._max_cost: int | None = None
         """What its memory holds, as the listener was told last."""
-        self._threads = text_threads(_THREADS)
-        self._texts: TextPreparer | None = None
-        """Of the last model that generates, for the same reason as `_tokens`."""
-        self._tokens: Tokens | None = None
-        """Of the last model with text: most versions have the tokenizer of the one before."""
+        self._handshake = Handshake(name, self._session)
         self._failures = 0
         """Broken links in a row; a ready model sets it back."""
         self._unanswered = 0
@@ -146,7 +132,7 @@ class NativeLink:
             try:
                 await self._hold_line()
                 self._lose("the model server closed the connection")
-            except (_LinkBroken, InvalidInput) as error:
+            except (LinkBroken, InvalidInput) as error:
                 self._lose(str(error))
             except (aiohttp.ClientError, OSError) as error:
                 logger.debug("life line: %s", type(error).__name__)
@@ -239,7 +225,7 @@ class NativeLink:
         for release in self._releases:
             release.cancel()
         await self._session.close()
-        self._threads.close()
+        self._handshake.close()
 
     async def _hold_line(self) -> None:
         async for line in self._events():
@@ -247,7 +233,7 @@ class NativeLink:
             self._hung = event.state is ModelState.HUNG
             if event.state is ModelState.READY:
                 async with asyncio.timeout(_HANDSHAKE_SECONDS):
-                    self._found(await self._handshake(event.version), event.version)
+                    self._found(await self._handshake.learn(event.version), event.version)
                 self._memory.begin()
             else:
                 detail = f": {event.detail}" if event.detail else ""
@@ -256,13 +242,13 @@ class NativeLink:
                 self._lose(f"the model is {event.state}{detail}", level)
 
     async def _events(self) -> AsyncIterator[bytes]:
-        url = _BASE + server_api.events_path(self._name)
+        url = BASE + server_api.events_path(self._name)
         async with asyncio.timeout(_HANDSHAKE_SECONDS):
             # A stopped process still has its connections taken by the kernel, and says nothing.
             opened = await self._session.get(url)
         async with opened as response:
             if response.status != 200:
-                raise _LinkBroken(
+                raise LinkBroken(
                     f"the model server answers {response.status} at {response.url.path}"
                 )
             self._stream = response
@@ -273,52 +259,6 @@ class NativeLink:
                 self._memory.end()
                 self._stream = None
                 self._hung = False
-
-    async def _handshake(self, version: str | None) -> ReadyModel:
-        """Learn what must be known before the first batch; the version before it serves on."""
-        described = await self._json(server_api.model_path(self._name, version))
-        description = description_from_metadata(described)
-        measured = await self._json(server_api.profile_path(self._name, version))
-        tokens = None
-        if description.text is not None:
-            tokenizer = await self._get(server_api.tokenizer_path(self._name, version))
-            tokens = self._tokens
-            # Reading a large one stops the loop for a second, in which others are served.
-            if tokens is None or not tokens.are_of(tokenizer, description.text):
-                tokens = self._tokens = Tokens(tokenizer, description.text, self._threads)
-        return ReadyModel(
-            description=description,
-            profile=profile_from_mapping(measured),
-            tokens=tokens,
-            texts=await self._generation(version),
-            depth=_DEPTH,
-            rows_pad=not description.equal_lengths,
-        )
-
-    async def _generation(self, version: str | None) -> TextPreparer | None:
-        """How the model generates text, if it does."""
-        path = server_api.generation_path(self._name, version)
-        async with self._session.get(_BASE + path) as response:
-            if response.status == HTTPStatus.NOT_FOUND:
-                return None
-            described = generation_from_mapping(orjson.loads(await response.read()))
-        tokenizer = await self._get(server_api.tokenizer_path(self._name, version))
-        texts = self._texts
-        if texts is None or not texts.is_of(described, tokenizer):
-            texts = self._texts = TextPreparer(self._name, described, tokenizer)
-        return texts
-
-    async def _json(self, path: str) -> Any:
-        try:
-            return orjson.loads(await self._get(path))
-        except orjson.JSONDecodeError as error:
-            raise _LinkBroken(f"the model server answers no JSON at {path}: {error}") from error
-
-    async def _get(self, path: str) -> bytes:
-        async with self._session.get(_BASE + path) as response:
-            if response.status != 200:
-                raise _LinkBroken(f"the model server answers {response.status} at {path}")
-            return await response.read()
 
     def _found(self, model: ReadyModel, version: str | None) -> None:
         path = URL(server_api.infer_path(self._name, version)).raw_path
@@ -351,7 +291,7 @@ class NativeLink:
         releasing.add_done_callback(self._releases.discard)
 
     async def _released(self, version: str) -> None:
-        url = _BASE + server_api.release_path(self._name, version)
+        url = BASE + server_api.release_path(self._name, version)
         try:
             async with asyncio.timeout(_HANDSHAKE_SECONDS), self._session.post(url):
                 pass
@@ -401,4 +341,4 @@ def _event(line: bytes) -> StateEvent:
     try:
         return state_event_from_mapping(orjson.loads(line))
     except orjson.JSONDecodeError as error:
-        raise _LinkBroken("the model server's events are no JSON") from error
+        raise LinkBroken("the model server's events are no JSON") from error

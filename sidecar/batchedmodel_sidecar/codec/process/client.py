@@ -186,6 +186,13 @@ class CodecClient:
         filled.close()
         return view, reply.head
 
+    async def introduce(self, model: ReadyModel) -> None:
+        """Have the process there and know the model before the first job."""
+        with contextlib.suppress(OSError, CodecProcessEnded):  # then the first job tries again
+            await self._turns.take_turn(
+                NOBODY, 1, lambda: asyncio.create_task(self._known(model)), room=0, urgent=True
+            )
+
     async def close(self) -> None:
         """End the process; what waits fails."""
         self._closed = True
@@ -254,16 +261,21 @@ class CodecClient:
             raise CodecFailed("this pod is stopping")
         if not task.wanted:
             raise CodecFailed("its caller has left")
+        process = await self._known(task.model)
+        if not task.wanted:
+            raise CodecFailed("its caller has left")
+        return await process.ask(job, memory)
+
+    async def _known(self, model: ReadyModel | None) -> CodecProcess:
+        """The process that is there or a new one, which knows the model."""
         if self._process is None:
             self._told, self._process = None, await CodecProcess.start()
         process = self._process
         if self._closed:
             raise CodecProcessEnded("it is not wanted any more")
-        if task.model is not None and self._told is not task.model:
-            await self._introduce(process, task.model)
-        if not task.wanted:
-            raise CodecFailed("its caller has left")
-        return await process.ask(job, memory)
+        if model is not None and self._told is not model:
+            await self._introduce(process, model)
+        return process
 
     async def _introduce(self, process: CodecProcess, model: ReadyModel) -> None:
         head, parts = wire.write_model(model)

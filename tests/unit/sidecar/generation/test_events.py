@@ -67,7 +67,7 @@ def test_something_may_be_written_only_between_events() -> None:
 def test_an_error_of_ours_has_the_form_of_the_protocol(
     error: Expired | Lost, code: int, kind: str
 ) -> None:
-    event = error_event(error)
+    event = error_event(error, "/v1/completions")
     assert event.startswith(b"data: ")
     assert event.endswith(b"\n\n")
     told = json.loads(event[6:])["error"]
