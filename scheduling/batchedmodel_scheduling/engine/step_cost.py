@@ -1,6 +1,44 @@
-"""How long a step of an engine takes, by what is in it."""
+"""How long a step of an engine takes, by what is in it: as measured, or as learnt since."""
 
+import math
 from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+_MEMORY: Final = 512
+"""Steps that count; older ones are forgotten exponentially."""
+_PRIOR: Final = 32
+"""What was measured first counts as so many steps."""
+_OUTLIER: Final = 2.0
+"""A step that took more than so many times what was expected counts as one that took that."""
+_FACTOR: Final = 16.0
+"""No cost becomes more than so many times what was measured first, nor less than that part."""
+
+
+class StepLoad(NamedTuple):
+    """What is in a step."""
+
+    prefill_tokens: int
+    """Of prompts, computed in it."""
+    sequences: int
+    """That have a part in it."""
+    context_tokens: int
+    """That the sequences which only go on have in the cache."""
+
+
+class StepTimes(Protocol):
+    """How long steps take: `StepCost` and `LearntStepCost`."""
+
+    def seconds(self, *, prefill_tokens: int, sequences: int, context_tokens: int) -> float:
+        """Of a step with so much in it."""
+        ...
+
+    def prefill_within(self, seconds: float, *, sequences: int, context_tokens: int) -> float:
+        """Tokens of prompts for which a step with these sequences has time left; 0 at least."""
+        ...
+
+    def prefill_beside(self) -> int:
+        """Tokens of prompts that take as long as one more sequence."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,3 +75,96 @@ class StepCost:
         if left <= 0:
             return 0.0
         return left / self.prefill_token if self.prefill_token > 0 else float("inf")
+
+    def prefill_beside(self) -> int:
+        """Tokens of prompts that take as long as one more sequence."""
+        return math.ceil(self.sequence / self.prefill_token) if self.prefill_token > 0 else 0
+
+
+class LearntStepCost:
+    """A measured cost, corrected by what steps take.
+
+    Each of its four parts has a factor: the least squares of relative errors over the last steps,
+    near the common factor of all where steps do not tell the parts apart. A part that was measured
+    as nothing stays nothing.
+    """
+
+    def __init__(self, measured: StepCost) -> None:
+        self.measured: Final = measured
+        self.present = measured
+        """What steps take now."""
+        self._factors: Final = [1.0] * 4
+        self._count = 0.0
+        """Steps, by how much they count."""
+        self._took = self._measured_for = float(_PRIOR)
+        """What steps took, and what was measured for such; each over the latter."""
+        self._products: Final = [[0.0] * 4 for _ in range(4)]
+        self._seen: Final = [0.0] * 4
+
+    def seconds(self, *, prefill_tokens: int, sequences: int, context_tokens: int) -> float:
+        """Of a step with so much in it."""
+        return self.present.seconds(
+            prefill_tokens=prefill_tokens, sequences=sequences, context_tokens=context_tokens
+        )
+
+    def prefill_within(self, seconds: float, *, sequences: int, context_tokens: int) -> float:
+        """Tokens of prompts for which a step with these sequences has time left; 0 at least."""
+        return self.present.prefill_within(
+            seconds, sequences=sequences, context_tokens=context_tokens
+        )
+
+    def prefill_beside(self) -> int:
+        """Tokens of prompts that take as long as one more sequence."""
+        return self.present.prefill_beside()
+
+    def saw(self, load: StepLoad, seconds: float) -> None:
+        """A step with such a load took so long; what is no time is ignored."""
+        measured = self.measured
+        parts = [
+            measured.base,
+            measured.prefill_token * load.prefill_tokens,
+            measured.sequence * load.sequences,
+            measured.context_token * load.context_tokens,
+        ]
+        first = sum(parts)
+        expected = sum(factor * part for factor, part in zip(self._factors, parts, strict=True))
+        if not (first > 0 and 0 < seconds < math.inf):
+            return
+        ratio = min(_OUTLIER, max(1 / _OUTLIER, seconds / expected))
+        keep = 1 - 1 / _MEMORY
+        self._count = keep * self._count + 1.0
+        self._took = keep * self._took + ratio * expected / first
+        self._measured_for = keep * self._measured_for + 1.0
+        shares = [part / expected for part in parts]
+        for row, share in zip(self._products, shares, strict=True):
+            for column, other in enumerate(shares):
+                row[column] = keep * row[column] + share * other
+        for at, share in enumerate(shares):
+            self._seen[at] = keep * self._seen[at] + share * ratio
+        self._fit(_bounded(self._took / self._measured_for))
+
+    def _fit(self, common: float) -> None:
+        """One round of coordinate descent; the next step's goes on from there."""
+        factors = self._factors
+        hold = _PRIOR / self._count
+        for at, row in enumerate(self._products):
+            weight = row[at]
+            if weight <= 0:
+                factors[at] = common
+                continue
+            others = sum(
+                product * factors[column] for column, product in enumerate(row) if column != at
+            )
+            best = self._seen[at] - others + hold * weight * common
+            factors[at] = _bounded(best / (weight * (1 + hold)))
+        measured = self.measured
+        self.present = StepCost(
+            base=measured.base * factors[0],
+            prefill_token=measured.prefill_token * factors[1],
+            sequence=measured.sequence * factors[2],
+            context_token=measured.context_token * factors[3],
+        )
+
+
+def _bounded(factor: float) -> float:
+    return min(_FACTOR, max(1 / _FACTOR, factor))

@@ -7,13 +7,12 @@ the least important and newest sequence gives its own back, and is computed anew
 Pure: whoever owns the sequences and the cache does what a plan says.
 """
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from batchedmodel_scheduling.core.policy import Priority
-from batchedmodel_scheduling.engine.step_cost import StepCost
+from batchedmodel_scheduling.engine.step_cost import StepLoad, StepTimes
 
 _LEAST_PART: Final = 16
 """Tokens of prompts that any step reads, however slow it is: or a first token would never come."""
@@ -91,15 +90,25 @@ class StepPlan(NamedTuple):
     """Nothing of the others is computed."""
 
 
+def load_of(parts: Iterable[Part]) -> StepLoad:
+    """What is in a step with these parts, before it is computed."""
+    read = sequences = context = 0
+    for one, tokens in parts:
+        sequences += 1
+        if one.missing > 1:
+            read += tokens
+        else:
+            context += one.computed
+    return StepLoad(read, sequences, context)
+
+
 class StepPlanner:
     """Plans one step after the other; it remembers nothing."""
 
-    def __init__(self, settings: StepSettings, cost: StepCost) -> None:
+    def __init__(self, settings: StepSettings, cost: StepTimes) -> None:
+        """`cost` may be learnt meanwhile: each plan asks it anew."""
         self.settings: Final = settings
         self._cost: Final = cost
-        timed = settings.token_seconds is not None and cost.prefill_token > 0
-        self._beside: Final = math.ceil(cost.sequence / cost.prefill_token) if timed else 0
-        """Tokens of prompts that take as long as what one more sequence adds, where time counts."""
 
     def plan(
         self,
@@ -112,10 +121,11 @@ class StepPlanner:
         parts = [Part(one, 1) for one in kept if one.missing == 1]
         free -= sum(self._lacks(one, 1) for one, _ in parts)
         left = self._prefill_tokens(parts)
+        beside = 0 if self.settings.token_seconds is None else self._cost.prefill_beside()
         for one in kept:
             if one.missing > 1 and (tokens := min(one.missing, left)) > 0:
                 parts.append(Part(one, tokens))
-                left -= tokens + self._beside
+                left -= tokens + beside
         admitted: list[EngineSequence] = []
         places = sum([one.places for one in kept])
         # Whoever had to give way just now would only have to again.
@@ -129,7 +139,7 @@ class StepPlanner:
             parts.append(Part(one, tokens))
             admitted.append(one)
             places = taken
-            left -= tokens + self._beside
+            left -= tokens + beside
             free -= lacks
         return StepPlan(tuple(preempted), tuple(admitted), tuple(parts))
 

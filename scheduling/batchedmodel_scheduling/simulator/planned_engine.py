@@ -9,6 +9,7 @@ from batchedmodel_scheduling.engine.step_planner import (
     EngineSequence,
     StepPlan,
     StepSettings,
+    load_of,
 )
 from batchedmodel_scheduling.simulator.token_engine import Call
 
@@ -84,12 +85,11 @@ class PlannedEngine:
             return
         for one, tokens in plan.parts:
             self._give_blocks(one, one.computed + tokens)
-        going_on = [one for one, _ in plan.parts if one.missing == 1]
-        read = sum(tokens for one, tokens in plan.parts if one.missing > 1)
+        load = load_of(plan.parts)
         seconds = self._cost.seconds(
-            prefill_tokens=read,
-            sequences=len(plan.parts),
-            context_tokens=sum(one.computed for one in going_on),
+            prefill_tokens=load.prefill_tokens,
+            sequences=load.sequences,
+            context_tokens=load.context_tokens,
         )
         self._plan, self.ends_at = plan, now + seconds
         self.steps += 1
