@@ -23,7 +23,11 @@ from batchedmodel_contract.manifest.spec import Lateness
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.engine.step_planner import StepPlanner, StepSettings
-from batchedmodel_scheduling.generation.admission import Admission, AdmissionSettings
+from batchedmodel_scheduling.generation.admission import (
+    Admission,
+    AdmissionSettings,
+    EngineLimits,
+)
 from batchedmodel_scheduling.simulator.planned_engine import PlannedEngine, Planner
 from batchedmodel_scheduling.simulator.token_engine import Call
 from batchedmodel_scheduling.simulator.token_pods import TokenPod
@@ -138,10 +142,16 @@ def _run(calls: Iterable[Call], planner: Planner, admission: Admission | None) -
 def _ours(calls: Iterable[Call]) -> Seen:
     admission = Admission(
         AdmissionSettings(
-            max_concurrent_requests=SETTINGS.max_sequences,
             first_token_seconds=FIRST_TOKEN,
             token_seconds=TOKEN,
             lateness=Lateness.REFUSE,
+            engine=EngineLimits(
+                max_sequences=SETTINGS.max_sequences,
+                max_tokens_per_step=SETTINGS.max_tokens_per_step,
+                blocks=SETTINGS.blocks,
+                block_tokens=SETTINGS.block_tokens,
+                cost=COST,
+            ),
         )
     )
     return _run(calls, StepPlanner(replace(SETTINGS, token_seconds=TOKEN), COST), admission)

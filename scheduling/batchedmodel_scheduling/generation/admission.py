@@ -1,7 +1,8 @@
 """Which generation request goes to the engine next.
 
-So many are at the server as it runs at once. The rest waits here, where it can be ordered, given up
-and refused in time. Pure: its caller owns timers and answers.
+So many are at the server as it runs at once: an engine of ours tells what room it has, that of
+another is learnt. The rest waits here, where it can be ordered, given up and refused in time. Pure:
+its caller owns timers and answers.
 """
 
 from typing import Final
@@ -11,11 +12,18 @@ from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_scheduling.core.policy import NEVER, Refusal
 from batchedmodel_scheduling.generation.at_server import AtServer
-from batchedmodel_scheduling.generation.concurrency import Concurrency
 from batchedmodel_scheduling.generation.estimates import Estimates
-from batchedmodel_scheduling.generation.places import Places
+from batchedmodel_scheduling.generation.fair_turns import FairTurns
+from batchedmodel_scheduling.generation.foreign.concurrency import Concurrency
+from batchedmodel_scheduling.generation.foreign.costs import Costs
+from batchedmodel_scheduling.generation.foreign.places import Places
+from batchedmodel_scheduling.generation.lengths import OutputLengths
+from batchedmodel_scheduling.generation.native.engine_costs import EngineCosts
+from batchedmodel_scheduling.generation.native.engine_credit import EngineCredit
 from batchedmodel_scheduling.generation.requests import (
     AdmissionSettings,
+    EngineLimits,
+    EngineStep,
     EngineView,
     GenerationRequest,
     Grant,
@@ -23,11 +31,15 @@ from batchedmodel_scheduling.generation.requests import (
     Shed,
     Waiting,
 )
+from batchedmodel_scheduling.generation.room import Room
+from batchedmodel_scheduling.generation.token_costs import TokenCosts
 from batchedmodel_scheduling.generation.waiting_set import WaitingSet
 
 __all__ = [
     "Admission",
     "AdmissionSettings",
+    "EngineLimits",
+    "EngineStep",
     "EngineView",
     "GenerationRequest",
     "Grant",
@@ -37,8 +49,6 @@ __all__ = [
 
 _LOOK: Final = 0.25
 """Seconds between two looks at what the server did."""
-_PASSED: Final = 32
-"""Tenants without a place whom others pass, at most."""
 _SOONEST: Final = 1.0
 _LATEST: Final = 600.0
 
@@ -48,17 +58,14 @@ class Admission:
 
     def __init__(self, settings: AdmissionSettings) -> None:
         self._settings = settings
-        self._concurrency: Final = Concurrency(
-            settings.max_concurrent_requests, settings.token_seconds
-        )
-        self._estimates: Final = Estimates()
-        self._costs: Final = self._estimates.costs
         self._server: Final = AtServer()
         self._waiting: Final = WaitingSet(settings.max_queue_size, self._late_from)
         self._waiting.refuses_late = settings.lateness is Lateness.REFUSE
-        self._places: Final = Places(
-            self._concurrency, self._server, self._costs, self._waiting.turns
-        )
+        lengths = OutputLengths()
+        room, costs = _room(settings, self._server, lengths, self._waiting.turns)
+        self._room: Final = room
+        self._costs: Final = costs
+        self._estimates: Final = Estimates(lengths, costs)
         self._pressed = False
         """Whether more waited than could go, since the last look."""
         self._began = False
@@ -77,7 +84,7 @@ class Admission:
     @property
     def limit(self) -> int:
         """Requests that are at the server at once, at most; where it is learnt, their choices."""
-        return self._concurrency.limit
+        return self._room.limit
 
     @property
     def backlog_work(self) -> float:
@@ -105,7 +112,10 @@ class Admission:
     def offer(self, request: GenerationRequest, now: float) -> Refusal | None:
         """Let a request wait, or say why not."""
         self._begin(now)
-        self._places.came(request.share, now)
+        self._room.came(request.share, now)
+        engine = self._settings.engine
+        if engine is not None and not request.fits(engine):
+            return Refusal(reason=Rejection.TOO_LARGE, retry_after=_LATEST)
         if (refusal := self.refusal(request.share, now)) is not None:
             return refusal
         waiting = Waiting(
@@ -126,18 +136,16 @@ class Admission:
         self._waiting.pass_time(now)
         release: list[int] = []
         turns, passed = self._waiting.turns, 0
-        while (
-            is_open and self._places.any_free and (waiting := self._waiting.next(now)) is not None
-        ):
-            if self._places.free_for(waiting.request, now):
+        while is_open and self._room.any_free and (waiting := self._waiting.next(now)) is not None:
+            if self._room.free_for(waiting.request, now):
                 self._release(waiting, now)
                 release.append(waiting.request.id)
-            elif passed == _PASSED or not turns.hold(waiting.request.share.tenant):
+            elif passed == self._room.passes or not turns.hold(waiting.request.share.tenant):
                 break
             else:
                 passed += 1
         turns.let_go()
-        self._pressed = self._pressed or self._places.wanted
+        self._pressed = self._pressed or self._room.wanted
         self._look(now)
         return Grant(
             release=tuple(release),
@@ -185,18 +193,18 @@ class Admission:
         request, waiting = running.waiting.request, running.waiting
         self._waiting.turns.settle(waiting, 0.0)
         self._waiting.groups.ended(request)
-        self._concurrency.refused(request.key, self._places.taken + 1, now)
+        self._room.refused(request.key, now)
         waiting.aim(self._settings.first_token_seconds)
         self._waiting.rest(waiting, now + max(0.0, rest_seconds), now)
 
     def engine(self, view: EngineView, now: float) -> None:
         """The server's own gauges."""
-        self._concurrency.saw(view, now)
+        self._room.saw(view, now)
 
     def configure(self, settings: AdmissionSettings, now: float) -> None:
         """Use other settings from now on; what waits stays, even above a smaller queue."""
         self._settings = settings
-        self._concurrency.configure(settings.max_concurrent_requests, settings.token_seconds)
+        self._room.configure(settings)
         self._waiting.configure(
             settings.max_queue_size,
             settings.first_token_seconds,
@@ -207,15 +215,15 @@ class Admission:
 
     def _release(self, waiting: Waiting, now: float) -> None:
         request, limit = waiting.request, self.limit
-        waiting.places = self._places.counted(request)
+        waiting.places = self._room.counted(request)
         self._waiting.release(waiting)
         prompt = self._costs.prompt_token(limit) * request.prompt_tokens
         known = self._costs.knows_first_tokens
-        self._places.released(waiting, now)
+        self._room.released(waiting, now)
         self._server.released(
             waiting,
             now,
-            room=not known or self._places.mostly_free,
+            room=not known or self._room.mostly_free,
             prompt=prompt,
             base=self._costs.base(limit) if known else NEVER,
             token=self._costs.usual_between_tokens,
@@ -231,8 +239,8 @@ class Admission:
     def _wake_at(self, now: float) -> float:
         wake_at = self._waiting.next_event()
         if self._waiting.turns:
-            wake_at = min(wake_at, self._places.next_event(now))
-        if self._waiting.turns and self._concurrency.given is None:
+            wake_at = min(wake_at, self._room.next_event(now))
+        if self._waiting.turns and self._room.looks:
             wake_at = min(wake_at, now + _LOOK)
         return wake_at
 
@@ -246,21 +254,11 @@ class Admission:
     def _look(self, now: float) -> None:
         if self._server.since_look(now) < _LOOK or (load := self._server.look(now)) is None:
             return
-        self._places.look(now)
-        pressed = self._pressed
-        self._costs.saw(load, self.limit, full=pressed)
-        if pressed:
+        self._room.looked(load, now, pressed=self._pressed)
+        if self._pressed:
             self._costs.saw_pace(self._done_work, load.seconds)
-        self._concurrency.look(
-            load,
-            pressed=pressed,
-            token=self._costs.token_seconds,
-            first_token=self._costs.first_token(0, self.limit),
-            prompts=load.prompt_tokens * self._costs.prompt_token(self.limit) / load.seconds,
-            now=now,
-        )
         self._done_work = 0.0
-        self._pressed = self._places.wanted
+        self._pressed = self._room.wanted
 
     def _late_from(self, waiting: Waiting) -> float:
         return self._estimates.late_from(waiting, self.limit)
@@ -273,13 +271,25 @@ class Admission:
         if not self._costs.learnt or not len(self._server):
             return 0.0
         request, at = waiting.request, now
-        if not self._places.any_free:
+        if not self._room.any_free:
             ahead = self._waiting.turns.ahead(request.share, request.priority)
             at += self._costs.wait(ahead)
         late_by = at + self._costs.first_token(request.prompt_tokens, self.limit) - request.deadline
         if self._waiting.refuses_late:
             late_by = max(late_by, at - self._late_from(waiting))
         return late_by
+
+
+def _room(
+    settings: AdmissionSettings, server: AtServer, lengths: OutputLengths, turns: FairTurns
+) -> tuple[Room, TokenCosts]:
+    """The room at the server and what tokens cost there."""
+    if settings.engine is not None:
+        own = EngineCosts(settings.engine)
+        return EngineCredit(settings.engine, server, own, lengths, turns), own
+    learnt = Costs()
+    concurrency = Concurrency(settings.max_concurrent_requests, settings.token_seconds)
+    return Places(concurrency, server, learnt, turns), learnt
 
 
 def _bounded(seconds: float) -> float:

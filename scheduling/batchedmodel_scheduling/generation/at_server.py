@@ -4,6 +4,7 @@ A stream without a first token is overdue when it takes clearly longer than prom
 its own usually take: then it waits there for a place.
 """
 
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from batchedmodel_scheduling.core.policy import NEVER
@@ -100,6 +101,10 @@ class AtServer:
 
     def __len__(self) -> int:
         return len(self._running)
+
+    def newest(self) -> Iterator[Running]:
+        """All that are here, the newest first."""
+        return reversed(self._running.values())
 
     def get(self, request_id: int) -> Running | None:
         """The request, if it is here."""

@@ -4,17 +4,17 @@ from typing import Final
 
 from batchedmodel_scheduling.core.policy import NEVER
 from batchedmodel_scheduling.generation.at_server import Running
-from batchedmodel_scheduling.generation.costs import Costs
 from batchedmodel_scheduling.generation.lengths import OutputLengths
 from batchedmodel_scheduling.generation.requests import GenerationRequest, Waiting
+from batchedmodel_scheduling.generation.token_costs import TokenCosts
 
 
 class Estimates:
     """Learnt lengths and costs together; `limit` is how many run at once."""
 
-    def __init__(self) -> None:
-        self.lengths: Final = OutputLengths()
-        self.costs: Final = Costs()
+    def __init__(self, lengths: OutputLengths, costs: TokenCosts) -> None:
+        self.lengths: Final = lengths
+        self.costs: Final = costs
 
     def work(self, request: GenerationRequest, limit: int) -> float:
         """Device seconds that a request is expected to cost."""

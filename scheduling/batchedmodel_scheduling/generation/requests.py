@@ -13,6 +13,33 @@ from batchedmodel_contract.manifest.spec import Lateness
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_scheduling.core.policy import NEVER, Priority, RequestGroup
+from batchedmodel_scheduling.engine.step_cost import StepCost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLimits:
+    """What an engine of ours holds."""
+
+    max_sequences: int
+    """That run at once."""
+    max_tokens_per_step: int
+    """Of prompts and texts together."""
+    blocks: int
+    """Of its cache."""
+    block_tokens: int
+    """Tokens of a block."""
+    cost: StepCost
+    """Of its steps, as measured when it started."""
+
+    def __post_init__(self) -> None:
+        least = min(self.max_sequences, self.max_tokens_per_step, self.blocks, self.block_tokens)
+        if least < 1:
+            raise ValueError("an engine has a sequence, a block and a token in it at least")
+
+    @property
+    def cache_tokens(self) -> int:
+        """That the cache holds."""
+        return self.blocks * self.block_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,16 +55,19 @@ class AdmissionSettings:
     lateness: Lateness = Lateness.SERVE
     max_queue_size: int = 2048
     """Requests that may wait."""
+    engine: EngineLimits | None = None
+    """Of an engine of ours, which tells of each step; None: it is somebody else's."""
 
     @classmethod
-    def of(cls, settings: BatchSettings) -> "AdmissionSettings":
-        """Those of a manifest's effective settings."""
+    def of(cls, settings: BatchSettings, engine: EngineLimits | None = None) -> "AdmissionSettings":
+        """Those of a manifest's effective settings; `engine`, where it is ours."""
         return cls(
             max_concurrent_requests=settings.max_concurrent_requests,
             first_token_seconds=settings.target_first_token_seconds,
             token_seconds=settings.target_token_seconds,
             lateness=settings.lateness,
             max_queue_size=settings.max_queue_size,
+            engine=engine,
         )
 
 
@@ -61,6 +91,11 @@ class GenerationRequest(NamedTuple):
     priority: Priority = Priority.NORMAL
     group: RequestGroup | None = None
     """Calls of an agent that come together."""
+
+    def fits(self, limits: EngineLimits) -> bool:
+        """Whether an engine ever holds it, with all that it may become."""
+        longest = self.prompt_tokens + (self.max_tokens or 1) * self.choices
+        return longest <= limits.cache_tokens and self.choices <= limits.max_sequences
 
 
 class GrantReason(StrEnum):
@@ -95,6 +130,26 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStep:
+    """What an engine of ours tells of a step that ended, and of what it has behind it."""
+
+    seconds: float
+    """That the step took; 0 where none ran."""
+    running: int
+    waiting: int
+    """Sequences that it has and that do not run; a request is one of them until it runs."""
+    free_blocks: int
+    backlog: int
+    """Tokens of prompts that are still to be computed."""
+    prefill_tokens: int
+    """Of prompts, computed in this step."""
+    tokens: int
+    """Of texts, made in this step."""
+    ended: int
+    """Sequences that ended with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineView:
     """Gauges of the server; None for what it does not tell."""
 
@@ -102,6 +157,8 @@ class EngineView:
     waiting: int | None = None
     cache_usage: float | None = None
     """Share of its cache of keys and values that is in use, from 0 to 1."""
+    step: EngineStep | None = None
+    """Told by engines of ours only."""
 
 
 class Place(IntEnum):

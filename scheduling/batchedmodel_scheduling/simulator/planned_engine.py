@@ -4,13 +4,14 @@ from collections import deque
 from typing import Final, Protocol
 
 from batchedmodel_scheduling.core.policy import NEVER
-from batchedmodel_scheduling.engine.step_cost import StepCost
+from batchedmodel_scheduling.engine.step_cost import StepCost, StepLoad
 from batchedmodel_scheduling.engine.step_planner import (
     EngineSequence,
     StepPlan,
     StepSettings,
     load_of,
 )
+from batchedmodel_scheduling.generation.requests import EngineStep
 from batchedmodel_scheduling.simulator.token_engine import Call
 
 
@@ -47,7 +48,11 @@ class PlannedEngine:
         self.ends_at = NEVER
         self.steps = 0
         self.preempted = 0
+        self.report: EngineStep
+        """Of the last step."""
         self._plan: StepPlan | None = None
+        self._load = StepLoad(0, 0, 0)
+        self._tell(0.0, tokens=0, ended=0)
 
     @property
     def cache_usage(self) -> float:
@@ -85,19 +90,14 @@ class PlannedEngine:
             return
         for one, tokens in plan.parts:
             self._give_blocks(one, one.computed + tokens)
-        load = load_of(plan.parts)
-        seconds = self._cost.seconds(
-            prefill_tokens=load.prefill_tokens,
-            sequences=load.sequences,
-            context_tokens=load.context_tokens,
-        )
-        self._plan, self.ends_at = plan, now + seconds
+        self._load = load_of(plan.parts)
+        self._plan, self.ends_at = plan, now + self._seconds
         self.steps += 1
 
     def end(self) -> list[Call]:
         """End the step that runs; the calls that got a token. Begin the next one then."""
         assert self._plan is not None, "no step ends that did not begin"
-        told = []
+        told, had = list[Call](), len(self._calls)
         for one, tokens in self._plan.parts:
             call = self._calls.get(one)
             if call is None:
@@ -110,7 +110,31 @@ class PlannedEngine:
             told.append(call)
             if call.given >= call.output:
                 self.drop(call)
+        self._tell(self._seconds, tokens=len(told), ended=had - len(self._calls))
         return told
+
+    @property
+    def _seconds(self) -> float:
+        """Of the step that runs."""
+        load = self._load
+        return self._cost.seconds(
+            prefill_tokens=load.prefill_tokens,
+            sequences=load.sequences,
+            context_tokens=load.context_tokens,
+        )
+
+    def _tell(self, seconds: float, *, tokens: int, ended: int) -> None:
+        here = (*self.running, *self.waiting)
+        self.report = EngineStep(
+            seconds=seconds,
+            running=len(self.running),
+            waiting=len(self.waiting),
+            free_blocks=self.free_blocks,
+            backlog=sum(one.missing for one in here if one.missing > 1),
+            prefill_tokens=self._load.prefill_tokens,
+            tokens=tokens,
+            ended=ended,
+        )
 
     def _give_blocks(self, one: EngineSequence, tokens: int) -> None:
         more = max(0, self._planner.settings.blocks_of(tokens) - one.blocks)

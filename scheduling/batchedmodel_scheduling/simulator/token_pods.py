@@ -64,8 +64,11 @@ class TokenPod(Generic[E]):
         self._calls: Final[dict[int, Call]] = {}
         """Those that have not ended."""
         self._wake_at = NEVER
-        self._has_gauges: Final = gauges and admission is not None
+        self._tells_steps: Final = isinstance(engine, PlannedEngine) and admission is not None
+        self._has_gauges: Final = gauges and admission is not None and not self._tells_steps
         self._gauges_at = NEVER
+        if self._tells_steps:
+            self._look()
 
     @property
     def idle(self) -> bool:
@@ -169,7 +172,9 @@ class TokenPod(Generic[E]):
             if admission is not None:
                 admission.ended(call.number, now, output_tokens=call.output)
             self._settle(call)
-        if ended:
+        if self._tells_steps:
+            self._look()
+        elif ended:
             self._poll()
 
     def _settle(self, call: Call) -> None:
@@ -195,9 +200,10 @@ class TokenPod(Generic[E]):
             running=len(engine.running),
             waiting=len(engine.waiting),
             cache_usage=engine.cache_usage,
+            step=engine.report if isinstance(engine, PlannedEngine) else None,
         )
         self.admission.engine(view, self.now)
         self._watcher.looked(engine.cache_usage, self.now)
         # Those of an idle engine say nothing.
-        self._gauges_at = self.now + _GAUGES if self._calls else NEVER
+        self._gauges_at = self.now + _GAUGES if self._has_gauges and self._calls else NEVER
         self._poll()

@@ -1,5 +1,7 @@
 """Admission through any sequence of events: nobody is lost, and each goes or is given up once."""
 
+from dataclasses import replace
+
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -8,9 +10,12 @@ from batchedmodel_contract.manifest.spec import Lateness
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_scheduling.core.policy import Priority, RequestGroup
+from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.generation.admission import (
     Admission,
     AdmissionSettings,
+    EngineLimits,
+    EngineStep,
     EngineView,
     GenerationRequest,
     GrantReason,
@@ -26,6 +31,13 @@ chosen = st.builds(
     max_queue_size=st.sampled_from([4, 30, 2048]),
 )
 counts = st.none() | st.integers(0, 100)
+OURS = EngineLimits(
+    max_sequences=6,
+    max_tokens_per_step=2048,
+    blocks=1000,
+    block_tokens=16,
+    cost=StepCost(base=0.01, prefill_token=1e-5, sequence=1e-4),
+)
 
 
 class AdmissionMachine(RuleBasedStateMachine):
@@ -41,10 +53,10 @@ class AdmissionMachine(RuleBasedStateMachine):
         self.accepted = 0
         self.virtual = 0.0
 
-    @initialize(settings=chosen)
-    def begin(self, settings: AdmissionSettings) -> None:
-        self.settings = settings
-        self.admission = Admission(settings)
+    @initialize(settings=chosen, engine=st.none() | st.just(OURS))
+    def begin(self, settings: AdmissionSettings, engine: EngineLimits | None) -> None:
+        self.settings = replace(settings, engine=engine)
+        self.admission = Admission(self.settings)
 
     # What may happen
 
@@ -91,6 +103,8 @@ class AdmissionMachine(RuleBasedStateMachine):
 
     @rule()
     def it_is_asked(self) -> None:
+        if self.settings.engine is not None:
+            self.the_engine_tells_what_it_has()
         grant = self.admission.poll(self.now)
         for number, outcome in grant.shed:
             request = self.waiting.pop(number)
@@ -104,10 +118,25 @@ class AdmissionMachine(RuleBasedStateMachine):
         assert grant.wake_at > self.now
         assert (grant.reason is GrantReason.RELEASED) == bool(grant.release)
         assert (grant.reason is GrantReason.EMPTY) <= (not self.waiting)
-        if self.settings.max_concurrent_requests is not None and grant.release:
+        if self.settings.engine is not None:
+            choices = sum(request.choices for request in self.running.values())
+            assert not grant.release or choices <= OURS.max_sequences + 8
+        elif self.settings.max_concurrent_requests is not None and grant.release:
             assert len(self.running) <= self.settings.max_concurrent_requests
         if not self.running and self.waiting:
             assert grant.reason is GrantReason.RESTING
+
+    def the_engine_tells_what_it_has(self) -> None:
+        """All that it was sent runs, as far as there are places."""
+        sent = sum(request.choices for request in self.running.values())
+        tokens = sum(request.prompt_tokens for request in self.running.values())
+        step = EngineStep(
+            seconds=0.02, running=min(sent, OURS.max_sequences),
+            waiting=max(0, sent - OURS.max_sequences),
+            free_blocks=max(0, OURS.blocks - tokens // OURS.block_tokens), backlog=0,
+            prefill_tokens=0, tokens=sent, ended=0,
+        )  # fmt: skip
+        self.admission.engine(EngineView(step=step), self.now)
 
     @rule(passed=st.sampled_from([0.001, 0.05, 0.3, 2.0, 40.0]))
     def time_passes(self, passed: float) -> None:
@@ -151,8 +180,8 @@ class AdmissionMachine(RuleBasedStateMachine):
 
     @rule(settings=chosen)
     def the_settings_change(self, settings: AdmissionSettings) -> None:
-        self.settings = settings
-        self.admission.configure(settings, self.now)
+        self.settings = replace(settings, engine=self.settings.engine)
+        self.admission.configure(self.settings, self.now)
 
     # What holds meanwhile
 

@@ -1,10 +1,10 @@
 """When a long prompt may go to a server that is shared."""
 
 from batchedmodel_scheduling.generation.at_server import AtServer
-from batchedmodel_scheduling.generation.concurrency import Concurrency
-from batchedmodel_scheduling.generation.costs import Costs
 from batchedmodel_scheduling.generation.fair_turns import FairTurns
-from batchedmodel_scheduling.generation.places import Places
+from batchedmodel_scheduling.generation.foreign.concurrency import Concurrency
+from batchedmodel_scheduling.generation.foreign.costs import Costs
+from batchedmodel_scheduling.generation.foreign.places import Places
 from batchedmodel_scheduling.generation.requests import Waiting
 from support.generation_requests import request
 

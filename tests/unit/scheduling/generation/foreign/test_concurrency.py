@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchedmodel_scheduling.generation.at_server import Load
-from batchedmodel_scheduling.generation.concurrency import Concurrency
+from batchedmodel_scheduling.generation.foreign.concurrency import Concurrency
 from batchedmodel_scheduling.generation.requests import EngineView
 
 SPAN = 0.25

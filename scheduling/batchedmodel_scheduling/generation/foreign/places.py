@@ -5,15 +5,22 @@ for such. Long prompts go as often as the server can do such requests, and evenl
 steps in a row have few of them.
 """
 
+from collections.abc import Hashable
 from typing import Final
 
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_scheduling.core.policy import NEVER
-from batchedmodel_scheduling.generation.at_server import AtServer
-from batchedmodel_scheduling.generation.concurrency import Concurrency
-from batchedmodel_scheduling.generation.costs import Costs
+from batchedmodel_scheduling.generation.at_server import AtServer, Load
 from batchedmodel_scheduling.generation.fair_turns import FairTurns
-from batchedmodel_scheduling.generation.requests import GenerationRequest, Waiting
+from batchedmodel_scheduling.generation.foreign.concurrency import Concurrency
+from batchedmodel_scheduling.generation.foreign.costs import Costs
+from batchedmodel_scheduling.generation.requests import (
+    AdmissionSettings,
+    EngineView,
+    GenerationRequest,
+    Waiting,
+)
+from batchedmodel_scheduling.generation.room import Room
 
 _MOSTLY: Final = 4
 """A server with at most a part of this of its limit has room for whatever comes."""
@@ -31,10 +38,13 @@ _STEPS_UNSEEN: Final = 2.0
 _LONG: Final = 0.375
 _LONG_SHARED: Final = 0.125
 """Times between tokens: a prompt that takes less is not held back."""
+_PASSED: Final = 32
 
 
-class Places:
+class Places(Room):
     """The places at the server, and for whom they are."""
+
+    passes = _PASSED
 
     def __init__(
         self, concurrency: Concurrency, server: AtServer, costs: Costs, turns: FairTurns
@@ -73,6 +83,16 @@ class Places:
         """Whether more would go if there were more places."""
         return bool(self._turns) and self.taken >= self._concurrency.limit
 
+    @property
+    def limit(self) -> int:
+        """Requests that are at the server at once, at most; where it is learnt, their choices."""
+        return self._concurrency.limit
+
+    @property
+    def looks(self) -> bool:
+        """Its limit is learnt from what the server does."""
+        return self._concurrency.given is None
+
     def came(self, share: Share, now: float) -> None:
         """A request of this tenant came."""
         if share.tenant != self._little and now < self._little_until:
@@ -80,9 +100,35 @@ class Places:
         part = self._turns.places(share, self._concurrency.limit)
         if self._turns.running(share) + 1 <= _LITTLE * part:
             self._little, self._little_until = share.tenant, now + _SHARED
-        self.look(now)
+        self._share(now)
 
-    def look(self, now: float) -> None:
+    def looked(self, load: Load, now: float, *, pressed: bool) -> None:
+        """The server did so much in a span in which others waited, if `pressed`."""
+        self._share(now)
+        costs, limit = self._costs, self.limit
+        costs.saw(load, limit, full=pressed)
+        self._concurrency.look(
+            load,
+            pressed=pressed,
+            token=costs.token_seconds,
+            first_token=costs.first_token(0, limit),
+            prompts=load.prompt_tokens * costs.prompt_token(limit) / load.seconds,
+            now=now,
+        )
+
+    def saw(self, view: EngineView, now: float) -> None:
+        """The server's own gauges."""
+        self._concurrency.saw(view, now)
+
+    def refused(self, key: Hashable, now: float) -> None:
+        """The server refused a request that it was sent."""
+        self._concurrency.refused(key, self.taken + 1, now)
+
+    def configure(self, settings: AdmissionSettings) -> None:
+        """Use other settings from now on."""
+        self._concurrency.configure(settings.max_concurrent_requests, settings.token_seconds)
+
+    def _share(self, now: float) -> None:
         """Time has passed: whoever used little may not have come for long."""
         self._concurrency.share(now < self._shared_until)
 

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from batchedmodel_scheduling.generation.at_server import Load
-from batchedmodel_scheduling.generation.costs import Costs
+from batchedmodel_scheduling.generation.foreign.costs import Costs
 
 STEP = 0.02
 PROMPT = 5e-6

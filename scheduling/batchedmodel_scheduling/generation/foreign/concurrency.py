@@ -12,7 +12,7 @@ from typing import Final
 
 from batchedmodel_scheduling.core.policy import NEVER
 from batchedmodel_scheduling.generation.at_server import Load
-from batchedmodel_scheduling.generation.climb import Climb
+from batchedmodel_scheduling.generation.foreign.climb import Climb
 from batchedmodel_scheduling.generation.requests import EngineView
 
 _FIRST: Final = 16

@@ -8,6 +8,7 @@ import math
 from typing import Final
 
 from batchedmodel_scheduling.generation.at_server import Load
+from batchedmodel_scheduling.generation.token_costs import TokenCosts
 
 _TOKEN: Final = 0.02
 """Seconds between tokens before any were seen."""
@@ -26,10 +27,11 @@ _WHILE: Final = 20.0
 """Seconds over which the cost of a token of output is averaged."""
 
 
-class Costs:
+class Costs(TokenCosts):
     """Seconds of the device by tokens, and seconds until a first token."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.token_seconds: float | None = None
         """Between two tokens of a stream, lately."""
         self._output: float | None = None
@@ -42,10 +44,6 @@ class Costs:
         """Seconds until first tokens by tokens of their prompts, on a server with room."""
         self._steps: Final = _Line(_PRIOR_STEP_SPREAD)
         """Seconds between tokens by tokens of prompts that were read meanwhile."""
-        self._excess = 0.0
-        """Nearly all first tokens take at most so much longer than usual, lately."""
-        self._pace = 1.0
-        """Seconds of work that are done in a second while requests wait."""
 
     @property
     def learnt(self) -> bool:
@@ -65,11 +63,6 @@ class Costs:
         """Device seconds of a token of a prompt."""
         return self._prompt_token(self.output_token(limit))
 
-    def work(self, prompt_tokens: int, output_tokens: float, limit: int) -> float:
-        """Device seconds of a request."""
-        output = self.output_token(limit)
-        return self._prompt_token(output) * prompt_tokens + output * output_tokens
-
     @property
     def knows_first_tokens(self) -> bool:
         """Whether it is known how long first tokens usually take."""
@@ -81,18 +74,6 @@ class Costs:
             return 2 * self.usual_between_tokens
         return self._times.at_zero(self.prompt_token(limit))
 
-    def first_token(self, prompt_tokens: int, limit: int) -> float:
-        """Seconds until a first token on a server with room."""
-        return self.base(limit) + self.prompt_token(limit) * prompt_tokens
-
-    def cautious_first_token(self, prompt_tokens: int, limit: int) -> float:
-        """Seconds within which nearly all such first tokens come, as the server is at present."""
-        return self.first_token(prompt_tokens, limit) + self._excess
-
-    def wait(self, work: float) -> float:
-        """Seconds until so much work is done."""
-        return work / self._pace
-
     def saw_first_token(
         self, prompt_tokens: int, seconds: float, limit: int, *, room: bool
     ) -> None:
@@ -102,10 +83,7 @@ class Costs:
             self._times.forget()  # the first ones of a server that has just begun
         if room or not self._times.seen or seconds < usual:
             self._times.observe(prompt_tokens, seconds, self.prompt_token(limit))
-        over = seconds - self.first_token(prompt_tokens, limit)
-        # A quantile of 95 %: up by much where it is passed, down by little where not.
-        step = 0.05 * max(self._excess, usual, 0.001)
-        self._excess = max(0.0, self._excess + step * (0.95 if over > self._excess else -0.05))
+        self._saw_excess(seconds - self.first_token(prompt_tokens, limit), usual)
 
     def saw(self, load: Load, limit: int, *, full: bool) -> None:
         """Learn from a span of time; `full`: the server had as many as it should throughout."""
@@ -146,11 +124,6 @@ class Costs:
             reading = self._times.mean_y - self.usual_between_tokens
             slope = min(slope, max(0.0, reading) / self._times.mean_x)
         return self._steps.slope(slope)
-
-    def saw_pace(self, work: float, seconds: float) -> None:
-        """So much work was done in a span in which requests waited throughout."""
-        if work > 0:
-            self._pace += 0.05 * (min(4.0, max(0.25, work / seconds)) - self._pace)
 
 
 class _Line:

@@ -1,0 +1,1 @@
+"""In front of engines of ours, which tell after each step what room they have."""

@@ -1,0 +1,176 @@
+"""Whether one more request may go to an engine of ours, which tells after each step what it has.
+
+It goes where it finds a place, blocks for its prompt and all that is expected to be written, and
+few prompts before it that are not read. A few go that must wait there for what the next step
+frees, so that no place stays empty until a report comes and a request goes. All others wait in the
+sidecar, where their order can still change.
+
+What was granted and does not run, by the engine's last report, counts as if it ran.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+from batchedmodel_scheduling.generation.at_server import AtServer, Running
+from batchedmodel_scheduling.generation.fair_turns import FairTurns
+from batchedmodel_scheduling.generation.lengths import OutputLengths
+from batchedmodel_scheduling.generation.native.engine_costs import EngineCosts
+from batchedmodel_scheduling.generation.requests import (
+    AdmissionSettings,
+    EngineLimits,
+    EngineStep,
+    EngineView,
+    GenerationRequest,
+    Waiting,
+)
+from batchedmodel_scheduling.generation.room import Room
+
+_STEPS_AHEAD: Final = 2.0
+"""Steps' worth of prompts in the engine: the step that runs when its report of the one before
+comes, and the next one. What goes after the report is there for the one behind."""
+_ENDS_AHEAD: Final = 1.5
+"""Times the sequences that end with a step, and one: so many more may be there than run."""
+_NEWEST: Final = 0.05
+_LEFT: Final = 0.25
+"""Of the usual length: so much more is expected of an answer, however long it is."""
+
+
+class EngineCredit(Room):
+    """What of the engine's room is left."""
+
+    def __init__(
+        self,
+        limits: EngineLimits,
+        server: AtServer,
+        costs: EngineCosts,
+        lengths: OutputLengths,
+        turns: FairTurns,
+    ) -> None:
+        self._limits = limits
+        self._server: Final = server
+        self._costs: Final = costs
+        self._lengths: Final = lengths
+        self._turns: Final = turns
+        self._step: EngineStep | None = None
+        """The last report; nothing goes before the first."""
+        self._idle_there = self._on_the_way = 0
+        """Sequences that were granted and did not run by that report, and those of them that it
+        does not know of; with all that was granted since."""
+        self._ends = 0.0
+        """Sequences that end with a step, lately."""
+
+    @property
+    def limit(self) -> int:
+        """Sequences that the engine runs at once."""
+        return self._limits.max_sequences
+
+    @property
+    def any_free(self) -> bool:
+        """Whether somebody may go, as far as only places and prompts count."""
+        step = self._step
+        if step is None or self._unread(step) >= _STEPS_AHEAD * self._costs.prompts_in_step:
+            return False
+        return self._server.sequences < self.limit or self._may_wait_there
+
+    @property
+    def mostly_free(self) -> bool:
+        """Whether the engine begins at once with whatever comes."""
+        return self._step is not None and not self._not_running
+
+    @property
+    def wanted(self) -> bool:
+        """Whether more would go if there were more room."""
+        return bool(self._turns)
+
+    def counted(self, request: GenerationRequest) -> int:
+        """Sequences that it becomes."""
+        return request.choices
+
+    def free_for(self, request: GenerationRequest, now: float) -> bool:
+        """Whether the engine can begin with it, or it may wait there for what ends next."""
+        step = self._step
+        return step is not None and (self._may_wait_there or self._fits(request, step))
+
+    def released(self, waiting: Waiting, now: float) -> None:
+        """It is on its way to the engine."""
+        self._idle_there += waiting.places
+        self._on_the_way += waiting.places
+
+    def saw(self, view: EngineView, now: float) -> None:
+        """The engine told what it has, after what ended with the step."""
+        if (step := view.step) is None:
+            return
+        self._step = step
+        self._idle_there = max(0, self._server.sequences - step.running)
+        self._on_the_way = max(0, self._idle_there - step.waiting)
+        self._costs.stepped(step)
+        if step.seconds > 0:
+            self._ends += _NEWEST * (step.ended - self._ends)
+
+    def configure(self, settings: AdmissionSettings) -> None:
+        """The engine may have other limits from now on."""
+        if settings.engine is not None:
+            self._limits = settings.engine
+            self._costs.configure(settings.engine)
+
+    @property
+    def _not_running(self) -> int:
+        # Of an engine that has nothing more to do no report may come.
+        return min(self._idle_there, self._server.sequences)
+
+    @property
+    def _may_wait_there(self) -> bool:
+        return self._not_running < 1 + math.ceil(_ENDS_AHEAD * self._ends)
+
+    def _unread(self, step: EngineStep) -> float:
+        """Tokens of prompts that are in the engine or on their way, and not computed."""
+        on_the_way = min(self._on_the_way, self._server.sequences)
+        unread = step.backlog
+        for one in self._server.newest():
+            if on_the_way <= 0:
+                break
+            unread += one.waiting.request.prompt_tokens
+            on_the_way -= one.waiting.places
+        return unread
+
+    def _fits(self, request: GenerationRequest, step: EngineStep) -> bool:
+        """Whether the cache holds this beside all that is there until they end.
+
+        They are taken to end after their expected lengths: the cache is fullest just before one
+        ends. What the engine has in it beside what is known here counts as it is; it is less than
+        nothing where prompts share blocks.
+        """
+        limits = self._limits
+        if self._server.sequences + request.choices > limits.max_sequences:
+            return False
+        beside = float((limits.blocks - step.free_blocks) * limits.block_tokens)
+        waits = self._not_running
+        for one in self._server.newest():
+            if waits > 0:
+                waits -= one.waiting.places
+            else:
+                beside -= -(-_tokens(one) // limits.block_tokens) * limits.block_tokens
+        held = grows = fullest = 0.0
+        for left, tokens, choices in sorted(self._texts(request), reverse=True):
+            held += tokens
+            grows += choices
+            fullest = max(fullest, held + grows * left)
+        # Of each the last block is not full, and one more may be begun.
+        spare = limits.block_tokens * grows
+        return fullest + beside + spare <= limits.cache_tokens
+
+    def _texts(self, request: GenerationRequest) -> Iterator[tuple[float, int, int]]:
+        """Of each: tokens that are still expected of a choice, tokens that it has, choices."""
+        for one in self._server.newest():
+            asked = one.waiting.request
+            usual = self._lengths.mean(asked.key, asked.max_tokens)
+            left = max(_LEFT * usual, usual - one.tokens / asked.choices)
+            yield left, _tokens(one), asked.choices
+        usual = self._lengths.mean(request.key, request.max_tokens)
+        yield usual, request.prompt_tokens, request.choices
+
+
+def _tokens(one: Running) -> int:
+    """That it has in the cache, or will have when its prompt is read."""
+    return one.waiting.request.prompt_tokens + one.tokens

@@ -1,0 +1,192 @@
+"""What goes to an engine of ours that tells after each step what room it has."""
+
+from dataclasses import replace
+
+from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_scheduling.engine.step_cost import StepCost
+from batchedmodel_scheduling.generation.admission import (
+    Admission,
+    AdmissionSettings,
+    EngineLimits,
+    EngineStep,
+    EngineView,
+)
+from support.generation_requests import offered, request
+
+LIMITS = EngineLimits(
+    max_sequences=4,
+    max_tokens_per_step=512,
+    blocks=100,
+    block_tokens=16,
+    cost=StepCost(base=0.010, prefill_token=1e-4, sequence=1e-3),
+)
+IDLE = EngineStep(
+    seconds=0.0, running=0, waiting=0, free_blocks=100, backlog=0,
+    prefill_tokens=0, tokens=0, ended=0,
+)  # fmt: skip
+
+
+def told(limits: EngineLimits = LIMITS, step: EngineStep = IDLE) -> Admission:
+    """An admission before an engine that has told of itself."""
+    admission = Admission(AdmissionSettings(engine=limits))
+    admission.engine(EngineView(step=step), 0.0)
+    return admission
+
+
+def tells(admission: Admission, now: float = 0.0, **figures: object) -> None:
+    admission.engine(EngineView(step=replace(IDLE, seconds=0.02, **figures)), now)  # type: ignore[arg-type]
+
+
+def test_nothing_goes_before_the_engine_has_told_what_it_has() -> None:
+    admission = Admission(AdmissionSettings(engine=LIMITS))
+    one = request()
+    offered(admission, one)
+    assert admission.poll(0.0).release == ()
+    tells(admission)
+    assert admission.poll(0.0).release == (one.id,)
+
+
+def test_as_many_go_as_run_at_once_and_one_more_for_the_place_that_is_free_next() -> None:
+    admission = told()
+    requests = [request(prompt=20) for _ in range(8)]
+    offered(admission, *requests)
+    assert admission.poll(0.0).release == tuple(one.id for one in requests[:4])
+    tells(admission, running=4, free_blocks=92)
+    assert admission.poll(0.1).release == (requests[4].id,)
+    assert admission.poll(0.1).release == ()
+    tells(admission, running=4, waiting=1, free_blocks=92)
+    assert admission.poll(0.2).release == ()
+
+
+def test_where_many_end_with_a_step_as_many_wait_there() -> None:
+    admission = told(replace(LIMITS, max_sequences=8))
+    requests = [request(prompt=20) for _ in range(20)]
+    offered(admission, *requests)
+    gone = list(admission.poll(0.0).release)
+    for step in range(1, 200):
+        gone.remove(first := gone[0])
+        admission.ended(first, 0.02 * step, output_tokens=10)
+        gone.remove(second := gone[0])
+        admission.ended(second, 0.02 * step, output_tokens=10)
+        tells(admission, running=min(8, len(gone)), waiting=max(0, len(gone) - 8), ended=2)
+        offered(admission, request(prompt=20), request(prompt=20), now=0.02 * step)
+        gone += admission.poll(0.02 * step).release
+    assert len(gone) - 8 == 4
+
+
+def test_blocks_that_were_granted_count_before_the_engine_has_seen_it() -> None:
+    admission = told()
+    requests = [request(prompt=500) for _ in range(4)]
+    offered(admission, requests[0])
+    assert admission.poll(0.0).release == (requests[0].id,)
+    tells(admission, running=1, free_blocks=68)
+    offered(admission, *requests[1:])
+    assert admission.poll(0.1).release == (requests[1].id,)
+    tells(admission, running=1, free_blocks=68)
+    assert admission.poll(0.2).release == (), "of 100 blocks both take 64 and grow"
+    tells(admission, running=2, free_blocks=36)
+    assert admission.poll(0.3).release == (requests[2].id,), "it waits there for the next blocks"
+    tells(admission, running=2, waiting=1, free_blocks=36)
+    assert admission.poll(0.4).release == ()
+
+
+def test_what_is_still_to_be_written_needs_blocks_as_well() -> None:
+    admission = told()
+    for _ in range(20):
+        one = request(prompt=20)
+        offered(admission, one)
+        admission.poll(0.0)
+        admission.ended(one.id, 0.0, output_tokens=50)
+    tells(admission)
+    requests = [request(prompt=300) for _ in range(5)]
+    offered(admission, *requests[:4])
+    assert len(admission.poll(0.0).release) == 4, "4 times 350 tokens are 88 blocks"
+    for one in requests[:4]:
+        admission.ended(one.id, 0.0, output_tokens=None)
+    tells(admission)
+    large = [request(prompt=360) for _ in range(4)]
+    offered(admission, *large)
+    admission.poll(0.0)
+    tells(admission, running=3, free_blocks=31)
+    assert admission.running == 3, "4 times 360 tokens fit, but not 4 times 410"
+
+
+def test_blocks_that_prompts_share_are_free_for_others() -> None:
+    requests = [request(prompt=500) for _ in range(4)]
+    running = {}
+    for free in (37, 68):
+        admission = told()
+        offered(admission, *requests[:2])
+        admission.poll(0.0)
+        tells(admission, running=2, free_blocks=free)
+        offered(admission, requests[2])
+        admission.poll(0.0)
+        tells(admission, running=2, waiting=1, free_blocks=free)
+        offered(admission, requests[3])
+        admission.poll(0.0)
+        running[free] = admission.running
+    assert running == {37: 3, 68: 3}
+
+
+def test_about_two_steps_of_prompts_are_unread_in_the_engine() -> None:
+    admission = told(replace(LIMITS, max_sequences=64, blocks=10_000))
+    requests = [request(prompt=300) for _ in range(9)]
+    offered(admission, *requests)
+    gone = admission.poll(0.0).release
+    assert len(gone) == 4, "the fourth is the first beyond 1,024 tokens"
+    tells(admission, running=4, backlog=688, prefill_tokens=512, free_blocks=9900)
+    assert len(admission.poll(0.1).release) == 2
+    assert admission.poll(0.1).release == ()
+
+
+def test_nothing_more_goes_while_one_had_to_give_way() -> None:
+    admission = told()
+    offered(admission, *(request(prompt=300) for _ in range(2)))
+    admission.poll(0.0)
+    tells(admission, running=2, free_blocks=60)
+    offered(admission, request(prompt=10))
+    tells(admission, running=1, waiting=1, free_blocks=2)
+    assert admission.poll(0.1).release == ()
+
+
+def test_nobody_passes_a_prompt_that_waits_for_blocks() -> None:
+    admission = told()
+    offered(admission, request("a", prompt=1000), request("a", prompt=900))
+    assert len(admission.poll(0.0).release) == 1
+    tells(admission, running=1, free_blocks=37)
+    long, small = request("b", prompt=900), request("c", prompt=16)
+    offered(admission, long, small)
+    assert len(admission.poll(0.1).release) == 1
+    assert admission.poll(0.1).release == ()
+
+
+def test_what_the_engine_can_never_hold_is_refused_at_once() -> None:
+    admission = told()
+    for one in (request(prompt=1551), request(prompt=10, choices=5)):
+        refusal = admission.offer(one, 0.0)
+        assert refusal is not None
+        assert refusal.reason is Rejection.TOO_LARGE
+    offered(admission, request(prompt=1550))
+    assert len(admission.poll(0.0).release) == 1
+
+
+def test_other_bounds_hold_from_the_next_grant_on() -> None:
+    admission = told()
+    requests = [request(prompt=20) for _ in range(8)]
+    offered(admission, *requests)
+    admission.poll(0.0)
+    more = replace(LIMITS, max_sequences=6)
+    admission.configure(AdmissionSettings(engine=more), 0.0)
+    assert admission.limit == 6
+    tells(admission, running=4, free_blocks=92)
+    assert len(admission.poll(0.1).release) == 2
+
+
+def test_work_is_told_before_anything_ran_and_the_cache_is_part_of_it() -> None:
+    admission = told()
+    one = request(prompt=100)
+    plain = admission.work(one)
+    assert plain == 100 * 1e-4 + 50 * (0.010 / 4 + 1e-3)
+    for step in range(200):
+        tells(admission, running=2, tokens=2, free_blocks=2, now=0.02 * step)
+    assert admission.work(one) > 1.2 * plain, "the cache holds two of such as run"
