@@ -4,7 +4,7 @@ from functools import cache
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
-from batchedmodel_contract.generation.description import GenerationDescription
+from batchedmodel_contract.generation.description import GenerationDescription, StepSeconds
 
 BEGIN, END = 256, 257
 TEMPLATE = (
@@ -36,6 +36,9 @@ def described(**changes: object) -> GenerationDescription:
         "blocks": 100,
         "max_sequences": 8,
         "max_tokens_per_step": 64,
+        "step_seconds": StepSeconds(
+            base=0.01, prefill_token=0.0001, sequence=0.0001, context_token=0.0
+        ),
         "stop_ids": (END,),
         "chat_template": TEMPLATE,
         "special_tokens": {"bos_token": "<s>", "eos_token": "</s>"},

@@ -1,11 +1,26 @@
 """What a sidecar must know of a model that generates, beside its tokenizer."""
 
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.schema.reading import camel_case
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSeconds:
+    """How long a step takes, as measured when the engine started."""
+
+    base: float
+    """Of any step."""
+    prefill_token: float
+    """That each token of a prompt adds."""
+    sequence: float
+    """That each sequence adds which gets a token."""
+    context_token: float
+    """That each token adds which these sequences have in the cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +37,7 @@ class GenerationDescription:
     max_sequences: int
     """That run at once, where the manifest asks for no less."""
     max_tokens_per_step: int
+    step_seconds: StepSeconds
     stop_ids: tuple[int, ...] = ()
     """Tokens that end a text, as the model's own files say."""
     chat_template: str | None = None
@@ -31,7 +47,9 @@ class GenerationDescription:
 
     def to_mapping(self) -> dict[str, Any]:
         """As JSON."""
-        return {camel_case(name): value for name, value in asdict(self).items()}
+        document = {camel_case(name): value for name, value in asdict(self).items()}
+        seconds = asdict(self.step_seconds)
+        return document | {"stepSeconds": {camel_case(name): seconds[name] for name in seconds}}
 
 
 def generation_from_mapping(mapping: Any) -> GenerationDescription:
@@ -45,6 +63,7 @@ def generation_from_mapping(mapping: Any) -> GenerationDescription:
             blocks=int(mapping["blocks"]),
             max_sequences=int(mapping["maxSequences"]),
             max_tokens_per_step=int(mapping["maxTokensPerStep"]),
+            step_seconds=_step_seconds(mapping["stepSeconds"]),
             stop_ids=tuple(map(int, mapping["stopIds"])),
             chat_template=None if template is None else str(template),
             special_tokens={str(k): str(v) for k, v in mapping["specialTokens"].items()},
@@ -62,3 +81,11 @@ def generation_from_mapping(mapping: Any) -> GenerationDescription:
     if least < 1:
         raise InvalidInput("generation", "has a number below 1", least)
     return description
+
+
+def _step_seconds(mapping: Mapping[str, Any]) -> StepSeconds:
+    names = [field.name for field in fields(StepSeconds)]
+    found = {name: float(mapping[camel_case(name)]) for name in names}
+    if not all(0 <= value < math.inf for value in found.values()):
+        raise ValueError(f"{found} holds something else than seconds")
+    return StepSeconds(**found)

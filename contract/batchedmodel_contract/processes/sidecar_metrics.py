@@ -49,6 +49,7 @@ PROMPT_TOKENS: Final = f"{PREFIX}_prompt_tokens_total"
 OUTPUT_TOKENS: Final = f"{PREFIX}_output_tokens_total"
 GENERATION_RUNNING: Final = f"{PREFIX}_num_requests_running"
 GENERATION_WAITING: Final = f"{PREFIX}_num_requests_waiting"
+PREEMPTIONS: Final = f"{PREFIX}_num_preemptions_total"
 GENERATION_LIMIT: Final = f"{PREFIX}_max_concurrent_requests"
 CACHE_USAGE: Final = f"{PREFIX}_kv_cache_usage_perc"  # 0 to 1, as vLLM names and counts it
 SETTINGS: Final = f"{PREFIX}_settings_info"  # hash

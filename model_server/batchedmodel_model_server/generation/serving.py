@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple
 
-from batchedmodel_contract.generation.description import GenerationDescription
+from batchedmodel_contract.generation.description import GenerationDescription, StepSeconds
 from batchedmodel_model_server.api.generator import Generator
 from batchedmodel_model_server.execution.device_thread import DeviceThread, TrialScheduling
 from batchedmodel_model_server.execution.forward import LoadedModel
@@ -87,6 +87,12 @@ def serving_of(
         blocks=runner.blocks,
         max_sequences=sizes.sequences,
         max_tokens_per_step=sizes.tokens,
+        step_seconds=StepSeconds(
+            base=cost.base,
+            prefill_token=cost.prefill_token,
+            sequence=cost.sequence,
+            context_token=cost.context_token,
+        ),
         stop_ids=generator.stop_ids,
         chat_template=generator.chat_template,
         special_tokens=generator.special_tokens,

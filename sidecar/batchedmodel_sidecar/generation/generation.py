@@ -5,12 +5,13 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from batchedmodel_contract.generation.frames import StepReport
+from batchedmodel_contract.generation.frames import Finish, StepReport
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import ServerProtocol
 from batchedmodel_contract.processes.environment import SidecarSettings
 from batchedmodel_contract.processes.server_api import engine_socket_path
-from batchedmodel_scheduling.generation.admission import EngineView
+from batchedmodel_scheduling.engine.step_cost import StepCost
+from batchedmodel_scheduling.generation.admission import EngineLimits, EngineStep, EngineView
 from batchedmodel_sidecar.backends.foreign.client import Client
 from batchedmodel_sidecar.codec.process.client import CodecClient
 from batchedmodel_sidecar.generation.engine_client import EngineClient
@@ -18,6 +19,7 @@ from batchedmodel_sidecar.generation.engine_gauges import EngineGauges
 from batchedmodel_sidecar.generation.foreign_texts import ForeignTexts
 from batchedmodel_sidecar.generation.handler import GenerationHandler
 from batchedmodel_sidecar.generation.native.engine_link import EngineLink
+from batchedmodel_sidecar.generation.native.preparer import TextPreparer
 from batchedmodel_sidecar.generation.native.texts import NativeTexts
 from batchedmodel_sidecar.generation.text_server import TextServer
 from batchedmodel_sidecar.http.body_reader import BodyReader
@@ -114,6 +116,10 @@ class NativeGeneration:
         self._loop = asyncio.get_running_loop()
         self._process = CodecClient(time.monotonic, room=_MOST_PROMPTS)
         self._preparing: asyncio.Task[None] | None = None
+        self._batching = batching
+        self._texts: TextPreparer | None = None
+        self._prefilled = 0
+        """Tokens of prompts that the engine has computed since its start, by its last report."""
         self._link = EngineLink(engine_socket_path(settings.model_socket), self, batching)
         self.handler: Final = make(NativeTexts(self._link, self._process, bodies, model))
 
@@ -123,6 +129,8 @@ class NativeGeneration:
             self._link.lost()
             self.handler.open()  # whoever asks is told that there is no text here
             return
+        self._texts = model.texts
+        self.handler.engine_is(self._limits(model.texts))
         self._link.ready(model.texts)
         if model.texts.description.chat_template is not None:
             # The first chat should not wait for a process that starts.
@@ -135,7 +143,10 @@ class NativeGeneration:
 
     def configure(self, settings: BatchSettings) -> None:
         """See `Generation`."""
+        self._batching = settings
         self.handler.configure(settings)
+        if self._texts is not None:
+            self.handler.engine_is(self._limits(self._texts))
         self._link.configure(settings)
 
     def open(self) -> None:
@@ -146,14 +157,43 @@ class NativeGeneration:
         """From the link: it takes none at present."""
         self.handler.close()
 
+    def step_ends(self) -> None:
+        """From the link: its tokens are told next, and then what it did."""
+        self.handler.step_ends()
+
     def stepped(self, report: StepReport) -> None:
         """From the link: what the engine did."""
-        self.handler.engine(
-            EngineView(
-                running=report.running,
-                waiting=report.waiting,
-                cache_usage=1.0 - report.free_blocks / max(1, report.blocks),
-            )
+        prefilled = report.prefill_tokens - self._prefilled
+        self._prefilled = report.prefill_tokens
+        step = EngineStep(
+            seconds=report.seconds,
+            running=report.running,
+            waiting=report.waiting,
+            free_blocks=report.free_blocks,
+            backlog=report.backlog,
+            # A new engine begins to count anew.
+            prefill_tokens=max(0, prefilled),
+            tokens=len(report.tokens),
+            ended=sum([token.finish is not Finish.NONE for token in report.tokens]),
+        )
+        usage = 1.0 - report.free_blocks / max(1, report.blocks)
+        self.handler.preempted(report.preemptions)
+        self.handler.engine(EngineView(cache_usage=usage, step=step))
+
+    def _limits(self, texts: TextPreparer) -> EngineLimits:
+        settings, engine = self._batching, texts.description
+        seconds = engine.step_seconds
+        return EngineLimits(
+            max_sequences=settings.max_sequences or engine.max_sequences,
+            max_tokens_per_step=settings.max_tokens_per_step or engine.max_tokens_per_step,
+            blocks=engine.blocks,
+            block_tokens=engine.block_tokens,
+            cost=StepCost(
+                base=seconds.base,
+                prefill_token=seconds.prefill_token,
+                sequence=seconds.sequence,
+                context_token=seconds.context_token,
+            ),
         )
 
     async def close(self) -> None:

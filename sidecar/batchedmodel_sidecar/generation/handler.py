@@ -23,6 +23,7 @@ from batchedmodel_scheduling.core.policy import NEVER
 from batchedmodel_scheduling.generation.admission import (
     Admission,
     AdmissionSettings,
+    EngineLimits,
     EngineView,
     GenerationRequest,
 )
@@ -104,6 +105,8 @@ class GenerationHandler:
         """Needs a running loop. `require_open` raises `Rejected` while no calls are taken."""
         self._server = server
         self._settings = settings
+        self._limits: EngineLimits | None = None
+        """Of an engine of ours, once there is one."""
         self._admission = Admission(AdmissionSettings.of(settings))
         self._ledger = ledger
         self.work: Final = GenerationWork(ledger, asyncio.get_running_loop().time())
@@ -211,7 +214,21 @@ class GenerationHandler:
     def configure(self, settings: BatchSettings) -> None:
         """Use other settings from now on."""
         self._settings = settings
-        self._admission.configure(AdmissionSettings.of(settings), self._loop.time())
+        self._reconfigure()
+
+    def engine_is(self, limits: EngineLimits) -> None:
+        """The engine behind it is one of ours, with such limits from now on."""
+        is_first, self._limits = self._limits is None, limits
+        if is_first:
+            # Nothing was let in before: there was no model.
+            self._admission = Admission(self._by())
+        self._reconfigure()
+
+    def _by(self) -> AdmissionSettings:
+        return AdmissionSettings.of(self._settings, self._limits)
+
+    def _reconfigure(self) -> None:
+        self._admission.configure(self._by(), self._loop.time())
         self._decide()
 
     def open(self) -> None:
@@ -223,8 +240,17 @@ class GenerationHandler:
         """It takes none at present; what is there may still end."""
         self._open = False
 
+    def step_ends(self) -> None:
+        """Tokens of a step are told next, and then `engine` what it did: decide behind that."""
+        self._deciding = True
+
+    def preempted(self, count: int) -> None:
+        """The engine has made so many sequences wait again since its start."""
+        self._counts.preemptions = count
+
     def engine(self, view: EngineView) -> None:
         """What the server says of itself."""
+        self._deciding = False
         now = self._loop.time()
         self._admission.engine(view, now)
         if view.cache_usage is not None:
@@ -341,7 +367,7 @@ class GenerationHandler:
         except Exception as bug:
             # Our bug. Who waits must not wait for ever, and the others go on.
             message = ours("deciding about", bug)
-            self._admission = Admission(AdmissionSettings.of(self._settings))
+            self._admission = Admission(self._by())
             error = Unserved(message, status=500)
             for stream in [one for one in self._streams.values() if one.waits]:
                 stream.give_up(error, Outcome.FAILED)

@@ -134,6 +134,8 @@ class GenerationCollector(Collector):
         yield _gauge(names.GENERATION_WAITING, "Requests that wait here", admission.waiting)
         limit = admission.limit
         yield _gauge(names.GENERATION_LIMIT, "Requests that may be at the server", limit)
+        doc = "Texts of our engine that gave their blocks to others and were computed anew"
+        yield _counter(names.PREEMPTIONS, doc, counts.preemptions)
         yield _gauge(names.CACHE_USAGE, "Of the server's cache, 0 to 1", counts.cache_usage)
 
 

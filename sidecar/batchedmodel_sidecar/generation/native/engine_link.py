@@ -45,8 +45,12 @@ class LinkListener(Protocol):
         """It takes none at present."""
         ...
 
+    def step_ends(self) -> None:
+        """Tokens of a step are told next."""
+        ...
+
     def stepped(self, report: StepReport) -> None:
-        """What it did, told before its tokens are."""
+        """All of them were; how the engine is behind the step."""
         ...
 
 
@@ -153,6 +157,10 @@ class EngineLink:
             token_seconds=settings.target_token_seconds,
         )
 
+    def step_ends(self) -> None:
+        """From a connection: a step's tokens are told next."""
+        self._listener.step_ends()
+
     def stepped(self, report: StepReport) -> None:
         """From a connection: what a step did."""
         self._failures = 0
@@ -255,7 +263,13 @@ class _Connection(asyncio.Protocol):
 
     def _stepped(self, report: StepReport) -> None:
         self._worked = True
-        self._link.stepped(report)
+        self._link.step_ends()
+        try:
+            self._tell(report)
+        finally:
+            self._link.stepped(report)
+
+    def _tell(self, report: StepReport) -> None:
         told: dict[NativeExchange, list[Token]] = {}
         for token in report.tokens:
             exchange = self._exchanges.get(token.id)

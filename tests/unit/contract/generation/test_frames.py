@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.generation.description import (
     GenerationDescription,
+    StepSeconds,
     generation_from_mapping,
 )
 from batchedmodel_contract.generation.frames import (
@@ -217,6 +218,7 @@ DESCRIPTION = GenerationDescription(
     blocks=7,
     max_sequences=4,
     max_tokens_per_step=8,
+    step_seconds=StepSeconds(base=1.0, prefill_token=0.5, sequence=0.25, context_token=0.0),
     stop_ids=(1, 2),
     chat_template="{{ messages }}",
     special_tokens={"bos_token": "<s>"},
@@ -229,7 +231,14 @@ def test_a_description_survives_its_document() -> None:
 
 
 @pytest.mark.parametrize(
-    "edit", [{"blocks": 0}, {"vocabulary": "many"}, {"stopIds": None}, {"specialTokens": []}]
+    "edit",
+    [
+        {"blocks": 0},
+        {"vocabulary": "many"},
+        {"stopIds": None},
+        {"specialTokens": []},
+        {"stepSeconds": {"base": -1}},
+    ],
 )
 def test_a_document_that_is_no_description_is_refused(edit: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match="generation"):
