@@ -25,7 +25,9 @@ _SAMPLES: Final = 3
 _CHEAP_SECONDS: Final = 0.1  # steps below it are sampled more than once: short times are noisy
 _PASSES: Final = 2  # of a step at least: the first pays for what later ones find ready
 _SHARES: Final = 3  # of the time that is left, one for each kind of step
-_LEAST_BASE: Final = 0.1  # of a step with one text, that any step takes
+_LEAST: Final = 0.05
+"""Of a step each part of it takes: a part that noise hides from the warm-up is learnt later, and
+one of nothing never would be."""
 _GREEDY: Final = Sampling(temperature=0.0)
 _log = logging.getLogger(__name__)
 
@@ -79,14 +81,14 @@ def cost_of(
 ) -> StepCost:
     """The cost by the seconds of steps: with one text that goes on, with so many texts, with so
     many tokens of a prompt, and with one text that goes on behind these."""
-    sequence = max(0.0, many - one) / (texts - 1) if texts > 1 else one / 2
-    base = max(one - sequence, _LEAST_BASE * one)
-    read = max(0.0, prompt - base - sequence) / tokens if tokens > 1 else one
+    sequence = max(many - one, _LEAST * many) / (texts - 1) if texts > 1 else one / 2
+    base = max(one - sequence, _LEAST * one)
+    read = max(prompt - base - sequence, _LEAST * prompt) / tokens if tokens > 1 else one
     return StepCost(
         base=base,
         prefill_token=read,
         sequence=sequence,
-        context_token=max(0.0, behind - one) / tokens,
+        context_token=max(behind - one, _LEAST * behind) / tokens,
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from batchedmodel_model_server.api.generator import Sampled, StepPart
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, ForwardFailed, OutOfMemory
-from batchedmodel_model_server.generation.warm_up import Sizes, warmed_up
+from batchedmodel_model_server.generation.warm_up import Sizes, cost_of, warmed_up
 from batchedmodel_scheduling.engine.step_cost import StepCost
 from support.model_server_handlers import Clock
 
@@ -67,6 +67,12 @@ def test_the_four_parts_of_the_cost_are_found() -> None:
     assert cost.context_token == pytest.approx(COST.context_token)
     assert sizes == SIZES
     assert clock.now < 2
+
+
+def test_what_noise_hides_of_the_cost_is_not_nothing() -> None:
+    cost = cost_of(one=0.02, many=0.019, texts=8, prompt=0.018, tokens=100, behind=0.017)
+    assert min(cost.base, cost.prefill_token, cost.sequence, cost.context_token) > 0
+    assert cost.seconds(prefill_tokens=0, sequences=1, context_tokens=0) == pytest.approx(0.02)
 
 
 @pytest.mark.parametrize("seconds", [0.5, 3.0, 60.0])
