@@ -34,6 +34,7 @@ class EngineCaller:
         self._reader = reader
         self._frames = FrameReader()
         self._read: deque[Frame] = deque()
+        self._last: StepReport | None = None
 
     def send(self, *frames: Frame) -> None:
         """Write them in one piece."""
@@ -49,7 +50,10 @@ class EngineCaller:
             if not data:
                 return None
             self._read.extend(self._frames.feed(data))
-        return self._read.popleft()
+        frame = self._read.popleft()
+        if isinstance(frame, StepReport):
+            self._last = frame
+        return frame
 
     async def report(self) -> StepReport:
         """The next report; what was refused by then is an error."""
@@ -73,10 +77,10 @@ class EngineCaller:
         return found
 
     async def idle(self) -> StepReport:
-        """The first report of an engine that has nothing."""
-        while (report := await self.report()).running or report.waiting:
-            pass
-        return report
+        """The last report of an engine once it has nothing."""
+        while self._last is None or self._last.running or self._last.waiting:
+            await self.report()
+        return self._last
 
 
 @asynccontextmanager

@@ -38,6 +38,8 @@ TIMES_TAKEN: Final = 4
 """So many times the sequences that run at once are taken; the caller's queue is elsewhere."""
 MOST_BYTES: Final = 256 << 20
 """Of the prompts of all that is taken."""
+_FRAME_BYTES: Final = 1 << 20
+_FRAME_TOKEN_BYTES: Final = 8  # twice what an id takes
 _ID_BITS: Final = 64
 _ID: Final = (1 << _ID_BITS) - 1
 _log = logging.getLogger(__name__)
@@ -90,9 +92,12 @@ class EngineLoop:
         rules: Rules,
         *,
         max_sequences: int,
+        max_context_tokens: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`post` has the compute thread do something behind what waits for it, from any thread."""
+        self.longest_frame: Final = _FRAME_BYTES + _FRAME_TOKEN_BYTES * max_context_tokens
+        """Bytes of one that a caller may send: enough to refuse prompts that are a little long."""
         self._engine: Final = engine
         self._post: Final = post
         self._rules: Final = rules
@@ -105,10 +110,12 @@ class EngineLoop:
         self._sequences = self._bytes = 0
         self._at_work: Final = ExitStack()
         self._lock: Final = threading.Lock()
+        # Under the lock:
         self._orders: list[_Order] = []
+        self._bounds: Configure | None = None
+        """Those that are not in force yet."""
         self._turning = False
-        """Whether the compute thread has a turn in work or before it. This and the orders are
-        changed under the lock."""
+        """Whether the compute thread has a turn in work or before it."""
 
     def join(self, send: Callable[[bytes], None], end: Callable[[], None]) -> Caller:
         """A caller comes, and is told at once how the engine is.
@@ -117,7 +124,7 @@ class EngineLoop:
         """
         caller = Caller(next(self._numbers), send, end)
         self._callers[caller.number] = caller
-        self._order(None)
+        self._order()
         return caller
 
     def leave(self, caller: Caller) -> None:
@@ -196,10 +203,13 @@ class EngineLoop:
         if not self._requests:
             self._at_work.close()
 
-    def _order(self, order: Submit | Cancel | Configure | None) -> None:
-        """Have the compute thread apply it, or only say how the engine is."""
+    def _order(self, order: Submit | Cancel | Configure | None = None) -> None:
+        """Have the compute thread apply it, and say how the engine is."""
         with self._lock:
-            if order is not None:
+            if isinstance(order, Configure):
+                # Only the last one matters, however many come.
+                self._bounds = order
+            elif order is not None:
                 self._orders.append(_Order(order, self._clock()))
             if self._turning:
                 return
@@ -232,38 +242,45 @@ class EngineLoop:
     def _turn(self) -> None:
         with self._lock:
             orders, self._orders = self._orders, []
+            bounds, self._bounds = self._bounds, None
+        if bounds is not None:
+            self._engine.configure(bounds)
         refused, cancelled = [], []
         for order, arrived in orders:
-            match order:
-                case Submit():
-                    if (why := self._invalid(order, arrived)) is not None:
-                        refused.append(Refused(id=order.id, why=Refusal.INVALID, message=why))
-                case Cancel():
-                    self._engine.cancel(order.id, order.choice)
-                    if order.choice is None:
-                        cancelled.append(order.id)
-                case Configure():
-                    self._engine.configure(order)
-        stepped = self._engine.busy
-        began = self._clock()
+            if isinstance(order, Cancel):
+                self._engine.cancel(order.id, order.choice)
+                if order.choice is None:
+                    cancelled.append(order.id)
+            elif (why := self._invalid(order, arrived)) is not None:
+                refused.append(Refused(id=order.id, why=Refusal.INVALID, message=why))
         try:
-            if stepped:
-                self._engine.step(began)
+            seconds = self._stepped()
         except DeviceLost as error:
             # Nothing touches the device any more, and the process ends.
             self._loop.call_soon_threadsafe(self._rules.lost, error)
             return
-        except BaseException:
-            _log.exception("a step failed for a reason of the engine's own; all of its texts end")
-            self._engine.give_up()
-        seconds = self._clock() - began if stepped else 0.0
         report, ended = self._engine.take(seconds)
         turn = _Turn(report, [*refused, *ended], cancelled)
         self._loop.call_soon_threadsafe(self._tell, turn)
         with self._lock:
-            self._turning = more = bool(self._orders) or self._engine.busy
+            more = bool(self._orders or self._bounds) or self._engine.busy
+            self._turning = more
         if more:
             self._post(self._turn)
+
+    def _stepped(self) -> float:
+        """Compute a step if there is anything in it, and say how long it took."""
+        if not self._engine.busy:
+            return 0.0
+        began = self._clock()
+        try:
+            self._engine.step(began)
+        except DeviceLost:
+            raise
+        except BaseException:
+            _log.exception("a step failed for a reason of the engine's own; all of its texts end")
+            self._engine.give_up()
+        return self._clock() - began
 
     def _invalid(self, submit: Submit, arrived: float) -> str | None:
         """Hand a request to the engine; why it can never be served, if so."""
@@ -278,7 +295,7 @@ class EngineLoop:
 
 
 class _Order(NamedTuple):
-    what: Submit | Cancel | Configure
+    what: Submit | Cancel
     arrived: float
 
 

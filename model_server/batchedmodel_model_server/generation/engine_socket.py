@@ -60,9 +60,8 @@ class _Connection(asyncio.Protocol):
     ) -> None:
         self._find_engine = engine
         self._present = present
-        self._reader = FrameReader()
         self._transport: asyncio.Transport
-        self._joined: tuple[EngineLoop, Caller] | None = None
+        self._joined: tuple[EngineLoop, Caller, FrameReader] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's own do not inherit from it.
@@ -72,14 +71,15 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
             return
         self._present.add(self)
-        self._joined = engine, engine.join(self._send, self.end)
+        caller = engine.join(self._send, self.end)
+        self._joined = engine, caller, FrameReader(engine.longest_frame)
 
     def data_received(self, data: bytes) -> None:
         if self._joined is None:
             return
-        engine, caller = self._joined
+        engine, caller, reader = self._joined
         try:
-            for frame in self._reader.feed(data):
+            for frame in reader.feed(data):
                 engine.take(caller, frame)
         except InvalidInput as error:
             _log.warning("a caller of the engine is hung up on: %s", error)
@@ -88,7 +88,7 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._present.discard(self)
         if self._joined is not None:
-            engine, caller = self._joined
+            engine, caller, _ = self._joined
             self._joined = None
             engine.leave(caller)
 

@@ -97,5 +97,11 @@ def serving_of(
         chat_template=generator.chat_template,
         special_tokens=generator.special_tokens,
     )
-    loop = EngineLoop(engine, compute.post, rules, max_sequences=sizes.sequences)
+    loop = EngineLoop(
+        engine,
+        compute.post,
+        rules,
+        max_sequences=sizes.sequences,
+        max_context_tokens=context,
+    )
     return Serving(description, loop)

@@ -25,7 +25,9 @@ _SAMPLES: Final = 3
 _CHEAP_SECONDS: Final = 0.1  # steps below it are sampled more than once: short times are noisy
 _PASSES: Final = 2  # of a step at least: the first pays for what later ones find ready
 _SHARES: Final = 3  # of the time that is left, one for each kind of step
-_LEAST_BASE: Final = 0.1  # of a step with one text, that any step takes
+_LEAST: Final = 0.05
+"""Of a step each part of it takes: a part that noise hides from the warm-up is learnt later, and
+one of nothing never would be."""
 _GREEDY: Final = Sampling(temperature=0.0)
 _log = logging.getLogger(__name__)
 
@@ -52,51 +54,41 @@ def warmed_up(
 ) -> tuple[StepCost, Sizes]:
     """What steps cost, and of the sizes what the device's memory holds.
 
-    `turn`: None where this is the compute thread. Raises `CannotLoad` where a small step fails, and
-    `DeviceLost`.
+    `turn`: None where this is the compute thread. Raises `CannotLoad` where a step fails or the
+    smallest does not fit, and `DeviceLost`.
     """
     trial = _Trial(runner, turn or (lambda measure: measure()), clock, budget_seconds)
-    try:
-        one = trial.seconds([trial.part(0, 1)])
-    except OutOfMemory as error:
-        raise CannotLoad(f"not even one token fits: {error}") from None
-    sequences = min(sizes.sequences, runner.blocks, trial.affordable(one))
-    many = one
-    if sequences > 1:
-        many = trial.seconds([trial.part(0, 1, block) for block in range(sequences)])
-    room = min(runner.blocks * runner.block_tokens, max_context_tokens) - 1
-    tokens = max(1, min(sizes.tokens, room, trial.affordable(one)))
-    whole = tokens
-    while True:
-        try:
-            prompt = trial.seconds([trial.part(0, tokens)])
-            break
-        except OutOfMemory as error:
-            if tokens <= sizes.sequences:
-                raise CannotLoad(f"a step of {tokens} tokens does not fit: {error}") from None
-            tokens = max(sizes.sequences, tokens // 2)
-    behind = trial.seconds([trial.part(tokens, 1)])
-    most = sizes.tokens if tokens == whole else tokens
-    cost = cost_of(
-        one=one, many=many, sequences=sequences, prompt=prompt, tokens=tokens, behind=behind
+    _, one = trial.largest(1, 1, lambda count: [trial.part(0, count)])
+    whole = min(sizes.sequences, runner.blocks, trial.affordable(one))
+    texts, many = trial.largest(
+        whole, 1, lambda count: [trial.part(0, 1, block) for block in range(count)]
     )
+    sequences = texts if texts < whole else sizes.sequences
+    # Tokens of a prompt cost no more than tokens of as many texts.
+    each = (many - one) / (texts - 1) if texts > 1 else one
+    room = min(runner.blocks * runner.block_tokens, max_context_tokens) - 1
+    whole = max(1, min(sizes.tokens, room, trial.affordable(each)))
+    read, prompt = trial.largest(whole, sequences, lambda count: [trial.part(0, count)])
+    tokens = read if read < whole else sizes.tokens
+    _, behind = trial.largest(1, 1, lambda count: [trial.part(read, count)])
+    cost = cost_of(one=one, many=many, texts=texts, prompt=prompt, tokens=read, behind=behind)
     _log.info("a step with one text takes %.2g s: %s", one, cost)
-    return cost, sizes._replace(tokens=most)
+    return cost, Sizes(sequences, tokens)
 
 
 def cost_of(
-    *, one: float, many: float, sequences: int, prompt: float, tokens: int, behind: float
+    *, one: float, many: float, texts: int, prompt: float, tokens: int, behind: float
 ) -> StepCost:
-    """The cost by the seconds of steps: with one text that goes on, with so many, with so many
-    tokens of a prompt, and with one text that goes on behind these."""
-    sequence = max(0.0, many - one) / (sequences - 1) if sequences > 1 else one / 2
-    base = max(one - sequence, _LEAST_BASE * one)
-    read = max(0.0, prompt - base - sequence) / tokens if tokens > 1 else one
+    """The cost by the seconds of steps: with one text that goes on, with so many texts, with so
+    many tokens of a prompt, and with one text that goes on behind these."""
+    sequence = max(many - one, _LEAST * many) / (texts - 1) if texts > 1 else one / 2
+    base = max(one - sequence, _LEAST * one)
+    read = max(prompt - base - sequence, _LEAST * prompt) / tokens if tokens > 1 else one
     return StepCost(
         base=base,
         prefill_token=read,
         sequence=sequence,
-        context_token=max(0.0, behind - one) / tokens,
+        context_token=max(behind - one, _LEAST * behind) / tokens,
     )
 
 
@@ -112,7 +104,7 @@ class _Trial:
         self._until = clock() + budget_seconds
 
     def affordable(self, seconds: float) -> int:
-        """Texts or tokens in a step, if each takes as long as a whole step with one."""
+        """Texts or tokens in a step, if each takes so long."""
         left = max(0.0, self._until - self._clock()) / (_SHARES * _PASSES)
         return max(1, int(left / seconds)) if seconds > 0 else 1 << 30
 
@@ -122,8 +114,23 @@ class _Trial:
         blocks = range(block, block - (-(start + tokens) // self._runner.block_tokens))
         return StepPart(ids[start:], start, blocks, [Draw(_GREEDY, 0, ids, len(ids))])
 
-    def seconds(self, parts: Sequence[StepPart]) -> float:
-        """What such a step takes; raises `CannotLoad`, `OutOfMemory`, `DeviceLost`."""
+    def largest(
+        self, count: int, least: int, parts: Callable[[int], Sequence[StepPart]]
+    ) -> tuple[int, float]:
+        """How many fit into a step, halved from `count` until they do, and what it takes.
+
+        Raises `CannotLoad` where not even `least` fit, and `DeviceLost`.
+        """
+        while True:
+            try:
+                return count, self._seconds(parts(count))
+            except OutOfMemory as error:
+                _log.warning("a step with %d does not fit: %s", count, error)
+                if count <= least:
+                    raise CannotLoad(f"a step of {count} tokens does not fit: {error}") from None
+            count = max(least, count // 2)
+
+    def _seconds(self, parts: Sequence[StepPart]) -> float:
         self._turn(lambda: self._timed(parts))
         samples = [self._turn(lambda: self._timed(parts))]
         while len(samples) < _SAMPLES and samples[-1] < _CHEAP_SECONDS:

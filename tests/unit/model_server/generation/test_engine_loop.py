@@ -1,0 +1,401 @@
+"""Callers of one engine: their frames, their bounds, and whose turn the compute thread has."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+
+import pytest
+
+from batchedmodel_contract.generation.frames import (
+    Cancel,
+    Configure,
+    Finish,
+    Frame,
+    FrameReader,
+    Refusal,
+    Refused,
+    StepReport,
+    Token,
+)
+from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_model_server.api.generator import StepPart
+from batchedmodel_model_server.errors import DeviceLost
+from batchedmodel_model_server.execution.device_thread import DeviceThread
+from batchedmodel_model_server.generation import engine_loop
+from batchedmodel_model_server.generation.engine_loop import Caller, EngineLoop, Rules
+from support.engine_frames import submit
+from support.reading_runner import ReadingRunner, drawn, engine_over
+
+BLOCKS = 32
+
+
+class World:
+    """An engine whose turns come when a test says so, and all who ask for them."""
+
+    def __init__(
+        self, before: Callable[[Sequence[StepPart]], None] = lambda parts: None, sequences: int = 4
+    ) -> None:
+        self.now = 0.0
+        self.turns: list[Callable[[], None]] = []
+        self.refusal: str | None = None
+        self.at_work = 0
+        self.lost: list[DeviceLost] = []
+        self.runner = ReadingRunner(BLOCKS, 4, before)
+        self.loop = EngineLoop(
+            engine_over(self.runner, sequences=sequences),
+            self.turns.append,
+            Rules(lambda: self.refusal, self._working, self.lost.append),
+            max_sequences=sequences,
+            max_context_tokens=64,
+            clock=lambda: self.now,
+        )
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        self.at_work += 1
+        yield
+        self.at_work -= 1
+
+    async def turn(self) -> None:
+        """The compute thread does what is before it, and the event loop hears of it."""
+        turns, self.turns[:] = list(self.turns), []
+        assert len(turns) == 1
+        turns[0]()
+        await asyncio.sleep(0)
+
+    async def turns_until_idle(self) -> None:
+        while self.turns:
+            await self.turn()
+
+
+class Asking:
+    """One caller, and what it was sent."""
+
+    def __init__(self, world: World) -> None:
+        self._reader = FrameReader()
+        self.frames: list[Frame] = []
+        self.ended = False
+        self._world = world
+        self.caller: Caller = world.loop.join(self._sent, self._end)
+
+    def _sent(self, data: bytes) -> None:
+        self.frames += self._reader.feed(data)
+
+    def _end(self) -> None:
+        self.ended = True
+
+    def ask(self, *frames: Frame) -> None:
+        for frame in frames:
+            self._world.loop.take(self.caller, frame)
+
+    @property
+    def tokens(self) -> list[Token]:
+        return [
+            token
+            for frame in self.frames
+            if isinstance(frame, StepReport)
+            for token in frame.tokens
+        ]
+
+    @property
+    def refused(self) -> list[tuple[int, Refusal]]:
+        return [(frame.id, frame.why) for frame in self.frames if isinstance(frame, Refused)]
+
+    @property
+    def report(self) -> StepReport:
+        """The last one."""
+        frame = next(one for one in reversed(self.frames) if isinstance(one, StepReport))
+        return replace(frame, tokens=())
+
+
+async def test_whoever_comes_is_told_how_the_engine_is_without_a_step() -> None:
+    world = World()
+    asking = Asking(world)
+    await world.turn()
+    assert asking.frames == [
+        StepReport(
+            seconds=0.0,
+            running=0,
+            waiting=0,
+            free_blocks=BLOCKS,
+            blocks=BLOCKS,
+            backlog=0,
+            preemptions=0,
+            prefill_tokens=0,
+            tokens=[],
+        )
+    ]
+    assert world.turns == []
+
+
+async def test_a_turn_is_one_frame_for_each_caller_and_an_idle_engine_has_no_turns() -> None:
+    world = World()
+    asking = Asking(world)
+    asking.ask(submit(1, [1, 2], max_tokens=3), submit(2, [3], max_tokens=2))
+    await world.turns_until_idle()
+    assert [len(frame.tokens) for frame in asking.frames if isinstance(frame, StepReport)] == [
+        2,
+        2,
+        1,
+    ]
+    assert (asking.report.running, asking.report.free_blocks) == (0, BLOCKS)
+
+
+async def test_callers_that_choose_one_id_get_each_its_own_tokens() -> None:
+    world = World()
+    first, second = Asking(world), Asking(world)
+    first.ask(submit(7, [1, 2], max_tokens=2))
+    second.ask(submit(7, [3, 4], max_tokens=3))
+    await world.turns_until_idle()
+    assert [token.id for token in first.tokens] == [7, 7]
+    assert [token.id for token in second.tokens] == [7, 7, 7]
+    assert first.tokens[0].token == drawn([1, 2], 0, 0)
+    assert second.tokens[0].token == drawn([3, 4], 0, 0)
+    # Both see each step.
+    assert len(first.frames) == len(second.frames) == 3
+
+
+async def test_what_is_asked_during_a_step_is_in_the_next_one() -> None:
+    late = submit(2, [5], max_tokens=1)
+    world = World(lambda parts: asking.ask(late) if len(parts) == 1 and not asking.tokens else None)
+    asking = Asking(world)
+    asking.ask(submit(1, [1, 2], max_tokens=2))
+    await world.turn()
+    assert [token.id for token in asking.tokens] == [1]
+    await world.turn()
+    assert [token.id for token in asking.tokens] == [1, 1, 2]
+
+
+async def test_a_cancelled_request_has_no_blocks_after_one_turn_and_no_token_any_more() -> None:
+    world = World()
+    asking = Asking(world)
+    asking.ask(submit(1, [1] * 20, max_tokens=30), submit(2, [2] * 20, max_tokens=30))
+    await world.turn()
+    told = len(asking.tokens)
+    asking.ask(Cancel(id=1), Cancel(id=1), Cancel(id=99))
+    await world.turn()
+    assert [token.id for token in asking.tokens[told:]] == [2]
+    assert (asking.report.running, asking.report.free_blocks) == (1, BLOCKS - 6)
+    asking.ask(Cancel(id=2))
+    await world.turn()
+    assert (asking.report.running, asking.report.free_blocks) == (0, BLOCKS)
+    assert world.turns == []
+    assert world.at_work == 0
+
+
+async def test_one_of_several_choices_is_cancelled_alone() -> None:
+    world = World()
+    asking = Asking(world)
+    asking.ask(submit(1, [1, 2, 3], max_tokens=6, choices=3))
+    await world.turn()
+    asking.ask(Cancel(id=1, choice=1))
+    await world.turns_until_idle()
+    assert [token.choice for token in asking.tokens].count(1) == 1
+    assert [token.choice for token in asking.tokens].count(2) == 6
+    assert world.at_work == 0
+    asking.ask(submit(2, [1, 2, 3], choices=2))
+    asking.ask(Cancel(id=2, choice=0), Cancel(id=2, choice=1), Cancel(id=2, choice=1))
+    await world.turns_until_idle()
+    assert {token.id for token in asking.tokens} == {1}
+    assert world.at_work == 0
+
+
+async def test_all_that_a_caller_had_leaves_with_it_and_harms_no_other() -> None:
+    world = World()
+    first, second = Asking(world), Asking(world)
+    first.ask(*(submit(number, [1] * 8, max_tokens=30) for number in range(3)))
+    second.ask(submit(1, [2] * 4, max_tokens=4))
+    await world.turn()
+    world.loop.leave(first.caller)
+    world.loop.leave(first.caller)
+    await world.turn()
+    assert second.report.running == 1
+    assert second.report.free_blocks == BLOCKS - 2
+    await world.turns_until_idle()
+    assert len(second.tokens) == 4
+    assert len(first.tokens) == 3
+
+
+async def test_a_request_that_can_never_be_served_is_refused_with_the_reason() -> None:
+    world = World()
+    asking = Asking(world)
+    asking.ask(submit(1, [1, 99]), submit(2, [1], max_tokens=1))
+    await world.turns_until_idle()
+    (refused,) = (frame for frame in asking.frames if isinstance(frame, Refused))
+    assert (refused.id, refused.why) == (1, Refusal.INVALID)
+    assert "prompt: 99 holds a token id that is not from 0 to 49" in refused.message
+    assert [token.id for token in asking.tokens] == [2]
+    assert world.at_work == 0
+
+
+async def test_texts_beyond_the_bound_may_come_again() -> None:
+    world = World(sequences=2)
+    first, second = Asking(world), Asking(world)
+    first.ask(submit(1, [1], choices=2), *(submit(number, [1]) for number in range(2, 8)))
+    second.ask(submit(1, [1], max_tokens=1))
+    assert second.refused == [(1, Refusal.BUSY)]
+    # What was cancelled counts until the engine has let go of it.
+    first.ask(Cancel(id=7))
+    second.ask(submit(2, [1], max_tokens=1))
+    assert second.refused[1:] == [(2, Refusal.BUSY)]
+    await world.turn()
+    second.ask(submit(3, [1], max_tokens=1))
+    await world.turns_until_idle()
+    assert len(second.refused) == 2
+    assert [token.id for token in second.tokens] == [3]
+
+
+async def test_prompts_beyond_the_bound_may_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_loop, "MOST_BYTES", 100)
+    world = World()
+    asking = Asking(world)
+    asking.ask(submit(1, [1] * 20, max_tokens=1), submit(2, [1] * 6, max_tokens=1))
+    assert asking.refused == [(2, Refusal.BUSY)]
+    await world.turns_until_idle()
+    asking.ask(submit(3, [1] * 20, max_tokens=1))
+    await world.turns_until_idle()
+    assert {token.id for token in asking.tokens} == {1, 3}
+
+
+async def test_a_model_on_its_way_out_takes_nothing_and_says_why() -> None:
+    world = World()
+    asking = Asking(world)
+    asking.ask(submit(1, [1], max_tokens=4))
+    world.refusal = "model m is DRAINING: so it was told"
+    asking.ask(submit(2, [1]))
+    (refused,) = (frame for frame in asking.frames if isinstance(frame, Refused))
+    assert refused == Refused(id=2, why=Refusal.BUSY, message=world.refusal)
+    await world.turns_until_idle()
+    assert len(asking.tokens) == 4
+
+
+async def test_work_is_known_from_the_first_request_to_the_end_of_the_last() -> None:
+    world = World()
+    asking = Asking(world)
+    assert world.at_work == 0
+    asking.ask(submit(1, [1], max_tokens=1), submit(2, [1], max_tokens=2))
+    assert world.at_work == 1
+    await world.turn()
+    assert world.at_work == 1
+    await world.turn()
+    assert world.at_work == 0
+    asking.ask(submit(3, [1], max_tokens=1))
+    assert world.at_work == 1
+    await world.turns_until_idle()
+    assert world.at_work == 0
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [submit(1, [1]), Refused(id=1, why=Refusal.BUSY, message="")],
+    ids=["an id that is in use", "a frame of an engine"],
+)
+async def test_what_no_caller_may_send_is_an_error(frame: Frame) -> None:
+    world = World()
+    asking = Asking(world)
+    asking.ask(submit(1, [1]))
+    with pytest.raises(InvalidInput):
+        asking.ask(frame)
+
+
+async def test_a_deadline_counts_from_the_arrival() -> None:
+    world = World(sequences=1)
+    asking = Asking(world)
+    asking.ask(submit(1, [1], max_tokens=9))
+    await world.turn()
+    asking.ask(submit(2, [1], deadline=2.0))
+    world.now = 1.9
+    await world.turn()
+    assert asking.refused == []
+    world.now = 2.0
+    await world.turn()
+    assert asking.refused == [(2, Refusal.LATE)]
+
+
+async def test_the_last_of_the_bounds_that_came_is_in_force_from_the_next_step_on() -> None:
+    world = World(sequences=1)
+    asking = Asking(world)
+    asking.ask(*(submit(number, [number], max_tokens=9) for number in range(3)))
+    await world.turn()
+    assert asking.report.running == 1
+    for sequences in (2, 3):
+        asking.ask(Configure(max_sequences=sequences, max_tokens_per_step=8, token_seconds=None))
+    await world.turn()
+    assert asking.report.running == 3
+
+
+async def test_a_lost_device_is_told_once_and_nothing_touches_it_any_more() -> None:
+    def fails(parts: Sequence[StepPart]) -> None:
+        raise DeviceLost("gone")
+
+    world = World(fails)
+    asking = Asking(world)
+    asking.ask(submit(1, [1]))
+    await world.turn()
+    assert [str(error) for error in world.lost] == ["gone"]
+    asking.ask(submit(2, [1]))
+    assert world.turns == []
+    assert asking.frames == []
+
+
+async def test_an_error_of_the_engines_own_ends_its_texts_and_not_the_engine(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fails(parts: Sequence[StepPart]) -> None:
+        if any(9 in draw.ids for part in parts for draw in part.draws):
+            raise ZeroDivisionError("who would have thought")
+
+    world = World(fails)
+    asking = Asking(world)
+    asking.ask(submit(1, [1], max_tokens=20))
+    await world.turn()
+    asking.ask(submit(2, [9]))
+    await world.turn()
+    assert [token.finish for token in asking.tokens] == [Finish.NONE, Finish.FAILED]
+    assert asking.refused == [(2, Refusal.BUSY)]
+    assert "who would have thought" in caplog.text
+    assert world.at_work == 0
+    asking.ask(submit(3, [1], max_tokens=2))
+    await world.turns_until_idle()
+    assert [token.id for token in asking.tokens].count(3) == 2
+    assert asking.report.free_blocks == BLOCKS
+
+
+async def test_an_engine_that_ends_hangs_up_on_its_callers() -> None:
+    world = World()
+    asking = Asking(world)
+    await world.turns_until_idle()
+    world.loop.end()
+    assert asking.ended
+
+
+async def test_batches_that_come_during_a_step_are_next_and_the_next_step_is_behind_them(
+    compute: DeviceThread,
+) -> None:
+    happened: list[str] = []
+
+    def stepping(parts: Sequence[StepPart]) -> None:
+        happened.append("step")
+        for _ in range(2):
+            compute.post(lambda: happened.append("batch"))
+
+    ended = asyncio.Event()
+
+    def sent(data: bytes) -> None:
+        (frame,) = FrameReader().feed(data)
+        assert isinstance(frame, StepReport)
+        if any(token.finish for token in frame.tokens):
+            ended.set()
+
+    loop = EngineLoop(
+        engine_over(ReadingRunner(BLOCKS, 4, stepping)),
+        compute.post,
+        Rules(lambda: None, nullcontext, lambda error: None),
+        max_sequences=4,
+        max_context_tokens=64,
+    )
+    caller = loop.join(sent, lambda: None)
+    loop.take(caller, submit(1, [1], max_tokens=3))
+    await ended.wait()
+    assert ",".join(happened).startswith("step,batch,batch,step,batch,batch,step")
