@@ -63,8 +63,13 @@ def token_limit(
 ) -> float:
     """Tokens per second with all places taken; each output brings its prompt's time with it."""
     mean = (FEWEST_TOKENS + MOST_TOKENS) / 2 if mean_tokens is None else mean_tokens
-    prefill = tokens_of(prompt_bytes) * engine.prefill_seconds_per_token
-    return 1 / (engine.step_seconds / engine.max_num_seqs + prefill / mean)
+    return limit_of(engine, tokens_of(prompt_bytes), mean)
+
+
+def limit_of(engine: EngineSettings, prompt_tokens: int, mean_tokens: float) -> float:
+    """The same of prompts of so many tokens."""
+    prefill = prompt_tokens * engine.prefill_seconds_per_token
+    return 1 / (engine.step_seconds / engine.max_num_seqs + prefill / mean_tokens)
 
 
 def request_limit(engine: EngineSettings, prompt_bytes: int = PROMPT_BYTES) -> float:

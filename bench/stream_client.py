@@ -12,7 +12,8 @@ from typing import Final, cast
 
 from stream_plan import Record, Stream
 
-_TOKEN: Final = re.compile(rb'"(?:content|text)":" t(\d+)-(\d+)"')
+_MARKED: Final = re.compile(rb'"(?:content|text)":" t(\d+)-(\d+)"')
+_TEXT: Final = re.compile(rb'"(?:content|text)":"[^"]')
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)", re.I)
 _CHUNKED: Final = re.compile(rb"\r\ntransfer-encoding: *chunked", re.I)
 _CLOSES: Final = re.compile(rb"\r\nconnection: *close", re.I)
@@ -20,8 +21,8 @@ _FINISH: Final = b'"finish_reason":"'
 _DONE: Final = b"data: [DONE]"
 _ERROR: Final = b'data: {"error"'
 _REQUEST: Final = (
-    b"POST /v1/chat/completions HTTP/1.1\r\nHost: engine\r\nContent-Type: application/json\r\n"
-    b"X-Simulate: %b\r\nContent-Length: %d\r\n\r\n%b"
+    b"POST %b HTTP/1.1\r\nHost: engine\r\nContent-Type: application/json\r\n"
+    b"%bContent-Length: %d\r\n\r\n%b"
 )
 
 clock: Final = time.perf_counter
@@ -36,6 +37,22 @@ def check(record: Record, mark: int, place: int) -> None:
     else:
         record.lost += place - record.tokens
         record.tokens = place + 1
+
+
+def _marked(record: Record, text: bytes, cut: int) -> int:
+    """Check the tokens in front of the cut by their marks; returns how many there are."""
+    tokens = _MARKED.findall(text, 0, cut)
+    for mark, place in tokens:
+        check(record, int(mark), int(place))
+    return len(tokens)
+
+
+def _unmarked(record: Record, text: bytes, cut: int) -> int:
+    """Count them; more than were asked for are foreign."""
+    came = len(_TEXT.findall(text, 0, cut))
+    record.foreign += min(came, max(0, record.tokens + came - record.expected))
+    record.tokens += came
+    return came
 
 
 class Client(asyncio.Protocol):
@@ -73,7 +90,8 @@ class Client(asyncio.Protocol):
         self._left, self._read = None, 0
         self._pauses_at = stream.pauses_after or 0
         body = stream.body()
-        self._transport.write(_REQUEST % (stream.told(), len(body), body))
+        told = b"X-Simulate: %b\r\n" % stream.told() if stream.marked else b""
+        self._transport.write(_REQUEST % (stream.path.encode(), told, len(body), body))
 
     def hang_up(self) -> None:
         """Leave, whatever is on its way."""
@@ -141,11 +159,9 @@ class Client(asyncio.Protocol):
             self._text = text
             return
         self._text = text[cut:]
-        tokens = _TOKEN.findall(text, 0, cut)
-        for mark, place in tokens:
-            check(record, int(mark), int(place))
-        if tokens:
-            self._count(now, len(tokens))
+        came = _marked(record, text, cut) if stream.marked else _unmarked(record, text, cut)
+        if came:
+            self._count(now, came)
             if record.first is None:
                 record.first = now
             else:

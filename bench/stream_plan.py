@@ -16,6 +16,8 @@ from typing import Any, Final
 import orjson
 
 MODEL: Final = "m"
+CHAT: Final = "/v1/chat/completions"
+COMPLETIONS: Final = "/v1/completions"
 MOST_TOKENS: Final = 60
 _START_SECONDS: Final = 30.0
 BIN_SECONDS: Final = 0.1
@@ -29,13 +31,17 @@ class Stream:
     mark: int
     """A number of its own, which its tokens' texts have."""
     tokens: int
+    marked: bool = True
+    """Whether it is for the simulated foreign engine, which is told length and mark. Of any other,
+    each event with text counts as a token."""
+    path: str = CHAT
     prompt_bytes: int = 256
     at: float = 0.0
     """Seconds after the beginning; unless the load is a closed loop."""
     address: str = "127.0.0.1"
     """Where it comes from, by which tenants are told apart."""
     allowed_tokens: int = MOST_TOKENS
-    """What the request says of its length."""
+    """What the request says of its length, where it is marked."""
     leaves_after: int | None = None
     """The number of tokens after which the caller hangs up."""
     pauses_after: int | None = None
@@ -48,11 +54,13 @@ class Stream:
 
     def body(self) -> bytes:
         """What is sent."""
+        prompt = "w" * self.prompt_bytes
+        asked = {"messages": [{"role": "user", "content": prompt}]}
         document = {
             "model": MODEL,
             "stream": True,
-            "max_tokens": max(self.allowed_tokens, self.tokens),
-            "messages": [{"role": "user", "content": "w" * self.prompt_bytes}],
+            "max_tokens": max(self.allowed_tokens, self.tokens) if self.marked else self.tokens,
+            **(asked if self.path == CHAT else {"prompt": prompt}),
         }
         return orjson.dumps(document)
 
