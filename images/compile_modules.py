@@ -63,9 +63,10 @@ _COMPILED: Final = {
         *("chunks", "engine_client", "events", "fields", "foreign_texts", "handler", "stream"),
         "text_server",
     ),
-    f"{_SIDECAR}/generation/native": (
-        *("answers", "engine_link", "exchange", "openai_answers", "text_decoder", "texts"),
-        "triton_answers",
+    f"{_SIDECAR}/generation/native": ("engine_link", "exchange", "texts"),
+    f"{_SIDECAR}/generation/native/answers": ("*",),
+    f"{_SIDECAR}/generation/native/requests": (
+        *("openai_requests", "preparer", "request_fields", "triton_requests"),
     ),
     f"{_SIDECAR}/http": (
         *("body_reader", "connections", "data_handler", "exchange", "inference"),

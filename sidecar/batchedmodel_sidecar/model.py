@@ -10,7 +10,7 @@ from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_sidecar.backends.native.version_lease import VersionUsers
 from batchedmodel_sidecar.calls import Call, Row
 from batchedmodel_sidecar.codec.tokenizer import Tokens
-from batchedmodel_sidecar.generation.native.preparer import TextPreparer
+from batchedmodel_sidecar.generation.native.requests.preparer import TextPreparer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

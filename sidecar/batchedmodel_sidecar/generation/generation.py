@@ -1,7 +1,5 @@
 """Generated text in one sidecar: its handler, and who follows the engine behind it."""
 
-import asyncio
-import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -13,20 +11,17 @@ from batchedmodel_contract.processes.server_api import engine_socket_path
 from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.generation.admission import EngineLimits, EngineStep, EngineView
 from batchedmodel_sidecar.backends.foreign.client import Client
-from batchedmodel_sidecar.codec.process.client import CodecClient
 from batchedmodel_sidecar.generation.engine_client import EngineClient
 from batchedmodel_sidecar.generation.engine_gauges import EngineGauges
 from batchedmodel_sidecar.generation.foreign_texts import ForeignTexts
 from batchedmodel_sidecar.generation.handler import GenerationHandler
 from batchedmodel_sidecar.generation.native.engine_link import EngineLink
-from batchedmodel_sidecar.generation.native.preparer import TextPreparer
+from batchedmodel_sidecar.generation.native.requests.preparer import TextPreparer
+from batchedmodel_sidecar.generation.native.requests.preparing import Preparing
 from batchedmodel_sidecar.generation.native.texts import NativeTexts
 from batchedmodel_sidecar.generation.text_server import TextServer
 from batchedmodel_sidecar.http.body_reader import BodyReader
 from batchedmodel_sidecar.model import ReadyModel
-
-_MOST_PROMPTS: Final = 1024
-"""Prompts that wait for the process that reads them; more are refused."""
 
 MakeHandler = Callable[[TextServer], GenerationHandler]
 
@@ -113,15 +108,13 @@ class NativeGeneration:
         make: MakeHandler,
     ) -> None:
         """`model`: the one that is served now."""
-        self._loop = asyncio.get_running_loop()
-        self._process = CodecClient(time.monotonic, room=_MOST_PROMPTS)
-        self._preparing: asyncio.Task[None] | None = None
+        self._preparing = Preparing()
         self._batching = batching
         self._texts: TextPreparer | None = None
         self._prefilled = 0
         """Tokens of prompts that the engine has computed since its start, by its last report."""
         self._link = EngineLink(engine_socket_path(settings.model_socket), self, batching)
-        self.handler: Final = make(NativeTexts(self._link, self._process, bodies, model))
+        self.handler: Final = make(NativeTexts(self._link, self._preparing, bodies, model))
 
     def model_ready(self, model: ReadyModel) -> None:
         """See `Generation`."""
@@ -134,7 +127,7 @@ class NativeGeneration:
         self._link.ready(model.texts)
         if model.texts.description.chat_template is not None:
             # The first chat should not wait for a process that starts.
-            self._preparing = self._loop.create_task(self._process.introduce(model))
+            self._preparing.begin()
 
     def model_lost(self) -> None:
         """See `Generation`."""
@@ -199,6 +192,4 @@ class NativeGeneration:
     async def close(self) -> None:
         """See `Generation`."""
         await self._link.close()
-        if self._preparing is not None:
-            self._preparing.cancel()
-        await self._process.close()
+        await self._preparing.close()

@@ -11,7 +11,7 @@ from batchedmodel_contract.inference.description import description_from_metadat
 from batchedmodel_contract.inference.profile import profile_from_mapping
 from batchedmodel_contract.processes import server_api
 from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
-from batchedmodel_sidecar.generation.native.preparer import TextPreparer
+from batchedmodel_sidecar.generation.native.requests.preparer import TextPreparer
 from batchedmodel_sidecar.model import ReadyModel
 
 BASE: Final = "http://model"

@@ -131,16 +131,11 @@ def patience(size: int) -> float:
 class CodecClient:
     """At most one process, and the line in front of it."""
 
-    def __init__(
-        self, clock: Callable[[], float], hold: Hold | None = None, *, room: int = MOST_BODIES
-    ) -> None:
-        """Starts nothing yet. `hold` lends the memory that answers take, which are nobody's.
-
-        `room`: bodies that may wait or be in work.
-        """
+    def __init__(self, clock: Callable[[], float], hold: Hold | None = None) -> None:
+        """Starts nothing yet. `hold` lends the memory that answers take, which are nobody's."""
         self._clock = clock
         self._hold = hold
-        self._turns = FairTurns(at_once=lambda: 1, room=room)
+        self._turns = FairTurns(at_once=lambda: 1, room=MOST_BODIES)
         self._process: CodecProcess | None = None
         self._told: ReadyModel | None = None
         self._seconds = 0.0
@@ -185,13 +180,6 @@ class CodecClient:
         view = filled.view()
         filled.close()
         return view, reply.head
-
-    async def introduce(self, model: ReadyModel) -> None:
-        """Have the process there and know the model before the first job."""
-        with contextlib.suppress(OSError, CodecProcessEnded):  # then the first job tries again
-            await self._turns.take_turn(
-                NOBODY, 1, lambda: asyncio.create_task(self._known(model)), room=0, urgent=True
-            )
 
     async def close(self) -> None:
         """End the process; what waits fails."""
@@ -261,21 +249,16 @@ class CodecClient:
             raise CodecFailed("this pod is stopping")
         if not task.wanted:
             raise CodecFailed("its caller has left")
-        process = await self._known(task.model)
-        if not task.wanted:
-            raise CodecFailed("its caller has left")
-        return await process.ask(job, memory)
-
-    async def _known(self, model: ReadyModel | None) -> CodecProcess:
-        """The process that is there or a new one, which knows the model."""
         if self._process is None:
             self._told, self._process = None, await CodecProcess.start()
         process = self._process
         if self._closed:
             raise CodecProcessEnded("it is not wanted any more")
-        if model is not None and self._told is not model:
-            await self._introduce(process, model)
-        return process
+        if task.model is not None and self._told is not task.model:
+            await self._introduce(process, task.model)
+        if not task.wanted:
+            raise CodecFailed("its caller has left")
+        return await process.ask(job, memory)
 
     async def _introduce(self, process: CodecProcess, model: ReadyModel) -> None:
         head, parts = wire.write_model(model)

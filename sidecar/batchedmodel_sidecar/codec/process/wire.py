@@ -12,7 +12,6 @@ from itertools import accumulate
 from pickle import PickleBuffer
 from typing import Any, Final, NamedTuple
 
-from batchedmodel_contract.generation.description import GenerationDescription
 from batchedmodel_contract.inference.tensors import Buffer, Shape
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.answers import Answer
@@ -24,7 +23,6 @@ from batchedmodel_sidecar.backends.foreign.protocol import (
 )
 from batchedmodel_sidecar.calls import Row, Value
 from batchedmodel_sidecar.errors import Rejected, Unserved
-from batchedmodel_sidecar.generation.native.text_request import TextEndpoint, TextRequest
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Body
 from batchedmodel_sidecar.protocols.routes import Endpoint
@@ -68,13 +66,6 @@ class DealJob(NamedTuple):
     granted: bool = False
 
 
-class TextJob(NamedTuple):
-    """A body that asks our engine for text; the memory is the body."""
-
-    endpoint: TextEndpoint
-    granted: bool = False
-
-
 class Reply(NamedTuple):
     """The answer to a job."""
 
@@ -83,7 +74,7 @@ class Reply(NamedTuple):
     """Bytes that the values of the body take at most. Where it is not 0 the job was not begun."""
 
 
-Job = ParseJob | RenderJob | DealJob | TextJob
+Job = ParseJob | RenderJob | DealJob
 Refusal = InvalidInput | Rejected | Unserved
 """What adapters and protocols raise; the last only where they make an answer's body."""
 Content = tuple[int, list[Buffer]]
@@ -115,26 +106,16 @@ class _Refused(NamedTuple):
 def write_model(model: ReadyModel) -> Content:
     """The content for `News`."""
     tokenizer = model.tokens.tokenizer_json if model.tokens is not None else b""
-    texts = model.texts
-    generation = None
-    if texts is not None:
-        generation, tokenizer = texts.description, texts.tokenizer_json
-    told = (model.description, model.depth, model.rows_pad, generation, _apart(tokenizer))
-    return _packed(told)
+    return _packed((model.description, model.depth, model.rows_pad, _apart(tokenizer)))
 
 
-def read_model(
-    memory: Buffer, head: int
-) -> tuple[ReadyModel, GenerationDescription | None, Buffer]:
-    """The model without its tokenizer, how it generates, and the tokenizer's file.
-
-    That is empty where it takes no text.
-    """
-    description, depth, rows_pad, generation, tokenizer = _unpacked(memory, head)
+def read_model(memory: Buffer, head: int) -> tuple[ReadyModel, Buffer]:
+    """The model without its tokenizer, and the tokenizer's file; empty where it takes no text."""
+    description, depth, rows_pad, tokenizer = _unpacked(memory, head)
     model = ReadyModel(
         description=description, profile=None, tokens=None, depth=depth, rows_pad=rows_pad
     )
-    return model, generation, tokenizer
+    return model, tokenizer
 
 
 def write_parsed(draft: ParsedRequest) -> Content:
@@ -198,17 +179,6 @@ def read_dealt(memory: Buffer, head: int) -> SplitReply:
     columns, rest, frame = _result(memory, head)
     dealt: SplitReply = replace(rest, rows=_rows(columns), frame=_read_if_small(frame))
     return dealt
-
-
-def write_text(request: TextRequest) -> Content:
-    """The content of a reply to `TextJob`."""
-    return _packed(request)
-
-
-def read_text(memory: Buffer, head: int) -> TextRequest:
-    """What `write_text` wrote. Raises a `Refusal`."""
-    request: TextRequest = _result(memory, head)
-    return request
 
 
 def write_refusal(error: Refusal) -> Content:

@@ -34,11 +34,9 @@ from batchedmodel_sidecar.codec.process.wire import (
     News,
     ParseJob,
     RenderJob,
-    TextJob,
 )
 from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
 from batchedmodel_sidecar.errors import Rejected, Unserved
-from batchedmodel_sidecar.generation.native.preparer import TextPreparer
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Body, Parsed
 from batchedmodel_sidecar.protocols.routes import Endpoint
@@ -90,10 +88,6 @@ class Worker:
                 return wire.write_parsed(await self._parsed(job, view))
             case RenderJob():
                 return wire.write_rendered(self._rendered(job, view))
-            case TextJob():
-                texts = self._known().texts
-                assert texts is not None, "the model generates no text: our bug"
-                return wire.write_text(texts.prepare(job.endpoint, view))
             case DealJob():
                 response, lengths, alone = wire.read_dealing(view, job.head)
                 return wire.write_dealt(job.by.dealt(response, _rows(lengths), alone=alone))
@@ -130,12 +124,9 @@ class Worker:
         """Take the model. News has no answer: if the model cannot be read, its jobs are told so."""
         self._unreadable = ""
         try:
-            model, generation, tokenizer = wire.read_model(view, message.head)
+            model, tokenizer = wire.read_model(view, message.head)
             if (text := model.description.text) and tokenizer:
                 model = replace(model, tokens=Tokens(bytes(tokenizer), text, self._threads))
-            if generation is not None:
-                name = model.description.name
-                model = replace(model, texts=TextPreparer(name, generation, bytes(tokenizer)))
             self._model = model
         except BaseException as error:
             logger.error("the model cannot be read: %s", type(error).__name__)
@@ -165,8 +156,6 @@ def _needs(job: Job, view: memoryview) -> int:
             response, _, _ = wire.read_dealing(view, job.head)
             of_json = json_bytes(len(response.body), response.header_length)
             return memory_of_values(memoryview(response.body)[:of_json], as_text=True)
-        case TextJob():
-            return memory_of_values(view)
 
 
 def _rows(lengths: list[int]) -> tuple[Row, ...]:

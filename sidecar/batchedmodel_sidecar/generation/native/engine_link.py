@@ -25,7 +25,7 @@ from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_sidecar.errors import Busy, Unserved
 from batchedmodel_sidecar.generation.native.exchange import NativeExchange
-from batchedmodel_sidecar.generation.native.preparer import TextPreparer
+from batchedmodel_sidecar.generation.native.requests.preparer import TextPreparer
 
 logger: Final = logging.getLogger(__name__)
 

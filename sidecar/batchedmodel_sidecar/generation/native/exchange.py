@@ -16,9 +16,9 @@ from tokenizers import Tokenizer
 from batchedmodel_contract.generation.frames import Finish, Sampling, Submit, Token
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.generation.engine_client import AnswerListener, EngineHead
-from batchedmodel_sidecar.generation.native.answers import AnswerForm, Piece, TextUsage
-from batchedmodel_sidecar.generation.native.text_decoder import TextDecoder
-from batchedmodel_sidecar.generation.native.text_request import TextRequest
+from batchedmodel_sidecar.generation.native.answers.answer_form import AnswerForm, Piece, TextUsage
+from batchedmodel_sidecar.generation.native.answers.text_decoder import TextDecoder
+from batchedmodel_sidecar.generation.native.requests.text_request import TextRequest
 
 _MOST_BEHIND: Final = 64 * 1024
 """Bytes that wait for a caller who reads too slowly; then its texts end."""

@@ -1,4 +1,4 @@
-"""Requests for text in front of our own engine: prepared here or in the codec process."""
+"""Requests for text in front of our own engine: prepared here or in a process for that."""
 
 import secrets
 import time
@@ -13,20 +13,18 @@ from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_scheduling.generation.admission import GenerationRequest
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.body.encodings import encoding_of
-from batchedmodel_sidecar.codec.process import wire
-from batchedmodel_sidecar.codec.process.client import CodecClient, CodecFailed, NoMemory
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
-from batchedmodel_sidecar.codec.process.wire import TextJob
 from batchedmodel_sidecar.errors import RETRY_SOON, ModelNotFound, Rejected
 from batchedmodel_sidecar.generation.engine_client import AnswerListener, Exchange
 from batchedmodel_sidecar.generation.fields import Fields
-from batchedmodel_sidecar.generation.native.answers import AnswerForm
+from batchedmodel_sidecar.generation.native.answers.answer_form import AnswerForm
+from batchedmodel_sidecar.generation.native.answers.openai_answers import ChatForm, CompletionForm
+from batchedmodel_sidecar.generation.native.answers.triton_answers import GenerateForm
 from batchedmodel_sidecar.generation.native.engine_link import EngineLink
 from batchedmodel_sidecar.generation.native.exchange import NativeExchange
-from batchedmodel_sidecar.generation.native.openai_answers import ChatForm, CompletionForm
-from batchedmodel_sidecar.generation.native.preparer import TextPreparer
-from batchedmodel_sidecar.generation.native.text_request import TextEndpoint, TextRequest
-from batchedmodel_sidecar.generation.native.triton_answers import GenerateForm
+from batchedmodel_sidecar.generation.native.requests.preparer import TextPreparer
+from batchedmodel_sidecar.generation.native.requests.preparing import Preparing
+from batchedmodel_sidecar.generation.native.requests.text_request import TextEndpoint, TextRequest
 from batchedmodel_sidecar.generation.text_server import Draft
 from batchedmodel_sidecar.http.body_reader import BodyReader
 from batchedmodel_sidecar.http.routed_head import RequestHead
@@ -34,8 +32,8 @@ from batchedmodel_sidecar.model import ReadyModel
 
 _HERE: Final = 2048
 """Bytes of a body without a template that is prepared in the loop: about 0.3 ms."""
-_LONGEST: Final = 8 << 20
-"""Bytes of any body: more than every context."""
+_LONGEST: Final = 2 << 20
+"""Bytes of any body: half a million tokens."""
 _SEED_BITS: Final = 63
 _ENDPOINTS: Final = {
     "/chat/completions": TextEndpoint.CHAT,
@@ -51,13 +49,13 @@ class NativeTexts:
     def __init__(
         self,
         link: EngineLink,
-        process: CodecClient,
+        preparing: Preparing,
         bodies: BodyReader,
         model: Callable[[], ReadyModel | None],
     ) -> None:
-        """`process` prepares what takes long; `model`: the one that is served now."""
+        """`preparing` does what takes long; `model`: the one that is served now."""
         self._link = link
-        self._process = process
+        self._preparing = preparing
         self._bodies = bodies
         self._model = model
 
@@ -74,7 +72,7 @@ class NativeTexts:
         if endpoint is not TextEndpoint.CHAT and len(body) <= _HERE:
             request = model.texts.prepare(endpoint, body)
         else:
-            request = await self._prepared(endpoint, body, model, held)
+            request = await self._preparing.prepare(model.texts, endpoint, body, held.share)
         fields = Fields(
             model=model.description.name,
             prompt_tokens=request.prompt_tokens,
@@ -96,24 +94,6 @@ class NativeTexts:
             message = f"the body has {len(plain)} bytes; of one for text {_LONGEST} are taken"
             raise Rejected(Rejection.TOO_LARGE, message)
         return plain
-
-    async def _prepared(
-        self, endpoint: TextEndpoint, body: Buffer, model: ReadyModel, held: Hold
-    ) -> TextRequest:
-        share = held.share
-        if (refusal := self._process.refusal(share)) is not None:
-            message = "as many prompts are being read as may be at once"
-            raise Rejected(refusal, message, retry_after=self._process.delay)
-        try:
-            view, head = await self._process.do(
-                TextJob(endpoint), [body], model, urgent=False, share=share, held=held
-            )
-        except CodecFailed as failure:
-            raise Rejected(Rejection.NOT_READY, str(failure), retry_after=RETRY_SOON) from failure
-        except NoMemory as needed:
-            message = f"the values of the body take up to {needed.size} bytes, which are not free"
-            raise Rejected(held.refused, message, retry_after=RETRY_SOON) from needed
-        return wire.read_text(view, head)
 
     def _ask(
         self,

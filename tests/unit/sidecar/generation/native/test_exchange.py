@@ -16,9 +16,9 @@ from tokenizers import Tokenizer
 from batchedmodel_contract.generation.frames import Finish, Sampling, Submit, Token
 from batchedmodel_sidecar.errors import Lost, Unserved
 from batchedmodel_sidecar.generation.engine_client import EngineHead
+from batchedmodel_sidecar.generation.native.answers.openai_answers import CompletionForm
 from batchedmodel_sidecar.generation.native.exchange import NativeExchange
-from batchedmodel_sidecar.generation.native.openai_answers import CompletionForm
-from batchedmodel_sidecar.generation.native.text_request import TextEndpoint, TextRequest
+from batchedmodel_sidecar.generation.native.requests.text_request import TextEndpoint, TextRequest
 from support.byte_tokenizer import END, tokenizer_json
 
 _TOKENIZER = Tokenizer.from_buffer(tokenizer_json())

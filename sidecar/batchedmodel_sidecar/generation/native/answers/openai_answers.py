@@ -11,7 +11,7 @@ import orjson
 from tokenizers import Tokenizer
 
 from batchedmodel_contract.generation.frames import Token
-from batchedmodel_sidecar.generation.native.answers import Piece, TextUsage
+from batchedmodel_sidecar.generation.native.answers.answer_form import Piece, TextUsage
 
 _DONE: Final = b"data: [DONE]\n\n"
 _LEAST_LOGPROB: Final = -9999.0

@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from batchedmodel_sidecar.generation.native.answers import Piece, TextUsage
+from batchedmodel_sidecar.generation.native.answers.answer_form import Piece, TextUsage
 
 
 class GenerateForm:

@@ -7,8 +7,8 @@ import pytest
 
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.errors import ModelNotFound
-from batchedmodel_sidecar.generation.native.preparer import TextPreparer
-from batchedmodel_sidecar.generation.native.text_request import TextEndpoint, TextRequest
+from batchedmodel_sidecar.generation.native.requests.preparer import TextPreparer
+from batchedmodel_sidecar.generation.native.requests.text_request import TextEndpoint, TextRequest
 from support.byte_tokenizer import BEGIN, END, described, tokenizer_json
 
 _PREPARER = TextPreparer("m", described(), tokenizer_json())

@@ -5,8 +5,8 @@ from datetime import datetime
 import pytest
 
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_sidecar.generation.native.chat_template import ChatTemplate
-from batchedmodel_sidecar.generation.native.cpu_limit import cpu_limit
+from batchedmodel_sidecar.generation.native.requests.chat_template import ChatTemplate
+from batchedmodel_sidecar.generation.native.requests.cpu_limit import cpu_limit
 
 _USER = [{"role": "user", "content": "hi <b>"}]
 

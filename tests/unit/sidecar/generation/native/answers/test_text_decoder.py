@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from batchedmodel_sidecar.generation.native.text_decoder import TextDecoder
+from batchedmodel_sidecar.generation.native.answers.text_decoder import TextDecoder
 from support.byte_tokenizer import END, tokenizer_json
 
 _TOKENIZER = Tokenizer.from_buffer(tokenizer_json())

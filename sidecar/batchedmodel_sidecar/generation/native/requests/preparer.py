@@ -14,8 +14,8 @@ from tokenizers import Tokenizer
 from batchedmodel_contract.generation.description import GenerationDescription
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_sidecar.generation.native.cpu_limit import cpu_limit
-from batchedmodel_sidecar.generation.native.openai_requests import (
+from batchedmodel_sidecar.generation.native.requests.cpu_limit import cpu_limit
+from batchedmodel_sidecar.generation.native.requests.openai_requests import (
     CHAT,
     COMPLETIONS,
     Streaming,
@@ -25,22 +25,22 @@ from batchedmodel_sidecar.generation.native.openai_requests import (
     prompts_of,
     streaming_of,
 )
-from batchedmodel_sidecar.generation.native.request_fields import (
+from batchedmodel_sidecar.generation.native.requests.request_fields import (
     logprobs_of,
     max_tokens_of,
     sampling_of,
     stopping_of,
 )
-from batchedmodel_sidecar.generation.native.text_request import (
+from batchedmodel_sidecar.generation.native.requests.text_request import (
     MOST_TEXTS,
     TextEndpoint,
     TextRequest,
 )
-from batchedmodel_sidecar.generation.native.triton_requests import GENERATE, generate_of
+from batchedmodel_sidecar.generation.native.requests.triton_requests import GENERATE, generate_of
 from batchedmodel_sidecar.protocols.json_bodies import json_object, require_model
 
 if TYPE_CHECKING:
-    from batchedmodel_sidecar.generation.native.chat_template import ChatTemplate
+    from batchedmodel_sidecar.generation.native.requests.chat_template import ChatTemplate
 
 _USUAL_TOKENS: Final = 16
 """Of a completion whose caller says nothing, as OpenAI has it."""
@@ -61,7 +61,7 @@ class TextPreparer:
         self, name: str, description: GenerationDescription, tokenizer_json: bytes
     ) -> None:
         """Raises `InvalidInput` for what cannot be read. A template is compiled when needed."""
-        self._name: Final = name
+        self.name: Final = name
         self.description: Final = description
         self.tokenizer_json: Final = tokenizer_json
         try:
@@ -90,13 +90,13 @@ class TextPreparer:
         return self._generate(asked, endpoint)
 
     def _chat(self, asked: dict[str, Any]) -> TextRequest:
-        require_model(asked, self._name, named=True)
+        require_model(asked, self.name, named=True)
         chat = chat_of(asked)
         if self.description.chat_template is None:
             raise InvalidInput("messages", "are not understood: the model has no chat template")
         if self._template is None:
             # Jinja2 is no part of a process that renders no chats.
-            from batchedmodel_sidecar.generation.native.chat_template import ChatTemplate
+            from batchedmodel_sidecar.generation.native.requests.chat_template import ChatTemplate
 
             self._template = ChatTemplate(
                 self.description.chat_template, self.description.special_tokens
@@ -116,7 +116,7 @@ class TextPreparer:
         )
 
     def _completion(self, asked: dict[str, Any]) -> TextRequest:
-        require_model(asked, self._name, named=True)
+        require_model(asked, self.name, named=True)
         given = prompts_of(asked)
         return self._request(
             TextEndpoint.COMPLETIONS,

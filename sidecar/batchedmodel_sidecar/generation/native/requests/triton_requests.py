@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_sidecar.generation.native.request_fields import SAMPLING, STOPPING
+from batchedmodel_sidecar.generation.native.requests.request_fields import SAMPLING, STOPPING
 from batchedmodel_sidecar.protocols.json_bodies import require_text
 
 GENERATE: Final = frozenset({"id", "text_input", "parameters"})

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.schema.rules import Whole
-from batchedmodel_sidecar.generation.native.request_fields import (
+from batchedmodel_sidecar.generation.native.requests.request_fields import (
     SAMPLING,
     STOPPING,
     flag_of,
@@ -21,7 +21,7 @@ from batchedmodel_sidecar.generation.native.request_fields import (
     optional_whole,
     require_neutral,
 )
-from batchedmodel_sidecar.generation.native.text_request import MOST_TEXTS
+from batchedmodel_sidecar.generation.native.requests.text_request import MOST_TEXTS
 from batchedmodel_sidecar.protocols.json_bodies import optional_text, require_few
 
 _COMMON: Final = frozenset(

@@ -1,0 +1,1 @@
+"""Text in the form of each protocol."""

@@ -1,0 +1,1 @@
+"""What callers ask of our own engine, read, checked and tokenised."""
