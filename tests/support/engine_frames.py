@@ -45,7 +45,7 @@ class EngineCaller:
         while not self._read:
             try:
                 data = await asyncio.wait_for(self._reader.read(1 << 18), 20)
-            except ConnectionResetError:
+            except ConnectionError:
                 return None
             if not data:
                 return None

@@ -166,13 +166,14 @@ class Engine:
         """What came since this was asked last, and how the engine is now."""
         tokens, self._tokens = self._tokens, []
         refused, self._refused = self._refused, []
+        missing = [one.length - one.computed for one in (*self._running, *self._waiting)]
         report = StepReport(
             seconds=seconds,
             running=len(self._running),
             waiting=len(self._waiting),
             free_blocks=self._pool.free,
             blocks=self._pool.blocks,
-            backlog=sum(one.missing for one in (*self._running, *self._waiting) if one.missing > 1),
+            backlog=sum([tokens for tokens in missing if tokens > 1]),
             preemptions=self._preemptions,
             prefill_tokens=self._prefill_tokens,
             tokens=tokens,
@@ -269,16 +270,18 @@ class Engine:
         if tokens > 1 or not text.given:
             self._prefill_tokens += tokens
         one.computed += tokens
-        if not sampled:
-            return
-        others = []
-        if one.places > 1:
-            others = [self._fork(text, text.choice + at) for at in range(1, one.places)]
-            one.places = 1
-        self._tell(text, sampled[0])
-        for each, drawn in zip(others, sampled[1:], strict=True):
+        if one.places == 1:
+            for drawn in sampled:
+                self._tell(text, drawn)
+        elif sampled:
+            self._begin_choices(text, sampled)
+
+    def _begin_choices(self, text: _Text, sampled: Sequence[Sampled]) -> None:
+        """The first token of each."""
+        others = [self._fork(text, text.choice + at) for at in range(1, text.sequence.places)]
+        text.sequence.places = 1
+        for each, drawn in zip((text, *others), sampled, strict=True):
             self._tell(each, drawn)
-        for each in (text, *others) if text.unwanted else ():
             if each.choice in text.unwanted and each.sequence in self._texts:
                 self._leave(each)
 

@@ -94,7 +94,11 @@ class Simulated(Handler):
             # Numbers of as many digits as a model's.
             self._answer = np.sin(np.arange(1, size + 1)).astype(np.float32)
             self.outputs = {"y": Spec("FP32", (size,))}
-        if _truth("generates", given):
+        generates = _truth("generates", given)
+        for name in () if generates else (*_STEP, *_CACHE):
+            if name in given:
+                raise InvalidInput(f"{PARAMETERS}.{name}", "needs generates: true", given[name])
+        if generates:
             self.generator = self._generator({**_STEP, **_CACHE, **self.parameters})
         _wake_on_time()
 

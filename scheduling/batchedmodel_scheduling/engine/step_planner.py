@@ -118,11 +118,12 @@ class StepPlanner:
     ) -> StepPlan:
         """The next step. `running`: the oldest first; `waiting`: in the order of their turns."""
         kept, preempted, free = self._kept(running, free_blocks)
-        parts = [Part(one, 1) for one in kept if one.missing == 1]
-        free -= self._needed([one for one, _ in parts])
+        going_on = [one for one in kept if one.length - one.computed == 1]
+        parts = [Part(one, 1) for one in going_on]
+        free -= self._needed(going_on)
         left = self._prefill_tokens(parts)
         beside = 0 if self.settings.token_seconds is None else self._cost.prefill_beside()
-        for one in kept:
+        for one in kept if len(parts) < len(kept) else ():
             if one.missing > 1 and (tokens := min(one.missing, left)) > 0:
                 parts.append(Part(one, tokens))
                 left -= tokens + beside
@@ -175,7 +176,7 @@ class StepPlanner:
         most = settings.max_tokens_per_step - len(parts)
         if settings.token_seconds is None or not parts:
             return most
-        context = sum(one.computed for one, _ in parts)
+        context = sum([one.computed for one, _ in parts])
         within = self._cost.prefill_within(
             settings.token_seconds, sequences=len(parts) + 1, context_tokens=context
         )

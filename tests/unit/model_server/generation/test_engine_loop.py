@@ -1,11 +1,14 @@
 """Callers of one engine: their frames, their bounds, and whose turn the compute thread has."""
 
 import asyncio
+import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from batchedmodel_contract.generation.frames import (
     Cancel,
@@ -25,6 +28,7 @@ from batchedmodel_model_server.execution.device_thread import DeviceThread
 from batchedmodel_model_server.generation import engine_loop
 from batchedmodel_model_server.generation.engine_loop import Caller, EngineLoop, Rules
 from support.engine_frames import submit
+from support.examples import examples
 from support.reading_runner import ReadingRunner, drawn, engine_over
 
 BLOCKS = 32
@@ -360,6 +364,64 @@ async def test_an_error_of_the_engines_own_ends_its_texts_and_not_the_engine(
     await world.turns_until_idle()
     assert [token.id for token in asking.tokens].count(3) == 2
     assert asking.report.free_blocks == BLOCKS
+
+
+@settings(max_examples=examples(200))
+@given(st.integers(0, 2**32))
+def test_every_request_is_settled_once_whatever_its_caller_does(seed: int) -> None:
+    asyncio.run(_history(random.Random(seed)))
+
+
+async def _history(rng: random.Random) -> None:
+    world = World(sequences=3)
+    gone: list[Asking] = []
+    present = [Asking(world)]
+    wanted: dict[tuple[Asking, int], set[int]] = {}
+    for number in range(60):
+        asking = rng.choice(present)
+        match rng.randrange(7):
+            case 0 | 1 | 2:
+                one = submit(
+                    number,
+                    [rng.randrange(50) for _ in range(rng.randint(0, 20))],
+                    max_tokens=rng.randint(1, 20),
+                    choices=rng.choice([1, 1, 2, 3]),
+                    deadline=rng.choice([None, None, 3.0]),
+                )
+                wanted[asking, number] = set(range(one.choices))
+                asking.ask(one)
+            case 3:
+                choice = rng.choice([None, 0, 1])
+                for (whose, which), choices in list(wanted.items()):
+                    if whose is asking and rng.random() < 0.3:
+                        asking.ask(Cancel(id=which, choice=choice))
+                        choices.clear() if choice is None else choices.discard(choice)
+            case 4:
+                present.append(Asking(world))
+            case 5 if len(present) > 1:
+                present.remove(asking)
+                gone.append(asking)
+                world.loop.leave(asking.caller)
+            case _ if world.turns:
+                world.now += 1.0
+                await world.turn()
+    await world.turns_until_idle()
+    assert world.at_work == 0
+    assert present[0].report.free_blocks == BLOCKS
+    for (asking, number), choices in wanted.items():
+        ends = [token.choice for token in asking.tokens if token.id == number and token.finish]
+        refused = [which for which, _ in asking.refused].count(number)
+        assert len(ends) == len(set(ends))
+        if asking in gone:
+            continue
+        assert choices <= set(ends) or refused == 1 or not choices
+        assert not (ends and refused)
+    # Nothing of what has ended counts any more.
+    last = Asking(world)
+    last.ask(*(submit(number, [1], max_tokens=1) for number in range(12)))
+    assert last.refused == []
+    await world.turns_until_idle()
+    assert len(last.tokens) == 12
 
 
 async def test_an_engine_that_ends_hangs_up_on_its_callers() -> None:

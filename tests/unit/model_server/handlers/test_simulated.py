@@ -136,6 +136,9 @@ def test_a_pass_takes_as_long_as_one_of_the_next_captured_size() -> None:
         ("capturedRows", "4,,8", "is not a whole number from 1 to 1048576"),
         ("capturedRows", "8,4", "does not ascend"),
         ("floats", "many", "is not a whole number from 1 to 1048576"),
+        ("generates", "1", "is neither true nor false"),
+        ("stepSeconds", "0.02", "needs generates: true"),
+        ("blocks", "7", "needs generates: true"),
     ],
 )
 def test_a_wrong_parameter_is_named(name: str, value: str, message: str) -> None:
