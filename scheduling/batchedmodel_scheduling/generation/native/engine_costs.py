@@ -29,7 +29,7 @@ class EngineCosts(TokenCosts):
         self._reading: float | None = None
         """Seconds of such a step, by each of these tokens."""
         self._step_seconds = limits.cost.base
-        self._held = 1.0
+        self.held = 1.0
         """Tokens in the cache of a sequence."""
 
     @property
@@ -55,8 +55,8 @@ class EngineCosts(TokenCosts):
     def output_token(self, limit: int) -> float:
         """Device seconds of a token of output, in an engine that runs so many at once."""
         limits, cost = self._limits, self._cost.present
-        full = max(1.0, min(limit, limits.cache_tokens / self._held))
-        return cost.base / full + cost.sequence + cost.context_token * self._held
+        full = max(1.0, min(limit, limits.cache_tokens / self.held))
+        return cost.base / full + cost.sequence + cost.context_token * self.held
 
     def prompt_token(self, limit: int) -> float:
         """Device seconds of a token of a prompt."""
@@ -92,7 +92,7 @@ class EngineCosts(TokenCosts):
         self._cost.saw(StepLoad(step.prefill_tokens, sequences, used), step.seconds)
         self._step_seconds = _nearer(self._step_seconds, step.seconds)
         if step.running:
-            self._held = max(1.0, _nearer(self._held, used / step.running))
+            self.held = max(1.0, _nearer(self.held, used / step.running))
         if step.backlog > 0 and step.prefill_tokens > 0:
             self._prompts_in_step = _nearer(self._prompts_in_step, step.prefill_tokens)
             each = step.seconds / step.prefill_tokens

@@ -57,6 +57,8 @@ class EngineCredit(Room):
         self._idle_there = self._on_the_way = 0
         """Sequences that were granted and did not run by that report, and those of them that it
         does not know of; with all that was granted since."""
+        self._full = False
+        """Whether somebody found no room since then."""
         self._ends = 0.0
         """Sequences that end with a step, lately."""
 
@@ -67,9 +69,11 @@ class EngineCredit(Room):
 
     @property
     def any_free(self) -> bool:
-        """Whether somebody may go, as far as only places and prompts count."""
+        """Whether somebody may go, as far as is known without a request."""
         step = self._step
-        if step is None or self._unread(step) >= _STEPS_AHEAD * self._costs.prompts_in_step:
+        if step is None or not self._server.sequences:
+            return step is not None
+        if self._full or self._unread(step) >= _STEPS_AHEAD * self._costs.prompts_in_step:
             return False
         return self._server.sequences < self.limit or self._may_wait_there
 
@@ -89,8 +93,16 @@ class EngineCredit(Room):
 
     def free_for(self, request: GenerationRequest, now: float) -> bool:
         """Whether the engine can begin with it, or it may wait there for what ends next."""
-        step = self._step
-        return step is not None and (self._may_wait_there or self._fits(request, step))
+        if (step := self._step) is None:
+            return False
+        # Of an engine that has nothing more to do no report may come.
+        idle = not self._server.sequences
+        places = self._server.sequences + request.choices <= self.limit
+        lacks = 0.0 if idle else self._lacks(request, step)
+        fits = idle or (places and lacks <= 0)
+        soon = self._may_wait_there and lacks <= _ENDS_AHEAD * self._ends * self._costs.held
+        self._full = not (fits or soon)
+        return not self._full
 
     def released(self, waiting: Waiting, now: float) -> None:
         """It is on its way to the engine."""
@@ -101,7 +113,7 @@ class EngineCredit(Room):
         """The engine told what it has, after what ended with the step."""
         if (step := view.step) is None:
             return
-        self._step = step
+        self._step, self._full = step, False
         self._idle_there = max(0, self._server.sequences - step.running)
         self._on_the_way = max(0, self._idle_there - step.waiting)
         self._costs.stepped(step)
@@ -134,16 +146,14 @@ class EngineCredit(Room):
             on_the_way -= one.waiting.places
         return unread
 
-    def _fits(self, request: GenerationRequest, step: EngineStep) -> bool:
-        """Whether the cache holds this beside all that is there until they end.
+    def _lacks(self, request: GenerationRequest, step: EngineStep) -> float:
+        """Tokens that the cache lacks to hold this beside all that is there until they end.
 
         They are taken to end after their expected lengths: the cache is fullest just before one
         ends. What the engine has in it beside what is known here counts as it is; it is less than
         nothing where prompts share blocks.
         """
         limits = self._limits
-        if self._server.sequences + request.choices > limits.max_sequences:
-            return False
         beside = float((limits.blocks - step.free_blocks) * limits.block_tokens)
         waits = self._not_running
         for one in self._server.newest():
@@ -158,7 +168,7 @@ class EngineCredit(Room):
             fullest = max(fullest, held + grows * left)
         # Of each the last block is not full, and one more may be begun.
         spare = limits.block_tokens * grows
-        return fullest + beside + spare <= limits.cache_tokens
+        return fullest + beside + spare - limits.cache_tokens
 
     def _texts(self, request: GenerationRequest) -> Iterator[tuple[float, int, int]]:
         """Of each: tokens that are still expected of a choice, tokens that it has, choices."""

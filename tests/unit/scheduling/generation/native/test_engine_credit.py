@@ -85,9 +85,23 @@ def test_blocks_that_were_granted_count_before_the_engine_has_seen_it() -> None:
     tells(admission, running=1, free_blocks=68)
     assert admission.poll(0.2).release == (), "of 100 blocks both take 64 and grow"
     tells(admission, running=2, free_blocks=36)
-    assert admission.poll(0.3).release == (requests[2].id,), "it waits there for the next blocks"
-    tells(admission, running=2, waiting=1, free_blocks=36)
-    assert admission.poll(0.4).release == ()
+    assert admission.poll(0.3).release == ()
+    admission.ended(requests[0].id, 0.4, output_tokens=50)
+    tells(admission, running=1, free_blocks=68, ended=1)
+    assert admission.poll(0.4).release == (requests[2].id,)
+
+
+def test_where_blocks_come_free_with_each_step_one_waits_there_for_them() -> None:
+    granted = {}
+    for ended in (0, 1):
+        admission = told()
+        requests = [request(prompt=500) for _ in range(3)]
+        offered(admission, *requests)
+        admission.poll(0.0)
+        for step in range(100):
+            tells(admission, 0.02 * step, running=2, free_blocks=36, ended=ended)
+        granted[ended] = len(admission.poll(2.0).release)
+    assert granted == {0: 0, 1: 1}
 
 
 def test_what_is_still_to_be_written_needs_blocks_as_well() -> None:
@@ -112,20 +126,16 @@ def test_what_is_still_to_be_written_needs_blocks_as_well() -> None:
 
 
 def test_blocks_that_prompts_share_are_free_for_others() -> None:
-    requests = [request(prompt=500) for _ in range(4)]
-    running = {}
+    granted = {}
     for free in (37, 68):
         admission = told()
+        requests = [request(prompt=500) for _ in range(3)]
         offered(admission, *requests[:2])
         admission.poll(0.0)
         tells(admission, running=2, free_blocks=free)
         offered(admission, requests[2])
-        admission.poll(0.0)
-        tells(admission, running=2, waiting=1, free_blocks=free)
-        offered(admission, requests[3])
-        admission.poll(0.0)
-        running[free] = admission.running
-    assert running == {37: 3, 68: 3}
+        granted[free] = len(admission.poll(0.1).release)
+    assert granted == {37: 0, 68: 1}
 
 
 def test_about_two_steps_of_prompts_are_unread_in_the_engine() -> None:
@@ -151,13 +161,15 @@ def test_nothing_more_goes_while_one_had_to_give_way() -> None:
 
 def test_nobody_passes_a_prompt_that_waits_for_blocks() -> None:
     admission = told()
-    offered(admission, request("a", prompt=1000), request("a", prompt=900))
-    assert len(admission.poll(0.0).release) == 1
+    offered(admission, first := request("a", prompt=1000))
+    assert admission.poll(0.0).release == (first.id,)
     tells(admission, running=1, free_blocks=37)
     long, small = request("b", prompt=900), request("c", prompt=16)
     offered(admission, long, small)
-    assert len(admission.poll(0.1).release) == 1
     assert admission.poll(0.1).release == ()
+    admission.ended(first.id, 0.2, output_tokens=50)
+    tells(admission, ended=1)
+    assert admission.poll(0.2).release == (long.id, small.id)
 
 
 def test_what_the_engine_can_never_hold_is_refused_at_once() -> None:
