@@ -1,5 +1,6 @@
 """Requests for text in front of a server of one's own: they go on as they came."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from batchedmodel_contract.inference.tensors import Buffer
@@ -12,7 +13,7 @@ from batchedmodel_sidecar.generation.text_server import Draft
 from batchedmodel_sidecar.http.routed_head import RequestHead
 
 _CHAT: Final = "/chat/completions"
-_BETWEEN_US: Final = ("host", "expect", "content-length")
+_BETWEEN_US: Final[Sequence[str]] = ("host", "expect", "content-length")
 
 
 class ForeignTexts:

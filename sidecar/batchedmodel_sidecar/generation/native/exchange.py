@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from tokenizers import Tokenizer
 
 from batchedmodel_contract.generation.frames import Finish, Sampling, Submit, Token
+from batchedmodel_http.response import Headers
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.generation.engine_client import AnswerListener, EngineHead
 from batchedmodel_sidecar.generation.native.answers.answer_form import AnswerForm, Piece, TextUsage
@@ -24,11 +25,11 @@ _MOST_BEHIND: Final = 64 * 1024
 """Bytes that wait for a caller who reads too slowly; then its texts end."""
 _MOST_DEATHS: Final = 2
 """So many engines may be lost over a text."""
-_EVENTS: Final = (
+_EVENTS: Final[Headers] = (
     ("Content-Type", "text/event-stream; charset=utf-8"),
     ("Cache-Control", "no-cache"),
 )
-_JSON: Final = (("Content-Type", "application/json"),)
+_JSON: Final[Headers] = (("Content-Type", "application/json"),)
 
 
 class Submits(Protocol):

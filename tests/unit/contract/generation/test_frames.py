@@ -132,6 +132,7 @@ def submitted(**edits: Any) -> bytes:
     return struct.pack("<QII", 1, len(text), 2) + text + content[16 + head :]
 
 
+@pytest.mark.interpreted  # what is compiled checks kinds itself, and names none
 @pytest.mark.parametrize(
     ("name", "value"),
     [

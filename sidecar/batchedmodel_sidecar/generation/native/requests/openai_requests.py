@@ -46,17 +46,19 @@ _NO_COMPLETION: Final[Mapping[str, tuple[Any, ...]]] = {
     "echo": (False,),
     "logit_bias": ({},),
 }
-CHAT: Final = (
-    _COMMON
-    | SAMPLING
-    | STOPPING
-    | _NO_TOOLS.keys()
-    | {
+CHAT: Final = frozenset(
+    {
+        *_COMMON,
+        *SAMPLING,
+        *STOPPING,
+        *_NO_TOOLS,
         *("messages", "max_completion_tokens", "top_logprobs", "metadata"),
         *("chat_template_kwargs", "add_generation_prompt", "continue_final_message"),
     }
 )
-COMPLETIONS: Final = _COMMON | SAMPLING | STOPPING | _NO_COMPLETION.keys() | {"prompt", "best_of"}
+COMPLETIONS: Final = frozenset(
+    {*_COMMON, *SAMPLING, *STOPPING, *_NO_COMPLETION, "prompt", "best_of"}
+)
 _ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 _OF_A_MESSAGE: Final = frozenset({"role", "content", "name", "tool_calls", "tool_call_id"})
 _COUNTS: Final = Whole(minimum=1, maximum=MOST_TEXTS)
