@@ -30,7 +30,11 @@ def served(manifest: Path) -> Iterator[str]:
     """The address of the service, which is stopped by Ctrl-C in the end."""
     command = ("-m", "batchedmodel_cli", "run", str(manifest), "--port", "0")
     run = subprocess.Popen(
-        [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [sys.executable, *command],
+        cwd=ROOT,  # where a package in examples/ is found
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     with run:
         try:
@@ -57,6 +61,17 @@ def ask(url: str, document: object) -> Any:
     request = urllib.request.Request(url, json.dumps(document).encode(), headers)
     with urllib.request.urlopen(request, timeout=60) as response:
         return json.load(response)
+
+
+def pieces(url: str, document: object) -> list[str]:
+    """What each event of a stream of chat adds to the text."""
+    headers = {"content-type": "application/json"}
+    request = urllib.request.Request(url, json.dumps(document).encode(), headers)
+    with urllib.request.urlopen(request, timeout=60) as response:
+        *events, done, rest = response.read().decode().split("\n\n")
+    assert (done, rest) == ("data: [DONE]", "")
+    found = [json.loads(event.removeprefix("data: "))["choices"] for event in events]
+    return [one["delta"].get("content", "") for choices in found for one in choices]
 
 
 def scores(address: str, series: Array) -> Any:
@@ -122,3 +137,20 @@ def test_minilm_embeds_texts_as_sentence_transformers_does() -> None:
         given = ask(f"{address}/v1/embeddings", {"model": "minilm", "input": texts})["data"]
     for text, entry in zip(texts, given, strict=True):
         assert float(np.array(entry["embedding"]) @ reference.encode(text)) > 0.999
+
+
+def test_a_chat_is_answered_piece_by_piece_by_what_its_model_has_learnt() -> None:
+    texts = (EXAMPLES / "chat" / "conversations.txt").read_text("utf-8")
+    blocks = [block.splitlines() for block in texts.split("\n\n")[1:]]
+    learnt = {question[2:]: lines[-1][2:] for lines in blocks for question in lines[:-1]}
+    with served(EXAMPLES / "chat.yaml") as address:
+        url = f"{address}/v1/chat/completions"
+        for question in ("What is batching?", "Count to twenty.", "Why is the sky blue?"):
+            messages = [{"role": "user", "content": question}]
+            document = {"model": "chat", "messages": messages, "temperature": 0}
+            said = pieces(url, {**document, "stream": True})
+            assert "".join(said) == learnt[question]
+            assert len(said) > 10
+            (choice,) = ask(url, document)["choices"]
+            assert choice["message"]["content"] == learnt[question]
+            assert choice["finish_reason"] == "stop"

@@ -84,10 +84,14 @@ def announcement(manifest: BatchedModel, host: str, data: int, admin: int) -> tu
 def curl_line(manifest: BatchedModel, service: str) -> str:
     """A command that works as it stands and shows what the model answers."""
     model = manifest.spec.model
+    if manifest.spec.generation is not None:
+        messages = [{"role": "user", "content": "What is batching?"}]
+        chat = {"model": manifest.name, "stream": True, "messages": messages}
+        return _post(f"{service}/v1/chat/completions", chat)
     match model.handler or model.protocol:
         case "hf":
-            # Whether it embeds, classifies or ranks depends on its checkpoint. Unless it is for
-            # images, it takes a text.
+            # Whether it embeds, classifies, ranks or generates depends on its checkpoint. Unless it
+            # is for images, it takes a text.
             text = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["A sentence."]}
             return _post(f"{service}/v2/models/{manifest.name}/infer", {"inputs": [text]})
         case ServerProtocol.OPENAI:
@@ -111,4 +115,5 @@ def url(host: str, port: int) -> str:
 
 def _post(target: str, body: object) -> str:
     # Neither a name in a manifest nor our examples hold a single quote.
-    return f"curl -s {target} -H 'content-type: application/json' -d '{json.dumps(body)}'"
+    # Without -N, parts of a stream are shown late.
+    return f"curl -sN {target} -H 'content-type: application/json' -d '{json.dumps(body)}'"

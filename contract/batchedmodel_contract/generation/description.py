@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.schema.reading import camel_case
@@ -21,6 +21,14 @@ class StepSeconds:
     """That each sequence adds which gets a token."""
     context_token: float
     """That each token adds which these sequences have in the cache."""
+
+
+class StepBounds(NamedTuple):
+    """How large steps may be."""
+
+    sequences: int
+    tokens: int
+    """Of prompts and texts together, as many as sequences at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +52,13 @@ class GenerationDescription:
     """In Jinja2; None: there is none, and chats are refused."""
     special_tokens: Mapping[str, str] = field(default_factory=dict)
     """What templates call them, such as `bos_token`, and their texts."""
+
+    def bounds(self, max_sequences: int | None, max_tokens_per_step: int | None) -> StepBounds:
+        """What holds where a manifest says so much; what it does not say gives way to the rest."""
+        sequences = max_sequences or self.max_sequences
+        if max_tokens_per_step is None:
+            return StepBounds(sequences, max(self.max_tokens_per_step, sequences))
+        return StepBounds(min(sequences, max_tokens_per_step), max_tokens_per_step)
 
     def to_mapping(self) -> dict[str, Any]:
         """As JSON."""

@@ -176,9 +176,10 @@ class NativeGeneration:
     def _limits(self, texts: TextPreparer) -> EngineLimits:
         settings, engine = self._batching, texts.description
         seconds = engine.step_seconds
+        bounds = engine.bounds(settings.max_sequences, settings.max_tokens_per_step)
         return EngineLimits(
-            max_sequences=settings.max_sequences or engine.max_sequences,
-            max_tokens_per_step=settings.max_tokens_per_step or engine.max_tokens_per_step,
+            max_sequences=bounds.sequences,
+            max_tokens_per_step=bounds.tokens,
             blocks=engine.blocks,
             block_tokens=engine.block_tokens,
             cost=StepCost(

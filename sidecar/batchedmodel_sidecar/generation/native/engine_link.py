@@ -150,10 +150,11 @@ class EngineLink:
         self._listener.open()
 
     def _bounds(self, texts: TextPreparer) -> Configure:
-        settings, description = self._settings, texts.description
+        settings = self._settings
+        bounds = texts.description.bounds(settings.max_sequences, settings.max_tokens_per_step)
         return Configure(
-            max_sequences=settings.max_sequences or description.max_sequences,
-            max_tokens_per_step=settings.max_tokens_per_step or description.max_tokens_per_step,
+            max_sequences=bounds.sequences,
+            max_tokens_per_step=bounds.tokens,
             token_seconds=settings.target_token_seconds,
         )
 

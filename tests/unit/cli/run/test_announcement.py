@@ -111,7 +111,7 @@ def test_other_lines_say_nothing(line: str) -> None:
 
 def test_the_curl_line_for_hf_sends_a_text_whatever_is_made_of_it() -> None:
     words = shlex.split(curl_line(served_by("hf"), "http://127.0.0.1:8000"))
-    assert words[:3] == ["curl", "-s", "http://127.0.0.1:8000/v2/models/minilm/infer"]
+    assert words[:3] == ["curl", "-sN", "http://127.0.0.1:8000/v2/models/minilm/infer"]
     assert words[3:6] == ["-H", "content-type: application/json", "-d"]
     (tensor,) = json.loads(words[6])["inputs"]
     assert (tensor["name"], tensor["datatype"], tensor["shape"]) == ("text", "BYTES", [1])
@@ -123,6 +123,23 @@ def test_the_curl_line_for_simulated_infers_four_numbers() -> None:
     (tensor,) = json.loads(words[6])["inputs"]
     assert (tensor["name"], tensor["datatype"], tensor["shape"]) == ("x", "INT64", [1, 4])
     assert len(tensor["data"]) == 4
+
+
+def test_the_curl_line_for_a_model_that_is_to_generate_streams_a_chat() -> None:
+    for server in ({"handler": "simulated"}, {"protocol": "OpenAI", "image": "own:1"}):
+        manifest = read_manifest(
+            {
+                "apiVersion": "batchedmodel.dev/v1alpha1",
+                "kind": "BatchedModel",
+                "metadata": {"name": "minilm"},
+                "spec": {"model": server, "generation": {}},
+            }
+        )
+        words = shlex.split(curl_line(manifest, "http://127.0.0.1:8000"))
+        assert words[:3] == ["curl", "-sN", "http://127.0.0.1:8000/v1/chat/completions"]
+        body = json.loads(words[6])
+        assert (body["model"], body["stream"]) == ("minilm", True)
+        assert [one["role"] for one in body["messages"]] == ["user"]
 
 
 def test_the_curl_line_for_a_class_asks_what_it_takes() -> None:
