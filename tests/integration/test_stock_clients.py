@@ -4,7 +4,8 @@ import asyncio
 from pathlib import Path
 
 from batchedmodel_contract.manifest.spec import ServerProtocol
-from support.books import assert_books_balance
+from batchedmodel_contract.outcomes import Outcome
+from support.books import assert_books_balance, settled
 from support.chain import in_front_of, running_chain
 from support.echo_server import EVERY_DATATYPE, echo_chain
 from support.engine_server import EngineServer
@@ -68,3 +69,14 @@ async def test_an_agent_of_pydantic_ai_calls_its_tool_and_streams_what_came_of_i
             assert through == server.bodies
             assert len(through) == 5
             await assert_books_balance(chain)
+
+
+async def test_openai_and_an_agent_get_texts_of_our_own_engine(tmp_path: Path) -> None:
+    parameters = {"generates": "true", "stepSeconds": "0.005"}
+    async with running_chain(tmp_path, handler="simulated", parameters=parameters) as chain:
+        await run_script("openai", chain.url(""), "_texts")
+        await run_script("pydantic_ai", chain.url(""), "_texts")
+        # Those that were left are cancelled.
+        await chain.until("batchedmodel_num_requests_running", lambda running: running == 0)
+        assert await settled(chain, Outcome.CANCELLED) == 3
+        await assert_books_balance(chain)
