@@ -27,14 +27,16 @@ from batchedmodel_scheduling.engine.step_planner import StepSettings
 from bench_report import Figure, at_least, of_rounds, tell
 from support.random_checkpoints import generating_checkpoint, reference
 
-MODEL: Final[Mapping[str, int]] = {
+_VOCABULARY: Final = 8192
+MODEL: Final[Mapping[str, float]] = {
     "hidden_size": 512,
     "num_hidden_layers": 8,
     "num_attention_heads": 8,
     "num_key_value_heads": 4,
     "intermediate_size": 1408,
-    "vocab_size": 8192,
+    "vocab_size": _VOCABULARY,
     "max_position_embeddings": 2048,
+    "initializer_range": 0.05,
 }
 _CACHE: Final = 512 << 20
 _TOKENS_PER_STEP: Final = 512
@@ -68,7 +70,7 @@ def loads(*, quick: bool) -> tuple[Load, ...]:
 
     def prompts(count: int, least: int, most: int) -> list[list[int]]:
         lengths = [rng.randint(least, most) for _ in range(count)]
-        return [[rng.randrange(4, MODEL["vocab_size"]) for _ in range(n)] for n in lengths]
+        return [[rng.randrange(4, _VOCABULARY) for _ in range(n)] for n in lengths]
 
     short = {_CONTINUOUS: 1.6, _STATIC: 2.4, _ALONE: 4.5}
     return (
