@@ -134,7 +134,8 @@ def compared(
     """A token is a character; behind the first that is wrong all are lost, or doubled."""
     pairs = list(zip(wanted, texts, strict=True))
     right = [
-        sum(1 for _ in takewhile(lambda both: both[0] == both[1], zip(*pair))) for pair in pairs
+        sum(1 for _ in takewhile(lambda both: both[0] == both[1], zip(*pair, strict=False)))
+        for pair in pairs
     ]
     return Killed(
         under_way=under_way,

@@ -36,6 +36,8 @@ class Stream:
     each event with text counts as a token."""
     path: str = CHAT
     prompt_bytes: int = 256
+    prompt_ids: Sequence[int] = ()
+    """Of a completion, in the place of a text."""
     at: float = 0.0
     """Seconds after the beginning; unless the load is a closed loop."""
     address: str = "127.0.0.1"
@@ -54,14 +56,16 @@ class Stream:
 
     def body(self) -> bytes:
         """What is sent."""
-        prompt = "w" * self.prompt_bytes
-        asked = {"messages": [{"role": "user", "content": prompt}]}
-        document = {
-            "model": MODEL,
-            "stream": True,
-            "max_tokens": max(self.allowed_tokens, self.tokens) if self.marked else self.tokens,
-            **(asked if self.path == CHAT else {"prompt": prompt}),
-        }
+        text = "w" * self.prompt_bytes
+        document: dict[str, Any] = {"model": MODEL, "stream": True}
+        if self.path == CHAT:
+            document["messages"] = [{"role": "user", "content": text}]
+        else:
+            document["prompt"] = self.prompt_ids or text
+        if self.marked:
+            document["max_tokens"] = max(self.allowed_tokens, self.tokens)
+        else:
+            document |= {"max_tokens": self.tokens, "temperature": 0}
         return orjson.dumps(document)
 
     def told(self) -> bytes:
