@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 from aiohttp import web
@@ -38,7 +39,6 @@ from batchedmodel_sidecar.generation.generation import (
     generation_of,
 )
 from batchedmodel_sidecar.generation.handler import GenerationHandler
-from batchedmodel_sidecar.generation.text_server import TextServer
 from batchedmodel_sidecar.http.admin import Admin
 from batchedmodel_sidecar.http.body_reader import BodyReader
 from batchedmodel_sidecar.http.connections import Connections
@@ -195,16 +195,14 @@ class Service:
             refusals=refusals,
         )
 
-        def make(server: TextServer) -> GenerationHandler:
-            return GenerationHandler(
-                server,
-                self._batcher.settings,
-                ledger=self._ledger,
-                counts=counts,
-                refusals=refusals,
-                require_open=inferences.open_for_work,
-            )
-
+        make = partial(
+            GenerationHandler,
+            settings=self._batcher.settings,
+            ledger=self._ledger,
+            counts=counts,
+            refusals=refusals,
+            require_open=inferences.open_for_work,
+        )
         self._generation = generation_of(
             settings,
             self._batcher.settings,
@@ -279,10 +277,8 @@ class Service:
         return batches
 
     def _oldest_age(self) -> float:
-        ages = [self._batcher.oldest_age()]
-        if self._generation is not None:
-            ages.append(self._generation.handler.oldest_age())
-        return max(ages)
+        texts = 0.0 if self._generation is None else self._generation.handler.oldest_age()
+        return max(self._batcher.oldest_age(), texts)
 
     async def _idle(self) -> None:
         """Return once nothing is on its way past the batcher."""
