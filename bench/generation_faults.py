@@ -133,7 +133,9 @@ def compared(
 ) -> Killed:
     """A token is a character; behind the first that is wrong all are lost, or doubled."""
     pairs = list(zip(wanted, texts, strict=True))
-    right = [sum(1 for _ in takewhile(lambda both: both[0] == both[1], zip(*pair))) for pair in pairs]
+    right = [
+        sum(1 for _ in takewhile(lambda both: both[0] == both[1], zip(*pair))) for pair in pairs
+    ]
     return Killed(
         under_way=under_way,
         lost=sum(len(want) - same for (want, _), same in zip(pairs, right, strict=True)),
