@@ -14,6 +14,7 @@ import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -28,7 +29,7 @@ from bench_report import Figure, at_least, of_rounds, tell
 from support.random_checkpoints import generating_checkpoint, reference
 
 _VOCABULARY: Final = 8192
-MODEL: Final[Mapping[str, float]] = {
+MODEL: Final[Mapping[str, Any]] = {
     "hidden_size": 512,
     "num_hidden_layers": 8,
     "num_attention_heads": 8,
@@ -211,6 +212,10 @@ def measure_rivals(rounds: int, *, quick: bool) -> list[Figure]:
     return figures
 
 
+def _goal(what: str, least: float, value: float) -> Figure:
+    return at_least(what, value, "x", least)
+
+
 def _last(rates: Mapping[str, Sequence[float]]) -> str:
     return ", ".join(f"{name} {found[-1]:.0f}/s" for name, found in rates.items())
 
@@ -221,9 +226,7 @@ def _figures(load: Load, rates: Mapping[str, Sequence[float]]) -> list[Figure]:
     for name, goal in load.goals.items():
         what = f"{load.name}: tokens a second over {name}"
         ratios = [mine / theirs for mine, theirs in zip(ours, rates[name], strict=True)]
-        found.append(
-            of_rounds(lambda value, what=what, goal=goal: at_least(what, value, "x", goal), ratios)
-        )
+        found.append(of_rounds(partial(_goal, what, goal), ratios))
     what = f"{load.name}: tokens a second"
     found.append(of_rounds(lambda value: Figure(name=what, value=value, unit="/s"), ours))
     return found

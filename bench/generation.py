@@ -6,6 +6,9 @@ token of a prompt, 0.15 ms for each sequence and 0.05 us for each token in the c
 sidecar's `Admission` before a `StepPlanner`; rivals take who comes first, and no request that ours
 refused. Capacity is the best rival's: the highest rate at which 99 % meet both targets.
 
+Then our engine itself on a CPU, against what transformers offers (`engine_rivals`); a quick run
+leaves out the slow ones of these.
+
     python bench/generation.py [--quick] [--json FILE]
 """
 
@@ -33,6 +36,7 @@ from batchedmodel_scheduling.simulator.token_engine import Call
 from batchedmodel_scheduling.simulator.token_pods import TokenPod
 from batchedmodel_scheduling.simulator.traces import read_trace
 from bench_report import Figure, at_least, at_most, new_parser, report, tell
+from engine_rivals import measure_rivals
 from step_rivals import FixedBudget, PromptsFirst, StaticBatches
 
 COST: Final = StepCost(base=0.012, prefill_token=60e-6, sequence=0.15e-3, context_token=0.05e-6)
@@ -264,7 +268,9 @@ def measure(plan: Plan) -> list[Figure]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report; returns the exit code."""
     options = new_parser(__doc__).parse_args(arguments)
-    return report(measure(_QUICK if options.quick else _FULL), options.json)
+    plan = _QUICK if options.quick else _FULL
+    engines = measure_rivals(plan.draws, quick=options.quick)
+    return report([*measure(plan), *engines], options.json)
 
 
 if __name__ == "__main__":
