@@ -1,8 +1,10 @@
 """What the next step of an engine computes: tokens of running sequences, and parts of prompts.
 
-One step mixes both, so that no answer waits for another's prompt. A part of a prompt is as large as
-the target for the time between tokens allows. Sequences grow block by block. Where blocks run out,
-the least important and newest sequence gives its own back, and is computed anew later.
+One step mixes both, so that no answer waits for another's prompt. As much of prompts is read as the
+target for the time between tokens allows, of those with least left first: so a short one does not
+wait until a long one is read. The oldest has a quarter for sure. Sequences grow block by block.
+Where blocks run out, the least important and newest sequence gives its own back, and is computed
+anew later.
 
 Pure: whoever owns the sequences and the cache does what a plan says.
 """
@@ -16,6 +18,8 @@ from batchedmodel_scheduling.engine.step_cost import StepLoad, StepTimes
 
 _LEAST_PART: Final = 16
 """Tokens of prompts that any step reads, however slow it is: or a first token would never come."""
+_OLDEST: Final = 4
+"""Of what a step reads, one part of so many is for the prompt that came first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,14 +125,9 @@ class StepPlanner:
         going_on = [one for one in kept if one.length - one.computed == 1]
         parts = [Part(one, 1) for one in going_on]
         free -= self._needed(going_on)
-        left = self._prefill_tokens(parts)
-        beside = 0 if self.settings.token_seconds is None else self._cost.prefill_beside()
-        for one in kept if len(parts) < len(kept) else ():
-            if one.missing > 1 and (tokens := min(one.missing, left)) > 0:
-                parts.append(Part(one, tokens))
-                left -= tokens + beside
-        admitted: list[EngineSequence] = []
         places = sum([one.places for one in kept])
+        prompts = [one for one in kept if one.missing > 1] if len(parts) < len(kept) else []
+        known = len(prompts)
         # Whoever had to give way just now would only have to again.
         for one in () if preempted else waiting:
             taken = places + one.places
@@ -136,15 +135,30 @@ class StepPlanner:
             # A block more for each that runs, or the next steps would end somebody for this one.
             # One with more places than all, as an edit may have left it, runs alone.
             crowded = places > 0 and taken > self.settings.max_sequences
-            if left <= 0 or crowded or lacks + taken - 1 > free:
+            if crowded or lacks + taken - 1 > free:
                 break
-            tokens = min(one.missing, left)
-            parts.append(Part(one, tokens))
-            admitted.append(one)
+            prompts.append(one)
             places = taken
-            left -= tokens + beside
             free -= lacks
+        read = self._read(prompts, self._prefill_tokens(parts))
+        parts += [Part(one, read[one]) for one in prompts if one in read]
+        admitted = [one for one in prompts[known:] if one in read]
         return StepPlan(tuple(preempted), tuple(admitted), tuple(parts))
+
+    def _read(self, prompts: Sequence[EngineSequence], left: int) -> dict[EngineSequence, int]:
+        """How much is read of each of these, the oldest of which is first."""
+        if not prompts or left <= 0:
+            return {}
+        beside = 0 if self.settings.token_seconds is None else self._cost.prefill_beside()
+        read = {prompts[0]: min(prompts[0].missing, -(-left // _OLDEST))}
+        left -= read[prompts[0]]
+        for one in sorted(prompts, key=lambda one: one.missing):
+            before = read.get(one, 0)
+            tokens = min(one.missing - before, left if before else left - beside)
+            if tokens > 0:
+                read[one] = before + tokens
+                left -= tokens if before else tokens + beside
+        return read
 
     def _kept(
         self, running: Sequence[EngineSequence], free: int

@@ -87,7 +87,7 @@ class GenerationRequest(NamedTuple):
     deadline: float
     """When its caller stops waiting for the first token."""
     streams: bool
-    """Whether its tokens are seen as they come."""
+    """Whether its tokens are seen as they come; of an engine of ours they always are."""
     priority: Priority = Priority.NORMAL
     group: RequestGroup | None = None
     """Calls of an agent that come together."""

@@ -103,6 +103,10 @@ class TokenPod(Generic[E]):
     def _at(self, when: float, act: Callable[[Call], None], call: Call) -> None:
         heapq.heappush(self._events, (when, next(self._numbers), act, call))
 
+    def _sees(self, call: Call) -> bool:
+        """Whether the sidecar sees its tokens as they come: of an engine of ours it always does."""
+        return call.streams or self._tells_steps
+
     # What happens
 
     def _came(self, call: Call) -> None:
@@ -123,7 +127,7 @@ class TokenPod(Generic[E]):
             choices=1,
             arrived=now,
             deadline=now + call.patience,
-            streams=call.streams,
+            streams=self._sees(call),
         )
         self._watcher.came(call, admission.work(request), now)
         refusal = admission.offer(request, now)
@@ -160,9 +164,9 @@ class TokenPod(Generic[E]):
             if call.first_at is None:
                 call.first_at = now
                 self._watcher.began(call, now)
-                if admission is not None and call.streams:
+                if admission is not None and self._sees(call):
                     admission.first_token(call.number, now)
-            elif admission is not None and call.streams:
+            elif admission is not None and self._sees(call):
                 admission.tokens(call.number, 1, now)
             if call.given >= call.output:
                 call.ended_at = now

@@ -26,9 +26,9 @@ from batchedmodel_scheduling.generation.requests import (
 )
 from batchedmodel_scheduling.generation.room import Room
 
-_STEPS_AHEAD: Final = 2.0
-"""Steps' worth of prompts in the engine: the step that runs when its report of the one before
-comes, and the next one. What goes after the report is there for the one behind."""
+_STEPS_AHEAD: Final = 3.0
+"""Steps' worth of prompts in the engine: of the step that runs when the report of the one before
+comes, of the next one, and of one more, so that it has shorter ones to read first."""
 _ENDS_AHEAD: Final = 1.5
 """Times the sequences that end with a step, and one: so many more may be there than run."""
 _NEWEST: Final = 0.05
@@ -54,9 +54,8 @@ class EngineCredit(Room):
         self._turns: Final = turns
         self._step: EngineStep | None = None
         """The last report; nothing goes before the first."""
-        self._idle_there = self._on_the_way = 0
-        """Sequences that were granted and did not run by that report, and those of them that it
-        does not know of; with all that was granted since."""
+        self._idle_there = 0
+        """Sequences that were granted and did not run by that report, and all granted since."""
         self._full = False
         """Whether somebody found no room since then."""
         self._ends = 0.0
@@ -73,7 +72,7 @@ class EngineCredit(Room):
         step = self._step
         if step is None or not self._server.sequences:
             return step is not None
-        if self._full or self._unread(step) >= _STEPS_AHEAD * self._costs.prompts_in_step:
+        if self._full or self._unread() >= _STEPS_AHEAD * self._costs.prompts_in_step:
             return False
         return self._server.sequences < self.limit or self._may_wait_there
 
@@ -107,7 +106,6 @@ class EngineCredit(Room):
     def released(self, waiting: Waiting, now: float) -> None:
         """It is on its way to the engine."""
         self._idle_there += waiting.places
-        self._on_the_way += waiting.places
 
     def saw(self, view: EngineView, now: float) -> None:
         """The engine told what it has, after what ended with the step."""
@@ -115,7 +113,6 @@ class EngineCredit(Room):
             return
         self._step, self._full = step, False
         self._idle_there = max(0, self._server.sequences - step.running)
-        self._on_the_way = max(0, self._idle_there - step.waiting)
         self._costs.stepped(step)
         if step.seconds > 0:
             self._ends += _NEWEST * (step.ended - self._ends)
@@ -135,15 +132,18 @@ class EngineCredit(Room):
     def _may_wait_there(self) -> bool:
         return self._not_running < 1 + math.ceil(_ENDS_AHEAD * self._ends)
 
-    def _unread(self, step: EngineStep) -> float:
-        """Tokens of prompts that are in the engine or on their way, and not computed."""
-        on_the_way = min(self._on_the_way, self._server.sequences)
-        unread = step.backlog
+    def _unread(self) -> float:
+        """Tokens of prompts that the engine has not read.
+
+        Of each as many as one step reads: it reads short ones beside long ones.
+        """
+        left, unread = self._server.unstarted, 0.0
         for one in self._server.newest():
-            if on_the_way <= 0:
+            if left <= 0:
                 break
-            unread += one.waiting.request.prompt_tokens
-            on_the_way -= one.waiting.places
+            if not one.started:
+                unread += min(one.waiting.request.prompt_tokens, self._costs.prompts_in_step)
+                left -= 1
         return unread
 
     def _lacks(self, request: GenerationRequest, step: EngineStep) -> float:

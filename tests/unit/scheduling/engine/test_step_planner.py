@@ -156,3 +156,25 @@ def test_everything_ends_and_no_block_is_lost_whatever_comes(
         assert free >= 0
     assert not left
     assert free == bounds.blocks
+
+
+def test_of_prompts_the_one_with_least_left_is_read_first_beside_a_part_of_the_oldest() -> None:
+    long, short, middle = begun(5000, 1000), waits(100), waits(300)
+    plan = StepPlanner(settings(tokens=400), COST).plan([long], [middle, short], 900)
+    assert plan.parts == (Part(long, 100), Part(middle, 200), Part(short, 100))
+    assert plan.admitted == (middle, short)
+
+
+def test_no_long_prompt_waits_for_ever_behind_short_ones() -> None:
+    planner = StepPlanner(settings(tokens=400), COST)
+    long = begun(4000, 0)
+    for _ in range(40):
+        plan = planner.plan([long], [waits(100) for _ in range(9)], 900)
+        long.computed += plan.parts[0].tokens
+    assert long.missing == 0
+
+
+def test_who_would_be_read_in_a_later_step_is_not_let_in_yet() -> None:
+    first, others = begun(1000, 0), [waits(500) for _ in range(3)]
+    plan = StepPlanner(settings(tokens=512), COST).plan([first], others, 900)
+    assert plan.admitted == (others[0],)

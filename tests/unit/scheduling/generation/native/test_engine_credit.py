@@ -26,10 +26,10 @@ IDLE = EngineStep(
 )  # fmt: skip
 
 
-def told(limits: EngineLimits = LIMITS, step: EngineStep = IDLE) -> Admission:
+def told(limits: EngineLimits = LIMITS) -> Admission:
     """An admission before an engine that has told of itself."""
     admission = Admission(AdmissionSettings(engine=limits))
-    admission.engine(EngineView(step=step), 0.0)
+    admission.engine(EngineView(step=replace(IDLE, free_blocks=limits.blocks)), 0.0)
     return admission
 
 
@@ -138,15 +138,25 @@ def test_blocks_that_prompts_share_are_free_for_others() -> None:
     assert granted == {37: 0, 68: 1}
 
 
-def test_about_two_steps_of_prompts_are_unread_in_the_engine() -> None:
+def test_prompts_of_about_three_steps_are_unread_in_the_engine() -> None:
     admission = told(replace(LIMITS, max_sequences=64, blocks=10_000))
-    requests = [request(prompt=300) for _ in range(9)]
+    requests = [request(prompt=400) for _ in range(9)]
     offered(admission, *requests)
-    gone = admission.poll(0.0).release
-    assert len(gone) == 4, "the fourth is the first beyond 1,024 tokens"
-    tells(admission, running=4, backlog=688, prefill_tokens=512, free_blocks=9900)
-    assert len(admission.poll(0.1).release) == 2
+    assert len(admission.poll(0.0).release) == 4, "the fourth is the first beyond 1,536 tokens"
+    admission.first_token(requests[0].id, 0.1)
+    tells(admission, running=4, backlog=1088, prefill_tokens=512, free_blocks=9900)
+    assert admission.poll(0.1).release == (requests[4].id,)
     assert admission.poll(0.1).release == ()
+
+
+def test_a_long_prompt_that_is_read_keeps_no_short_one_waiting() -> None:
+    admission = told(replace(LIMITS, max_sequences=64, blocks=10_000))
+    offered(admission, request("a", prompt=100_000))
+    assert len(admission.poll(0.0).release) == 1
+    tells(admission, running=1, backlog=99_000, prefill_tokens=512, free_blocks=3000)
+    short = request("b", prompt=100)
+    offered(admission, short)
+    assert admission.poll(0.1).release == (short.id,)
 
 
 def test_nothing_more_goes_while_one_had_to_give_way() -> None:
