@@ -163,6 +163,31 @@ async def test_what_cannot_be_served_is_refused_by_its_field(chain: Chain) -> No
     assert (status, told["error"]["code"]) == (404, "model_not_found")
 
 
+async def test_what_never_runs_at_once_is_refused_for_good(chain: Chain) -> None:
+    await chain.goes_by(BatchSettings(max_sequences=4))
+    async with chain.session.post(chain.url(CHAT), json=chat(n=5)) as response:
+        assert (response.status, "Retry-After" in response.headers) == (413, False)
+        assert "more texts" in (await response.json())["error"]["message"]
+    assert (await asked(chain, CHAT, chat(n=4)))[0] == 200
+
+
+async def test_an_edit_of_how_many_texts_run_is_in_force_at_once(chain: Chain) -> None:
+    await chain.goes_by(BatchSettings(max_sequences=2))
+    async with asyncio.TaskGroup() as group:
+        for number in range(6):
+            group.create_task(said(chain, text=str(number), max_tokens=100))
+        # The engine has the next one or two already, for the moment at which one ends.
+        await chain.until(names.GENERATION_WAITING, lambda waiting: waiting >= 2)
+        await chain.goes_by(BatchSettings(max_sequences=6))
+        await chain.until(names.GENERATION_RUNNING, lambda running: running == 6)
+
+
+async def test_a_step_of_few_tokens_still_reads_a_long_prompt(chain: Chain) -> None:
+    whole = await said(chain, text="x" * 500)
+    await chain.goes_by(BatchSettings(max_tokens_per_step=16))
+    assert await said(chain, text="x" * 500) == whole
+
+
 async def test_a_caller_that_leaves_frees_its_place_within_a_step(chain: Chain) -> None:
     url = chain.url(CHAT)
     before = await settled(chain, Outcome.CANCELLED)
