@@ -9,7 +9,9 @@ single rounds, so that what slows the machine down for a while slows down both.
 """
 
 import math
+import os
 import random
+import sys
 import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +28,7 @@ from batchedmodel_model_server.handlers.hf import HuggingFace
 from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.engine.step_planner import StepSettings
 from bench_report import Figure, at_least, of_rounds, tell
+from model_server import IMAGE, malloc_settings
 from support.random_checkpoints import generating_checkpoint, reference
 
 _VOCABULARY: Final = 8192
@@ -88,6 +91,17 @@ def loads(*, quick: bool) -> tuple[Load, ...]:
             goals={} if quick else {_CONTINUOUS: 2.5},
         ),
     )
+
+
+def restart_as_in_image() -> None:
+    """Run this program anew with the image's settings of memory, unless it has any."""
+    if (name := "GLIBC_TUNABLES") in os.environ:
+        return
+    # Both are read when a process starts. Threads that spin while they wait would hold up those
+    # of other programs, which then hold up these.
+    os.environ[name] = malloc_settings(IMAGE.read_text("utf-8"))
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.execv(sys.executable, [sys.executable, *sys.argv])
 
 
 class Contest:

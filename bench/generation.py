@@ -36,7 +36,7 @@ from batchedmodel_scheduling.simulator.token_engine import Call
 from batchedmodel_scheduling.simulator.token_pods import TokenPod
 from batchedmodel_scheduling.simulator.traces import read_trace
 from bench_report import Figure, at_least, at_most, new_parser, report, tell
-from engine_rivals import measure_rivals
+from engine_rivals import measure_rivals, restart_as_in_image
 from step_rivals import FixedBudget, PromptsFirst, StaticBatches
 
 COST: Final = StepCost(base=0.012, prefill_token=60e-6, sequence=0.15e-3, context_token=0.05e-6)
@@ -268,6 +268,7 @@ def measure(plan: Plan) -> list[Figure]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report; returns the exit code."""
     options = new_parser(__doc__).parse_args(arguments)
+    restart_as_in_image()
     plan = _QUICK if options.quick else _FULL
     engines = measure_rivals(plan.draws, quick=options.quick)
     return report([*measure(plan), *engines], options.json)

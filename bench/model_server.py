@@ -32,7 +32,7 @@ ROWS: Final = 32
 VOCABULARY: Final = 30522
 TEXTS: Final = 1000
 _TUNABLES: Final = "GLIBC_TUNABLES"
-_IMAGE: Final = Path(__file__).parents[1] / "model_server" / "Dockerfile"
+IMAGE: Final = Path(__file__).parents[1] / "model_server" / "Dockerfile"
 
 Work = Callable[[], object]
 Ids = list[NDArray[np.int64]]
@@ -138,7 +138,7 @@ def main() -> int:
     """Measure and report."""
     if _TUNABLES not in os.environ:
         # Read when a process starts, so it takes a new one.
-        os.environ[_TUNABLES] = malloc_settings(_IMAGE.read_text("utf-8"))
+        os.environ[_TUNABLES] = malloc_settings(IMAGE.read_text("utf-8"))
         os.execv(sys.executable, [sys.executable, *sys.argv])
     parser = new_parser(__doc__ or "")
     parser.add_argument("--dtype", default="float32", help="of the model; float32 by default")
