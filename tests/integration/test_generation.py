@@ -244,6 +244,18 @@ async def test_a_hundred_at_once_are_all_answered(chain: Chain) -> None:
     assert all(len(task.result()) == 8 for task in tasks)
 
 
+async def test_edited_bounds_apply_at_once(chain: Chain) -> None:
+    texts = [asyncio.create_task(said(chain, text=str(n), max_tokens=60)) for n in range(6)]
+    await chain.until(names.GENERATION_RUNNING, lambda running: running == 6)
+    await chain.goes_by(BatchSettings(max_sequences=2, max_tokens_per_step=16))
+    assert await chain.metric(names.GENERATION_LIMIT) == 2
+    # What runs goes on; of what comes two run at a time.
+    more = [asyncio.create_task(said(chain, text=f"m{n}", max_tokens=30)) for n in range(6)]
+    assert [len(text) for text in await asyncio.gather(*texts)] == [60] * 6
+    assert await chain.metric(names.GENERATION_RUNNING) <= 4  # two run, two wait for their end
+    assert [len(text) for text in await asyncio.gather(*more)] == [30] * 6
+
+
 async def test_a_model_that_generates_nothing_says_so(tmp_path_factory: Any) -> None:
     folder = tmp_path_factory.mktemp("plain")
     async with running_chain(folder, handler="simulated") as plain:
