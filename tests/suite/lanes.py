@@ -33,7 +33,11 @@ _ON_A_NODE: Final = ("programs-of-a-node", "images")
 LANES: Final = (
     Lane(
         name="stories",
-        paths=("tests/end_to_end/test_stories.py", "tests/end_to_end/test_stream_story.py"),
+        paths=(
+            "tests/end_to_end/test_stories.py",
+            "tests/end_to_end/test_stream_story.py",
+            "tests/end_to_end/test_generation_story.py",
+        ),
         workers=3,
         whole_files=False,
         within=_INSTALLED,
