@@ -36,7 +36,7 @@ class Stream:
     each event with text counts as a token."""
     path: str = CHAT
     prompt_bytes: int = 256
-    prompt_ids: Sequence[int] = ()
+    prompt_ids: Sequence[int] | None = None
     """Of a completion, in the place of a text."""
     at: float = 0.0
     """Seconds after the beginning; unless the load is a closed loop."""
