@@ -30,7 +30,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
         "front of a device that takes as long as a profile says. Answers what latency to\n"
         "expect, what the replicas sustain, how many are needed, and which one setting is worth\n"
         "changing. One request is one row. For a language model (spec.generation) the times of\n"
-        "its engine's steps stand instead of a profile. Takes some seconds where all lengths are\n"
+        "its engine's steps stand instead of a curve. Takes some seconds where all lengths are\n"
         "equal, and one to some minutes for a long trace of mixed lengths; fewer --requests take\n"
         "less."
     )
@@ -44,7 +44,8 @@ def describe(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--profile",
         metavar="FILE|URL",
-        help="the device's latency curve: a JSON file, a model server's socket or a URL",
+        help="the device's latency curve, or what the engine of a handler's language model says of "
+        "itself: a JSON file, a model server's socket or a URL",
     )
     inputs.describe(parser, from_sidecar=True)
     generation_inputs.describe(parser)
@@ -112,7 +113,7 @@ def _generated(
     from batchedmodel_cli.simulate import generation_report as report
     from batchedmodel_cli.simulate.generation_study import GenerationStudy
 
-    pods = generation_inputs.pods(arguments, on_run)
+    pods = generation_inputs.pods(arguments, manifest, on_run)
     replicas = arguments.replicas or _replicas(manifest.spec, of_one_pod=False)
     answers = GenerationStudy(spec=manifest.spec, replicas=replicas, pods=pods).answers()
     return report.document(manifest, pods, answers), report.table(manifest, pods, answers)

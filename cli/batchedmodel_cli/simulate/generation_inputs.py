@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from batchedmodel_cli.simulate import inputs, sources
+from batchedmodel_contract.generation.description import StepBounds
+from batchedmodel_contract.manifest.manifest import BatchedModel
 from batchedmodel_contract.manifest.spec import ServerProtocol, Spec
 
 if TYPE_CHECKING:
+    from batchedmodel_cli.simulate.generation_engines import SimulatedEngine
     from batchedmodel_cli.simulate.generation_pods import GenerationPods
     from batchedmodel_cli.simulate.generation_traffic import TextTraffic
-    from batchedmodel_scheduling.simulator.token_engine import EngineFigures
 
 _SEQUENCES: Final = 256
 _CHUNK: Final = 2048
+_OWN: Final = StepBounds(sequences=64, tokens=512)
+"""Of our engine on CPUs."""
 _OPTIONS: Final = (
     "sequences",
     "step_ms",
     "sequence_us",
     "prefill_us_per_token",
+    "context_us_per_token",
     "chunk_tokens",
     "cache_tokens",
     "outputs",
@@ -33,7 +39,9 @@ def describe(parser: argparse.ArgumentParser) -> None:
     """Add the options about language models."""
     group = parser.add_argument_group(
         "language models",
-        "For a manifest with `spec.generation`. Lengths are tokens: --lengths those of prompts.",
+        "For a manifest with `spec.generation`. Lengths are tokens: --lengths those of prompts. "
+        "For a handler's model --profile names what its engine says of itself, and these options "
+        "may say otherwise.",
     )
     group.add_argument(
         "--step-ms",
@@ -54,16 +62,24 @@ def describe(parser: argparse.ArgumentParser) -> None:
         help="what each sequence adds to a step (default: 0)",
     )
     group.add_argument(
+        "--context-us-per-token",
+        metavar="US",
+        type=inputs.number(0, 1e6),
+        help="what each token in the cache adds to a step of a handler's model (default: 0)",
+    )
+    group.add_argument(
         "--sequences",
         metavar="N",
         type=inputs.whole(1, 4096),
-        help=f"sequences that the engine runs at once (default: {_SEQUENCES})",
+        help=f"sequences that the engine runs at once (default: {_SEQUENCES}; {_OWN.sequences} of "
+        "a handler's model)",
     )
     group.add_argument(
         "--chunk-tokens",
         metavar="N",
         type=inputs.whole(1, 10_000_000),
-        help=f"tokens of prompts that one step reads, at most (default: {_CHUNK})",
+        help=f"tokens of prompts that one step reads, at most (default: {_CHUNK}; {_OWN.tokens} of "
+        "a handler's model)",
     )
     group.add_argument(
         "--cache-tokens",
@@ -95,32 +111,40 @@ def wanted(arguments: argparse.Namespace, spec: Spec) -> bool:
     go together.
     """
     given = next((name for name in _OPTIONS if getattr(arguments, name) is not None), None)
-    speaks = spec.model.protocol is ServerProtocol.OPENAI
+    asked = given is not None or spec.generation is not None
+    protocol = spec.model.protocol
+    if protocol is None:
+        return asked  # our engine, of which a profile may tell
+    speaks = protocol is ServerProtocol.OPENAI
     if given is not None and (not speaks or arguments.profile is not None):
         option = f"--{given.replace('_', '-')}"
         why = "--profile is for embeddings" if speaks else "it needs model.protocol OpenAI"
         raise inputs.Refused(f"{option} is for language models: {why}")
-    asked = given is not None or spec.generation is not None
     return speaks and asked and arguments.profile is None
 
 
-def pods(arguments: argparse.Namespace, on_run: Callable[[], None]) -> GenerationPods:
+def pods(
+    arguments: argparse.Namespace, of: BatchedModel, on_run: Callable[[], None]
+) -> GenerationPods:
     """The manifest's pods with the engine and the texts of the options; raises `Refused`."""
     from batchedmodel_cli.simulate.generation_pods import GenerationPods
 
+    ours = of.spec.model.protocol is None
     return GenerationPods(
         traffic=_traffic(arguments),
-        engine=_engine(arguments),
+        engine=_own_engine(arguments, of.name) if ours else _foreign_engine(arguments),
         seed=arguments.seed,
         on_run=on_run,
     )
 
 
-def _engine(arguments: argparse.Namespace) -> EngineFigures:
+def _foreign_engine(arguments: argparse.Namespace) -> SimulatedEngine:
+    from batchedmodel_cli.simulate.generation_engines import ForeignEngine
     from batchedmodel_scheduling.simulator.token_engine import EngineFigures
 
-    if arguments.step_ms is None or arguments.prefill_us_per_token is None:
-        missing = "--step-ms" if arguments.step_ms is None else "--prefill-us-per-token"
+    if arguments.context_us_per_token is not None:
+        raise inputs.Refused("--context-us-per-token is for models of a handler")
+    if (missing := _missing(arguments)) is not None:
         raise inputs.Refused(
             f"{missing} is missing: without an engine's times there is nothing to simulate.\n"
             "--step-ms is the time between two tokens of one stream on an idle server, "
@@ -128,7 +152,7 @@ def _engine(arguments: argparse.Namespace) -> EngineFigures:
             "Both are what `vllm bench serve\n--max-concurrency 1` prints: the mean TPOT, and the "
             "mean TTFT over --random-input-len."
         )
-    return EngineFigures(
+    figures = EngineFigures(
         sequences=arguments.sequences or _SEQUENCES,
         step_seconds=arguments.step_ms / 1e3,
         sequence_seconds=(arguments.sequence_us or 0.0) / 1e6,
@@ -136,6 +160,60 @@ def _engine(arguments: argparse.Namespace) -> EngineFigures:
         chunk_tokens=arguments.chunk_tokens or _CHUNK,
         cache_tokens=arguments.cache_tokens,
     )
+    return ForeignEngine(of=figures)
+
+
+def _own_engine(arguments: argparse.Namespace, model: str) -> SimulatedEngine:
+    from batchedmodel_cli.simulate.generation_engines import BLOCK_TOKENS, OwnEngine
+    from batchedmodel_scheduling.engine.step_cost import StepCost
+
+    cost, bounds = StepCost(base=0.0, prefill_token=0.0, sequence=0.0), _OWN
+    blocks, block_tokens = None, BLOCK_TOKENS
+    if arguments.profile is not None:
+        with inputs.named("--profile", arguments.profile):
+            told = sources.engine_from(arguments.profile, model)
+        measured = told.step_seconds
+        cost = StepCost(
+            base=measured.base,
+            prefill_token=measured.prefill_token,
+            sequence=measured.sequence,
+            context_token=measured.context_token,
+        )
+        bounds = StepBounds(told.max_sequences, told.max_tokens_per_step)
+        blocks, block_tokens = told.blocks, told.block_tokens
+    elif (missing := _missing(arguments)) is not None:
+        raise inputs.Refused(
+            f"--profile and {missing} are missing: without an engine's times there is nothing to "
+            "simulate.\nThe model server measures them while it warms up. From one that runs here "
+            f"(batchedmodel run):\n  --profile {tempfile.gettempdir()}/batchedmodel-*/model.sock"
+        )
+    if arguments.cache_tokens is not None:
+        blocks = max(1, arguments.cache_tokens // block_tokens)
+    cost = StepCost(
+        base=_wished(arguments.step_ms, 1e3, cost.base),
+        prefill_token=_wished(arguments.prefill_us_per_token, 1e6, cost.prefill_token),
+        sequence=_wished(arguments.sequence_us, 1e6, cost.sequence),
+        context_token=_wished(arguments.context_us_per_token, 1e6, cost.context_token),
+    )
+    if cost.base + cost.sequence <= 0:
+        raise inputs.Refused("--profile: a step of this engine takes no time; say --step-ms")
+    return OwnEngine(
+        cost=cost,
+        bounds=bounds.within(arguments.sequences, arguments.chunk_tokens),
+        blocks=blocks,
+        block_tokens=block_tokens,
+    )
+
+
+def _missing(arguments: argparse.Namespace) -> str | None:
+    """The option without which there are no times of an engine."""
+    if arguments.step_ms is None:
+        return "--step-ms"
+    return "--prefill-us-per-token" if arguments.prefill_us_per_token is None else None
+
+
+def _wished(value: float | None, parts: float, otherwise: float) -> float:
+    return otherwise if value is None else value / parts
 
 
 def _traffic(arguments: argparse.Namespace) -> TextTraffic:

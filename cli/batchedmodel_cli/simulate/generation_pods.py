@@ -11,14 +11,13 @@ from typing import Final
 
 import numpy as np
 
+from batchedmodel_cli.simulate.generation_engines import SimulatedEngine
 from batchedmodel_cli.simulate.generation_traffic import TextTraffic
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import Lateness
 from batchedmodel_contract.manifest.tenants import Share
-from batchedmodel_scheduling.generation.admission import Admission, AdmissionSettings
 from batchedmodel_scheduling.simulator.arrivals import Poisson
-from batchedmodel_scheduling.simulator.token_engine import Call, EngineFigures, TokenEngine
-from batchedmodel_scheduling.simulator.token_pods import TokenPod
+from batchedmodel_scheduling.simulator.token_engine import Call
 from batchedmodel_scheduling.simulator.token_verdicts import TokenVerdict, served
 from batchedmodel_scheduling.simulator.workload import stream
 
@@ -38,7 +37,7 @@ class GenerationPods:
     """Pods of one kind, each with an engine of its own. Equal fields give equal results."""
 
     traffic: TextTraffic
-    engine: EngineFigures
+    engine: SimulatedEngine
     seed: int
     on_run: Callable[[], None] = field(default=lambda: None)
     """Called before each simulation."""
@@ -63,7 +62,7 @@ class GenerationPods:
                 calls[route].append(_call(n, prompts[n], outputs[n], arrived, settings))
         last = _LESSON_SECONDS + (times[-1] - first) / _NANOSECONDS
         return served(
-            [(self._pod(settings), its) for its in calls],
+            [(self.engine.pod(settings), its) for its in calls],
             begins=_LESSON_SECONDS,
             ends=max(last, _LESSON_SECONDS + 1.0),
             first_token_seconds=settings.target_first_token_seconds,
@@ -96,15 +95,12 @@ class GenerationPods:
 
     def alone_share(self, settings: BatchSettings) -> float:
         """The part of the requests that meets both targets on an idle engine."""
-        engine = self.engine
-        step = engine.step_seconds + engine.sequence_seconds
+        figures = self.engine.figures(settings)
+        step = figures["step_seconds"] + figures["sequence_seconds"]
         if step > (settings.target_token_seconds or step):
             return 0.0
         within = settings.target_first_token_seconds or settings.request_timeout_seconds
-        prompts = np.array(self._lengths()[0])
-        steps = np.ceil(prompts / (engine.chunk_tokens or prompts.max()))
-        first = steps * step + prompts * engine.prefill_seconds_per_token
-        return float(np.mean(first <= within))
+        return float(np.mean(self.engine.alone(settings, np.array(self._lengths()[0])) <= within))
 
     def _lengths(self) -> tuple[list[int], list[int]]:
         traffic = self.traffic
@@ -112,9 +108,6 @@ class GenerationPods:
             traffic.prompts.draw(traffic.requests, stream(self.seed, "prompts")),
             traffic.outputs.draw(traffic.requests, stream(self.seed, "outputs")),
         )
-
-    def _pod(self, settings: BatchSettings) -> TokenPod[TokenEngine]:
-        return TokenPod(TokenEngine(self.engine), Admission(AdmissionSettings.of(settings)))
 
     def _lesson(self, settings: BatchSettings, rate: float) -> list[Call]:
         """Requests of a minute that teach the policy."""

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from batchedmodel_cli import formatting
+from batchedmodel_cli.simulate.generation_engines import Knob
 from batchedmodel_cli.simulate.generation_pods import GenerationPods
 from batchedmodel_cli.simulate.generation_study import GenerationAnswers, Limit, Limits
 from batchedmodel_cli.simulate.inputs import MOST_REPLICAS
@@ -20,8 +21,6 @@ from batchedmodel_scheduling.simulator.token_verdicts import TokenVerdict
 from batchedmodel_scheduling.simulator.verdicts import Latency
 
 _FEW: Final = 1000
-_FIELD: Final = "spec.generation.maxConcurrentRequests"
-_LEARNT: Final = "learnt"
 _ABSENT: Final = "absent"
 
 
@@ -31,11 +30,12 @@ def document(
     """Everything, as JSON has it. Rates in requests a second, times in seconds, shares 0 to 1."""
     settings, tried = BatchSettings.of(manifest.spec), answers.limits
     prompt, output = pods.typical
-    present = settings.max_concurrent_requests
+    knob = pods.engine.knob
+    present = knob.present(settings)
 
     def change(limit: Limit) -> dict[str, Any]:
         return {
-            "field": _FIELD,
+            "field": f"spec.generation.{knob.value}",
             "present": _ABSENT if present is None else str(present),
             "value": _ABSENT if limit.value is None else str(limit.value),
             "gain": limit.gain,
@@ -45,7 +45,7 @@ def document(
     return {
         "version": VERSION,
         "model": manifest.name,
-        "engine": asdict(pods.engine),
+        "engine": pods.engine.figures(settings),
         "settings": asdict(settings),
         "traffic": {
             "arrivals": pods.traffic.described,
@@ -68,7 +68,7 @@ def document(
             "worth_changing": None if tried.advised is None else change(tried.advised),
             "highest_rate_with_it": tried.rate_with_advised,
         },
-        "advice": advice(answers),
+        "advice": advice(knob, answers),
         "notes": list(notes(manifest.spec, pods, answers)),
     }
 
@@ -77,19 +77,18 @@ def table(
     manifest: BatchedModel, pods: GenerationPods, answers: GenerationAnswers
 ) -> Iterator[str]:
     """The same as lines for a person."""
-    settings, engine = BatchSettings.of(manifest.spec), pods.engine
-    limit = settings.max_concurrent_requests
+    settings, knob = BatchSettings.of(manifest.spec), pods.engine.knob
+    figures, present = pods.engine.figures(settings), knob.present(settings)
     yield (
-        f"{manifest.name}: {count_of(answers.replicas)}, up to {engine.sequences} sequences at "
-        f"{formatting.time(engine.step_seconds)} a step, maxConcurrentRequests "
-        f"{_LEARNT if limit is None else limit}"
+        f"{manifest.name}: {count_of(answers.replicas)}, up to {figures['sequences']} sequences at "
+        f"{formatting.time(figures['step_seconds'])} a step, {knob.value} {_named(knob, present)}"
     )
     yield ""
     yield from formatting.aligned(list(_facts(manifest.spec, pods, answers)), indent=2)
     yield ""
-    yield from _compared(answers.limits, limit)
+    yield from _compared(knob, answers.limits, present)
     yield ""
-    yield advice(answers)
+    yield advice(knob, answers)
     for note in notes(manifest.spec, pods, answers):
         yield f"note: {note}"
 
@@ -116,14 +115,14 @@ def notes(spec: Spec, pods: GenerationPods, answers: GenerationAnswers) -> Itera
         )
 
 
-def advice(answers: GenerationAnswers) -> str:
-    """Whether another limit is worth it, as a sentence."""
+def advice(knob: Knob, answers: GenerationAnswers) -> str:
+    """Whether another value is worth it, as a sentence."""
     tried = answers.limits
     best = tried.advised
     if best is None:
-        return "no other maxConcurrentRequests that was tried is worth it"
+        return f"no other {knob.value} that was tried is worth it"
     said = (
-        f"worth changing: maxConcurrentRequests to {_named(best.value)} "
+        f"worth changing: {knob.value} to {_named(knob, best.value)} "
         f"({_gain(best, tried.measure)} at {formatting.rate(tried.rate)}/s)"
     )
     if tried.rate_with_advised is not None:
@@ -191,13 +190,13 @@ def _targets(settings: BatchSettings) -> str:
     return ", ".join(parts) or "answered"
 
 
-def _compared(tried: Limits, present: int | None) -> Iterator[str]:
+def _compared(knob: Knob, tried: Limits, present: int | None) -> Iterator[str]:
     rate = formatting.rate(tried.rate)
-    yield f"maxConcurrentRequests changed, the same requests at {rate}/s:"
+    yield f"{knob.value} changed, the same requests at {rate}/s:"
     rows = [("", "in time", "first token p99", "between tokens p99", "tokens/s", "gain")]
-    rows.append((f"{_named(present)} (as it is)", *_columns(tried.present), ""))
+    rows.append((f"{_named(knob, present)} (as it is)", *_columns(tried.present), ""))
     rows += [
-        (_named(limit.value), *_columns(limit.result), f"{limit.gain:+.1%}")
+        (_named(knob, limit.value), *_columns(limit.result), f"{limit.gain:+.1%}")
         for limit in tried.tried
     ]
     yield from formatting.aligned(rows, indent=2)
@@ -222,5 +221,5 @@ def _gain(limit: Limit, measure: Measure) -> str:
     return f"{limit.gain:+.1%} in time"
 
 
-def _named(value: int | None) -> str:
-    return _LEARNT if value is None else str(value)
+def _named(knob: Knob, value: int | None) -> str:
+    return knob.absent if value is None else str(value)

@@ -4,9 +4,7 @@ A rate is sustained if 99 % of the requests meet both targets. Without a target 
 to the utilisation at which the autoscaler adds a pod.
 """
 
-import dataclasses
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,17 +24,14 @@ _STRESS: Final = 1.1  # of the highest rate: there the limits differ most
 _SLOWEST: Final = 0.01  # of the throughput: a rate below counts as none
 _NEGLIGIBLE: Final = 0.005
 _LEAST_SHARE: Final = 0.01
-_MOST_AT_ONCE: Final = 4096
-_PARTS: Final = (0.125, 0.25, 0.375, 0.5, 1.0, 1.25)
-"""Of the engine's sequences, as limits to try."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """One `maxConcurrentRequests` that was tried, everything else as it is."""
+    """One value of the engine's knob that was tried, everything else as it is."""
 
     value: int | None
-    """None: learnt."""
+    """None: left out."""
     gain: float
     result: TokenVerdict
 
@@ -50,7 +45,7 @@ class Limits:
     """Requests a second at which they were compared."""
     present: TokenVerdict
     tried: tuple[Limit, ...]
-    """In ascending order, the learnt one first."""
+    """In ascending order; first the field left out, where it is not."""
     advised: Limit | None
     rate_with_advised: float | None
     """The highest rate that the replicas sustain with it."""
@@ -142,14 +137,15 @@ class GenerationStudy:
                 rate = _STRESS * highest
                 present = self._run(settings, rate)
         tried = []
-        for value in limits(settings.max_concurrent_requests, self.pods.engine.sequences):
-            result = self._run(_limited(settings, value), rate)
+        knob, figures = self.pods.engine.knob, self.pods.engine.figures(settings)
+        for value in knob.values(knob.present(settings), figures["sequences"]):
+            result = self._run(knob.turned(settings, value), rate)
             tried.append(Limit(value=value, gain=_gain(measure, present, result), result=result))
         advised, rate_with = None, None
         for one in sorted(tried, key=lambda one: -one.gain):
             if not _is_worth(one, present, measure):
                 break
-            changed = _limited(settings, one.value)
+            changed = knob.turned(settings, one.value)
             throughput = self.pods.throughput(changed).answered
             rate_with = self._highest_rate(changed, throughput, at_least=highest)
             if rate_with >= highest * (1 - _NEGLIGIBLE):
@@ -165,21 +161,9 @@ class GenerationStudy:
         )
 
 
-def limits(present: int | None, sequences: int) -> Iterator[int | None]:
-    """Those that are tried: learnt, and parts of what the engine runs at once."""
-    if present is not None:
-        yield None
-    values = {min(_MOST_AT_ONCE, max(1, round(part * sequences))) for part in _PARTS}
-    yield from sorted(values - {present})
-
-
 def _has_target(settings: BatchSettings) -> bool:
     targets = (settings.target_first_token_seconds, settings.target_token_seconds)
     return targets != (None, None)
-
-
-def _limited(settings: BatchSettings, value: int | None) -> BatchSettings:
-    return dataclasses.replace(settings, max_concurrent_requests=value)
 
 
 def _gain(measure: Measure, present: TokenVerdict, result: TokenVerdict) -> float:

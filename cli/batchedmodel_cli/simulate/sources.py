@@ -13,12 +13,16 @@ import urllib.request
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 from urllib.parse import urlsplit
 
+from batchedmodel_contract.generation.description import (
+    GenerationDescription,
+    generation_from_mapping,
+)
 from batchedmodel_contract.inference.profile import Profile, profile_from_mapping
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.processes.server_api import profile_path
+from batchedmodel_contract.processes.server_api import generation_path, profile_path
 from batchedmodel_contract.processes.sidecar_api import ARRIVALS
 
 _MEBIBYTE: Final = 1_048_576
@@ -41,19 +45,8 @@ def profile_from(place: str, model: str) -> Profile:
     A socket is a model server's, and a URL without a path a model server's or a sidecar's admin
     port: these are asked for the profile of `model`.
     """
-    if place.startswith(_SCHEMES):
-        url = _with_path(place, profile_path(model))
-        text = _in_time(lambda: _downloaded(url, _LARGEST_PROFILE))
-    elif Path(place).is_socket():
-        text = _in_time(lambda: _from_socket(place, profile_path(model)))
-    else:
-        text = _in_time(lambda: _file(place, _LARGEST_PROFILE))
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Unusable(f"is not JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise Unusable("is not a JSON object with cost_rule, device and points")
+    text = _told_at(place, profile_path(model))
+    document = _mapping(text, "cost_rule, device and points")
     try:
         profile = profile_from_mapping(document)
     except InvalidInput as error:
@@ -67,6 +60,18 @@ def profile_from(place: str, model: str) -> Profile:
     return profile
 
 
+def engine_from(place: str, model: str) -> GenerationDescription:
+    """What an engine of ours says of itself: in a file, at a URL or behind a model server's socket.
+
+    Raises `Unusable`.
+    """
+    document = _mapping(_told_at(place, generation_path(model)), "blocks, stepSeconds and others")
+    try:
+        return generation_from_mapping(document)
+    except InvalidInput as error:
+        raise Unusable(str(error)) from error
+
+
 def trace_from_file(file: str) -> str:
     """The text of a trace; raises `Unusable`."""
     return _in_time(lambda: _file(file, _LARGEST_TRACE))
@@ -78,6 +83,26 @@ def trace_from_sidecar(url: str) -> str:
         raise Unusable("is not a URL such as http://127.0.0.1:9090")
     found = _with_path(url, ARRIVALS)
     return _in_time(lambda: _downloaded(found, _LARGEST_TRACE))
+
+
+def _told_at(place: str, path: str) -> str:
+    """The text of a file, or what a server at a URL or behind a socket tells at this path."""
+    if place.startswith(_SCHEMES):
+        url = _with_path(place, path)
+        return _in_time(lambda: _downloaded(url, _LARGEST_PROFILE))
+    if Path(place).is_socket():
+        return _in_time(lambda: _from_socket(place, path))
+    return _in_time(lambda: _file(place, _LARGEST_PROFILE))
+
+
+def _mapping(text: str, holds: str) -> dict[str, Any]:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Unusable(f"is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise Unusable(f"is not a JSON object with {holds}")
+    return document
 
 
 def _in_time(fetch: Callable[[], str]) -> str:

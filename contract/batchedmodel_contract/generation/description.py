@@ -30,6 +30,13 @@ class StepBounds(NamedTuple):
     tokens: int
     """Of prompts and texts together, as many as sequences at least."""
 
+    def within(self, max_sequences: int | None, max_tokens_per_step: int | None) -> "StepBounds":
+        """What holds where a manifest says so much; what it does not say gives way to the rest."""
+        sequences = max_sequences or self.sequences
+        if max_tokens_per_step is None:
+            return StepBounds(sequences, max(self.tokens, sequences))
+        return StepBounds(min(sequences, max_tokens_per_step), max_tokens_per_step)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationDescription:
@@ -54,11 +61,9 @@ class GenerationDescription:
     """What templates call them, such as `bos_token`, and their texts."""
 
     def bounds(self, max_sequences: int | None, max_tokens_per_step: int | None) -> StepBounds:
-        """What holds where a manifest says so much; what it does not say gives way to the rest."""
-        sequences = max_sequences or self.max_sequences
-        if max_tokens_per_step is None:
-            return StepBounds(sequences, max(self.max_tokens_per_step, sequences))
-        return StepBounds(min(sequences, max_tokens_per_step), max_tokens_per_step)
+        """What holds where a manifest says so much."""
+        own = StepBounds(self.max_sequences, self.max_tokens_per_step)
+        return own.within(max_sequences, max_tokens_per_step)
 
     def to_mapping(self) -> dict[str, Any]:
         """As JSON."""

@@ -10,6 +10,8 @@ _PRIOR: Final = 32
 """What was measured first counts as so many steps."""
 _OUTLIER: Final = 2.0
 """A step that took more than so many times what was expected counts as one that took that."""
+_FIT_EVERY: Final = 8
+"""Steps from one correction to the next, which takes as long as all that is noted of them."""
 _FACTOR: Final = 16.0
 """No cost becomes more than so many times what was measured first, nor less than that part."""
 
@@ -96,6 +98,7 @@ class LearntStepCost:
         self._factors: Final = [1.0] * 4
         self._count = 0.0
         """Steps, by how much they count."""
+        self._since_fit = 0
         self._took = self._measured_for = float(_PRIOR)
         """What steps took, and what was measured for such; each over the latter."""
         self._products: Final = [[0.0] * 4 for _ in range(4)]
@@ -136,15 +139,18 @@ class LearntStepCost:
         self._took = keep * self._took + ratio * expected / first
         self._measured_for = keep * self._measured_for + 1.0
         shares = [part / expected for part in parts]
-        for row, share in zip(self._products, shares, strict=True):
+        for at, share in enumerate(shares):
+            row = self._products[at]
             for column, other in enumerate(shares):
                 row[column] = keep * row[column] + share * other
-        for at, share in enumerate(shares):
             self._seen[at] = keep * self._seen[at] + share * ratio
-        self._fit(_bounded(self._took / self._measured_for))
+        self._since_fit += 1
+        if self._since_fit == _FIT_EVERY:
+            self._since_fit = 0
+            self._fit(_bounded(self._took / self._measured_for))
 
     def _fit(self, common: float) -> None:
-        """One round of coordinate descent; the next step's goes on from there."""
+        """One round of coordinate descent; the next one goes on from there."""
         factors = self._factors
         hold = _PRIOR / self._count
         for at, row in enumerate(self._products):

@@ -47,7 +47,9 @@ class PlannedEngine:
         self.free_blocks = planner.settings.blocks
         self.ends_at = NEVER
         self.steps = 0
-        self.preempted = 0
+        self.sequence_seconds = 0.0
+        """Sequences that ran, times the seconds of their steps."""
+        self.read_tokens = self.given_tokens = self.preempted = 0
         self.report: EngineStep
         """Of the last step."""
         self._plan: StepPlan | None = None
@@ -58,6 +60,11 @@ class PlannedEngine:
     def cache_usage(self) -> float:
         """The part of the blocks that is in use."""
         return 1.0 - self.free_blocks / self._planner.settings.blocks
+
+    def work(self, prompt_tokens: float, output_tokens: float) -> float:
+        """Seconds of the device that so much takes where all places are always taken."""
+        step = self._cost.base / self._planner.settings.max_sequences + self._cost.sequence
+        return self._cost.prefill_token * prompt_tokens + step * output_tokens
 
     def offer(self, call: Call, now: float) -> None:
         """Have it run as soon as there is a place."""
@@ -91,13 +98,18 @@ class PlannedEngine:
         for one, tokens in plan.parts:
             self._give_blocks(one, one.computed + tokens)
         self._load = load_of(plan.parts)
-        self._plan, self.ends_at = plan, now + self._seconds
+        seconds = self._seconds
+        self._plan, self.ends_at = plan, now + seconds
+        self.read_tokens += self._load.prefill_tokens
+        self.sequence_seconds += seconds * len(self.running)
         self.steps += 1
 
     def end(self) -> list[Call]:
         """End the step that runs; the calls that got a token. Begin the next one then."""
         assert self._plan is not None, "no step ends that did not begin"
         told, had = list[Call](), len(self._calls)
+        settings = self._planner.settings
+        longest = settings.blocks * settings.block_tokens
         for one, tokens in self._plan.parts:
             call = self._calls.get(one)
             if call is None:
@@ -108,8 +120,11 @@ class PlannedEngine:
             one.length += 1
             call.given += 1
             told.append(call)
+            if one.length >= longest:
+                call.output = call.given  # it has no room to go on
             if call.given >= call.output:
                 self.drop(call)
+        self.given_tokens += len(told)
         self._tell(self._seconds, tokens=len(told), ended=had - len(self._calls))
         return told
 

@@ -114,6 +114,10 @@ class TokenEngine:
             return len(self.running) / self.figures.sequences
         return min(1.0, (self._held - sum(call.unread for call in self._reading)) / tokens)
 
+    def work(self, prompt_tokens: float, output_tokens: float) -> float:
+        """Seconds of the device that so much takes where all places are always taken."""
+        return self.figures.work(prompt_tokens, output_tokens)
+
     def offer(self, call: Call, now: float) -> None:
         """Have it run as soon as there is a place."""
         call.unread = call.prompt

@@ -3,10 +3,11 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
+from batchedmodel_scheduling.simulator.planned_engine import PlannedEngine
 from batchedmodel_scheduling.simulator.token_engine import Call, TokenEngine
 from batchedmodel_scheduling.simulator.token_pods import TokenPod
 from batchedmodel_scheduling.simulator.verdicts import Latency
@@ -14,6 +15,9 @@ from batchedmodel_scheduling.simulator.verdicts import Latency
 _MEASURED: Final = (50, 95, 99)
 _REST: Final = 60.0
 """Seconds in which it is looked again whether all calls have ended."""
+
+
+SimulatedPod: TypeAlias = TokenPod[TokenEngine] | TokenPod[PlannedEngine]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +51,7 @@ class TokenVerdict:
 
 
 def served(
-    pods: Iterable[tuple[TokenPod[TokenEngine], Sequence[Call]]],
+    pods: Iterable[tuple[SimulatedPod, Sequence[Call]]],
     *,
     begins: float,
     ends: float,
@@ -96,16 +100,16 @@ class _Totals:
     preempted: int = 0
     ended: int = 0
 
-    def add(self, engine: TokenEngine, sign: int) -> None:
+    def add(self, engine: TokenEngine | PlannedEngine, sign: int) -> None:
         self.given += sign * engine.given_tokens
         self.read += sign * engine.read_tokens
-        self.work += sign * engine.figures.work(engine.read_tokens, engine.given_tokens)
+        self.work += sign * engine.work(engine.read_tokens, engine.given_tokens)
         self.sequences += sign * engine.sequence_seconds
         self.preempted += sign * engine.preempted
 
 
 def _served(
-    pod: TokenPod[TokenEngine], calls: Sequence[Call], begins: float, ends: float, totals: _Totals
+    pod: SimulatedPod, calls: Sequence[Call], begins: float, ends: float, totals: _Totals
 ) -> Iterator[Call]:
     """The calls that count; all have ended."""
     for call in calls:

@@ -282,14 +282,19 @@ class _Connection(asyncio.Protocol):
             else:
                 tokens.append(token)
         for exchange, tokens in told.items():
-            exchange.told(tokens)
+            try:
+                exchange.told(tokens)
+            except Exception as bug:
+                # The other texts of this step must hear of their tokens.
+                logger.error("telling a text", exc_info=bug)
+                exchange.failed(Unserved("error in the sidecar while telling a text", status=500))
 
     def _refused(self, refused: Refused) -> None:
         exchange = self._exchanges.get(refused.id)
         if exchange is None:
             return
         if refused.why is Refusal.BUSY:
-            exchange.refused(Busy(refused.message))
+            exchange.failed(Busy(refused.message))
             return
         status = 400 if refused.why is Refusal.INVALID else 504
-        exchange.refused(Unserved(refused.message, status=status, answered=True))
+        exchange.failed(Unserved(refused.message, status=status, answered=True))

@@ -144,7 +144,7 @@ class NativeExchange:
             if text is None or text.reason is not None:
                 continue  # it ended here while the engine went on
             if token.finish is Finish.FAILED:
-                self._fail(Unserved("the engine has no memory left for this text", status=503))
+                self.failed(Unserved("the engine has no memory left for this text", status=503))
                 return
             count += 1
             data += self._add(text, token)
@@ -162,9 +162,10 @@ class NativeExchange:
         if not self._open and self._listener is not None:
             self._end(listener)
 
-    def refused(self, error: Unserved) -> None:
-        """The engine takes it not, or gives it up before its first token."""
-        self._fail(error)
+    def failed(self, error: Unserved) -> None:
+        """It cannot go on; what the engine still has of it ends."""
+        self._withdraw()
+        self._drop(error)
 
     def lost(self, *, worked: bool) -> bool:
         """The engine is gone; whether the texts wait for the next one.
@@ -269,7 +270,7 @@ class NativeExchange:
             return
         self._behind += data
         if len(self._behind) > _MOST_BEHIND:
-            self._fail(Unserved("the answer is read more slowly than it is made", status=503))
+            self.failed(Unserved("the answer is read more slowly than it is made", status=503))
 
     def _end(self, listener: AnswerListener) -> None:
         if self._paused:
@@ -288,10 +289,6 @@ class NativeExchange:
         if data:
             listener.piece(data)
         listener.ended()
-
-    def _fail(self, error: Unserved) -> None:
-        self._withdraw()
-        self._drop(error)
 
     def _drop(self, error: Unserved) -> None:
         listener, self._listener = self._listener, None

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from batchedmodel_cli.__main__ import main
-from batchedmodel_cli.simulate.generation_study import limits
+from batchedmodel_cli.simulate.generation_engines import Knob
 from batchedmodel_cli.simulate.generation_traffic import Wishes, drawn_as_in, replayed
 from batchedmodel_cli.simulate.inputs import LengthsWish
+from batchedmodel_contract.generation.description import GenerationDescription, StepSeconds
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_scheduling.simulator.workload import Constant, stream
 from support.simulate_command import refusal
@@ -19,6 +20,16 @@ TRACE = "seconds,length,output\n0,10,3\n1,20,4\n3,30,5\n"
 ENGINE = ("--sequences=8", "--step-ms=20", "--prefill-us-per-token=50")
 LENGTHS = ("--lengths=200", "--outputs=lognormal:20,0.5")
 WISHES = Wishes(prompts=None, outputs=None)
+OWN = "handler: hf, source: {huggingFace: {repo: example/chat}}"
+DESCRIPTION = GenerationDescription(
+    vocabulary=100,
+    max_context_tokens=2048,
+    block_tokens=16,
+    blocks=200,
+    max_sequences=8,
+    max_tokens_per_step=256,
+    step_seconds=StepSeconds(base=0.02, prefill_token=1e-4, sequence=0.001, context_token=0.0),
+)
 
 
 def manifest(folder: Path, generation: str = "targetFirstTokenMilliseconds: 500") -> Path:
@@ -35,8 +46,11 @@ def manifest(folder: Path, generation: str = "targetFirstTokenMilliseconds: 500"
     return file
 
 
-def simulated(capsys: pytest.CaptureFixture[str], *argv: object) -> dict[str, Any]:
-    code = main(["simulate", *map(str, argv), *ENGINE, "--requests=300", "--json=-"])
+def simulated(
+    capsys: pytest.CaptureFixture[str], *argv: object, requests: int = 300
+) -> dict[str, Any]:
+    options = (*ENGINE, f"--requests={requests}", "--json=-")
+    code = main(["simulate", *options, *map(str, argv)])
     output = capsys.readouterr()
     assert (code, output.err) == (0, "")
     document: dict[str, Any] = json.loads(output.out)
@@ -145,19 +159,104 @@ def test_what_is_missing_or_does_not_go_together_is_refused(
     assert complaint in refusal(capsys, manifest(tmp_path), *argv)
 
 
-def test_engines_options_are_for_servers_of_language_models(
+def test_engines_options_are_for_language_models(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = manifest(tmp_path)
-    plain = file.read_text("utf-8").replace("protocol: OpenAI, image: engine:1, port: 8080", "")
-    file.write_text(plain.replace("model: {}", "model: {handler: simulated}").split("  gen")[0])
+    plain = file.read_text("utf-8").replace("OpenAI", "V2")
+    file.write_text(plain.split("  gen")[0])
     assert "--step-ms is for language models" in refusal(capsys, file, "--rate=1", "--step-ms=20")
 
 
+def own(folder: Path, generation: str = "targetFirstTokenMilliseconds: 500") -> Path:
+    """A manifest of a handler's model."""
+    file = manifest(folder, generation)
+    plain = file.read_text("utf-8").replace("protocol: OpenAI, image: engine:1, port: 8080", OWN)
+    file.write_text(plain, "utf-8")
+    return file
+
+
+@pytest.mark.slow
+def test_our_own_engine_is_simulated_by_its_times_and_more_sequences_are_tried(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    narrow = "targetFirstTokenMilliseconds: 2500, maxSequences: 2"
+    argv = ("--rate=2", *LENGTHS, "--step-ms=100", "--context-us-per-token=0.1")
+    found = simulated(capsys, own(tmp_path, narrow), *argv, requests=100)
+    page = (DOCS / "simulate.md").read_text("utf-8")
+    for key in found["engine"]:
+        assert f"`{key}`" in page, key
+    assert found["engine"]["sequences"] == 2
+    assert found["engine"]["context_seconds_per_token"] == pytest.approx(1e-7)
+    assert found["offered"]["mean_sequences"] <= 2.05
+    worth = found["comparison"]["worth_changing"]
+    assert (worth["field"], worth["present"]) == ("spec.generation.maxSequences", "2")
+    assert found["comparison"]["highest_rate_with_it"] > 2 * found["highest_rate"]
+    assert "maxSequences to" in found["advice"]
+
+
+@pytest.mark.slow
+def test_what_an_engine_says_of_itself_is_its_profile(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = tmp_path / "engine.json"
+    profile.write_text(json.dumps(DESCRIPTION.to_mapping()), "utf-8")
+    argv = [own(tmp_path, ""), "--rate=5", *LENGTHS, f"--profile={profile}", "--requests=100"]
+    code = main(["simulate", *map(str, argv), "--json=-"])
+    found = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert found["engine"] == {
+        "sequences": 8,
+        "step_seconds": 0.02,
+        "sequence_seconds": 0.001,
+        "prefill_seconds_per_token": 1e-4,
+        "context_seconds_per_token": 0.0,
+        "chunk_tokens": 256,
+        "cache_tokens": 3200,
+    }
+    assert found["offered"]["requests"] >= 90
+    assert found["offered"]["gone_shares"] == {}
+    assert (
+        main(["simulate", *map(str, argv), "--cache-tokens=160", "--step-ms=10", "--json=-"]) == 0
+    )
+    small = json.loads(capsys.readouterr().out)
+    assert (small["engine"]["cache_tokens"], small["engine"]["step_seconds"]) == (160, 0.01)
+    assert small["offered"]["gone_shares"] == {"too_large": 1.0}, "a prompt of 200 does not fit"
+
+
+@pytest.mark.parametrize(
+    ("argv", "complaint"),
+    [
+        ((), "--profile and --step-ms are missing"),
+        (("--step-ms=20",), "--profile and --prefill-us-per-token are missing"),
+        (("--profile={folder}/absent.json",), "cannot be read"),
+        (("--profile={folder}/curve.json",), "is not a description of it"),
+        (("--profile={folder}/none.json",), "is not a JSON object with blocks, stepSeconds"),
+    ],
+)
+def test_our_own_engine_needs_its_times(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], complaint: str
+) -> None:
+    (tmp_path / "curve.json").write_text('{"points": []}', "utf-8")
+    (tmp_path / "none.json").write_text("[]", "utf-8")
+    given = [one.format(folder=tmp_path) for one in argv]
+    assert complaint in refusal(capsys, own(tmp_path), "--rate=1", *LENGTHS, *given)
+
+
+def test_only_our_own_engine_is_told_what_its_context_costs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ("--rate=1", *LENGTHS, *ENGINE, "--context-us-per-token=1")
+    complaint = refusal(capsys, manifest(tmp_path), *argv)
+    assert "--context-us-per-token is for models of a handler" in complaint
+
+
 def test_limits_are_tried_around_what_the_engine_runs_and_never_the_present_one() -> None:
-    assert list(limits(None, 64)) == [8, 16, 24, 32, 64, 80]
-    assert list(limits(64, 64)) == [None, 8, 16, 24, 32, 80]
-    assert list(limits(None, 1)) == [1]
+    assert list(Knob.CONCURRENT_REQUESTS.values(None, 64)) == [8, 16, 24, 32, 64, 80]
+    assert list(Knob.CONCURRENT_REQUESTS.values(64, 64)) == [None, 8, 16, 24, 32, 80]
+    assert list(Knob.CONCURRENT_REQUESTS.values(None, 1)) == [1]
+    assert list(Knob.SEQUENCES.values(None, 64)) == [8, 16, 32, 128, 256]
+    assert list(Knob.SEQUENCES.values(16, 16)) == [None, 2, 4, 8, 32, 64]
 
 
 def test_prompts_and_answers_of_a_trace_stay_pairs() -> None:

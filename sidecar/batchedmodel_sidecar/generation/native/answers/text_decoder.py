@@ -31,10 +31,17 @@ class TextDecoder:
 
     def add(self, token: int) -> str:
         """What may be told now that this token is there."""
-        text: str | None = self._stream.step(self._tokenizer, token)
+        text: str | None = None
+        most = _MOST_UNREADABLE
+        try:
+            text = self._stream.step(self._tokenizer, token)
+        except Exception:
+            # Tokens of single bytes that make no character may change what the decoder has made of
+            # those before them. It has no kind of error of its own, and cannot go on.
+            most = 0
         if text is None:
             self._unreadable.append(token)
-            if len(self._unreadable) < _MOST_UNREADABLE:
+            if len(self._unreadable) < most:
                 return ""
             text = self._rest()
         elif self._unreadable:
