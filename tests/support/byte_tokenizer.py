@@ -51,3 +51,19 @@ def _byte_characters() -> list[str]:
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = iter(range(256, 512))
     return [chr(byte) if byte in shown else chr(next(others)) for byte in range(256)]
+
+
+@cache
+def fallback_tokenizer_json() -> bytes:
+    """Words, and single bytes for what is no word, as Llama 2, Mistral and Gemma have them."""
+    vocabulary = {"<unk>": 0, "<s>": 1, "</s>": 2}
+    vocabulary |= {f"<0x{byte:02X}>": byte + 3 for byte in range(256)}
+    for word in ("\N{LOWER ONE EIGHTH BLOCK}", "hello", "\N{LOWER ONE EIGHTH BLOCK}world", "x"):
+        vocabulary[word] = len(vocabulary)
+    tokenizer = Tokenizer(
+        models.BPE(vocab=vocabulary, merges=[], byte_fallback=True, unk_token="<unk>")
+    )
+    space = decoders.Replace("\N{LOWER ONE EIGHTH BLOCK}", " ")
+    tokenizer.decoder = decoders.Sequence([space, decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
+    return tokenizer.to_str().encode()

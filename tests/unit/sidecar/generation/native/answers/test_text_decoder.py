@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from batchedmodel_sidecar.generation.native.answers.text_decoder import TextDecoder
-from support.byte_tokenizer import END, tokenizer_json
+from support.byte_tokenizer import END, fallback_tokenizer_json, tokenizer_json
 
 _TOKENIZER = Tokenizer.from_buffer(tokenizer_json())
 
@@ -58,3 +58,22 @@ def test_what_may_become_a_stop_string_is_held_back() -> None:
 def test_special_tokens_are_no_text() -> None:
     decoder = TextDecoder(_TOKENIZER, [], ())
     assert [decoder.add(END), decoder.add(ord("x")), decoder.end()] == ["", "x", ""]
+
+
+_FALLBACK = Tokenizer.from_buffer(fallback_tokenizer_json())
+
+
+@given(st.lists(st.integers(3, _FALLBACK.get_vocab_size() - 1), max_size=40))
+def test_single_bytes_among_words_make_no_error_and_lose_no_word(tokens: list[int]) -> None:
+    decoder = TextDecoder(_FALLBACK, [], ())
+    told = "".join([decoder.add(token) for token in tokens]) + decoder.end()
+    words = [_FALLBACK.decode([token]) for token in tokens if token >= 259]
+    at = 0
+    for word in words:
+        at = told.index(word, at) + len(word)
+
+
+def test_characters_of_several_bytes_are_told_whole() -> None:
+    decoder = TextDecoder(_FALLBACK, [], ())
+    tokens = [byte + 3 for byte in "ä€".encode()]
+    assert [decoder.add(token) for token in tokens] == ["", "ä", "", "", "€"]
