@@ -7,7 +7,8 @@ sidecar's `Admission` before a `StepPlanner`; rivals take who comes first, and n
 refused. Capacity is the best rival's: the highest rate at which 99 % meet both targets.
 
 Then our engine itself on a CPU, against what transformers offers (`engine_rivals`); a quick run
-leaves out the slow ones of these.
+leaves out the slow ones of these. At last the same engine through sidecar and model server
+(`generation_chain`).
 
     python bench/generation.py [--quick] [--json FILE]
 """
@@ -37,6 +38,7 @@ from batchedmodel_scheduling.simulator.token_pods import TokenPod
 from batchedmodel_scheduling.simulator.traces import read_trace
 from bench_report import Figure, at_least, at_most, new_parser, report, tell
 from engine_rivals import measure_rivals, restart_as_in_image
+from generation_chain import measure_chain
 from step_rivals import FixedBudget, PromptsFirst, StaticBatches
 
 COST: Final = StepCost(base=0.012, prefill_token=60e-6, sequence=0.15e-3, context_token=0.05e-6)
@@ -271,7 +273,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     restart_as_in_image()
     plan = _QUICK if options.quick else _FULL
     engines = measure_rivals(plan.draws, quick=options.quick)
-    return report([*measure(plan), *engines], options.json)
+    chain = measure_chain(quick=options.quick)
+    return report([*measure(plan), *engines, *chain], options.json)
 
 
 if __name__ == "__main__":

@@ -1,36 +1,37 @@
-"""What of our own engine's speed is left through the whole chain.
+"""What of our own engine's speed is left through the whole chain, and what faults do to its texts.
 
 Load generator, sidecar and model server are processes of their own on loopback, the sidecar with
-compiled modules. The model's device is simulated: 64 sequences at once, 20 ms a step, 20 us more
-for each token of a prompt that begins. Called by `generation`.
+compiled modules. The model's device is simulated; a full run asks a model that computes as well.
+Called by `generation`.
 """
 
 import asyncio
-import json
-import math
 import os
-import random
 import tempfile
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from statistics import fmean
-from typing import Final
+from typing import Any, Final
 
-from bench_report import Figure, at_least, at_most, of_rounds, tell
+from bench_report import Figure, tell
 from compile_modules import compiled_modules
+from engine_rivals import Load, loads
+from generation_faults import cancelled, fault_figures, hung_up, killed
+from generation_overhead import (
+    bare_engine,
+    framed_rate,
+    overhead_figures,
+    rounds_of,
+    simulated,
+    speaking_checkpoint,
+)
+from generation_refilled import DEVICE, RefillPlan, refilled
 from load_generator import cache_folder
-from process_family import family_cpu_seconds
-from stream_capacity import lengths, limit_of, request_limit
 from stream_chain import SETTINGS
-from stream_plan import CHAT, COMPLETIONS, Stream, StreamLoad, StreamResult, run_streams
 from support.chain import Chain, running_chain
-from support.engine import EngineSettings
 
-DEVICE: Final = EngineSettings()
-CLOSED: Final = 96
-PROMPT_BYTES: Final = 20
 _PARAMETERS: Final = {
     "generates": "true",
     "stepSeconds": str(DEVICE.step_seconds),
@@ -40,166 +41,84 @@ _PARAMETERS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How often and for how many seconds each load is offered."""
+    """How often and how long to measure."""
 
+    refill: RefillPlan
+    leaves: int
+    """How often callers leave."""
     rounds: int
-    learning: float
-    """Of a closed loop before all others."""
-    warm_up: float
-    closed: float
+    """Of all others."""
+    computes: bool
+    """Whether a model that computes is asked as well; it takes long to start."""
 
 
-FULL: Final = Plan(rounds=3, learning=8.0, warm_up=2.0, closed=8.0)
-QUICK: Final = Plan(rounds=1, learning=2.0, warm_up=1.0, closed=2.0)
+FULL: Final = Plan(
+    refill=RefillPlan(rounds=5, learning=8.0, warm_up=2.0, seconds=8.0),
+    leaves=10,
+    rounds=5,
+    computes=True,
+)
+QUICK: Final = Plan(
+    refill=RefillPlan(rounds=1, learning=1.5, warm_up=0.5, seconds=1.5),
+    leaves=1,
+    rounds=1,
+    computes=False,
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refilled:
-    """A closed loop."""
-
-    share: float
-    """Of the tokens that the device's time allows."""
-    cpu_seconds: float
-    """Of the sidecar, per token."""
-    server_cpu_seconds: float
-    """Of the model server, per token."""
-    generator_cpu_seconds: float
-    wrong: int
-    """Streams that ended without being whole, and tokens too many."""
-
-
-async def _measure(plan: Plan) -> list[Figure]:
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        async with _simulated(Path(folder)) as chain:
-            return await _refilled(chain, plan)
-
-
-def measure(*, quick: bool) -> list[Figure]:
+def measure_chain(*, quick: bool) -> list[Figure]:
     """All figures; the median over the rounds."""
     return asyncio.run(_measure(QUICK if quick else FULL))
 
 
-@asynccontextmanager
-async def _simulated(folder: Path) -> AsyncIterator[Chain]:
-    """Both processes in front of the simulated device."""
-    async with running_chain(
-        folder,
-        handler="simulated",
-        parameters=_PARAMETERS,
-        settings=SETTINGS,
-        compiled=compiled_modules(cache_folder(os.environ)),
-    ) as chain:
-        yield chain
+async def _measure(plan: Plan) -> list[Figure]:
+    at_once, *_ = loads(quick=True)
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        folder = Path(name)
+        async with _chain(folder / "simulated", handler="simulated", parameters=_PARAMETERS) as one:
+            figures = [
+                *await refilled(one, plan.refill),
+                *await _overhead(simulated(at_once), partial(framed_rate, one), one, plan.rounds),
+                *await _faults(one, plan),
+            ]
+        if plan.computes:
+            figures += await _computed(folder, at_once, plan.rounds)
+    return figures
 
 
-async def _refilled(chain: Chain, plan: Plan) -> list[Figure]:
-    """More callers than the engine has places, each with its next request at once."""
-    tell("our engine refilled: learning")
-    await _closed_loop(chain, CHAT, plan.learning, seed=1000)
-    found: dict[str, list[Refilled]] = {CHAT: [], COMPLETIONS: []}
-    for seed in range(plan.rounds):
-        for path in (CHAT, COMPLETIONS) if seed % 2 == 0 else (COMPLETIONS, CHAT):
-            tell(f"our engine refilled: {path}")
-            found[path].append(await _round(chain, path, plan, seed))
-    return [
-        *refilled_figures("chats", found[CHAT], goals=True),
-        *refilled_figures("completions", found[COMPLETIONS], goals=False),
-    ]
+def _chain(folder: Path, **given: Any) -> AbstractAsyncContextManager[Chain]:
+    """Both processes."""
+    settings = {"settings": SETTINGS, **given}
+    return running_chain(folder, compiled=compiled_modules(cache_folder(os.environ)), **settings)
 
 
-async def _round(chain: Chain, path: str, plan: Plan, seed: int) -> Refilled:
-    seconds = plan.warm_up + plan.closed
-    sidecar, server = (family_cpu_seconds(one.pid) for one in (chain.sidecar, chain.model))
-    result = await _closed_loop(chain, path, seconds, seed)
-    return judged(
-        result,
-        rate=result.token_rate(plan.warm_up, seconds),
-        prompt_tokens=await _prompt_tokens(chain, path),
-        cpu_seconds=family_cpu_seconds(chain.sidecar.pid) - sidecar,
-        server_cpu_seconds=family_cpu_seconds(chain.model.pid) - server,
-    )
+async def _computed(folder: Path, load: Load, rounds: int) -> list[Figure]:
+    """Of a model that computes."""
+    tell("our engine computes: starting")
+    checkpoint = await asyncio.to_thread(speaking_checkpoint, folder / "checkpoint")
+    async with (
+        _chain(
+            folder / "computed",
+            handler="hf",
+            source={"path": str(checkpoint)},
+            parameters={"dtype": "float32"},
+            # It embeds as well; what that would take need not be found out.
+            settings=replace(SETTINGS, max_batch_size=1),
+        ) as chain,
+        bare_engine(checkpoint) as bare,
+    ):
+        return await _overhead(load, bare.rate, chain, rounds)
 
 
-async def _closed_loop(chain: Chain, path: str, seconds: float, seed: int) -> StreamResult:
-    most = 2 * int(seconds * request_limit(DEVICE, PROMPT_BYTES)) + CLOSED
-    rng = random.Random(seed)
-    streams = [
-        Stream(
-            mark=number,
-            tokens=lengths(rng),
-            marked=False,
-            path=path,
-            prompt_bytes=PROMPT_BYTES,
-        )
-        for number in range(most)
-    ]
-    return await run_streams(
-        StreamLoad(port=chain.port, streams=streams, seconds=seconds, closed=CLOSED)
-    )
+async def _overhead(
+    load: Load, bare: Callable[[Load], Awaitable[float]], chain: Chain, rounds: int
+) -> list[Figure]:
+    return overhead_figures(load.name, await rounds_of(bare, chain, load, rounds))
 
 
-async def _prompt_tokens(chain: Chain, path: str) -> int:
-    """What the sidecar counts of such a prompt."""
-    stream = Stream(mark=0, tokens=1, marked=False, path=path, prompt_bytes=PROMPT_BYTES)
-    body = {**json.loads(stream.body()), "stream": False}
-    async with chain.session.post(chain.url(path), json=body) as response:
-        return int((await response.json())["usage"]["prompt_tokens"])
-
-
-def judged(
-    result: StreamResult,
-    *,
-    rate: float,
-    prompt_tokens: int,
-    cpu_seconds: float,
-    server_cpu_seconds: float,
-) -> Refilled:
-    """What a load shows that made so many tokens per second and took so much CPU time."""
-    ended = [one.tokens for one in result.records if one.completed]
-    limit = limit_of(DEVICE, prompt_tokens, fmean(ended) if ended else math.inf)
-    tokens = sum(result.arrivals) or math.nan
-    return Refilled(
-        share=rate / limit,
-        cpu_seconds=cpu_seconds / tokens,
-        server_cpu_seconds=server_cpu_seconds / tokens,
-        generator_cpu_seconds=result.cpu_seconds / tokens,
-        wrong=sum(
-            one.foreign or not (one.completed or one.left or one.ended is None)
-            for one in result.records
-        ),
-    )
-
-
-def refilled_figures(what: str, rounds: Sequence[Refilled], *, goals: bool) -> list[Figure]:
-    """Of closed loops of one kind."""
-    name = f"device of 20 ms a step, 64 sequences, refilled by {CLOSED} {what}"
-    name += f" ({PROMPT_BYTES} characters, 20 to 60 tokens)"
-
-    def share(value: float) -> Figure:
-        told = f"{name}: share of its token limit"
-        return at_least(told, value, "%", 97.0) if goals else _plain(told, value, "%")
-
-    def cost(value: float) -> Figure:
-        told = f"{name}: CPU of the sidecar per token"
-        return at_most(told, value, "us", 30.0) if goals else _plain(told, value, "us")
-
-    return [
-        of_rounds(share, [100 * one.share for one in rounds]),
-        of_rounds(cost, [1e6 * one.cpu_seconds for one in rounds]),
-        of_rounds(
-            lambda value: _plain(f"{what}: CPU of the model server per token", value, "us"),
-            [1e6 * one.server_cpu_seconds for one in rounds],
-        ),
-        of_rounds(
-            lambda value: _plain(f"{what}: CPU of the load generator per token", value, "us"),
-            [1e6 * one.generator_cpu_seconds for one in rounds],
-        ),
-        of_rounds(
-            lambda value: _plain(f"{what}: streams that were not whole", value, ""),
-            [one.wrong for one in rounds],
-        ),
-    ]
-
-
-def _plain(name: str, value: float, unit: str) -> Figure:
-    return Figure(name=name, value=value, unit=unit)
+async def _faults(chain: Chain, plan: Plan) -> list[Figure]:
+    tell("our engine's callers leave")
+    steps = [await cancelled(chain) for _ in range(plan.leaves)]
+    hung = [await hung_up(chain) for _ in range(plan.leaves)]
+    tell("our engine is killed")
+    return fault_figures(steps, hung, [await killed(chain) for _ in range(plan.rounds)])

@@ -92,7 +92,7 @@ def speaking_checkpoint(folder: Path) -> Path:
 def simulated(load: Load) -> Load:
     """The same for the simulated device, which knows fewer tokens."""
     prompts = [[one % _BYTES for one in prompt] for prompt in load.prompts]
-    return replace(load, prompts=prompts)
+    return replace(load, name=f"device of 20 ms a step, {load.name}", prompts=prompts)
 
 
 async def framed_rate(chain: Chain, load: Load) -> float:

@@ -8,9 +8,9 @@ import pytest
 
 from batchedmodel_contract.generation.frames import StepReport
 from engine_rivals import Load
-from generation_chain import DEVICE, judged, refilled_figures
 from generation_faults import Killed, compared, fault_figures, freed
 from generation_overhead import Round, overhead_figures, rate_of, simulated
+from generation_refilled import DEVICE, judged, refilled_figures
 from stream_capacity import limit_of, token_limit
 from stream_client import Client
 from stream_plan import CHAT, COMPLETIONS, Record, Stream, StreamResult
