@@ -130,6 +130,13 @@ async def test_several_prompts_are_answered_in_their_order(chain: Chain) -> None
         assert both["choices"][at]["index"] == at
 
 
+async def test_a_list_longer_than_what_runs_at_once_is_answered_whole(chain: Chain) -> None:
+    document = {"model": "m", "prompt": [str(n) for n in range(100)], "max_tokens": 3}
+    status, answer = await asked(chain, COMPLETIONS, document)
+    assert status == 200
+    assert [len(one["text"]) for one in answer["choices"]] == [3] * 100
+
+
 async def test_tritons_clients_are_answered_in_their_form(chain: Chain) -> None:
     document = {"text_input": "a", "id": "7", "parameters": {"max_tokens": 4, "temperature": 0}}
     status, whole = await asked(chain, "/v2/models/m/generate", document)

@@ -73,11 +73,12 @@ class NativeTexts:
             request = model.texts.prepare(endpoint, body)
         else:
             request = await self._preparing.prepare(model.texts, endpoint, body, held.share)
+        at_once = request.at_once(model.texts.description)
         fields = Fields(
             model=model.description.name,
-            prompt_tokens=request.prompt_tokens,
+            prompt_tokens=at_once.prompt_tokens,
             max_tokens=request.max_tokens,
-            choices=request.texts,
+            choices=at_once.texts,
             # Its tokens are seen as they come, whatever its caller gets.
             streams=True,
         )

@@ -5,11 +5,20 @@ from __future__ import annotations  # array.array takes no type argument at run 
 from array import array
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
+from batchedmodel_contract.generation.description import GenerationDescription
 from batchedmodel_contract.generation.frames import Sampling
 
 MOST_TEXTS = 128
 """Texts that one request may ask for."""
+
+
+class AtOnce(NamedTuple):
+    """As much of a request as runs at once."""
+
+    prompt_tokens: int
+    texts: int
 
 
 class TextEndpoint(StrEnum):
@@ -48,6 +57,19 @@ class TextRequest:
     def prompt_tokens(self) -> int:
         """Of all prompts."""
         return sum(map(len, self.prompts))
+
+    def at_once(self, engine: GenerationDescription) -> AtOnce:
+        """How much of it an engine runs at once, where it has nothing else.
+
+        Texts of one prompt begin together and share it. Of a long list of prompts each begins where
+        there is room for it.
+        """
+        if len(self.prompts) == 1:
+            return AtOnce(len(self.prompts[0]), self.choices)
+        longest = max(map(len, self.prompts))
+        held = engine.blocks * engine.block_tokens // (longest + self.max_tokens)
+        texts = max(1, min(self.texts, engine.max_sequences, held))
+        return AtOnce(min(self.prompt_tokens, texts * longest), texts)
 
     @property
     def texts(self) -> int:

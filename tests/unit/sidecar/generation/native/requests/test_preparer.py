@@ -193,3 +193,12 @@ def test_a_prompt_is_bounded_by_the_cache_too() -> None:
     preparer = TextPreparer("m", described(blocks=2, block_tokens=4), tokenizer_json())
     with pytest.raises(InvalidInput, match="max_tokens: 16 is above 5"):
         preparer.prepare(TextEndpoint.COMPLETIONS, orjson.dumps({"model": "m", "prompt": "ab"}))
+
+
+def test_of_a_long_list_as_much_counts_as_runs_at_once() -> None:
+    description = described(max_sequences=8, blocks=10, block_tokens=16)
+    request = _completion(prompt=[[1] * 20, [2] * 10, [3]], n=2, max_tokens=20)
+    # Four texts of 40 tokens fill the cache.
+    assert request.at_once(description) == (31, 4)
+    assert request.at_once(described(max_sequences=2)) == (31, 2)
+    assert _chat(n=3).at_once(description).texts == 3
