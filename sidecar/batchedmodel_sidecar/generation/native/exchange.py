@@ -18,7 +18,7 @@ from batchedmodel_http.response import Headers
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.generation.engine_client import AnswerListener, EngineHead
 from batchedmodel_sidecar.generation.native.answers.answer_form import AnswerForm, Piece, TextUsage
-from batchedmodel_sidecar.generation.native.answers.text_decoder import TextDecoder
+from batchedmodel_sidecar.generation.native.answers.text_decoder import StopString, TextDecoder
 from batchedmodel_sidecar.generation.native.requests.text_request import TextRequest
 
 _MOST_BEHIND: Final = 64 * 1024
@@ -108,8 +108,9 @@ class NativeExchange:
         self._paused = False
         self._behind = bytearray()
         self._deaths = 0
+        stops = [StopString(stop) for stop in request.stop]
         self._texts = [
-            _Text(at, choice, prompt, TextDecoder(tokenizer, prompt, request.stop))
+            _Text(at, choice, prompt, TextDecoder(tokenizer, prompt, stops))
             for at, (prompt, choice) in enumerate(product(request.prompts, range(request.choices)))
         ]
         self._open = len(self._texts)

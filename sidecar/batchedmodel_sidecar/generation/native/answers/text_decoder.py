@@ -1,4 +1,8 @@
-"""The text of tokens as they come, and where a stop string ends it."""
+"""The text of tokens as they come, and where a stop string ends it.
+
+Stop strings are looked for as Knuth, Morris and Pratt do: each character of the text is looked at
+once for each of them, whatever the strings are.
+"""
 
 from collections.abc import Sequence
 from typing import Final
@@ -14,14 +18,40 @@ _MOST_UNREADABLE: Final = 8
 them will not make one of them either."""
 
 
+class StopString:
+    """One of them; the texts of a request share it."""
+
+    __slots__ = ("shorter", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text: Final = text
+        self.shorter: Final[list[int]] = [0] * len(text)
+        """Of each beginning of it, how much of its end is a beginning as well."""
+        matched = 0
+        for at in range(1, len(text)):
+            matched = self.after(matched, text[at])
+            self.shorter[at] = matched
+
+    def after(self, matched: int, character: str) -> int:
+        """How much of it ends a text now that the character is there, and so much did before."""
+        text = self.text
+        while matched and (matched == len(text) or text[matched] != character):
+            matched = self.shorter[matched - 1]
+        return matched + 1 if text[matched] == character else matched
+
+
 class TextDecoder:
     """One text. What may be the beginning of a stop string is held back."""
 
-    __slots__ = ("_held", "_stops", "_stream", "_tokenizer", "_unreadable", "stopped")
+    __slots__ = ("_held", "_matched", "_stops", "_stream", "_tokenizer", "_unreadable", "stopped")
 
-    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], stops: Sequence[str]) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, prompt: Sequence[int], stops: Sequence[StopString]
+    ) -> None:
         self._tokenizer = tokenizer
         self._stops = stops
+        self._matched = [0] * len(stops)
+        """Of each stop string, how much of it ends the text."""
         self._held = ""
         self._unreadable: list[int] = []
         """Tokens that came since the last character."""
@@ -63,24 +93,21 @@ class TextDecoder:
         return rest
 
     def _up_to_a_stop(self, text: str) -> str:
-        text = self._held + text
-        found = [at for stop in self._stops if (at := text.find(stop)) >= 0]
-        if found:
-            self.stopped, self._held = True, ""
-            return text[: min(found)]
-        held = max([_beginning_at_end(stop, text) for stop in self._stops])
-        told = len(text) - held
-        self._held = text[told:]
-        return text[:told]
+        matched, held = self._matched, len(self._held)
+        whole = self._held + text
+        for at, character in enumerate(text):
+            longest = 0
+            for index, stop in enumerate(self._stops):
+                matched[index] = stop.after(matched[index], character)
+                if matched[index] == len(stop.text):
+                    longest = max(longest, len(stop.text))
+            if longest:
+                self.stopped, self._held = True, ""
+                return whole[: held + at + 1 - longest]
+        told = len(whole) - max(matched)
+        self._held = whole[told:]
+        return whole[:told]
 
 
 def _stream(tokens: Sequence[int]) -> DecodeStream:
     return DecodeStream(ids=list(tokens[-_CONTEXT:]), skip_special_tokens=True)
-
-
-def _beginning_at_end(stop: str, text: str) -> int:
-    """Characters at the end of the text that may go on to be the stop string."""
-    for size in range(min(len(stop) - 1, len(text)), 0, -1):
-        if text.endswith(stop[:size]):
-            return size
-    return 0

@@ -9,7 +9,7 @@ from batchedmodel_contract.schema.rules import Broken, Real, Whole
 from batchedmodel_sidecar.protocols.json_bodies import whole_number
 
 _MOST_STOPS: Final = 16
-_LONGEST_STOP: Final = 1024
+_LONGEST_STOP: Final = 128
 _MOST_LOGPROBS: Final = 20
 _MOST_TOKENS: Final = Whole(minimum=1, maximum=10_000_000)
 _TOKEN_IDS: Final = Whole(minimum=0, maximum=2**31 - 1)

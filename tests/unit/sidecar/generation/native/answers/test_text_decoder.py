@@ -4,14 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from batchedmodel_sidecar.generation.native.answers.text_decoder import TextDecoder
+from batchedmodel_sidecar.generation.native.answers.text_decoder import StopString, TextDecoder
 from support.byte_tokenizer import END, fallback_tokenizer_json, tokenizer_json
 
 _TOKENIZER = Tokenizer.from_buffer(tokenizer_json())
 
 
 def _decoded(data: bytes, stops: tuple[str, ...] = ()) -> tuple[list[str], TextDecoder]:
-    decoder = TextDecoder(_TOKENIZER, [], stops)
+    decoder = TextDecoder(_TOKENIZER, [], [StopString(stop) for stop in stops])
     pieces = []
     for byte in data:
         pieces.append(decoder.add(byte))
@@ -50,7 +50,7 @@ def test_a_text_ends_in_front_of_the_first_stop_string(text: str, stops: list[st
 
 
 def test_what_may_become_a_stop_string_is_held_back() -> None:
-    decoder = TextDecoder(_TOKENIZER, [], ("\n\nQ:",))
+    decoder = TextDecoder(_TOKENIZER, [], [StopString("\n\nQ:")])
     told = [decoder.add(byte) for byte in b"yes\n\nno"]
     assert told == ["y", "e", "s", "", "", "\n\nn", "o"]
 
