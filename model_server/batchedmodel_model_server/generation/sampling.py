@@ -121,7 +121,7 @@ def _drawn(scores: Any, samplings: Sequence[Sampling], numbers: Sequence[float])
         least = probabilities.amax(-1, keepdim=True) * column([one.min_p for one in samplings])
         probabilities = probabilities.masked_fill(probabilities < least, 0)
     summed = probabilities.cumsum(-1)
-    whole = summed[:, -1:]
+    whole = summed[:, -1:].contiguous()
     found = torch.searchsorted(summed, column(numbers) * whole, right=True)
     # A number just below 1 may be rounded up to the whole: then it is the last that has any part.
     last = torch.searchsorted(summed, whole)

@@ -1,0 +1,151 @@
+"""What the files beside a generator's weights say, and how large its cache is; without torch."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchedmodel_model_server.api.generator import CacheSettings
+from batchedmodel_model_server.errors import CannotLoad
+from batchedmodel_model_server.handlers.checkpoint import TaskName, task_of
+from batchedmodel_model_server.handlers.generation_files import (
+    check_layers,
+    read_generation_files,
+    switches_of,
+)
+from batchedmodel_model_server.handlers.hf_generation import CacheSize
+
+GIB = 1 << 30
+
+
+def written(folder: Path, **files: Any) -> Path:
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    return folder
+
+
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "GPT2LMHeadModel"])
+def test_a_head_that_predicts_tokens_generates(tmp_path: Path, architecture: str) -> None:
+    written(tmp_path, config={"architectures": [architecture]})
+    (tmp_path / "model.safetensors").touch()
+    assert task_of(tmp_path) is TaskName.TEXT_GENERATION
+
+
+@pytest.mark.parametrize(
+    ("generation", "config", "stops"),
+    [
+        ({"eos_token_id": 3}, {"eos_token_id": 2}, (3,)),
+        ({"eos_token_id": [3, 4, 3]}, {}, (3, 4)),
+        ({}, {"eos_token_id": 2}, (2,)),
+        ({}, {}, ()),
+    ],
+)
+def test_the_generation_config_says_what_ends_a_text_before_the_config_does(
+    tmp_path: Path, generation: Any, config: Any, stops: tuple[int, ...]
+) -> None:
+    written(tmp_path, generation_config=generation)
+    assert read_generation_files(tmp_path, config).stop_ids == stops
+
+
+@pytest.mark.parametrize("given", ["2", [2, "3"], [-1], 2.0, list(range(100)), True])
+def test_what_is_no_token_id_ends_no_text(tmp_path: Path, given: Any) -> None:
+    with pytest.raises(CannotLoad, match="eos_token_id"):
+        read_generation_files(tmp_path, {"eos_token_id": given})
+
+
+def test_a_template_in_a_file_of_its_own_goes_first(tmp_path: Path) -> None:
+    written(tmp_path, tokenizer_config={"chat_template": "inner"})
+    assert read_generation_files(tmp_path, {}).chat_template == "inner"
+    (tmp_path / "chat_template.jinja").write_text("outer")
+    assert read_generation_files(tmp_path, {}).chat_template == "outer"
+
+
+def test_of_several_templates_the_default_is_taken(tmp_path: Path) -> None:
+    named = [{"name": "tool_use", "template": "a"}, {"name": "default", "template": "b"}]
+    written(tmp_path, tokenizer_config={"chat_template": named})
+    assert read_generation_files(tmp_path, {}).chat_template == "b"
+
+
+def test_a_model_without_a_template_has_none(tmp_path: Path) -> None:
+    assert read_generation_files(tmp_path, {}).chat_template is None
+
+
+@pytest.mark.parametrize("template", [5, {"a": 1}, "x" * (2 << 20)])
+def test_a_template_that_is_no_bounded_text_is_refused(tmp_path: Path, template: Any) -> None:
+    written(tmp_path, tokenizer_config={"chat_template": template})
+    with pytest.raises(CannotLoad, match="chat_template"):
+        read_generation_files(tmp_path, {})
+
+
+def test_a_template_file_is_read_up_to_a_bound(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_text("x" * (2 << 20))
+    with pytest.raises(CannotLoad, match="longer than"):
+        read_generation_files(tmp_path, {})
+
+
+def test_special_tokens_are_texts_or_have_one(tmp_path: Path) -> None:
+    tokens = {
+        "bos_token": "<s>",
+        "eos_token": {"content": "</s>", "lstrip": False},
+        "pad_token": None,
+        "add_bos_token": True,
+    }
+    written(tmp_path, tokenizer_config=tokens)
+    assert read_generation_files(tmp_path, {}).special_tokens == {
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+    }
+
+
+def test_layers_that_keep_a_state_are_refused_by_their_kind() -> None:
+    check_layers({"layer_types": ["full_attention", "sliding_attention"]})
+    with pytest.raises(CannotLoad, match="linear_attention are not served"):
+        check_layers({"layer_types": ["full_attention", "linear_attention"]})
+
+
+def test_positions_may_be_switched_where_rope_says_so() -> None:
+    assert switches_of({"rope_parameters": {"rope_type": "default"}}) == set()
+    rope = {"rope_type": "longrope", "original_max_position_embeddings": 4096}
+    assert switches_of({"rope_parameters": rope}) == {4096}
+    dynamic = {"full_attention": {"rope_type": "dynamic"}}
+    given = {"rope_parameters": dynamic, "max_position_embeddings": 2048}
+    assert switches_of(given) == {2048}
+
+
+def size(free: int = 8 * GIB, block: int = 1 << 20, *, on_gpu: bool = False) -> CacheSize:
+    return CacheSize(block_bytes=block, block_tokens=32, free=free, on_gpu=on_gpu)
+
+
+def test_without_a_word_a_cpu_gives_a_quarter_of_what_is_free() -> None:
+    assert size(8 * GIB).blocks_for(2048, CacheSettings()) == (2048, 2048)
+
+
+def test_without_a_word_a_cpu_gives_no_more_than_four_gib_nor_than_is_of_use() -> None:
+    assert size(64 * GIB).blocks_for(2048, CacheSettings()) == (4096, 2048)
+    # 256 texts of two blocks each.
+    assert size(64 * GIB).blocks_for(64, CacheSettings()) == (512, 64)
+
+
+def test_a_gpu_gives_nine_tenths() -> None:
+    blocks, _ = size(10 * GIB, on_gpu=True).blocks_for(2048, CacheSettings())
+    assert blocks == int(0.9 * 10 * GIB) >> 20
+
+
+def test_memory_goes_before_a_fraction() -> None:
+    asked = CacheSettings(memory_bytes=100 << 20, fraction=0.5)
+    assert size().blocks_for(64, asked)[0] == 100
+    assert size().blocks_for(64, CacheSettings(fraction=0.5))[0] == 4096
+
+
+def test_a_cache_too_small_for_one_text_is_refused_with_the_figure_it_needs() -> None:
+    with pytest.raises(CannotLoad, match=f"2048 tokens takes {64 << 20} bytes"):
+        size().blocks_for(2048, CacheSettings(memory_bytes=63 << 20))
+    with pytest.raises(CannotLoad, match="takes 67108864 bytes"):
+        size(100 << 20).blocks_for(2048, CacheSettings(max_context_tokens=2048))
+
+
+def test_where_nothing_was_asked_for_texts_are_shorter_instead() -> None:
+    assert size(200 << 20).blocks_for(4096, CacheSettings()) == (50, 1600)
+    with pytest.raises(CannotLoad):
+        size(2 << 20).blocks_for(4096, CacheSettings())
