@@ -18,6 +18,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -107,15 +108,18 @@ class Seen:
     """Seconds between two tokens, which one of a hundred passes."""
 
 
-def _drawn(rate: float, seconds: float, seed: int) -> list[Call]:
-    """Calls as they come; the same for the same seed."""
+@cache
+def _pairs() -> list[tuple[int, int]]:
+    """Tokens of prompts and of their answers."""
     trace = read_trace(_TRACE.read_text(encoding="utf-8"))
     assert trace.outputs is not None, "the trace has a column output"
-    pairs = [
-        (prompt, output)
-        for prompt, output in zip(trace.lengths, trace.outputs, strict=True)
-        if prompt + output <= _LONGEST
-    ]
+    pairs = zip(trace.lengths, trace.outputs, strict=True)
+    return [(prompt, output) for prompt, output in pairs if prompt + output <= _LONGEST]
+
+
+def _drawn(rate: float, seconds: float, seed: int) -> list[Call]:
+    """Calls as they come; the same for the same seed."""
+    pairs = _pairs()
     rng, at, calls = random.Random(seed), 0.0, list[Call]()
     while (at := at + rng.expovariate(rate)) < seconds:
         prompt, output = rng.choice(pairs)

@@ -15,7 +15,8 @@ class TokenCosts:
 
     def __init__(self) -> None:
         self._excess = 0.0
-        """Nearly all first tokens take at most so much longer than usual, lately."""
+        """Nearly all first tokens take at most so much longer than usual, lately: in seconds, or as
+        a part of the usual time."""
         self._pace = 1.0
         """Seconds of work that are done in a second while requests wait."""
 

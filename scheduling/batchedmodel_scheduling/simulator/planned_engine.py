@@ -50,11 +50,10 @@ class PlannedEngine:
         self.sequence_seconds = 0.0
         """Sequences that ran, times the seconds of their steps."""
         self.read_tokens = self.given_tokens = self.preempted = 0
-        self.report: EngineStep
-        """Of the last step."""
         self._plan: StepPlan | None = None
         self._load = StepLoad(0, 0, 0)
-        self._tell(0.0, tokens=0, ended=0)
+        self._told = self._ended = 0
+        """Sequences that got a token in the last step, and that ended with it."""
 
     @property
     def cache_usage(self) -> float:
@@ -95,8 +94,10 @@ class PlannedEngine:
         if not plan.parts:
             self._plan, self.ends_at = None, NEVER
             return
+        block_tokens = self._planner.settings.block_tokens
         for one, tokens in plan.parts:
-            self._give_blocks(one, one.computed + tokens)
+            if one.computed + tokens > one.blocks * block_tokens:
+                self._give_blocks(one, one.computed + tokens)
         self._load = load_of(plan.parts)
         seconds = self._seconds
         self._plan, self.ends_at = plan, now + seconds
@@ -115,7 +116,7 @@ class PlannedEngine:
             if call is None:
                 continue
             one.computed += tokens
-            if one.missing:
+            if one.computed < one.length:
                 continue
             one.length += 1
             call.given += 1
@@ -125,8 +126,22 @@ class PlannedEngine:
             if call.given >= call.output:
                 self.drop(call)
         self.given_tokens += len(told)
-        self._tell(self._seconds, tokens=len(told), ended=had - len(self._calls))
+        self._told, self._ended = len(told), had - len(self._calls)
         return told
+
+    def report(self) -> EngineStep:
+        """What it tells when a step has ended, before the next one begins."""
+        here = (*self.running, *self.waiting)
+        return EngineStep(
+            seconds=self._seconds if self.steps else 0.0,
+            running=len(self.running),
+            waiting=len(self.waiting),
+            free_blocks=self.free_blocks,
+            backlog=sum([one.missing for one in here if one.missing > 1]),
+            prefill_tokens=self._load.prefill_tokens,
+            tokens=self._told,
+            ended=self._ended,
+        )
 
     @property
     def _seconds(self) -> float:
@@ -136,19 +151,6 @@ class PlannedEngine:
             prefill_tokens=load.prefill_tokens,
             sequences=load.sequences,
             context_tokens=load.context_tokens,
-        )
-
-    def _tell(self, seconds: float, *, tokens: int, ended: int) -> None:
-        here = (*self.running, *self.waiting)
-        self.report = EngineStep(
-            seconds=seconds,
-            running=len(self.running),
-            waiting=len(self.waiting),
-            free_blocks=self.free_blocks,
-            backlog=sum(one.missing for one in here if one.missing > 1),
-            prefill_tokens=self._load.prefill_tokens,
-            tokens=tokens,
-            ended=ended,
         )
 
     def _give_blocks(self, one: EngineSequence, tokens: int) -> None:

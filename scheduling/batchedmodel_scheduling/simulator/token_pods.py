@@ -11,7 +11,7 @@ from typing import Final, Generic, TypeVar
 from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_scheduling.core.policy import NEVER
 from batchedmodel_scheduling.generation.admission import Admission
-from batchedmodel_scheduling.generation.requests import EngineView, GenerationRequest
+from batchedmodel_scheduling.generation.requests import EngineStep, EngineView, GenerationRequest
 from batchedmodel_scheduling.simulator.planned_engine import PlannedEngine
 from batchedmodel_scheduling.simulator.token_engine import Call, TokenEngine
 
@@ -67,8 +67,8 @@ class TokenPod(Generic[E]):
         self._tells_steps: Final = isinstance(engine, PlannedEngine) and admission is not None
         self._has_gauges: Final = gauges and admission is not None and not self._tells_steps
         self._gauges_at = NEVER
-        if self._tells_steps:
-            self._look()
+        if (step := self._report()) is not None:
+            self._look(step)
 
     @property
     def idle(self) -> bool:
@@ -171,13 +171,14 @@ class TokenPod(Generic[E]):
             if call.given >= call.output:
                 call.ended_at = now
                 ended.append(call)
+        step = self._report()
         self.engine.begin(now)
         for call in ended:
             if admission is not None:
                 admission.ended(call.number, now, output_tokens=call.output)
             self._settle(call)
-        if self._tells_steps:
-            self._look()
+        if step is not None:
+            self._look(step)
         elif ended:
             self._poll()
 
@@ -197,14 +198,21 @@ class TokenPod(Generic[E]):
             self._release(self._calls[number])
         self._wake_at = max(grant.wake_at, self.now + _SOON)
 
-    def _look(self) -> None:
+    def _report(self) -> EngineStep | None:
+        """What an engine of ours tells, if there is somebody whom it tells."""
+        engine = self.engine
+        if self.admission is None or not isinstance(engine, PlannedEngine):
+            return None
+        return engine.report()
+
+    def _look(self, step: EngineStep | None = None) -> None:
         assert self.admission is not None
         engine = self.engine
         view = EngineView(
             running=len(engine.running),
             waiting=len(engine.waiting),
             cache_usage=engine.cache_usage,
-            step=engine.report if isinstance(engine, PlannedEngine) else None,
+            step=step,
         )
         self.admission.engine(view, self.now)
         self._watcher.looked(engine.cache_usage, self.now)

@@ -71,6 +71,13 @@ class EngineCosts(TokenCosts):
         each = self.prompt_token(limit) if self._reading is None else self._reading
         return self.base(limit) + each * prompt_tokens
 
+    def cautious_first_token(self, prompt_tokens: int, limit: int) -> float:
+        """Seconds within which nearly all such first tokens come, as the engine is at present.
+
+        Long prompts are read beside shorter ones: what comes on top is a part of the usual time.
+        """
+        return self.first_token(prompt_tokens, limit) * (1.0 + self._excess)
+
     def configure(self, limits: EngineLimits) -> None:
         """The engine has other limits; what was learnt stays."""
         self._limits = limits
@@ -81,7 +88,7 @@ class EngineCosts(TokenCosts):
     ) -> None:
         """A first token took so long; `room`: it needed no place that was taken."""
         usual = self.first_token(prompt_tokens, limit)
-        self._saw_excess(seconds - usual, usual)
+        self._saw_excess(seconds / usual - 1.0, 1.0)
 
     def stepped(self, step: EngineStep) -> None:
         """A step ended."""
