@@ -124,7 +124,7 @@ class NativeGeneration:
             return
         self._texts = model.texts
         self.handler.engine_is(self._limits(model.texts))
-        self._link.ready(model.texts)
+        self._link.ready(model.description.version, model.texts)
         if model.texts.description.chat_template is not None:
             # The first chat should not wait for a process that starts.
             self._preparing.begin()

@@ -64,6 +64,7 @@ class EngineLink:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._texts: TextPreparer | None = None
+        self._version = ""
         self._connection: _Connection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._waiting: list[NativeExchange] = []
@@ -72,10 +73,12 @@ class EngineLink:
         """Connections in a row that could not be made, or ended before the engine said anything."""
         self._next_id = 0
 
-    def ready(self, texts: TextPreparer) -> None:
-        """The model is ready, perhaps in another version; needs a connection of its own then."""
-        if texts is self._texts and (self._connection or self._connecting):
+    def ready(self, version: str, texts: TextPreparer) -> None:
+        """The model is ready; another version of it has a connection of its own."""
+        is_known = texts is self._texts and version == self._version
+        if is_known and (self._connection or self._connecting):
             return
+        self._version = version
         if self._texts is not None and texts.tokenizer_json != self._texts.tokenizer_json:
             self._drop_waiting("another version of the model serves")
         self._texts = texts

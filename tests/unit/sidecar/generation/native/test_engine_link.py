@@ -1,0 +1,240 @@
+"""The connection to the engine: one for each version, and no text is lost over its end."""
+
+from __future__ import annotations  # array.array takes no type argument at run time
+
+import asyncio
+from array import array
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from batchedmodel_contract.generation.frames import (
+    Configure,
+    Finish,
+    Frame,
+    FrameReader,
+    Sampling,
+    StepReport,
+    Submit,
+    Token,
+    write_frame,
+)
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_sidecar.errors import Busy, Unserved
+from batchedmodel_sidecar.generation.engine_client import EngineHead
+from batchedmodel_sidecar.generation.native.answers.openai_answers import CompletionForm
+from batchedmodel_sidecar.generation.native.engine_link import EngineLink
+from batchedmodel_sidecar.generation.native.exchange import NativeExchange
+from batchedmodel_sidecar.generation.native.requests.preparer import TextPreparer
+from batchedmodel_sidecar.generation.native.requests.text_request import TextEndpoint, TextRequest
+from support.byte_tokenizer import described, tokenizer_json
+
+_TEXTS = TextPreparer("m", described(), tokenizer_json())
+_SECONDS = 10.0
+
+
+@dataclass(eq=False)
+class Server:
+    """An engine's end of the socket; each connection notes what came."""
+
+    path: Path
+    came: list[list[Frame]] = field(default_factory=list)
+    transports: list[Any] = field(default_factory=list)
+    ended: list[bool] = field(default_factory=list)
+
+    def connection(self) -> asyncio.Protocol:
+        return _Accepted(self)
+
+    def submits(self, number: int) -> list[Submit]:
+        return [frame for frame in self.came[number] if isinstance(frame, Submit)]
+
+    def tell(self, number: int, *tokens: Token) -> None:
+        report = StepReport(
+            seconds=0.01,
+            running=1,
+            waiting=0,
+            free_blocks=9,
+            blocks=10,
+            backlog=0,
+            preemptions=0,
+            prefill_tokens=1,
+            tokens=tokens,
+        )
+        self.transports[number].write(write_frame(report))
+
+
+class _Accepted(asyncio.Protocol):
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._frames = FrameReader()
+        self._number = len(server.came)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._server.came.append([])
+        self._server.transports.append(transport)
+        self._server.ended.append(False)
+
+    def data_received(self, data: bytes) -> None:
+        self._server.came[self._number] += self._frames.feed(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._server.ended[self._number] = True
+
+
+@dataclass(eq=False)
+class Hearing:
+    """The link's listener, and that of a text."""
+
+    opened: int = 0
+    closed: int = 0
+    steps: int = 0
+    body: bytes = b""
+    ends: int = 0
+    errors: list[Unserved] = field(default_factory=list)
+
+    def open(self) -> None:
+        self.opened += 1
+
+    def close_engine(self) -> None:
+        self.closed += 1
+
+    def step_ends(self) -> None:
+        self.steps += 1
+
+    def stepped(self, report: StepReport) -> None:
+        assert self.steps
+
+    def answered(self, head: EngineHead) -> None:
+        assert head.status == 200
+
+    def tokens(self, count: int) -> None:
+        assert count
+
+    def piece(self, data: bytes) -> None:
+        self.body += data
+
+    def ended(self) -> None:
+        self.ends += 1
+
+    def broke_off(self, error: Unserved) -> None:
+        self.errors.append(error)
+
+
+@asynccontextmanager
+async def _served(folder: Path) -> AsyncIterator[tuple[Server, EngineLink, Hearing]]:
+    server = Server(folder / "engine")
+    loop = asyncio.get_running_loop()
+    listening = await loop.create_unix_server(server.connection, server.path)
+    hearing = Hearing()
+    link = EngineLink(str(server.path), hearing, BatchSettings(max_sequences=3))
+    try:
+        yield server, link, hearing
+    finally:
+        await link.close()
+        listening.close()
+        await asyncio.sleep(0.01)  # what was on its way arrives
+        for transport in server.transports:
+            transport.abort()
+        await asyncio.sleep(0)
+
+
+async def _until(holds: object) -> None:
+    assert callable(holds)
+    async with asyncio.timeout(_SECONDS):
+        while not holds():  # noqa: ASYNC110  the other end of a socket tells nobody
+            await asyncio.sleep(0.005)
+
+
+def _exchange() -> tuple[Hearing, NativeExchange]:
+    request = TextRequest(
+        endpoint=TextEndpoint.COMPLETIONS,
+        prompts=(array("i", [1, 2]),),
+        sampling=Sampling(),
+        seeded=True,
+        max_tokens=5,
+        streams=True,
+    )
+    known = {"id": "1", "created": 2, "model": "m"}
+    form = CompletionForm(known, _TEXTS.tokenizer, include_usage=False, logprobs=False)
+    hearing = Hearing()
+    exchange = NativeExchange(
+        hearing, request, form, _TEXTS.tokenizer, request.sampling, 2, lambda: 30.0
+    )
+    return hearing, exchange
+
+
+async def test_the_engine_is_told_its_bounds_first_and_again_when_they_change(
+    tmp_path: Path,
+) -> None:
+    async with _served(tmp_path) as (server, link, hearing):
+        link.ready("1", _TEXTS)
+        await _until(lambda: hearing.opened)
+        link.configure(BatchSettings(max_sequences=5))
+        await _until(lambda: server.came and len(server.came[0]) == 2)
+        bounds = [frame for frame in server.came[0] if isinstance(frame, Configure)]
+        assert [one.max_sequences for one in bounds] == [3, 5]
+
+
+async def test_another_version_of_the_same_files_has_a_connection_of_its_own(
+    tmp_path: Path,
+) -> None:
+    async with _served(tmp_path) as (server, link, hearing):
+        link.ready("1", _TEXTS)
+        await _until(lambda: hearing.opened == 1)
+        told, exchange = _exchange()
+        link.start(exchange)
+        link.ready("1", _TEXTS)  # nothing has changed
+        link.ready("2", _TEXTS)
+        await _until(lambda: hearing.opened == 2)
+        _, later = _exchange()
+        link.start(later)
+        await _until(lambda: len(server.came) == 2 and server.submits(1))
+        # What runs at the old version ends there, and its connection behind it.
+        number = server.submits(0)[0].id
+        server.tell(0, Token(number, 0, ord("a"), 0.0, Finish.LENGTH))
+        await _until(lambda: told.ends)
+        await _until(lambda: server.ended[0])
+        assert not server.ended[1]
+        assert not hearing.closed
+
+
+async def test_a_text_that_has_begun_goes_on_at_the_next_engine(tmp_path: Path) -> None:
+    async with _served(tmp_path) as (server, link, hearing):
+        link.ready("1", _TEXTS)
+        await _until(lambda: hearing.opened == 1)
+        told, exchange = _exchange()
+        link.start(exchange)
+        await _until(lambda: server.submits(0))
+        server.tell(0, Token(server.submits(0)[0].id, 0, ord("a"), 0.0, Finish.NONE))
+        await _until(lambda: told.body)
+        server.transports[0].abort()
+        await _until(lambda: len(server.came) == 2 and server.submits(1))
+        again = server.submits(1)[0]
+        assert (list(again.ids), again.given) == ([1, 2, ord("a")], 1)
+        server.tell(1, Token(again.id, 0, ord("b"), 0.0, Finish.LENGTH))
+        await _until(lambda: told.ends)
+        assert hearing.closed == 1
+
+
+async def test_nonsense_ends_the_connection_and_what_it_had_begun(tmp_path: Path) -> None:
+    async with _served(tmp_path) as (server, link, hearing):
+        link.ready("1", _TEXTS)
+        await _until(lambda: hearing.opened == 1)
+        told, exchange = _exchange()
+        link.start(exchange)
+        await _until(lambda: server.submits(0))
+        server.transports[0].write(b"\xff" * 64)
+        await _until(lambda: told.errors)
+        assert isinstance(told.errors[0], Busy)
+        await _until(lambda: hearing.opened == 2)
+
+
+async def test_without_a_connection_nobody_takes_a_text(tmp_path: Path) -> None:
+    async with _served(tmp_path) as (_, link, _hearing):
+        told, exchange = _exchange()
+        link.start(exchange)
+        assert not told.errors  # whoever asks is told afterwards
+        await asyncio.sleep(0)
+        assert isinstance(told.errors[0], Busy)
