@@ -4,7 +4,6 @@ import random
 from array import array
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 

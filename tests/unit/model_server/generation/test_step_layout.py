@@ -1,4 +1,4 @@
-"""Where a step's tokens lie: every page that a token sees is computed for it, and no other counts."""
+"""Where tokens of a step lie: each page that one sees is computed for it, and nobody else's counts."""
 
 from __future__ import annotations  # array.array takes no type argument at run time
 
@@ -51,7 +51,7 @@ def test_each_token_sees_its_pages_in_order_and_nothing_hidden(
 ) -> None:
     rng = random.Random(seed)
     pages = rng.sample(range(200), 60)
-    parts = []
+    parts: list[StepPart] = []
     for _ in range(rng.randint(1, 6)):
         length = rng.randint(1, 20)
         blocks = [pages.pop() for _ in range(-(-length // PAGE))]
