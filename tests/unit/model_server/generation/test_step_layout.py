@@ -1,4 +1,4 @@
-"""Where a step's tokens lie: each token sees the pages of its text, and no other page counts."""
+"""Where tokens of a step lie: each page that one sees is computed for it, and nobody else's counts."""
 
 from __future__ import annotations  # array.array takes no type argument at run time
 
