@@ -88,7 +88,8 @@ class EngineCosts(TokenCosts):
     ) -> None:
         """A first token took so long; `room`: it needed no place that was taken."""
         usual = self.first_token(prompt_tokens, limit)
-        self._saw_excess(seconds / usual - 1.0, 1.0)
+        if usual > 0:  # it is nothing before the first step of one that was measured as free
+            self._saw_excess(seconds / usual - 1.0, 1.0)
 
     def stepped(self, step: EngineStep) -> None:
         """A step ended."""
