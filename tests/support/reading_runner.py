@@ -1,10 +1,11 @@
 """A step runner that reads its blocks as a model reads keys and values.
 
-What it draws depends on every token that lies in them, so a block that is lost, shared or copied
-wrongly shows.
+What it draws depends on every token that lies in them, and on what lay before each of these when it
+was written, so a block that is lost, shared or copied wrongly shows.
 """
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from batchedmodel_model_server.api.generator import Sampled, StepPart
 from batchedmodel_model_server.generation.engine import Engine
@@ -36,28 +37,50 @@ class ReadingRunner:
         self.blocks = blocks
         self.block_tokens = block_tokens
         self._before = before
-        self._cache = [[-1] * block_tokens for _ in range(blocks)]
+        self._cache = [[_NOTHING] * block_tokens for _ in range(blocks)]
 
     def run(self, parts: Sequence[StepPart]) -> list[list[Sampled]]:
         """Write the tokens down, read all of each text, draw."""
         size = self.block_tokens
         for part in parts:
             for at, token in enumerate(part.ids, part.start):
-                self._cache[part.blocks[at // size]][at % size] = token
+                state = _state(self._at(part, at - 1).state if at else 0, token)
+                self._cache[part.blocks[at // size]][at % size] = _Written(token, state)
         # What a step that fails has written by then may not matter.
         self._before(parts)
         found = []
         for part in parts:
             count = part.start + len(part.ids)
-            seen = [self._cache[part.blocks[at // size]][at % size] for at in range(count)]
+            seen, state = [], 0
+            for at in range(count):
+                written = self._at(part, at)
+                state = _state(state, written.token)
+                seen.append(written.token if written.state == state else -1)
             found.append(
                 [Sampled(drawn(seen, draw.choice, draw.sampling.seed), 0.0) for draw in part.draws]
             )
         return found
 
+    def _at(self, part: StepPart, place: int) -> "_Written":
+        block, offset = divmod(place, self.block_tokens)
+        return self._cache[part.blocks[block]][offset]
+
     def copy_block(self, source: int, target: int) -> None:
         """Copy what was written down."""
         self._cache[target] = list(self._cache[source])
+
+
+class _Written(NamedTuple):
+    token: int
+    state: int
+    """Of the token and of all before it, as keys and values are."""
+
+
+_NOTHING = _Written(-1, -1)
+
+
+def _state(before: int, token: int) -> int:
+    return (before * 1_000_003 + token + 1) % 1_000_000_007
 
 
 def engine_over(

@@ -30,7 +30,7 @@ _HEAD: Final = struct.Struct("<IB")
 _SUBMIT: Final = struct.Struct("<QII")
 _CANCEL: Final = struct.Struct("<QI")
 _REFUSED: Final = struct.Struct("<QB")
-_STEP: Final = struct.Struct("<dIIIIIQQI")
+_STEP: Final = struct.Struct("<dIIIIIQQII")
 ALL_CHOICES: Final = 0xFFFF_FFFF
 _MOST: Final = 0x7FFF_FFFF  # of what is counted
 _MOST_CHOICES: Final = 0xFFFF  # and of their numbers
@@ -125,6 +125,9 @@ class Submit:
     """1 the highest, 3 the lowest."""
     deadline: float | None = None
     """Seconds from now in which the first token must be there, or it is refused as late."""
+    salt: str = ""
+    """Texts of one salt share what is computed of beginnings that they have in common; texts of
+    different salts never do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +179,9 @@ class StepReport:
     prefill_tokens: int
     """Of prompts, computed since the engine's start."""
     tokens: Sequence[Token] = ()
+    cached: tuple[tuple[int, int], ...] = ()
+    """Of requests whose first token is among these: the id, and the tokens of its prompt that were
+    in the cache. A request that found none, or came with tokens of its text, is not there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,6 +299,8 @@ def _read_submit(content: memoryview) -> Submit:
     _check_whole("choices", submit.choices, 1, _MOST_CHOICES)
     _check_whole("first_choice", submit.first_choice, 0, _MOST_CHOICES)
     _check_whole("priority", submit.priority, 1, 3)
+    if type(submit.salt) is not str:
+        raise ValueError(f"salt is {submit.salt!r}, no text")
     for stop in submit.stop_ids:
         _check_whole("stop_ids", stop, 0, _MOST)
     if submit.deadline is not None:
@@ -331,29 +339,25 @@ def _step(report: StepReport) -> tuple[bytes, ...]:
             report.preemptions,
             report.prefill_tokens,
             len(tokens),
+            len(report.cached),
         ),
         array("Q", [one.id for one in tokens]).tobytes(),
         array("I", [one.choice for one in tokens]).tobytes(),
         array("i", [one.token for one in tokens]).tobytes(),
         array("d", [one.logprob for one in tokens]).tobytes(),
         array("B", [one.finish for one in tokens]).tobytes(),
+        array("Q", [id for id, _ in report.cached]).tobytes(),
+        array("I", [count for _, count in report.cached]).tobytes(),
         json.dumps(top).encode() if top else b"",
     )
 
 
 def _read_step(content: memoryview) -> StepReport:
-    seconds, running, waiting, free, blocks, backlog, preempted, prefill, count = _STEP.unpack_from(
-        content
+    seconds, running, waiting, free, blocks, backlog, preempted, prefill, count, hits = (
+        _STEP.unpack_from(content)
     )
-    begin, columns = _STEP.size, []
-    for code in "QIidB":
-        column = array(code)
-        end = begin + count * column.itemsize
-        column.frombytes(content[begin:end])
-        if len(column) != count:
-            raise ValueError("a column ends early")
-        columns.append(column)
-        begin = end
+    columns, begin = _columns(content, _STEP.size, "QIidB", count)
+    cached, begin = _columns(content, begin, "QI", hits)
     top: dict[int, tuple[tuple[int, float], ...]] = {}
     if begin < len(content):
         told = json.loads(bytes(content[begin:]))
@@ -371,7 +375,24 @@ def _read_step(content: memoryview) -> StepReport:
             Token(id, choice, token, logprob, _FINISH[finish], top.get(at, ()))
             for at, (id, choice, token, logprob, finish) in enumerate(zip(*columns, strict=True))
         ],
+        cached=tuple([(id, tokens) for id, tokens in zip(*cached, strict=True)]),
     )
+
+
+def _columns(
+    content: memoryview, begin: int, codes: str, count: int
+) -> tuple[list[array[Any]], int]:
+    """One of each type code, with so many values; and where what follows begins."""
+    columns = []
+    for code in codes:
+        column: array[Any] = array(code)
+        end = begin + count * column.itemsize
+        column.frombytes(content[begin:end])
+        if len(column) != count:
+            raise ValueError("a column ends early")
+        columns.append(column)
+        begin = end
+    return columns, begin
 
 
 _FINISH: Final = tuple(Finish)

@@ -3,6 +3,9 @@
 A sequence joins and leaves at any step. What is in a step `StepPlanner` plans; a `StepRunner`
 computes it. This is the owner of sequences and blocks between them: no torch, no loop, no clock.
 
+A text that is admitted begins behind what the cache has of its beginning; so does one that had to
+give way, whose own blocks are there until others need them.
+
 A step that fails is computed again. Without memory the newest sequence ends. Of one that fails for
 another reason the newest prompt ends, or where none is in it each sequence that fails alone.
 """
@@ -25,7 +28,7 @@ from batchedmodel_contract.generation.frames import (
 )
 from batchedmodel_model_server.api.generator import Draw, Sampled, StepPart, StepRunner
 from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, OutOfMemory
-from batchedmodel_model_server.generation.block_pool import BlockPool
+from batchedmodel_model_server.generation.block_pool import BlockPool, PrefixHashes
 from batchedmodel_model_server.generation.submit_rules import check_submit
 from batchedmodel_scheduling.core.policy import NEVER, Priority
 from batchedmodel_scheduling.engine.step_cost import StepTimes
@@ -44,14 +47,19 @@ class _Text:
     """One text, or several choices of it until the first token of each is there."""
 
     __slots__ = (
-        *("blocks", "choice", "deadline", "draw", "given", "ids", "sequence", "submit"),
-        "unwanted",
+        *("blocks", "cached", "choice", "deadline", "draw", "given", "hashes", "ids", "sequence"),
+        *("submit", "unwanted"),
     )
 
-    def __init__(self, submit: Submit, choice: int, ids: array[int], deadline: float) -> None:
+    def __init__(
+        self, submit: Submit, choice: int, ids: array[int], hashes: PrefixHashes, deadline: float
+    ) -> None:
         self.submit: Final = submit
         self.choice: Final = choice
         self.ids: Final = ids
+        self.hashes: Final = hashes
+        self.cached: int | None = None
+        """Tokens of its prompt that it found in the cache when it first ran; None: it has not."""
         self.deadline: Final = deadline
         self.blocks: Final[list[int]] = []
         self.sequence: EngineSequence
@@ -91,6 +99,7 @@ class Engine:
         self._running: list[EngineSequence] = []
         self._waiting: list[EngineSequence] = []
         self._tokens: list[Token] = []
+        self._cached: list[tuple[int, int]] = []
         self._refused: list[Refused] = []
         self._preemptions = self._prefill_tokens = 0
 
@@ -105,7 +114,10 @@ class Engine:
             submit, self._planner.settings, self._vocabulary, max_context_tokens=self._max_context
         )
         deadline = NEVER if submit.deadline is None else now + submit.deadline
-        text = _Text(submit, submit.first_choice, array("i", submit.ids), deadline)
+        ids = array("i", submit.ids)
+        size = self._planner.settings.block_tokens
+        hashes = PrefixHashes.of_text(ids, size, submit.salt)
+        text = _Text(submit, submit.first_choice, ids, hashes, deadline)
         self._wait(text, places=submit.choices)
 
     def cancel(self, request_id: int, choice: int | None = None) -> None:
@@ -137,15 +149,18 @@ class Engine:
     def step(self, now: float) -> None:
         """Compute one step; raises `DeviceLost`. `take` says what came of it."""
         self._refuse_late(now)
-        for one in self._running:
-            if one.shared:
+        if self._pool.free < len(self._running):
+            # Somebody may have to give way: it matters how much that frees.
+            for one in self._running:
                 one.shared = self._pool.shared(self._texts[one].blocks)
-        plan = self._planner.plan(self._running, self._waiting, self._pool.free)
+        waiting = map(self._looked_up, self._waiting)
+        plan = self._planner.plan(self._running, waiting, self._pool.free)
         for one in plan.preempted:
             self._preempt(one)
         for one in plan.admitted:
-            self._waiting.remove(one)
-            self._running.append(one)
+            self._admit(one)
+        for one in plan.admitted:
+            # Only now: no block is taken that another of these has found.
             self._give_blocks(self._texts[one], one.length)
         size = self._planner.settings.block_tokens
         for one, tokens in plan.parts:
@@ -165,6 +180,7 @@ class Engine:
     def take(self, seconds: float) -> tuple[StepReport, list[Refused]]:
         """What came since this was asked last, and how the engine is now."""
         tokens, self._tokens = self._tokens, []
+        cached, self._cached = self._cached, []
         refused, self._refused = self._refused, []
         missing = [one.length - one.computed for one in (*self._running, *self._waiting)]
         report = StepReport(
@@ -177,6 +193,7 @@ class Engine:
             preemptions=self._preemptions,
             prefill_tokens=self._prefill_tokens,
             tokens=tokens,
+            cached=tuple(cached),
         )
         return report, refused
 
@@ -195,6 +212,29 @@ class Engine:
         late = [text for text in self._texts.values() if text.deadline <= now and not text.begun]
         for text in late:
             self._end(text, Refusal.LATE, "the first token would come after its deadline")
+
+    def _looked_up(self, one: EngineSequence) -> EngineSequence:
+        """One that waits, with what the cache has of it now."""
+        found = self._found(one)
+        one.blocks = len(found)
+        one.computed = one.blocks * self._planner.settings.block_tokens
+        one.unused = self._pool.unused(found)
+        return one
+
+    def _found(self, one: EngineSequence) -> list[int]:
+        # Its last token is computed in any case: behind it the next one is drawn.
+        most = (one.length - 1) // self._planner.settings.block_tokens
+        return self._pool.find(self._texts[one].hashes.first(most))
+
+    def _admit(self, one: EngineSequence) -> None:
+        text, found = self._texts[one], self._found(one)
+        self._waiting.remove(one)
+        self._running.append(one)
+        self._pool.share(found)
+        text.blocks.extend(found)
+        one.unused = 0
+        if text.cached is None:
+            text.cached = one.computed
 
     def _preempt(self, one: EngineSequence) -> None:
         text = self._texts[one]
@@ -269,7 +309,11 @@ class Engine:
         text = self._texts[one]
         if tokens > 1 or not text.given:
             self._prefill_tokens += tokens
+        size = self._planner.settings.block_tokens
+        whole = one.computed // size
         one.computed += tokens
+        for at in range(whole, one.computed // size):
+            self._pool.keep(text.blocks[at], text.hashes.of(at))
         if one.places == 1:
             for drawn in sampled:
                 self._tell(text, drawn)
@@ -287,7 +331,9 @@ class Engine:
 
     def _fork(self, text: _Text, choice: int) -> _Text:
         """Another choice of the same prompt, which goes on from what was computed of it."""
-        other = _Text(text.submit, choice, array("i", text.ids), text.deadline)
+        ids = array("i", text.ids)
+        other = _Text(text.submit, choice, ids, text.hashes.of_fork(ids), text.deadline)
+        other.cached = 0  # it is told of their prompt once
         one = EngineSequence(
             id=text.submit.id, length=len(text.ids), priority=text.sequence.priority
         )
@@ -304,13 +350,14 @@ class Engine:
             self._runner.copy_block(text.blocks[whole], copy)
             other.blocks.append(copy)
         one.computed, one.blocks = text.sequence.computed, len(other.blocks)
-        one.shared = text.sequence.shared = whole
         self._running.append(one)
         return other
 
     def _tell(self, text: _Text, drawn: Sampled) -> None:
         submit = text.submit
         token, logprob, top = drawn
+        if text.cached and not text.given:
+            self._cached.append((submit.id, text.cached))
         text.ids.append(token)
         text.given += 1
         text.sequence.length += 1

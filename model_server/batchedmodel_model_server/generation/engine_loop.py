@@ -227,6 +227,10 @@ class EngineLoop:
             parts[key >> _ID_BITS].append(Token(key & _ID, *token[1:]))
             if token.finish is not Finish.NONE:
                 self._end_choice(key, request, choice)
+        cached: dict[int, list[tuple[int, int]]] = {number: [] for number in self._callers}
+        for key, found in turn.report.cached:
+            if key >> _ID_BITS in cached:
+                cached[key >> _ID_BITS].append((key & _ID, found))
         for one in turn.refused:
             caller, refused = self._callers.get(one.id >> _ID_BITS), self._requests.get(one.id)
             if caller is not None and refused is not None and not refused.leaving:
@@ -235,7 +239,8 @@ class EngineLoop:
         for key in turn.cancelled:
             self._forget(key)
         for number, tokens in parts.items():
-            self._callers[number].send(write_frame(replace(turn.report, tokens=tokens)))
+            report = replace(turn.report, tokens=tokens, cached=tuple(cached[number]))
+            self._callers[number].send(write_frame(report))
 
     # On the compute thread
 

@@ -60,11 +60,13 @@ class EngineSequence:
     length: int
     """Tokens that are known: of its prompt, and of what it was given since."""
     computed: int = 0
-    """Of these, the first ones that are in the cache."""
+    """Of these, the first ones that are in the cache. One that waits may find some there."""
     blocks: int = 0
-    """That it holds."""
+    """That it holds, or has found."""
     shared: int = 0
     """Of these, the ones that others hold as well, which it does not free."""
+    unused: int = 0
+    """Of those found, the ones that nobody holds: they count as free until it runs."""
     places: int = 1
     """Sequences that it becomes with its first token: choices of one prompt share what is computed
     of it."""
@@ -117,10 +119,13 @@ class StepPlanner:
     def plan(
         self,
         running: Sequence[EngineSequence],
-        waiting: Sequence[EngineSequence],
+        waiting: Iterable[EngineSequence],
         free_blocks: int,
     ) -> StepPlan:
-        """The next step. `running`: the oldest first; `waiting`: in the order of their turns."""
+        """The next step. `running`: the oldest first; `waiting`: in the order of their turns.
+
+        Of those that wait only as many are looked at as may run, one by one.
+        """
         kept, preempted, free = self._kept(running, free_blocks)
         going_on = [one for one in kept if one.length - one.computed == 1]
         parts = [Part(one, 1) for one in going_on]
@@ -181,8 +186,8 @@ class StepPlanner:
         return sum([one.computed >= one.blocks * size for one in sequences])
 
     def _lacks(self, one: EngineSequence, tokens: int) -> int:
-        """Blocks that it must get for so many tokens more."""
-        return max(0, self.settings.blocks_of(one.computed + tokens) - one.blocks)
+        """Blocks less that are free once it has got all for so many tokens more."""
+        return max(0, self.settings.blocks_of(one.computed + tokens) - one.blocks) + one.unused
 
     def _prefill_tokens(self, parts: Sequence[Part]) -> int:
         """Tokens of prompts that may be read beside these."""

@@ -64,6 +64,7 @@ SUBMITS = st.builds(
     first_choice=st.integers(0, 65_535),
     priority=st.integers(1, 3),
     deadline=st.none() | REALS,
+    salt=st.text(max_size=5),
 )
 TOKENS = st.builds(Token, IDS, st.integers(0, 65_535), COUNTS, REALS, st.sampled_from(Finish), TOP)
 SMALL = st.integers(0, 2**32 - 1)
@@ -78,6 +79,7 @@ REPORTS = st.builds(
     preemptions=IDS,
     prefill_tokens=IDS,
     tokens=st.lists(TOKENS, max_size=5),
+    cached=st.lists(st.tuples(IDS, SMALL), max_size=3).map(tuple),
 )
 FRAMES: st.SearchStrategy[Frame] = st.one_of(
     SUBMITS,
@@ -145,6 +147,7 @@ def submitted(**edits: Any) -> bytes:
         ("first_choice", -1),
         ("priority", 7),
         ("stop_ids", [1, "a"]),
+        ("salt", 7),
         ("deadline", math.inf),
         ("deadline", "soon"),
         ("temperature", None),

@@ -103,6 +103,12 @@ class Asking:
         ]
 
     @property
+    def cached(self) -> list[tuple[int, int]]:
+        return [
+            one for frame in self.frames if isinstance(frame, StepReport) for one in frame.cached
+        ]
+
+    @property
     def refused(self) -> list[tuple[int, Refusal]]:
         return [(frame.id, frame.why) for frame in self.frames if isinstance(frame, Refused)]
 
@@ -158,6 +164,16 @@ async def test_callers_that_choose_one_id_get_each_its_own_tokens() -> None:
     assert second.tokens[0].token == drawn([3, 4], 0, 0)
     # Both see each step.
     assert len(first.frames) == len(second.frames) == 3
+
+
+async def test_each_caller_is_told_what_its_own_prompts_found_in_the_cache() -> None:
+    world = World()
+    first, second = Asking(world), Asking(world)
+    for asking in (first, second):
+        asking.ask(submit(7, range(10), max_tokens=1))
+        await world.turns_until_idle()
+    assert first.cached == []
+    assert second.cached == [(7, 8)]
 
 
 async def test_what_is_asked_during_a_step_is_in_the_next_one() -> None:

@@ -75,6 +75,15 @@ def test_no_prompt_takes_the_block_that_the_next_tokens_need() -> None:
     assert len(planner.plan(others, [waits(64)], 6).admitted) == 1
 
 
+def test_blocks_that_a_prompt_finds_are_not_counted_twice() -> None:
+    planner = StepPlanner(settings(), COST)
+    # Four blocks, of which three are found; two of these are free until they are used.
+    finds = EngineSequence(id=0, length=64, computed=48, blocks=3, unused=2)
+    assert planner.plan([], [finds], 2).admitted == ()
+    plan = planner.plan([], [finds], 3)
+    assert (plan.admitted, plan.parts) == ((finds,), (Part(finds, 16),))
+
+
 def test_where_blocks_run_out_the_newest_of_least_priority_gives_way() -> None:
     oldest, low, middle, newest = (
         running(17, priority=priority)
