@@ -1,4 +1,4 @@
-"""Where tokens of a step lie: each page that one sees is computed for it, and nobody else's counts."""
+"""Where tokens of a step lie: each page that one sees is computed for it; no other page counts."""
 
 from __future__ import annotations  # array.array takes no type argument at run time
 
