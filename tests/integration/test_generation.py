@@ -88,12 +88,23 @@ async def test_a_stream_says_what_a_whole_answer_says(chain: Chain) -> None:
 
 async def test_usage_is_exact_in_both_forms(chain: Chain) -> None:
     options: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
+    await said(chain)  # so that both find as much in the cache
     _, found = await asked(chain, CHAT, chat(**options))
     _, document = await asked(chain, CHAT, chat())
     assert found[-1]["choices"] == []
     assert found[-1]["usage"] == document["usage"]
     assert document["usage"]["completion_tokens"] == 8
     assert all(one["usage"] is None for one in found[:-1])
+
+
+async def test_usage_says_what_of_a_prompt_was_in_the_cache(chain: Chain) -> None:
+    document = {"model": "m", "prompt": ["cached " * 20, "b"], "max_tokens": 2, "temperature": 0}
+    told = [(await asked(chain, COMPLETIONS, document))[1] for _ in range(2)]
+    assert told[0]["choices"] == told[1]["choices"]
+    details = [one["usage"]["prompt_tokens_details"] for one in told]
+    # 140 tokens in blocks of 16; of the last block a part.
+    assert details == [{"cached_tokens": 0}, {"cached_tokens": 128}]
+    await chain.until("batchedmodel_prompt_tokens_cached_total", lambda found: found >= 128)
 
 
 async def test_the_same_seed_gives_the_same_texts_in_any_company(chain: Chain) -> None:

@@ -171,6 +171,7 @@ class NativeGeneration:
         )
         usage = 1.0 - report.free_blocks / max(1, report.blocks)
         self.handler.preempted(report.preemptions)
+        self.handler.found(sum([tokens for _, tokens in report.cached]))
         self.handler.engine(EngineView(cache_usage=usage, step=step))
 
     def _limits(self, texts: TextPreparer) -> EngineLimits:

@@ -22,6 +22,8 @@ class GenerationCounts:
         """Mean time between the tokens of a stream that ended."""
         self.prompt_tokens = 0
         self.output_tokens = 0
+        self.cached_tokens = 0
+        """Of prompts, that were in the engine's cache; of our engine only."""
         self.preemptions = 0
         """Sequences that gave way to others since the engine's start; of our engine only."""
         self.cache_usage: float | None = None

@@ -129,6 +129,8 @@ class GenerationCollector(Collector):
         yield _histogram(names.OUTPUT_TOKEN, doc, counts.output_token)
         doc = "Of answered requests, as the server counts or as estimated"
         yield _counter(names.PROMPT_TOKENS, doc, counts.prompt_tokens)
+        doc = "Of prompts, those that our engine had in its cache"
+        yield _counter(names.CACHED_TOKENS, doc, counts.cached_tokens)
         yield _counter(names.OUTPUT_TOKENS, "Generated tokens", counts.output_tokens)
         yield _gauge(names.GENERATION_RUNNING, "Requests at the server", admission.running)
         yield _gauge(names.GENERATION_WAITING, "Requests that wait here", admission.waiting)

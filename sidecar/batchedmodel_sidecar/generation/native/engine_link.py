@@ -274,6 +274,9 @@ class _Connection(asyncio.Protocol):
             self._link.stepped(report)
 
     def _tell(self, report: StepReport) -> None:
+        for number, found in report.cached:
+            if (asked := self._exchanges.get(number)) is not None:
+                asked.found(found)
         told: dict[NativeExchange, list[Token]] = {}
         for token in report.tokens:
             exchange = self._exchanges.get(token.id)

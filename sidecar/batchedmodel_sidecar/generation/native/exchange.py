@@ -82,8 +82,8 @@ class NativeExchange:
     """What `GenerationStream` asked for."""
 
     __slots__ = (
-        "_begun", "_behind", "_deadline", "_deaths", "_engine", "_form", "_listener", "_open",
-        "_paused", "_priority", "_request", "_sampling", "_texts", "_where",
+        "_begun", "_behind", "_cached", "_deadline", "_deaths", "_engine", "_form", "_listener",
+        "_open", "_paused", "_priority", "_request", "_salt", "_sampling", "_texts", "_where",
     )  # fmt: skip
 
     def __init__(
@@ -95,8 +95,11 @@ class NativeExchange:
         sampling: Sampling,
         priority: int,
         deadline: Callable[[], float],
+        *,
+        salt: str,
     ) -> None:
-        """`deadline`: seconds that are left for the first token."""
+        """`deadline`: seconds that are left for the first token. `salt`: with requests of the same
+        one it shares what is computed of its prompts."""
         self._engine: Submits | None = None
         self._listener: AnswerListener | None = listener
         self._request = request
@@ -104,6 +107,8 @@ class NativeExchange:
         self._sampling = sampling
         self._priority = priority
         self._deadline = deadline
+        self._salt = salt
+        self._cached = 0
         self._begun = False
         self._paused = False
         self._behind = bytearray()
@@ -133,6 +138,10 @@ class NativeExchange:
             for text in texts:
                 if text.reason is None:
                     self._submit(engine, [text])
+
+    def found(self, tokens: int) -> None:
+        """The engine had so many tokens of a prompt; it is told in front of the first tokens."""
+        self._cached += tokens
 
     def told(self, tokens: Sequence[Token]) -> None:
         """A step of the engine made these tokens."""
@@ -226,6 +235,7 @@ class NativeExchange:
                 first_choice=first.number,
                 priority=self._priority,
                 deadline=None if self._begun else max(0.0, self._deadline()),
+                salt=self._salt,
             ),
         )
 
@@ -278,7 +288,8 @@ class NativeExchange:
             return  # what is behind comes first
         self._listener = None
         texts = self._texts
-        usage = TextUsage(self._request.prompt_tokens, sum([text.given for text in texts]))
+        given = sum([text.given for text in texts])
+        usage = TextUsage(self._request.prompt_tokens, given, self._cached)
         if self._request.streams:
             data = self._form.end(usage)
         else:

@@ -115,6 +115,8 @@ class NativeTexts:
             sampling,
             int(queued.priority),
             lambda: queued.deadline - time.monotonic(),
+            # How fast a prompt is read would tell one tenant what another has asked.
+            salt=queued.share.tenant,
         )
         self._link.start(exchange)
         return exchange

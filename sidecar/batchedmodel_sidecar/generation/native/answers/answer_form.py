@@ -1,7 +1,7 @@
 """What answers in all protocols are made of, and who writes them. Pure."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from batchedmodel_contract.generation.frames import Token
 
@@ -11,13 +11,16 @@ class TextUsage(NamedTuple):
 
     prompt_tokens: int
     output_tokens: int
+    cached_tokens: int
+    """Of the prompts', those that the engine had computed for others before."""
 
-    def document(self) -> dict[str, int]:
+    def document(self) -> dict[str, Any]:
         """As OpenAI's clients read it."""
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.output_tokens,
             "total_tokens": self.prompt_tokens + self.output_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
         }
 
 

@@ -160,7 +160,7 @@ def _exchange() -> tuple[Hearing, NativeExchange]:
     form = CompletionForm(known, _TEXTS.tokenizer, include_usage=False, logprobs=False)
     hearing = Hearing()
     exchange = NativeExchange(
-        hearing, request, form, _TEXTS.tokenizer, request.sampling, 2, lambda: 30.0
+        hearing, request, form, _TEXTS.tokenizer, request.sampling, 2, lambda: 30.0, salt=""
     )
     return hearing, exchange
 

@@ -49,6 +49,8 @@ class Engine:
 
     submits: dict[int, Submit] = field(default_factory=dict)
     texts: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    begun: set[int] = field(default_factory=set)
+    """Requests that were told what was found of their prompts."""
     cancelled: list[tuple[int, int | None]] = field(default_factory=list)
     forgotten: list[int] = field(default_factory=list)
     last_id: int = 0
@@ -72,12 +74,22 @@ class Engine:
         self.last_id += 1
         return self.last_id
 
+    def found(self, tokens: Sequence[Token]) -> list[int]:
+        """Of each prompt that begins with these, and has none of its text, one token less than
+        it has."""
+        new = {token.id for token in tokens} - self.begun
+        self.begun |= new
+        prompts = [self.submits[number] for number in new]
+        return [len(one.ids) - 1 for one in prompts if not one.given]
+
     def step(self, rng: random.Random) -> list[Token]:
         tokens = []
+        waits = {number for number in self.submits if rng.random() < 0.3}
         for (number, choice), ids in list(self.texts.items()):
-            if rng.random() < 0.3:
-                continue
             submit = self.submits[number]
+            # The choices of a prompt begin together.
+            if number in waits or (len(ids) > len(submit.ids) and rng.random() < 0.3):
+                continue
             token = _token(ids, choice)
             ids.append(token)
             given = len(ids) - len(submit.ids) + submit.given
@@ -131,7 +143,7 @@ def _exchange(request: TextRequest = _REQUEST) -> tuple[Listener, NativeExchange
     listener = Listener()
     form = CompletionForm(_KNOWN, _TOKENIZER, include_usage=request.include_usage, logprobs=False)
     exchange = NativeExchange(
-        listener, request, form, _TOKENIZER, request.sampling, 2, lambda: 30.0
+        listener, request, form, _TOKENIZER, request.sampling, 2, lambda: 30.0, salt="team"
     )
     return listener, exchange
 
@@ -167,7 +179,10 @@ def test_texts_are_told_whole_and_once_over_lost_engines(seed: int) -> None:
     dies_after = rng.randint(1, 40)
     died = False
     while not listener.ends:
-        exchange.told(engine.step(rng))
+        tokens = engine.step(rng)
+        for found in engine.found(tokens):
+            exchange.found(found)
+        exchange.told(tokens)
         if listener.count >= dies_after and not (died or listener.ends):
             died = True
             assert exchange.lost(worked=True)
@@ -181,18 +196,24 @@ def test_texts_are_told_whole_and_once_over_lost_engines(seed: int) -> None:
         for prompt in request.prompts
         for choice in range(request.choices)
     ]
-    usage = {"completion_tokens": sum(tokens for _, _, tokens in wanted)}
-    assert listener.count == usage["completion_tokens"]
+    prompted, given = request.prompt_tokens, sum(tokens for _, _, tokens in wanted)
+    usage = {
+        "prompt_tokens": prompted,
+        "completion_tokens": given,
+        "total_tokens": prompted + given,
+        "prompt_tokens_details": {"cached_tokens": prompted - len(request.prompts)},
+    }
+    assert listener.count == given
     if request.streams:
         *events, last = listener.events
-        assert last["usage"]["completion_tokens"] == usage["completion_tokens"]
+        assert last["usage"] == usage
         for at, (text, reason, _) in enumerate(wanted):
             mine = [one["choices"][0] for one in events if one["choices"][0]["index"] == at]
             assert "".join(one["text"] for one in mine) == text
             assert [one["finish_reason"] for one in mine if one["finish_reason"]] == [reason]
     else:
         document = orjson.loads(listener.body)
-        assert document["usage"]["completion_tokens"] == usage["completion_tokens"]
+        assert document["usage"] == usage
         told = [(one["text"], one["finish_reason"]) for one in document["choices"]]
         assert told == [(text, reason) for text, reason, _ in wanted]
 
@@ -202,6 +223,13 @@ def test_what_has_not_begun_is_given_back_when_the_engine_is_lost() -> None:
     exchange.start(Engine())
     assert not exchange.lost(worked=True)
     assert [type(error) for error in listener.errors] == [Lost]
+
+
+def test_an_engine_is_told_with_whom_a_request_shares_what_is_computed() -> None:
+    _, exchange = _exchange()
+    engine = Engine()
+    exchange.start(engine)
+    assert engine.submits[1].salt == "team"
 
 
 def test_a_text_over_which_two_engines_died_is_not_sent_to_a_third() -> None:
