@@ -50,8 +50,9 @@ async def cancelled(chain: Chain) -> int:
     The streams are asked for over the engine's own connection, and cancelled there.
     """
     async with engine_caller(chain.folder / "model.sock") as caller:
-        prompt = [65] * _PROMPT_TOKENS
-        caller.send(*(submit(one, prompt, max_tokens=_LONG) for one in range(STREAMS)))
+        # Each begins otherwise, so that they share no blocks.
+        prompts = ([65 + one, *[65] * (_PROMPT_TOKENS - 1)] for one in range(STREAMS))
+        caller.send(*(submit(at, ids, max_tokens=_LONG) for at, ids in enumerate(prompts)))
         before = await _running(caller, STREAMS)
         half = [Cancel(id=one) for one in range(0, STREAMS, 2)]
         steps = await _steps_until_free(caller, before, len(half), lambda: caller.send(*half))
@@ -62,14 +63,17 @@ async def cancelled(chain: Chain) -> int:
 
 async def hung_up(chain: Chain) -> int:
     """The same of callers over HTTP that hang up."""
-    document = {"model": MODEL, "prompt": "w" * _PROMPT_TOKENS, "max_tokens": _LONG, "stream": True}
+    prompts = [f"{one} ".ljust(_PROMPT_TOKENS, "w") for one in range(STREAMS)]
+    same = {"model": MODEL, "max_tokens": _LONG, "stream": True}
     connector = aiohttp.TCPConnector(limit=0)
     async with (
         engine_caller(chain.folder / "model.sock") as watcher,
         aiohttp.ClientSession(connector=connector) as session,
         AsyncExitStack() as stack,
     ):
-        asked = [session.post(chain.url(COMPLETIONS), json=document) for _ in range(STREAMS)]
+        asked = [
+            session.post(chain.url(COMPLETIONS), json={**same, "prompt": one}) for one in prompts
+        ]
         streams = await asyncio.gather(*map(stack.enter_async_context, asked))
         before = await _running(watcher, STREAMS)
 

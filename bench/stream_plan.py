@@ -56,7 +56,8 @@ class Stream:
 
     def body(self) -> bytes:
         """What is sent."""
-        text = "w" * self.prompt_bytes
+        # No prompt begins as another, or it would be found in an engine's cache.
+        text = f"{self.mark} ".ljust(self.prompt_bytes, "w")[: self.prompt_bytes]
         document: dict[str, Any] = {"model": MODEL, "stream": True}
         if self.path == CHAT:
             document["messages"] = [{"role": "user", "content": text}]

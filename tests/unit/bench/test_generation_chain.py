@@ -90,7 +90,7 @@ def test_an_engine_of_our_own_is_told_the_length_in_the_body_alone() -> None:
     assert wire.written.startswith(b"POST %b HTTP/1.1\r\n" % CHAT.encode())
     assert b"X-Simulate" not in wire.written
     assert body_of(wire)["max_tokens"] == 7
-    assert body_of(wire)["messages"] == [{"role": "user", "content": "wwwww"}]
+    assert body_of(wire)["messages"] == [{"role": "user", "content": "3 www"}]
     _, _, wire = asked(Stream(mark=3, tokens=7, marked=False, path=COMPLETIONS, prompt_ids=(4, 5)))
     assert wire.written.startswith(b"POST %b HTTP/1.1\r\n" % COMPLETIONS.encode())
     assert body_of(wire)["prompt"] == [4, 5]
