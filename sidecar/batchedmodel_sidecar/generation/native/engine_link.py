@@ -32,6 +32,9 @@ logger: Final = logging.getLogger(__name__)
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 1.0
 _MOST_DOUBLINGS: Final = 10
+_OTHER_TOKENIZER: Final = (
+    "a model with another tokenizer serves now, to which these tokens mean nothing"
+)
 
 
 class LinkListener(Protocol):
@@ -65,6 +68,8 @@ class EngineLink:
         self._loop = asyncio.get_running_loop()
         self._texts: TextPreparer | None = None
         self._version = ""
+        self._tokenizer = b""
+        """Of the model that is ready, or was last."""
         self._connection: _Connection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._waiting: list[NativeExchange] = []
@@ -79,9 +84,9 @@ class EngineLink:
         if is_known and (self._connection or self._connecting):
             return
         self._version = version
-        if self._texts is not None and texts.tokenizer_json != self._texts.tokenizer_json:
-            self._drop_waiting("another version of the model serves")
-        self._texts = texts
+        if texts.tokenizer_json != self._tokenizer:
+            self._drop_waiting(_OTHER_TOKENIZER)
+        self._texts, self._tokenizer = texts, texts.tokenizer_json
         before, self._connection = self._connection, None
         if before is not None:
             before.retire()
@@ -137,7 +142,7 @@ class EngineLink:
                 await asyncio.sleep(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**doublings))
             try:
                 _, connection = await self._loop.create_unix_connection(
-                    lambda: _Connection(self), self._socket_path
+                    lambda: _Connection(self, self._tokenizer), self._socket_path
                 )
                 break
             except OSError as error:
@@ -147,9 +152,7 @@ class EngineLink:
         self._connecting = None
         self._connection = connection
         connection.send(self._bounds(self._texts))
-        waiting, self._waiting = self._waiting, []
-        for exchange in waiting:
-            exchange.start(connection)
+        self._start_waiting(connection)
         self._listener.open()
 
     def _bounds(self, texts: TextPreparer) -> Configure:
@@ -179,14 +182,19 @@ class EngineLink:
             self._connection = None
             self._listener.close_engine()
         resumed = [exchange for exchange in exchanges if exchange.lost(worked=worked)]
+        self._waiting += resumed
+        if connection.tokenizer != self._tokenizer:
+            self._drop_waiting(_OTHER_TOKENIZER)
         if self._connection is not None:
-            for exchange in resumed:
-                exchange.start(self._connection)
-        else:
-            self._waiting += resumed
+            self._start_waiting(self._connection)
         if was_current and self._texts is not None:
             self._failures += not worked
             self._connect()
+
+    def _start_waiting(self, connection: "_Connection") -> None:
+        waiting, self._waiting = self._waiting, []
+        for exchange in waiting:
+            exchange.start(connection)
 
     def _drop_waiting(self, reason: str) -> None:
         waiting, self._waiting = self._waiting, []
@@ -197,8 +205,10 @@ class EngineLink:
 class _Connection(asyncio.Protocol):
     """One connection, and the texts that are made over it."""
 
-    def __init__(self, link: EngineLink) -> None:
+    def __init__(self, link: EngineLink, tokenizer: bytes) -> None:
         self._link = link
+        self.tokenizer: Final = tokenizer
+        """Of the model behind it."""
         self._transport: Any = None
         self._reader = FrameReader()
         self._exchanges: dict[int, NativeExchange] = {}

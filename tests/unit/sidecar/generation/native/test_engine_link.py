@@ -29,7 +29,7 @@ from batchedmodel_sidecar.generation.native.engine_link import EngineLink
 from batchedmodel_sidecar.generation.native.exchange import NativeExchange
 from batchedmodel_sidecar.generation.native.requests.preparer import TextPreparer
 from batchedmodel_sidecar.generation.native.requests.text_request import TextEndpoint, TextRequest
-from support.byte_tokenizer import described, tokenizer_json
+from support.byte_tokenizer import described, fallback_tokenizer_json, tokenizer_json
 
 _TEXTS = TextPreparer("m", described(), tokenizer_json())
 _SECONDS = 10.0
@@ -238,3 +238,21 @@ async def test_without_a_connection_nobody_takes_a_text(tmp_path: Path) -> None:
         assert not told.errors  # whoever asks is told afterwards
         await asyncio.sleep(0)
         assert isinstance(told.errors[0], Busy)
+
+
+async def test_a_text_does_not_go_on_at_a_model_with_another_tokenizer(tmp_path: Path) -> None:
+    other = TextPreparer("m", described(), fallback_tokenizer_json())
+    async with _served(tmp_path) as (server, link, hearing):
+        link.ready("1", _TEXTS)
+        await _until(lambda: hearing.opened == 1)
+        told, exchange = _exchange()
+        link.start(exchange)
+        await _until(lambda: server.submits(0))
+        server.tell(0, Token(server.submits(0)[0].id, 0, ord("a"), 0.0, Finish.NONE))
+        await _until(lambda: told.body)
+        link.lost()
+        await _until(lambda: server.ended[0])
+        link.ready("1", other)
+        assert [error.status for error in told.errors] == [503]
+        await _until(lambda: hearing.opened == 2)
+        assert not server.submits(1)
