@@ -57,7 +57,7 @@ _SMALL: Final = (
 )
 _LARGE: Final = Expected(
     recipe=MODEL_SERVER,
-    packages="contract http model_server",
+    packages="contract http model_server scheduling",
     megabytes=6000,
     missing="BATCHEDMODEL_MODEL_NAME",
 )
