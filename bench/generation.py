@@ -6,6 +6,10 @@ token of a prompt, 0.15 ms for each sequence and 0.05 us for each token in the c
 sidecar's `Admission` before a `StepPlanner`; rivals take who comes first, and no request that ours
 refused. Capacity is the best rival's: the highest rate at which 99 % meet both targets.
 
+All requests have the same time, and what ours refused nobody has to do: so whoever takes those who
+come first and wastes nothing has as many in time as ours, and only rivals that waste have fewer.
+What it is worth to refuse by room instead of by a plain limit is told beside that.
+
 Then our engine itself on a CPU, against what transformers offers (`engine_rivals`); a quick run
 leaves out the slow ones of these. At last the same engine through sidecar and model server
 (`generation_chain`).
@@ -75,6 +79,8 @@ _RIVALS: Final[dict[str, Callable[[], Planner]]] = {
     "a fixed budget of 512": lambda: FixedBudget(replace(SETTINGS, max_tokens_per_step=512)),
     "static batches": lambda: StaticBatches(SETTINGS),
 }
+_LIMITS: Final = (40, 44, 48, 52, 56)
+"""Requests that a plain limit lets be there at once; all others are refused."""
 _OUTPUTS: Final[dict[int, int]] = {}
 """Of the calls of the present run: what only the oracle knows."""
 
@@ -208,6 +214,7 @@ def measure(plan: Plan) -> list[Figure]:
     tell(f"capacities: {capacities}")
     between, later, ours_at, theirs_at = [], [], [], []
     goodput: dict[str, list[float]] = {name: [] for name in ("ours", "oracle", *_RIVALS)}
+    limited: dict[int, list[float]] = {limit: [] for limit in _LIMITS}
     refused = []
     for seed in range(100, 100 + plan.draws):
         calls = _drawn(_PARTLY * capacity, plan.seconds, seed)
@@ -227,7 +234,11 @@ def measure(plan: Plan) -> list[Figure]:
             goodput[name].append(_good(_run(taken, rival(), None).calls) * part)
         oracle = FixedBudget(SETTINGS, lambda one: _OUTPUTS[one.id])
         goodput["oracle"].append(_good(_run(taken, oracle, None).calls) * part)
+        for limit, found in limited.items():
+            plain = Admission(AdmissionSettings(max_concurrent_requests=limit, max_queue_size=1))
+            found.append(_good(_run(calls, FixedBudget(SETTINGS), plain).calls) * share)
     best = max(statistics.median(goodput[name]) for name in _RIVALS)
+    plainly = max(statistics.median(found) for found in limited.values())
     return [
         *(
             Figure(name=f"capacity, {name}", value=value, unit="/s")
@@ -267,6 +278,16 @@ def measure(plan: Plan) -> list[Figure]:
                 name=f"1.3 x capacity: goodput, {name}", value=statistics.median(found), unit="/s"
             )
             for name, found in goodput.items()
+        ),
+        Figure(
+            name="1.3 x capacity: goodput, a fixed budget behind the best of plain limits",
+            value=plainly,
+            unit="/s",
+        ),
+        Figure(
+            name="1.3 x capacity: goodput over that of the best of plain limits",
+            value=statistics.median(goodput["ours"]) / plainly,
+            unit="x",
         ),
     ]
 

@@ -18,6 +18,8 @@ from batchedmodel_scheduling.engine.step_cost import StepLoad, StepTimes
 
 _LEAST_PART: Final = 16
 """Tokens of prompts that any step reads, however slow it is: or a first token would never come."""
+_AIM: Final = 0.9
+"""Of the target for the time between tokens: so long a step is planned, as some take longer."""
 _OLDEST: Final = 4
 """Of what a step reads, one part of so many is for the prompt that came first."""
 
@@ -197,6 +199,6 @@ class StepPlanner:
             return most
         context = sum([one.computed for one, _ in parts])
         within = self._cost.prefill_within(
-            settings.token_seconds, sequences=len(parts) + 1, context_tokens=context
+            _AIM * settings.token_seconds, sequences=len(parts) + 1, context_tokens=context
         )
         return int(min(most, max(within, min(most, _LEAST_PART))))

@@ -59,7 +59,7 @@ def test_a_prompt_is_read_in_parts_that_keep_the_target_between_tokens() -> None
     tokens = plan.parts[-1].tokens
     for more, holds in ((0, True), (2, False)):
         seconds = COST.seconds(prefill_tokens=tokens + more, sequences=5, context_tokens=4 * 99)
-        assert (seconds <= 0.030) is holds
+        assert (seconds <= 0.9 * 0.030) is holds, "a tenth is left for what is not foretold"
 
 
 def test_nobody_waits_for_ever_where_the_target_cannot_be_met() -> None:
