@@ -10,11 +10,12 @@ import os
 import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from batchedmodel_contract.manifest.batching import BatchSettings
 from bench_report import Figure, tell
 from compile_modules import compiled_modules
 from engine_rivals import Load, loads
@@ -102,8 +103,9 @@ async def _computed(folder: Path, load: Load, rounds: int) -> list[Figure]:
             handler="hf",
             source={"path": str(checkpoint)},
             parameters={"dtype": "float32"},
-            # It embeds as well; what that would take need not be found out.
-            settings=replace(SETTINGS, max_batch_size=1),
+            # No targets, as the bare loop has none. It embeds as well; what that would take need
+            # not be found out.
+            settings=BatchSettings(max_batch_size=1),
         ) as chain,
         bare_engine(checkpoint) as bare,
     ):

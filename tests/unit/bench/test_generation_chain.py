@@ -166,7 +166,7 @@ def test_a_rate_is_from_the_first_request_to_the_last_end() -> None:
     one, other = whole(sent=1.0, ended=2.0), whole(sent=1.1, ended=4.0)
     assert rate_of(result(one, other), LOAD) == 2.0
     with pytest.raises(AssertionError, match="1 streams were not whole"):
-        rate_of(result(one, whole(tokens=2)), LOAD)
+        rate_of(result(one, whole(told_end=False)), LOAD)
 
 
 def test_the_simulated_device_gets_prompts_of_its_own_tokens() -> None:
