@@ -88,7 +88,7 @@ class TextDecoder:
 
     def _rest(self) -> str:
         unreadable, self._unreadable = self._unreadable, []
-        self._stream = _stream(unreadable)
+        self._stream = _stream(())  # with these it would tell them once more
         rest: str = self._tokenizer.decode(unreadable)
         return rest
 
