@@ -13,9 +13,9 @@ from tokenizers.decoders import DecodeStream
 _CONTEXT: Final = 8
 """Tokens of the prompt that the decoder sees: some tokenizers write the first word of a text
 without the space in front of it."""
-_MOST_UNREADABLE: Final = 8
-"""Tokens in a row that make no character. Characters have four bytes at most, so what comes behind
-them will not make one of them either."""
+_MOST_UNREADABLE: Final = 64
+"""Tokens in a row that make no character. The decoder reads all of them anew with each one more, so
+they are told as what they are then."""
 
 
 class StopString:

@@ -114,6 +114,9 @@ def chat_of(asked: Mapping[str, Any]) -> Chat:
     arguments = asked.get("chat_template_kwargs") or {}
     if not isinstance(arguments, dict) or not all(isinstance(name, str) for name in arguments):
         raise InvalidInput("chat_template_kwargs", "is not an object", arguments)
+    for name in ("messages", "self"):
+        if name in arguments:
+            raise InvalidInput(f"chat_template_kwargs.{name}", "is not the caller's to give")
     goes_on = flag_of(asked, "continue_final_message")
     begins = asked.get("add_generation_prompt")
     if begins is not None and not isinstance(begins, bool):

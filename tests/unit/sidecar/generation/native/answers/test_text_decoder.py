@@ -1,6 +1,6 @@
 """Tokens become text as they come: whole characters, up to a stop string."""
 
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
@@ -25,7 +25,6 @@ def test_pieces_make_up_the_text(text: str) -> None:
     assert "".join(_decoded(text.encode())[0]) == text
 
 
-@example(b"\x80" * 8 + b"\x00")
 @given(st.binary(max_size=60))
 def test_bytes_that_are_no_text_are_told_once_as_what_cannot_be_read(data: bytes) -> None:
     told = "".join(_decoded(data)[0])
@@ -78,3 +77,8 @@ def test_characters_of_several_bytes_are_told_whole() -> None:
     decoder = TextDecoder(_FALLBACK, [], ())
     tokens = [byte + 3 for byte in "ä€".encode()]
     assert [decoder.add(token) for token in tokens] == ["", "ä", "", "", "€"]
+
+
+def test_a_long_row_of_what_is_no_text_is_told_once() -> None:
+    told = "".join(_decoded(b"\x80" * 200 + b"ab")[0])
+    assert told == "\N{REPLACEMENT CHARACTER}" * 200 + "ab"

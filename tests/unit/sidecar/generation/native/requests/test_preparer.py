@@ -126,6 +126,8 @@ def test_the_models_own_stops_may_be_ignored() -> None:
         ({"stream_options": {"include_usage": True}}, "stream_options: needs stream"),
         ({"stream": 1}, "stream: "),
         ({"seed": 2**63}, "seed: "),
+        ({"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs.self: "),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages: "),
         (
             {"continue_final_message": True, "add_generation_prompt": True},
             "continue_final_message: ",
