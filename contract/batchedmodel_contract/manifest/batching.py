@@ -19,7 +19,7 @@ from batchedmodel_contract.manifest.spec import (
     PolicyName,
     Spec,
 )
-from batchedmodel_contract.manifest.tenants import Tenants, TenantSettings
+from batchedmodel_contract.manifest.tenants import Tenants, TenantsBy, TenantSettings
 from batchedmodel_contract.schema.reading import Setting, declarations, ruled
 from batchedmodel_contract.schema.rules import Real, Rule, Whole
 
@@ -51,6 +51,7 @@ class BatchSettings:
     max_queue_size: int = _SMALLEST_QUEUE
     request_timeout_seconds: float = 30.0
     length_buckets: tuple[int, ...] = ()
+    tenant_by: TenantsBy = TenantsBy.CALLER
     tenant_header: str | None = None
     """None: addresses are tenants."""
     tenant_weights: tuple[tuple[str, float], ...] = ()
@@ -90,6 +91,7 @@ class BatchSettings:
         if self.lateness is Lateness.REFUSE and targets == (None, None):
             raise InvalidInput("lateness", "is Refuse, which needs a target latency")
         tenants = TenantSettings(
+            by=self.tenant_by,
             header=self.tenant_header,
             weights=dict(self.tenant_weights),
             max_share=self.tenant_max_share,
@@ -127,6 +129,7 @@ class BatchSettings:
             max_queue_size=queue,
             request_timeout_seconds=float(batching.request_timeout_seconds),
             length_buckets=batching.length_buckets,
+            tenant_by=tenants.by,
             tenant_header=tenants.header,
             tenant_weights=tenants.weights,
             tenant_max_share=tenants.max_share,
@@ -230,6 +233,7 @@ _OPTIONAL: Final = frozenset(
 _ADDED_LATER: Final[Mapping[str, object]] = {
     "max_concurrent_batches": 1,
     "objective": Objective.WORK,
+    "tenant_by": TenantsBy.CALLER,
     "tenant_header": None,
     "tenant_weights": {},
     "tenant_max_share": 1.0,

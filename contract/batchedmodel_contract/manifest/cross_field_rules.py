@@ -16,6 +16,12 @@ from batchedmodel_contract.kubernetes.names import (
     VOLUMES,
 )
 from batchedmodel_contract.kubernetes.quantities import amount_of
+from batchedmodel_contract.manifest.adapters import (
+    CEL_LACKS_ONE_SOURCE,
+    CEL_NAMES_SECRET_OR_CACHE,
+    lacks_one_source,
+    names_secret_or_cache,
+)
 from batchedmodel_contract.manifest.cross_field_rule import (
     Check,
     Condition,
@@ -30,12 +36,14 @@ from batchedmodel_contract.manifest.cross_field_rule import (
 )
 from batchedmodel_contract.manifest.source import FILE_HANDLER, is_file_handler
 from batchedmodel_contract.manifest.spec import Lateness, ServerProtocol
+from batchedmodel_contract.manifest.tenants import TenantsBy
 from batchedmodel_contract.manifest.workload import RolloutStrategy, ScalingMetric
 
 _HANDLER: Final = given("model.handler")
 _OWN: Final = given("model.protocol")
 _OPENAI: Final = among("model.protocol", ServerProtocol.OPENAI)
 _IN_A_FILE: Final = where(is_file_handler, f"{{0}}.contains('{FILE_HANDLER}')", "model.handler")
+_BY_ADAPTER: Final = among("batching.tenants.by", TenantsBy.ADAPTER)
 _FOR_A_HANDLER: Final = "is only for a handler"
 _FOR_ONES_OWN: Final = "is only for a container of one's own (protocol)"
 _BELOW_TIMEOUT: Final = "is not below requestTimeoutSeconds ({batching.requestTimeoutSeconds} s)"
@@ -205,8 +213,16 @@ CHECKS: Final[tuple[Check, ...]] = (
     ),
     invalid(
         "batching.tenants.weights",
-        one_given("batching.tenants.header", "batching.tenants.weights"),
+        ~_BY_ADAPTER & one_given("batching.tenants.header", "batching.tenants.weights"),
         "goes with header: tenants that are not listed share one",
+    ),
+    forbidden(
+        "batching.tenants.header", _BY_ADAPTER, "is only for tenants by Caller, not by Adapter"
+    ),
+    invalid(
+        "batching.tenants.by",
+        _BY_ADAPTER & ~given("adapters"),
+        "is Adapter, which needs spec.adapters",
     ),
     invalid(
         "batching.tenants.header",
@@ -252,6 +268,18 @@ CHECKS: Final[tuple[Check, ...]] = (
         "generation.targetTokenMilliseconds",
         _outlasts_the_request("generation.targetTokenMilliseconds"),
         _BELOW_TIMEOUT,
+    ),
+    forbidden("adapters", _OWN, _FOR_A_HANDLER),
+    invalid(
+        "adapters.items",
+        where(lacks_one_source, CEL_LACKS_ONE_SOURCE, "adapters.items"),
+        "holds a source that needs exactly one of path, volume, pythonPackage and huggingFace",
+    ),
+    reserved(
+        "adapters.items",
+        where(names_secret_or_cache, CEL_NAMES_SECRET_OR_CACHE, "adapters.items"),
+        "holds tokenSecretRef or cacheClaimName: adapters.tokenSecretRef is for all of them, and "
+        "each pod fetches its own",
     ),
     invalid(
         "autoscaling.minReplicas",

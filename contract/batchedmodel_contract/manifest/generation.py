@@ -8,7 +8,7 @@ from batchedmodel_contract.schema.reading import section, setting
 from batchedmodel_contract.schema.rules import Real, Text, Whole
 
 MOST_CONTEXT_TOKENS: Final = 1_048_576
-_MEMORY: Final = Text(
+MEMORY: Final = Text(
     # Bounded, so that the number of bytes is one that every reader of JSON takes.
     pattern=r"[1-9][0-9]{0,5}(\.[0-9]{1,3})?Mi?|[1-9][0-9]{0,4}(\.[0-9]{1,3})?Gi?",
     form="an amount of memory such as 512Mi or 2.5Gi",
@@ -21,7 +21,7 @@ class KeyValueCache:
     """How much memory the keys and values of texts take; exactly one of the fields."""
 
     memory: str | None = setting(
-        _MEMORY, "Memory for keys and values: of the accelerator where there is one."
+        MEMORY, "Memory for keys and values: of the accelerator where there is one."
     )
     fraction: float | None = setting(
         Real(minimum=0.01, maximum=0.99),

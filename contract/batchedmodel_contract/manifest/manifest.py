@@ -26,6 +26,7 @@ NAME_RULE: Final = (
     f"is not a name of 1 to {LONGEST_NAME} lower-case letters, digits and '-' "
     "that starts with a letter"
 )
+SAME_NAME_RULE: Final = "holds an adapter that has the model's own name"
 LARGEST_SPEC: Final = 65_536
 """Bytes as JSON. An API server counts the defaults too, as it fills them in before it judges."""
 _SIZE_RULE: Final = f"has more than {LARGEST_SPEC} bytes as JSON"
@@ -61,6 +62,7 @@ def read_manifest(manifest: object) -> BatchedModel:
         if rule := too_large(manifest["spec"]):
             mistakes.append(Mistake(field="spec", rule=rule))
         mistakes.extend(mistake for check in CHECKS for mistake in check.mistakes(spec))
+        mistakes.extend(_named_as_an_adapter(manifest, spec))
     if spec is None or mistakes:
         raise InvalidManifest(tuple(mistakes))
     return BatchedModel(name=manifest["metadata"]["name"], spec=spec)
@@ -82,6 +84,25 @@ def _wrong_header(manifest: Mapping[str, object]) -> Iterator[Mistake]:
     for field in manifest:
         if field not in _TOP:
             yield unknown_field(field, _TOP, str(field))
+
+
+def _named_as_an_adapter(manifest: Mapping[str, object], spec: Spec) -> Iterator[Mistake]:
+    metadata = manifest.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    items = () if spec.adapters is None else spec.adapters.items
+    if any(item.name == name for item in items):
+        yield Mistake(field="spec.adapters.items", rule=SAME_NAME_RULE)
+
+
+def same_name_validation() -> Schema:
+    """The rule that no adapter has the model's name, for the object as a whole."""
+    items = "self.spec.adapters.items"
+    same = f"{items}.exists(item, item.name == self.metadata.name)"
+    return {
+        "rule": f"!(has(self.spec.adapters) && has({items}) && {same})",
+        "message": SAME_NAME_RULE,
+        "fieldPath": ".spec.adapters.items",
+    }
 
 
 def too_large(spec: object) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from batchedmodel_contract.manifest.adapters import Adapters
 from batchedmodel_contract.manifest.generation import Generation
 from batchedmodel_contract.manifest.source import HANDLER_NAME, Source
 from batchedmodel_contract.manifest.tenants import NETWORKS, Tenants
@@ -337,6 +338,11 @@ class Spec:
         "How text is generated, chat and completions: by a handler's model, or by a server of "
         "protocol OpenAI. Absent: limits are the model server's own or learnt, and there are no "
         "targets.",
+    )
+    adapters: Adapters | None = section(
+        Adapters,
+        "Fine-tunings (LoRA) of the model that are served beside it, in the same batches. Absent: "
+        "none.",
     )
     accelerator: Accelerator | None = section(
         Accelerator,

@@ -6,11 +6,12 @@ Pure. The sidecar asks for the share of every request.
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 from batchedmodel_contract.schema.reading import setting
-from batchedmodel_contract.schema.rules import Real, Text
+from batchedmodel_contract.schema.rules import Choice, Real, Text
 from batchedmodel_contract.schema.shapes import MapOf, Names
 
 UNLISTED: Final = "(unlisted)"
@@ -42,10 +43,24 @@ _WEIGHT: Final = Real(minimum=0.001, maximum=1000.0)
 _WEIGHTS: Final = MapOf(each=_WEIGHT, called=f"numbers by name, {_WEIGHT}", at_most=MOST_WEIGHTS)
 
 
+class TenantsBy(StrEnum):
+    """What makes a tenant; see `Tenants.by`."""
+
+    CALLER = "Caller"
+    ADAPTER = "Adapter"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenants:
     """Who shares the model, and how much of it."""
 
+    by: TenantsBy = setting(
+        Choice(of=TenantsBy),
+        "What makes a tenant: `Caller`, the header or else the address; or `Adapter`, the adapter "
+        "that a request names, or the model itself. Where adapters are tenants, bodies that are "
+        "still to be read count for the address that they come from.",
+        default=TenantsBy.CALLER,
+    )
     header: str | None = setting(
         Text(pattern="[A-Za-z0-9_-]+", form="the name of a header", at_most=_LONGEST_NAME),
         "Request header that names the tenant. It is believed on connections from "
@@ -54,8 +69,9 @@ class Tenants:
     )
     weights: tuple[tuple[str, float], ...] = setting(
         _WEIGHTS,
-        "The tenants, each with the weight of its share. Tenants that are not listed share one of "
-        "weight 1, as do requests without the header.",
+        "The tenants, each with the weight of its share. Callers that are not listed share one of "
+        "weight 1, as do requests without the header. Adapters that are not listed have weight 1 "
+        "each.",
         default=(),
     )
     max_share: float = setting(
@@ -87,6 +103,7 @@ class TenantSettings:
     weights: Mapping[str, float] = field(default_factory=dict)
     max_share: float = 1.0
     trusted_proxies: tuple[str, ...] = ()
+    by: TenantsBy = TenantsBy.CALLER
 
     def share_of(self, tenant: str) -> Share:
         """What a tenant may have; whoever is not listed has weight 1."""
@@ -110,10 +127,18 @@ def tenant_of(address: str, headers: Mapping[str, str], settings: TenantSettings
 
 
 def share_of(address: str, headers: Mapping[str, str], settings: TenantSettings) -> Share:
-    """What the tenant of such a request may have."""
-    if settings.header is None and not settings.weights:
+    """What the tenant of such a request may have, as far as its head says who that is."""
+    if settings.by is TenantsBy.ADAPTER or (settings.header is None and not settings.weights):
         return _share_of_group(address, settings.max_share)
     return settings.share_of(tenant_of(address, headers, settings))
+
+
+def share_for(name: str, caller: Share, settings: TenantSettings) -> Share:
+    """The share of a request for a model or an adapter of this name, from this caller.
+
+    Names that are known to be served only: a caller could take many shares by many names.
+    """
+    return settings.share_of(name) if settings.by is TenantsBy.ADAPTER else caller
 
 
 @lru_cache(maxsize=4096)

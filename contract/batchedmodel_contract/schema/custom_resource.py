@@ -6,17 +6,26 @@ over several fields from `cross_field_rules`.
 """
 
 import json
-from enum import StrEnum
 from typing import Any, Final
 
 from batchedmodel_contract.kubernetes.capacity import FIELD
 from batchedmodel_contract.kubernetes.names import GROUP, PLURAL, VERSION
+from batchedmodel_contract.manifest.adapters import MOST_ITEMS
 from batchedmodel_contract.manifest.cross_field_rules import CHECKS
-from batchedmodel_contract.manifest.manifest import KIND, NAME_PATTERN, NAME_RULE, size_validation
+from batchedmodel_contract.manifest.manifest import (
+    KIND,
+    NAME_PATTERN,
+    NAME_RULE,
+    same_name_validation,
+    size_validation,
+)
 from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_contract.schema.reading import Section, Setting, declarations, is_filled_in
-from batchedmodel_contract.schema.rules import LONGEST_OBJECT_NAME, Schema, Text, anchored
+from batchedmodel_contract.schema.reading import Section, declarations
+from batchedmodel_contract.schema.records import record_schema
+from batchedmodel_contract.schema.rules import LONGEST_OBJECT_NAME, Schema, anchored
 
+ADAPTERS_FIELD: Final = "adapters"
+"""Of the status."""
 _WIDE: Final = 1
 """Priority of columns that only `kubectl get --output wide` shows."""
 _KINDS: Final = ("type", "x-kubernetes-int-or-string")
@@ -44,7 +53,7 @@ def custom_resource() -> Schema:
 def spec_schema() -> Schema:
     """The schema of `spec`."""
     validations = [size_validation(), *(check.validation() for check in CHECKS)]
-    return _record_schema(Spec) | {"x-kubernetes-validations": validations}
+    return record_schema(Spec) | {"x-kubernetes-validations": validations}
 
 
 def effective_schema(of: type[Any]) -> Schema:
@@ -63,36 +72,6 @@ def effective_schema(of: type[Any]) -> Schema:
             kind = {name: bounded[name] for name in _KINDS if name in bounded}
             properties[declared.name] = {"description": declared.doc, **kind}
     return {"type": "object", "properties": properties}
-
-
-def _record_schema(of: type[Any]) -> Schema:
-    required = [declared.name for _, declared in declarations(of) if declared.required]
-    properties: Schema = {}
-    for field, declared in declarations(of):
-        schema: Schema = {"description": _described(declared)}
-        if isinstance(declared, Section):
-            # An API server fills in defaults only below what is there.
-            default: object = {}
-            below = _record_schema(declared.of)
-        else:
-            default = str(field.default) if isinstance(field.default, StrEnum) else field.default
-            below = declared.rule.schema()
-        if is_filled_in(field, declared):
-            schema["default"] = default
-        properties[declared.name] = schema | below
-    needed = {"required": required} if required else {}
-    return {"type": "object", **needed, "properties": properties}
-
-
-def _described(declared: Setting | Section) -> str:
-    if isinstance(declared, Section):
-        return declared.doc
-    sentences = [declared.doc]
-    if isinstance(declared.rule, Text) and declared.rule.pattern is not None:
-        sentences.append(f"Must be {declared.rule.form}.")
-    if declared.effective:
-        sentences.append(f"When absent: {declared.effective}.")
-    return " ".join(sentences)
 
 
 def _version() -> Schema:
@@ -145,7 +124,7 @@ def _object_schema() -> Schema:
         "description": "A model whose requests are batched on their way to it.",
         "type": "object",
         "required": ["spec"],
-        "x-kubernetes-validations": [name],
+        "x-kubernetes-validations": [name, same_name_validation()],
         "properties": {
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
@@ -202,7 +181,29 @@ def _status_schema() -> Schema:
                 "description": "Values in force of fields that depend on others.",
                 **effective_schema(Spec),
             },
+            ADAPTERS_FIELD: _adapters_schema(),
             FIELD: capacity_schema(),
+        },
+    }
+
+
+def _adapters_schema() -> Schema:
+    return {
+        "description": "The adapters that pods told of, by name; at most 256.",
+        "type": "array",
+        "maxItems": MOST_ITEMS,
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["name"],
+        "items": {
+            "description": "One adapter.",
+            "type": "object",
+            "required": ["name"],
+            "properties": {
+                "name": _text("Its name.", maxLength=63),
+                "readyReplicas": _count("Pods that serve it."),
+                "replicas": _count("Pods that told of their adapters."),
+                "reason": _text("Why another pod does not, as one of them told.", maxLength=256),
+            },
         },
     }
 

@@ -74,11 +74,16 @@ def _declarations(of: type[Any]) -> tuple[Declared, ...]:
 
 
 def declared_at(of: type[Any], path: str) -> tuple[Declared, ...]:
-    """The fields on a path of manifest names such as ``batching.maxBatchSize``."""
+    """The fields on a path of manifest names such as ``batching.maxBatchSize``.
+
+    It may lead into the records of a list, as ``adapters.items.name`` does.
+    """
     found: list[Declared] = []
     for name in path.split("."):
         found.append(next(pair for pair in declarations(of) if pair[1].name == name))
-        of = getattr(found[-1][1], "of", of)
+        declared = found[-1][1]
+        below = declared if isinstance(declared, Section) else declared.rule
+        of = getattr(below, "of", of)
     return tuple(found)
 
 

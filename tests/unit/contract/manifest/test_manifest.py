@@ -307,7 +307,7 @@ WRONG: list[tuple[str, object, str]] = [
         "spec.zzz",
         1,
         "spec.zzz: is not a known field; known here: suspend, replicas, model, batching, "
-        "generation, accelerator, autoscaling, sidecar, startup, drain, rollout, service, "
+        "generation, adapters, accelerator, autoscaling, sidecar, startup, drain, rollout, service, "
         "disruption, security, pod",
     ),
     (
