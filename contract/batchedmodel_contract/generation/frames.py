@@ -128,6 +128,9 @@ class Submit:
     salt: str = ""
     """Texts of one salt share what is computed of beginnings that they have in common; texts of
     different salts never do."""
+    adapter: int = 0
+    """The number of its adapter; 0 for the model itself. Texts of different adapters share nothing
+    that is computed, whatever their salts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,6 +302,7 @@ def _read_submit(content: memoryview) -> Submit:
     _check_whole("choices", submit.choices, 1, _MOST_CHOICES)
     _check_whole("first_choice", submit.first_choice, 0, _MOST_CHOICES)
     _check_whole("priority", submit.priority, 1, 3)
+    _check_whole("adapter", submit.adapter, 0, _MOST)
     if type(submit.salt) is not str:
         raise ValueError(f"salt is {submit.salt!r}, no text")
     for stop in submit.stop_ids:

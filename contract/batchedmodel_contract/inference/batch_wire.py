@@ -2,8 +2,8 @@
 
 Spoken between the sidecar and our model server only. Each tensor's items are concatenated, never
 padded; beside ``<name>`` travels ``<name>:shapes`` (INT64, items x rank). A parameter that
-items' requests set travels as ``<name>:parameter``, one value for each item. Items that lie in
-memory which both see stay there: ``<name>:shared`` says where. So do items of the answer, in room
+items' requests set travels as ``<name>:parameter``, one value for each item, and the adapters of
+items as ``:adapters`` (INT32, the number of each, 0 for none). Items that lie in memory which both see stay there: ``<name>:shared`` says where. So do items of the answer, in room
 that the request names. The answer adds
 ``:status`` (INT32, one HTTP status per item) and ``:error`` (BYTES), so that one failed item
 stays inside a 200 answer and inside the standard's rule that parameters are scalars.
@@ -35,6 +35,7 @@ EXTENSION: Final = "batchedmodel.batch"
 SHAPES: Final = ":shapes"
 PARAMETER: Final = ":parameter"
 SHARED: Final = ":shared"
+ADAPTERS: Final = ":adapters"
 STATUS: Final = ":status"
 ERROR: Final = ":error"
 OK: Final = 200
@@ -69,6 +70,8 @@ class BatchRequest:
     """How long after the request was sent somebody waits for one of its items; None: not told."""
     version: str | None = None
     """The version of the model that its items were checked for; a part of the path."""
+    adapters: tuple[int, ...] = ()
+    """The number of each item's adapter, 0 for the model itself; empty where no item has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +133,9 @@ def write_request(
         parameters[_ANSWER_START], parameters[_ANSWER_SIZE] = room.start, room.size
     for param in request.params:
         tensors.append(param._replace(name=param.name + PARAMETER))
+    if request.adapters:
+        numbers = array("i", request.adapters).tobytes()
+        tensors.append(Tensor(ADAPTERS, Datatype.INT32, (len(request.adapters),), numbers))
     return write_body({"parameters": parameters} if parameters else {}, tensors, "inputs", dumps)
 
 
@@ -152,6 +158,8 @@ def to_request(
         memory = (regions or {}).get(region) if isinstance(region, str) else None
         if memory is None:
             raise RegionGone(f"parameters.{_REGION}", "is no shared memory known here", region)
+    adapters = [tensor for tensor in tensors if tensor.name == ADAPTERS]
+    tensors = [tensor for tensor in tensors if tensor.name != ADAPTERS]
     inputs = _ragged([one for one in tensors if not one.name.endswith(PARAMETER)], memory)
     params = [tensor for tensor in tensors if tensor.name.endswith(PARAMETER)]
     for param in params:
@@ -161,7 +169,17 @@ def to_request(
         inputs=inputs,
         params=tuple(one._replace(name=one.name.removesuffix(PARAMETER)) for one in params),
         wanted_seconds=_number(head, _WANTED) / 1e6 if _WANTED in told else None,
+        adapters=_adapters(adapters[0], len(inputs[0].shapes)) if adapters else (),
     )
+
+
+def _adapters(told: Tensor, items: int) -> tuple[int, ...]:
+    if told.datatype is not Datatype.INT32 or told.shape != (items,):
+        raise InvalidInput(ADAPTERS, "is not INT32, one number for each item", told.shape)
+    numbers = tuple(array("i", bytes(told.data)))
+    if min(numbers, default=0) < 0:
+        raise InvalidInput(ADAPTERS, "has a negative number", min(numbers))
+    return numbers if any(numbers) else ()
 
 
 def answer_room(head: dict[str, Any]) -> AnswerRoom | None:

@@ -179,6 +179,9 @@ class ModelServerSettings:
         "Tokens of a prompt and its text together; 0: as many as the model takes.",
         default=0,
     )
+    adapters_folder: str = setting(
+        Text(), "Folder that holds adapters.json; watched. Empty: no adapters.", default=""
+    )
     cache_folder: str = setting(Text(), "Folder for downloaded models.", required=True)
     log_level: LogLevel = setting(Choice(of=LogLevel), "How much to log.", default=LogLevel.INFO)
 

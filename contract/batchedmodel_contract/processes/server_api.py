@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from batchedmodel_contract.adapters.state import AdapterState, adapter_state_from_mapping
 from batchedmodel_contract.invalid_input import InvalidInput
 
 ON_THE_CPU: Final = "computing on the CPU"
@@ -40,21 +41,28 @@ class StateEvent:
     version: str | None = None
     """The version that is READY. The one before it goes on answering requests that were read for
     it, until `release_path` is called or nothing has come for a while."""
+    adapters: tuple[AdapterState, ...] | None = None
+    """All of the model's adapters; None where nothing is said of them."""
 
-    def to_mapping(self) -> dict[str, str]:
+    def to_mapping(self) -> dict[str, Any]:
         """The JSON object of the line."""
-        named = {} if self.version is None else {"version": self.version}
+        named: dict[str, Any] = {} if self.version is None else {"version": self.version}
+        if self.adapters is not None:
+            named["adapters"] = [state.to_mapping() for state in self.adapters]
         return {"state": self.state, "detail": self.detail, **named}
 
 
 def state_event_from_mapping(mapping: Any) -> StateEvent:
     """The event in a line; raises `InvalidInput`."""
     try:
-        version = mapping.get("version")
+        version, adapters = mapping.get("version"), mapping.get("adapters")
         return StateEvent(
             state=ModelState(mapping["state"]),
             detail=str(mapping["detail"]),
             version=None if version is None else str(version),
+            adapters=None
+            if adapters is None
+            else tuple(adapter_state_from_mapping(one) for one in adapters),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidInput("event", f"cannot be read: {error!r}") from error

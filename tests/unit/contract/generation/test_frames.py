@@ -65,6 +65,7 @@ SUBMITS = st.builds(
     priority=st.integers(1, 3),
     deadline=st.none() | REALS,
     salt=st.text(max_size=5),
+    adapter=COUNTS,
 )
 TOKENS = st.builds(Token, IDS, st.integers(0, 65_535), COUNTS, REALS, st.sampled_from(Finish), TOP)
 SMALL = st.integers(0, 2**32 - 1)

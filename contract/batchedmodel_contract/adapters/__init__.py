@@ -1,0 +1,1 @@
+"""Adapters of a model: which there should be, and in what state they are."""
