@@ -129,8 +129,7 @@ class Submit:
     """Texts of one salt share what is computed of beginnings that they have in common; texts of
     different salts never do."""
     adapter: int = 0
-    """The number of its adapter; 0 for the model itself. Texts of different adapters share nothing
-    that is computed, whatever their salts."""
+    """The number of its adapter; 0 for none. Texts of different ones share nothing either."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,16 +286,15 @@ def _framed(kind: Kind, *parts: bytes) -> bytes:
 
 
 def _read_submit(content: memoryview) -> Submit:
-    id, head, count = _SUBMIT.unpack_from(content)
-    begin = _SUBMIT.size
+    (id, head, count), begin = _SUBMIT.unpack_from(content), _SUBMIT.size
     told: dict[str, Any] = json.loads(bytes(content[begin : begin + head]))
     ids = array("i")
     ids.frombytes(content[begin + head :])
     if len(ids) != count:
         raise ValueError(f"{len(ids)} token ids instead of {count}")
     sampling = Sampling(**told.pop("sampling"))
-    told["stop_ids"] = tuple(told["stop_ids"])
-    submit = Submit(id=id, ids=ids, sampling=sampling, **told)
+    stops = {"stop_ids": tuple(told["stop_ids"])}
+    submit = Submit(id=id, ids=ids, sampling=sampling, **told | stops)
     _check_whole("given", submit.given, 0, _MOST)
     _check_whole("max_tokens", submit.max_tokens, 0, _MOST)
     _check_whole("choices", submit.choices, 1, _MOST_CHOICES)

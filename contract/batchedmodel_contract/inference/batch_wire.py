@@ -2,11 +2,11 @@
 
 Spoken between the sidecar and our model server only. Each tensor's items are concatenated, never
 padded; beside ``<name>`` travels ``<name>:shapes`` (INT64, items x rank). A parameter that
-items' requests set travels as ``<name>:parameter``, one value for each item, and the adapters of
-items as ``:adapters`` (INT32, the number of each, 0 for none). Items that lie in memory which both see stay there: ``<name>:shared`` says where. So do items of the answer, in room
-that the request names. The answer adds
-``:status`` (INT32, one HTTP status per item) and ``:error`` (BYTES), so that one failed item
-stays inside a 200 answer and inside the standard's rule that parameters are scalars.
+items' requests set travels as ``<name>:parameter``, one value for each item; their adapters travel
+as ``:adapters`` (INT32, one number per item, 0 for none). Items that lie in memory which both see
+stay there: ``<name>:shared`` says where. So do items of the answer, in room that the request names.
+The answer adds ``:status`` (INT32, one HTTP status per item) and ``:error`` (BYTES), so that one
+failed item stays inside a 200 answer and inside the standard's rule that parameters are scalars.
 """
 
 import json

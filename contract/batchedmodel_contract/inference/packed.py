@@ -1,8 +1,8 @@
 """Plain batches and their replies as packed records: what `batch_wire` says, without JSON.
 
 A head of JSON is made of dozens of objects and read with as many checks, which a lone caller waits
-for beside the device. Here a head is a few numbers. A batch whose items have parameters or adapters or lie
-in shared memory, and a reply with a failed item, travel as `batch_wire` writes them.
+for beside the device. Here a head is a few numbers. A batch whose items have parameters or adapters
+or lie in shared memory, and a reply with a failed item, travel as `batch_wire` writes them.
 
 The proxy asks for packed replies in each request. A server that gives one reads packed batches.
 """

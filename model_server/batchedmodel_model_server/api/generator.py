@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from batchedmodel_contract.generation.frames import Sampling
+from batchedmodel_model_server.api.adapters import NO_SLOT
 
 
 class Draw(NamedTuple):
@@ -38,6 +39,8 @@ class StepPart(NamedTuple):
     draws: Sequence[Draw]
     """What is drawn behind the last of these tokens: nothing where more of the prompt follows,
     several where several choices begin."""
+    slot: int = NO_SLOT
+    """Of its adapter."""
 
 
 class Sampled(NamedTuple):

@@ -35,6 +35,8 @@ class Collated(NamedTuple):
     """Every declared parameter of each row."""
     packed: Mapping[str, Array] | None = None
     """The other inputs of a packed batch: the sum of the lengths x the other sizes."""
+    adapters: NDArray[np.int32] | None = None
+    """The number of each row's adapter, or for a pass its slot; None where no row has one."""
 
     @property
     def rows(self) -> int:
@@ -90,6 +92,7 @@ def collate(declaration: Declaration, examined: Examined) -> Collated:
         arrays=padded,
         packed=packed if is_packed else None,
         params=_params(declaration, examined, items),
+        adapters=_adapters(examined, items),
     )
 
 
@@ -170,6 +173,13 @@ def _params(
     return found
 
 
+def _adapters(examined: Examined, items: Sequence[int]) -> NDArray[np.int32] | None:
+    if not examined.adapters:
+        return None
+    numbers = np.array([examined.adapters[index] for index in items], np.int32)
+    return numbers if numbers.any() else None
+
+
 def _part(declaration: Declaration, collated: Collated, rows: slice) -> Collated:
     """Rows of equal sizes, cut to these."""
     sizes = {letter: each[rows] for letter, each in collated.sizes.items()}
@@ -188,6 +198,7 @@ def _part(declaration: Declaration, collated: Collated, rows: slice) -> Collated
         lengths=collated.lengths[rows],
         arrays=arrays,
         params=params,
+        adapters=None if collated.adapters is None else collated.adapters[rows],
     )
 
 

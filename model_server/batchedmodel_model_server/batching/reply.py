@@ -46,10 +46,6 @@ class Computed(NamedTuple):
         return sum(output.array.nbytes for part in self.parts for output in part.outputs.values())
 
 
-NOTHING: Final = Computed(parts=(), failures={}, passes=0, compute_seconds=0.0, queue_seconds=0.0)
-"""Of a batch without a valid item."""
-
-
 def reply(
     declaration: Declaration, prepared: Prepared, computed: Computed, max_cost: int | None
 ) -> BatchReply:

@@ -49,6 +49,8 @@ class Examined:
     faults: Mapping[int, str]
     params: Mapping[str, Sequence[Scalar]] = field(default_factory=dict)
     """Of every item, the parameters that came with the batch; the others have their defaults."""
+    adapters: tuple[int, ...] = ()
+    """Of every item, the number of its adapter; empty where none has one."""
 
     @property
     def valid(self) -> list[int]:
@@ -89,7 +91,8 @@ def examine(declaration: Declaration, request: BatchRequest) -> Examined:
             faults.setdefault(index, fault)
     for index, fault in (*_unequal_letters(columns, count), *_wrong_params(declaration, params)):
         faults.setdefault(index, fault)
-    return Examined(count=count, columns=columns, faults=faults, params=params)
+    adapters = request.adapters
+    return Examined(count=count, columns=columns, faults=faults, params=params, adapters=adapters)
 
 
 def owners(positions: NDArray[np.intp], ends: Sequence[int]) -> NDArray[np.intp]:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from batchedmodel_model_server.api.adapters import NO_SLOT
 from batchedmodel_model_server.api.batch import Array
 from batchedmodel_model_server.api.handler import Batch, Handler, Spec
 from batchedmodel_model_server.batching.collate import Collated, Output, joined, parts
@@ -66,6 +67,9 @@ def _run(model: LoadedModel, collated: Collated, handed_over: float) -> dict[str
 
 
 def _pass(model: LoadedModel, collated: Collated, handed_over: float) -> dict[str, Output]:
+    slots = collated.adapters
+    if slots is not None and slots.max() == NO_SLOT:
+        slots = None  # none of this part's rows has an adapter
     batch = Batch(
         arrays=collated.arrays,
         sizes=collated.sizes,
@@ -74,6 +78,7 @@ def _pass(model: LoadedModel, collated: Collated, handed_over: float) -> dict[st
         handed_over=handed_over,
         packed=collated.packed,
         params=collated.params,
+        adapters=slots,
     )
     # Fetching the outputs belongs here: a GPU reports the faults of a pass when it is awaited.
     return _outputs(model.declaration, model.handler.forward(batch), collated)

@@ -3,6 +3,9 @@
 Examining and collating happen on arrival, off the compute thread, so that a batch handed over
 early starts right when the one before it ends. What fails is run again in parts, each behind the
 batches that were handed over meanwhile.
+
+Rows name adapters by number. Those that are known are lent to the batch, and get slots right before
+its pass; more of them than there are slots take several passes. Other rows fail alone.
 """
 
 import asyncio
@@ -10,27 +13,34 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Final, NamedTuple, TypeVar
 
+from batchedmodel_contract.adapters.state import NO_ADAPTER
 from batchedmodel_contract.inference.batch_wire import BatchReply, BatchRequest
 from batchedmodel_contract.inference.profile import Profile
+from batchedmodel_model_server.adapters.serving import GONE, Adapters, Lent
 from batchedmodel_model_server.api.handler import Handler, Invalid
 from batchedmodel_model_server.batching.collate import Collated, Output, collate
-from batchedmodel_model_server.batching.reply import NOTHING, Computed, Part, Prepared, reply
+from batchedmodel_model_server.batching.reply import Computed, Part, Prepared, reply
 from batchedmodel_model_server.batching.validation import Examined, examine
 from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, NotReady
 from batchedmodel_model_server.execution.device_thread import DeviceThread, fit_for_a_future
 from batchedmodel_model_server.execution.forward import LoadedModel, forward
 from batchedmodel_model_server.execution.memory import MemoryCap
 from batchedmodel_model_server.execution.retry_plan import Failure, RetryPlan
-from batchedmodel_model_server.execution.torch_errors import words
+from batchedmodel_model_server.execution.torch_errors import translated, words
 from batchedmodel_model_server.execution.watchdog import Watchdog, allowed_seconds
+from batchedmodel_scheduling.adapters.passes import passes
 
 _BIG: Final = 1 << 20  # bytes whose copying would hold up the event loop for milliseconds
 _MANY: Final = 512  # items whose judgement takes as long
 _ALLOWED: Final = 1024  # sizes of batches for which it is known how long they may take
+_NOT_THERE: Final = 503
+_NOTHING_LENT: Final = Lent(weights={})
+NOTHING_MISSING: Final[Mapping[int, str]] = {}
 _log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
@@ -55,6 +65,7 @@ class Runner:
         cap: MemoryCap,
         watchdog: Watchdog,
         lost: Callable[[DeviceLost], None],
+        adapters: Adapters | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`lost` is called on the loop when the device is lost, even if the batch's caller left."""
@@ -64,6 +75,7 @@ class Runner:
         self._cap = cap
         self._watchdog = watchdog
         self._tell_lost = lost
+        self._adapters = adapters
         self._loop = asyncio.get_running_loop()
         self._clock = clock
         self._lost = ""
@@ -81,26 +93,53 @@ class Runner:
         device was lost over it, and `NotReady` when that happened before it was begun.
         """
         arrived = self._clock()
+        if not request.adapters:
+            return await self._answered(request, arrived, _NOTHING_LENT)
+        wanted = set(request.adapters) - {NO_ADAPTER}
+        async with AsyncExitStack() as stack:
+            lent = Lent(weights={}, missing=dict.fromkeys(wanted, GONE))
+            if self._adapters is not None:
+                lent = await stack.enter_async_context(self._adapters.lent(wanted))
+            return await self._answered(request, arrived, lent)
+
+    async def _answered(self, request: BatchRequest, arrived: float, lent: Lent) -> BatchReply:
         declaration = self._model.declaration
         received = sum(ragged.size for ragged in request.inputs)
         items = max((len(ragged.shapes) for ragged in request.inputs), default=0)
         is_big = received > _BIG
         takes_long = is_big or items > _MANY or declaration.checks_items
-        judge = partial(prepare, self._model, request)
+        judge = partial(prepare, self._model, request, lent.missing)
         prepared = await _aside(judge) if takes_long else judge()
-        computed = NOTHING
+        found: list[Computed] = []
         if prepared.collated is not None:
             wanted = math.inf if request.wanted_seconds is None else request.wanted_seconds
-            computed = await self._computed(
-                prepared.examined, prepared.collated, arrived, arrived + wanted, is_big=is_big
-            )
+            for examined, whole in self._passes(prepared):
+                computing = self._computed(
+                    examined, whole, lent, arrived, arrived + wanted, is_big=is_big
+                )
+                found.append(await computing)
+        computed = _all_of(found, request, lent)
         answer = partial(reply, declaration, prepared, computed, self.max_cost)
         return await _aside(answer) if computed.size > _BIG else answer()
+
+    def _passes(self, prepared: Prepared) -> list[tuple[Examined, Collated]]:
+        """The valid items, cut where they have more adapters than there are slots."""
+        examined, whole = prepared.examined, prepared.collated
+        assert whole is not None, "there are valid items"
+        if whole.adapters is None or self._adapters is None:
+            return [(examined, whole)]
+        device = self._adapters.device
+        groups = passes(whole.adapters.tolist(), device.slots, device.resident)
+        if len(groups) == 1:
+            return [(examined, whole)]
+        parts = [examined.only({whole.items[row] for row in rows}) for rows in groups]
+        return [(part, collate(self._model.declaration, part)) for part in parts]
 
     async def _computed(
         self,
         examined: Examined,
         whole: Collated,
+        lent: Lent,
         arrived: float,
         wanted_until: float,
         *,
@@ -114,7 +153,7 @@ class Runner:
         first: _Pass | None = None
         if whole.rows == 1 or bound is None or cost <= bound:
             # Nearly every batch ends here, without a plan for what nearly never follows.
-            first = await self._forward(whole)
+            first = await self._forward(whole, lent)
             if not isinstance(first.outcome, ForwardFailed):
                 self._cap.fine(cost)
                 return _computed(
@@ -138,7 +177,7 @@ class Runner:
                         collate, declaration, examined.only({items[row] for row in rows})
                     )
                     collated = await _aside(again) if is_big else again()
-                done = await self._forward(collated) if first is None else first
+                done = await self._forward(collated, lent) if first is None else first
                 first = None
                 passes.append(done)
                 if not isinstance(done.outcome, ForwardFailed):
@@ -157,14 +196,15 @@ class Runner:
         failures = {items[row]: failure for row, failure in retry_plan.failures.items()}
         return _computed(parts, failures, passes, arrived)
 
-    async def _forward(self, collated: Collated) -> _Pass:
+    async def _forward(self, collated: Collated, lent: Lent) -> _Pass:
         handed_over = self._clock()
         longest = self._model.declaration.length_of(collated.largest)
         allowed = self._allowed(collated.rows, longest)
         with self._watchdog.awaited():
-            return await self._compute.call(lambda: self._pass(collated, handed_over, allowed))
+            work = partial(self._pass, collated, lent, handed_over, allowed)
+            return await self._compute.call(work)
 
-    def _pass(self, collated: Collated, handed_over: float, allowed: float) -> _Pass:
+    def _pass(self, collated: Collated, lent: Lent, handed_over: float, allowed: float) -> _Pass:
         """On the compute thread."""
         if self._lost:
             raise NotReady(self._lost)
@@ -172,7 +212,7 @@ class Runner:
         self._watchdog.pass_begins(allowed)
         outcome: Mapping[str, Output] | ForwardFailed
         try:
-            outcome = forward(self._model, collated, handed_over)
+            outcome = forward(self._model, self._placed(collated, lent), handed_over)
         except DeviceLost as error:
             self._lost = str(error)
             self._loop.call_soon_threadsafe(self._tell_lost, error)
@@ -184,10 +224,36 @@ class Runner:
             self._watchdog.pass_ends()
         return _Pass(outcome=outcome, began=began, ended=self._clock())
 
+    def _placed(self, collated: Collated, lent: Lent) -> Collated:
+        """With the slots of its rows' adapters, which are in them from now on."""
+        numbers = collated.adapters
+        if numbers is None or self._adapters is None:
+            return collated
+        try:
+            slots = self._adapters.device.slots_of(numbers, lent.weights)
+        except ForwardFailed:
+            raise
+        except BaseException as error:
+            failure = translated(error)
+        else:
+            return collated._replace(adapters=slots)
+        # Out here: raised in there it would keep the error, its frames and their tensors.
+        raise failure
 
-def prepare(model: LoadedModel, request: BatchRequest) -> Prepared:
-    """Examine the batch and collate its valid items; raises `InvalidInput`."""
+
+def prepare(
+    model: LoadedModel, request: BatchRequest, missing: Mapping[int, str] = NOTHING_MISSING
+) -> Prepared:
+    """Examine the batch and collate its valid items; raises `InvalidInput`.
+
+    `missing`: adapters that are not there, and why.
+    """
     examined = examine(model.declaration, request)
+    if missing:
+        lacks = {
+            row: missing[number] for row, number in enumerate(request.adapters) if number in missing
+        }
+        examined = replace(examined, faults={**lacks, **examined.faults})
     crashed: Mapping[int, str] = {}
     if model.declaration.checks_items:
         refused, crashed = _check(model.handler, examined)
@@ -205,6 +271,26 @@ def _computed(
         passes=len(passes),
         compute_seconds=sum([done.ended - done.began for done in passes]),
         queue_seconds=passes[0].began - arrived,
+    )
+
+
+def _all_of(found: Sequence[Computed], request: BatchRequest, lent: Lent) -> Computed:
+    """What came of all passes, and that rows without their adapter were not in any."""
+    failures = {
+        row: Failure(_NOT_THERE, lent.missing[number])
+        for row, number in enumerate(request.adapters)
+        if number in lent.missing
+    }
+    if len(found) == 1 and not failures:
+        return found[0]
+    for one in found:
+        failures.update(one.failures)
+    return Computed(
+        parts=tuple([part for one in found for part in one.parts]),
+        failures=failures,
+        passes=sum([one.passes for one in found]),
+        compute_seconds=sum([one.compute_seconds for one in found]),
+        queue_seconds=found[0].queue_seconds if found else 0.0,
     )
 
 

@@ -1,8 +1,9 @@
 """Which blocks of the cache are free, who shares the others, and what is kept in those free.
 
-A full block is kept under a hash of its tokens, of all tokens before them and of whose they are. So
-a text that begins like another finds blocks with its beginning, and computes the rest only. What
-nobody uses counts as free, whatever is kept in it: it is found until its block is needed.
+A full block is kept under a hash of its tokens, of all tokens before them, and of whose they are
+and which adapter computed them. So a text that begins like another finds blocks with its beginning,
+and computes the rest only. What nobody uses counts as free, whatever is kept in it: it is found
+until its block is needed.
 """
 
 from __future__ import annotations  # array.array takes no type argument at run time
@@ -33,9 +34,14 @@ class PrefixHashes:
         self._chain: Final = chain
 
     @classmethod
-    def of_text(cls, ids: array[int], block_tokens: int, salt: str) -> PrefixHashes:
-        """Those of a text that shares blocks with texts of the same salt only."""
-        root = blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=_HASH_BYTES)
+    def of_text(
+        cls, ids: array[int], block_tokens: int, salt: str, adapter: int = 0
+    ) -> PrefixHashes:
+        """Those of a text that shares blocks with texts of the same salt and adapter only."""
+        # Not as a part of what is hashed, which might be tokens of another text.
+        number = adapter.to_bytes(blake2b.SALT_SIZE, "little")
+        told = salt.encode("utf-8", "surrogatepass")
+        root = blake2b(told, digest_size=_HASH_BYTES, salt=number)
         return cls(ids, block_tokens, [root.digest()])
 
     def of_fork(self, ids: array[int]) -> PrefixHashes:

@@ -26,6 +26,9 @@ from batchedmodel_contract.generation.frames import (
     Submit,
     Token,
 )
+from batchedmodel_model_server.adapters.device import DeviceAdapters
+from batchedmodel_model_server.adapters.texts import TextAdapters
+from batchedmodel_model_server.api.adapters import Weights
 from batchedmodel_model_server.api.generator import Draw, Sampled, StepPart, StepRunner
 from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, OutOfMemory
 from batchedmodel_model_server.generation.block_pool import BlockPool, PrefixHashes
@@ -88,11 +91,13 @@ class Engine:
         *,
         vocabulary: int,
         max_context_tokens: int,
+        adapters: DeviceAdapters | None = None,
     ) -> None:
         self._runner: Final = runner
         self._vocabulary: Final = vocabulary
         self._max_context: Final = max_context_tokens
         self._cost: Final = cost
+        self._adapters: Final = TextAdapters(adapters)
         self._planner = StepPlanner(settings, cost)
         self._pool = BlockPool(settings.blocks)
         self._texts: Final[dict[EngineSequence, _Text]] = {}
@@ -108,17 +113,20 @@ class Engine:
         """Whether a step has anything to do."""
         return bool(self._running or self._waiting)
 
-    def submit(self, submit: Submit, now: float) -> None:
-        """Take a request; raises `InvalidInput` before anything of it is kept."""
+    def submit(self, submit: Submit, now: float, weights: Weights | None = None) -> None:
+        """Take a request, and its adapter's weights if it has one.
+
+        Raises `InvalidInput` before anything of it is kept.
+        """
         check_submit(
             submit, self._planner.settings, self._vocabulary, max_context_tokens=self._max_context
         )
         deadline = NEVER if submit.deadline is None else now + submit.deadline
-        ids = array("i", submit.ids)
-        size = self._planner.settings.block_tokens
-        hashes = PrefixHashes.of_text(ids, size, submit.salt)
+        ids, size = array("i", submit.ids), self._planner.settings.block_tokens
+        hashes = PrefixHashes.of_text(ids, size, submit.salt, submit.adapter)
         text = _Text(submit, submit.first_choice, ids, hashes, deadline)
         self._wait(text, places=submit.choices)
+        self._adapters.add(text.sequence, submit.adapter, weights, now)
 
     def cancel(self, request_id: int, choice: int | None = None) -> None:
         """Forget a request, or one of its choices; unknown ones are ignored."""
@@ -153,7 +161,7 @@ class Engine:
             # Somebody may have to give way: it matters how much that frees.
             for one in self._running:
                 one.shared = self._pool.shared(self._texts[one].blocks)
-        waiting = map(self._looked_up, self._waiting)
+        waiting = map(self._looked_up, self._adapters.may_run(self._waiting, now))
         plan = self._planner.plan(self._running, waiting, self._pool.free)
         for one in plan.preempted:
             self._preempt(one)
@@ -162,17 +170,20 @@ class Engine:
         for one in plan.admitted:
             # Only now: no block is taken that another of these has found.
             self._give_blocks(self._texts[one], one.length)
-        size = self._planner.settings.block_tokens
-        for one, tokens in plan.parts:
-            if one.computed + tokens > one.blocks * size:
+            if (why := self._adapters.enter(one)) is not None:
+                self._end(self._texts[one], Refusal.BUSY, why)
+        parts = [part for part in plan.parts if part.sequence in self._texts]
+        for one, tokens in parts:
+            if one.computed + tokens > one.blocks * self._planner.settings.block_tokens:
                 self._give_blocks(self._texts[one], one.computed + tokens)
-        for part, sampled in self._computed(list(plan.parts)):
+        for part, sampled in self._computed(parts):
             self._advance(part, sampled)
 
     def give_up(self) -> None:
         """End every text, and begin with an empty cache: nobody knows what a step has left."""
         for text in self._texts.values():
             self._told_end(text, Refusal.BUSY, "the engine failed")
+            self._adapters.forget(text.sequence)
         self._texts.clear()
         self._running, self._waiting = [], []
         self._pool = BlockPool(self._pool.blocks)
@@ -244,6 +255,7 @@ class Engine:
         self._preemptions += 1
 
     def _empty(self, text: _Text) -> None:
+        self._adapters.leave(text.sequence)
         self._pool.give_back(text.blocks)
         text.blocks.clear()
         text.sequence.blocks = text.sequence.shared = text.sequence.computed = 0
@@ -296,13 +308,12 @@ class Engine:
 
     def _step_part(self, part: Part) -> StepPart:
         one, tokens = part
-        text, start = self._texts[one], one.computed
-        draws: list[Draw] = []
+        text, start, draws = self._texts[one], one.computed, list[Draw]()
         if start + tokens == one.length:
-            draws = [text.draw]
-            for at in range(1, one.places):
-                draws.append(text.draw._replace(choice=text.choice + at))
-        return StepPart(text.ids[start : start + tokens], start, text.blocks, draws)
+            others = [text.draw._replace(choice=text.choice + at) for at in range(1, one.places)]
+            draws = [text.draw, *others]
+        ids = text.ids[start : start + tokens]
+        return StepPart(ids, start, text.blocks, draws, self._adapters.slot(one))
 
     def _advance(self, part: Part, sampled: Sequence[Sampled]) -> None:
         one, tokens = part
@@ -339,6 +350,7 @@ class Engine:
         )
         other.sequence = one
         self._texts[one] = other
+        self._adapters.fork(text.sequence, one)
         whole, rest = divmod(text.sequence.computed, self._planner.settings.block_tokens)
         if rest and not self._pool.free:
             self._waiting.insert(0, one)  # it is computed anew
@@ -351,11 +363,11 @@ class Engine:
             other.blocks.append(copy)
         one.computed, one.blocks = text.sequence.computed, len(other.blocks)
         self._running.append(one)
+        self._adapters.enter(one)
         return other
 
     def _tell(self, text: _Text, drawn: Sampled) -> None:
-        submit = text.submit
-        token, logprob, top = drawn
+        submit, (token, logprob, top) = text.submit, drawn
         if text.cached and not text.given:
             self._cached.append((submit.id, text.cached))
         text.ids.append(token)
@@ -371,7 +383,6 @@ class Engine:
             self._leave(text)
 
     def _end(self, text: _Text, why: Refusal, message: str) -> None:
-        """Give a text up."""
         self._told_end(text, why, message)
         self._leave(text)
 
@@ -385,4 +396,5 @@ class Engine:
         one = text.sequence
         del self._texts[one]
         self._empty(text)
+        self._adapters.forget(one)
         (self._running if one in self._running else self._waiting).remove(one)

@@ -18,6 +18,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Final, NamedTuple
 
+from batchedmodel_contract.adapters.state import NO_ADAPTER
 from batchedmodel_contract.generation.frames import (
     Cancel,
     Configure,
@@ -31,7 +32,10 @@ from batchedmodel_contract.generation.frames import (
     write_frame,
 )
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_model_server.errors import DeviceLost
+from batchedmodel_model_server.adapters.serving import GONE, Adapters
+from batchedmodel_model_server.adapters.store import Kept
+from batchedmodel_model_server.api.adapters import Weights
+from batchedmodel_model_server.errors import CannotLoad, DeviceLost
 from batchedmodel_model_server.generation.engine import Engine
 
 TIMES_TAKEN: Final = 4
@@ -72,9 +76,10 @@ class Caller:
 class _Request:
     """A request that was taken and has not ended yet."""
 
-    __slots__ = ("bytes", "choices", "leaving")
+    __slots__ = ("adapter", "bytes", "choices", "leaving")
 
     def __init__(self, submit: Submit) -> None:
+        self.adapter: Kept | None = None
         self.bytes: Final = submit.ids.itemsize * len(submit.ids)
         self.choices: Final = set(range(submit.first_choice, submit.first_choice + submit.choices))
         """Those that its caller still waits for."""
@@ -93,6 +98,7 @@ class EngineLoop:
         *,
         max_sequences: int,
         max_context_tokens: int,
+        adapters: Adapters | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`post` has the compute thread do something behind what waits for it, from any thread."""
@@ -102,6 +108,8 @@ class EngineLoop:
         self._post: Final = post
         self._rules: Final = rules
         self._clock: Final = clock
+        self._adapters: Final = adapters
+        self._readings: Final[set[asyncio.Task[None]]] = set()
         self._loop: Final = asyncio.get_running_loop()
         self._max_sequences = max_sequences
         self._numbers: Final = count()
@@ -158,6 +166,10 @@ class EngineLoop:
             raise InvalidInput("id", "is that of another request", submit.id)
         request = _Request(submit)
         why = self._rules.refusal() or self._too_much(request)
+        if why is None and submit.adapter != NO_ADAPTER:
+            if self._adapters is not None:
+                request.adapter = self._adapters.hold(submit.adapter)
+            why = GONE if request.adapter is None else None
         if why is not None:
             caller.send(write_frame(Refused(id=submit.id, why=Refusal.BUSY, message=why)))
             return
@@ -166,7 +178,31 @@ class EngineLoop:
         self._requests[key] = request
         self._sequences += len(request.choices)
         self._bytes += request.bytes
-        self._order(replace(submit, id=key))
+        kept = request.adapter
+        if kept is None or kept.weights is not None:
+            self._order(replace(submit, id=key), None if kept is None else kept.weights)
+            return
+        reading = self._loop.create_task(self._read_first(caller, request, kept, submit))
+        # The loop itself refers to tasks but weakly.
+        self._readings.add(reading)
+        reading.add_done_callback(self._readings.discard)
+
+    async def _read_first(
+        self, caller: Caller, request: _Request, kept: Kept, submit: Submit
+    ) -> None:
+        """Hand a request to the engine once its adapter is in main memory again."""
+        assert self._adapters is not None, "it has lent the adapter"
+        key = caller.key(submit.id)
+        try:
+            weights = await self._adapters.in_memory(kept)
+        except CannotLoad as error:
+            if self._requests.get(key) is request and not request.leaving:
+                message = f"its adapter cannot be read again: {error}"
+                caller.send(write_frame(Refused(id=submit.id, why=Refusal.BUSY, message=message)))
+                self._forget(key)
+            return
+        if self._requests.get(key) is request and not request.leaving:
+            self._order(replace(submit, id=key), weights)
 
     def _too_much(self, request: _Request) -> str | None:
         most = TIMES_TAKEN * self._max_sequences
@@ -200,17 +236,24 @@ class EngineLoop:
             return
         self._sequences -= len(request.choices)
         self._bytes -= request.bytes
+        if request.adapter is not None and self._adapters is not None:
+            self._adapters.give_back(request.adapter)
         if not self._requests:
             self._at_work.close()
 
-    def _order(self, order: Submit | Cancel | Configure | None = None) -> None:
-        """Have the compute thread apply it, and say how the engine is."""
+    def _order(
+        self, order: Submit | Cancel | Configure | None = None, weights: Weights | None = None
+    ) -> None:
+        """Have the compute thread apply it, and say how the engine is.
+
+        `weights`: of a text's adapter.
+        """
         with self._lock:
             if isinstance(order, Configure):
                 # Only the last one matters, however many come.
                 self._bounds = order
             elif order is not None:
-                self._orders.append(_Order(order, self._clock()))
+                self._orders.append(_Order(order, self._clock(), weights))
             if self._turning:
                 return
             self._turning = True
@@ -251,12 +294,12 @@ class EngineLoop:
         if bounds is not None:
             self._engine.configure(bounds)
         refused, cancelled = [], []
-        for order, arrived in orders:
+        for order, arrived, weights in orders:
             if isinstance(order, Cancel):
                 self._engine.cancel(order.id, order.choice)
                 if order.choice is None:
                     cancelled.append(order.id)
-            elif (why := self._invalid(order, arrived)) is not None:
+            elif (why := self._invalid(order, arrived, weights)) is not None:
                 refused.append(Refused(id=order.id, why=Refusal.INVALID, message=why))
         try:
             seconds = self._stepped()
@@ -287,10 +330,10 @@ class EngineLoop:
             self._engine.give_up()
         return self._clock() - began
 
-    def _invalid(self, submit: Submit, arrived: float) -> str | None:
+    def _invalid(self, submit: Submit, arrived: float, weights: Weights | None) -> str | None:
         """Hand a request to the engine; why it can never be served, if so."""
         try:
-            self._engine.submit(submit, arrived)
+            self._engine.submit(submit, arrived, weights)
         except InvalidInput as error:
             return str(error)
         except Exception as error:
@@ -302,6 +345,7 @@ class EngineLoop:
 class _Order(NamedTuple):
     what: Submit | Cancel
     arrived: float
+    weights: Weights | None
 
 
 class _Turn(NamedTuple):

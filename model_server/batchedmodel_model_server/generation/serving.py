@@ -3,6 +3,7 @@
 from typing import Final, NamedTuple
 
 from batchedmodel_contract.generation.description import GenerationDescription, StepSeconds
+from batchedmodel_model_server.adapters.serving import Adapters
 from batchedmodel_model_server.api.generator import Generator
 from batchedmodel_model_server.execution.device_thread import DeviceThread, TrialScheduling
 from batchedmodel_model_server.execution.forward import LoadedModel
@@ -60,7 +61,12 @@ def first_steps(model: LoadedModel, turns: TrialScheduling | None) -> FirstSteps
 
 
 def serving_of(
-    steps: FirstSteps, *, compute: DeviceThread, watchdog: Watchdog, rules: Rules
+    steps: FirstSteps,
+    *,
+    compute: DeviceThread,
+    watchdog: Watchdog,
+    rules: Rules,
+    adapters: Adapters | None = None,
 ) -> Serving:
     """The generator as callers find it. Needs a running loop."""
     generator, cost, sizes = steps
@@ -79,6 +85,7 @@ def serving_of(
         learnt,
         vocabulary=generator.vocabulary,
         max_context_tokens=context,
+        adapters=None if adapters is None else adapters.device,
     )
     description = GenerationDescription(
         vocabulary=generator.vocabulary,
@@ -103,5 +110,6 @@ def serving_of(
         rules,
         max_sequences=sizes.sequences,
         max_context_tokens=context,
+        adapters=adapters,
     )
     return Serving(description, loop)

@@ -16,9 +16,11 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
+from batchedmodel_contract.adapters.settings import AdapterSettings
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.source import Source, is_file_handler
 from batchedmodel_contract.processes.environment import ModelServerSettings
+from batchedmodel_model_server.api.adapters import AdapterRoom
 from batchedmodel_model_server.api.generator import CacheSettings
 from batchedmodel_model_server.api.handler import Handler
 from batchedmodel_model_server.api.weights import while_files
@@ -88,7 +90,10 @@ def process_age(stat: Path = _STAT) -> float:
 
 
 def load(
-    settings: ModelServerSettings, source: Source | None, start: StartUp | None = None
+    settings: ModelServerSettings,
+    source: Source | None,
+    start: StartUp | None = None,
+    adapters: AdapterSettings | None = None,
 ) -> LoadedModel:
     """Make and load the handler; raises `CannotLoad` or `DeviceLost`, whatever happens."""
     start = start or StartUp()
@@ -125,8 +130,12 @@ def load(
             fraction=settings.kv_cache_fraction or None,
             max_context_tokens=settings.max_context_tokens or None,
         )
+        if adapters is not None:
+            handler.adapter_room = AdapterRoom(slots=adapters.slots, max_rank=adapters.max_rank)
         with start.phase(LOAD), while_files(stay=content.stays):
             handler.load(content.folder, device)
+        if adapters is not None and handler.adapters is None:
+            raise CannotLoad(f"handler {settings.handler}: this model takes no adapters")
         loaded = LoadedModel(
             handler=handler,
             declaration=declaration_of(handler),

@@ -15,9 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from batchedmodel_contract.adapters.state import AdapterState
 from batchedmodel_contract.manifest.source import Source
 from batchedmodel_contract.processes.environment import ModelServerSettings
 from batchedmodel_contract.processes.server_api import ModelState
+from batchedmodel_model_server.adapters.serving import AdapterWishes
 from batchedmodel_model_server.batching.declaration import FIRST_VERSION, describe
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, NotReady, Overloaded
 from batchedmodel_model_server.execution.device_thread import DeviceThread, TrialScheduling, either
@@ -53,6 +55,8 @@ _GIVE_BACK_SECONDS: Final = 5.0  # an end waits for the handler's own so long, a
 QUIET_SECONDS: Final = 60.0
 """A replaced version that nobody asks for so long is unloaded. The proxy says earlier that it does
 not need it any more; other callers do not."""
+SETTLE_SECONDS: Final = 10.0
+"""A model that is warm waits so long for its adapters, before it serves without some of them."""
 _log = logging.getLogger(__name__)
 
 
@@ -72,6 +76,7 @@ class ModelService:
         self._known = Versions(self.name)
         self._changes = Changes(self._not_ready)
         self._watchdog = Watchdog(self._loop, self._watched)
+        self._wishes = AdapterWishes(settings.adapters_folder, Path(settings.cache_folder))
         self.lost = asyncio.Event()
         """Set when only a new process can use the device again."""
         self._hopeless = asyncio.Event()
@@ -226,7 +231,8 @@ class ModelService:
             await self._known.name(version, content)
         self._known.add(version)
         self._tell(version, ModelState.LOADING, f"loading with handler {settings.handler}")
-        loaded = await thread.call(lambda: load(settings, source, start))
+        wanted = self._wishes.read()
+        loaded = await thread.call(lambda: load(settings, source, start, wanted))
         version.handler = loaded.handler
         if version.content is None:
             await self._known.name(version, loaded.content)
@@ -246,15 +252,28 @@ class ModelService:
                 idempotent=model.idempotent,
             )
         )
+        if wanted is not None and model.handler.adapters is not None:
+            told = partial(self._tell_adapters, version)
+            version.adapters = self._wishes.begin(model.handler.adapters, wanted, told)
         self._tell(version, ModelState.WARMING, f"warming up on {model.device}")
         cap = MemoryCap()
         with start.phase(WARM_UP):
             profile = await thread.call(lambda: trial.profile(cap))
             steps = await thread.call(lambda: first_steps(model, turns))
         profile = replace(profile, start_up=start.seconds)
+        adapters = version.adapters
         runner = Runner(
-            model, self._compute, profile=profile, cap=cap, watchdog=self._watchdog, lost=self._lose
+            model,
+            self._compute,
+            profile=profile,
+            cap=cap,
+            watchdog=self._watchdog,
+            lost=self._lose,
+            adapters=adapters,
         )
+        if adapters is not None:
+            # Whoever hears that the model is ready asks for them at once.
+            await adapters.settled(SETTLE_SECONDS)
         version.warm(profile, runner, None if steps is None else self._serving(version, steps))
         self._serve(version, f"ready on {model.device} after {start}")
 
@@ -271,7 +290,13 @@ class ModelService:
             return None if takes else str(self._not_ready())
 
         rules = Rules(refusal=refusal, at_work=at_work, lost=self._lose)
-        return serving_of(steps, compute=self._compute, watchdog=self._watchdog, rules=rules)
+        return serving_of(
+            steps,
+            compute=self._compute,
+            watchdog=self._watchdog,
+            rules=rules,
+            adapters=version.adapters,
+        )
 
     def _tell(self, version: Version, state: ModelState, reason: str) -> None:
         """A version's state is the model's as long as no other serves."""
@@ -287,6 +312,8 @@ class ModelService:
         old, self._known.serving = self._known.serving, version
         version.enter(ModelState.READY, reason)
         if self.live:
+            states = None if version.adapters is None else version.adapters.states
+            self._tell_adapters(version, states)
             self.lifecycle.enter(ModelState.READY, reason, version.name)
             # The order to stop may have come first: nothing follows DRAINING.
             self._takes_batches = self.ready
@@ -294,6 +321,10 @@ class ModelService:
             replaced = f"version {version.name} serves in its place"
             old.enter(ModelState.DRAINING, replaced)
             self._changes.begin(self._retire(old, replaced))
+
+    def _tell_adapters(self, version: Version, states: tuple[AdapterState, ...] | None) -> None:
+        if version is self._known.serving:
+            self.lifecycle.adapters_are(states)
 
     async def _retire(self, old: Version, reason: str) -> None:
         # Requests that were read for it may still be on their way.

@@ -8,8 +8,10 @@ the one that serves changes nothing until it is READY. All on the event loop's t
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import replace
 from typing import Final
 
+from batchedmodel_contract.adapters.state import AdapterState
 from batchedmodel_contract.processes.server_api import ModelState, StateEvent
 from batchedmodel_model_server.errors import NotReady, legible
 
@@ -25,6 +27,7 @@ class Lifecycle:
         self.event = StateEvent(state=ModelState.LOADING, detail="the server has started")
         self.ended = False
         """Whether the process is about to end."""
+        self._adapters: tuple[AdapterState, ...] | None = None
         self._followers: set[asyncio.Queue[StateEvent | None]] = set()
 
     @property
@@ -43,9 +46,18 @@ class Lifecycle:
             return
         # A file may say anything; the sidecar reads no line without end.
         detail = legible(detail[:_LONGEST_DETAIL])
-        self.event = StateEvent(state=state, detail=detail, version=version)
+        self._say(StateEvent(state=state, detail=detail, version=version, adapters=self._adapters))
         level = logging.ERROR if state is ModelState.FAILED else logging.INFO
         _log.log(level, "%s: %s", state, detail)
+
+    def adapters_are(self, adapters: tuple[AdapterState, ...] | None) -> None:
+        """Tell everybody which adapters there are; None: of a model that has none."""
+        if adapters != self._adapters:
+            self._adapters = adapters
+            self._say(replace(self.event, adapters=adapters))
+
+    def _say(self, event: StateEvent) -> None:
+        self.event = event
         for follower in self._followers:
             follower.put_nowait(self.event)
 

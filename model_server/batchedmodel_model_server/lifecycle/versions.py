@@ -16,6 +16,7 @@ from batchedmodel_contract.generation.description import GenerationDescription
 from batchedmodel_contract.inference.description import ModelDescription
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.processes.server_api import ModelState
+from batchedmodel_model_server.adapters.serving import Adapters
 from batchedmodel_model_server.api.handler import Handler
 from batchedmodel_model_server.batching.declaration import FIRST_VERSION
 from batchedmodel_model_server.errors import CannotLoad, NotReady, UnknownModel, legible
@@ -41,6 +42,7 @@ class Version:
         self.reason = ""
         self.handler: Handler | None = None
         """What is to be unloaded at its end."""
+        self.adapters: Adapters | None = None
         self._description: ModelDescription | None = None
         self._profile: Profile | None = None
         self._runner: Runner | None = None
@@ -119,6 +121,9 @@ class Version:
             await self.idle.wait()
         if self._serving is not None:
             self._serving.engine.end()
+        if self.adapters is not None:
+            self.adapters.end()
+            self.adapters = None
         self._profile = self._runner = self._description = self._serving = None
         handler, self.handler = self.handler, None
         return handler

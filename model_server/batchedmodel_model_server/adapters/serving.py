@@ -1,0 +1,291 @@
+"""The adapters of one version of the model, from the file that names them to the device.
+
+Follows that file and the folders of adapters, fetches, reads and keeps what they name, and lends it
+to batches and texts. On the event loop; files are read by threads.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+from batchedmodel_contract.adapters.settings import AdapterSettings
+from batchedmodel_contract.adapters.state import AdapterState
+from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.manifest.source import Source
+from batchedmodel_model_server.adapters.device import DeviceAdapters
+from batchedmodel_model_server.adapters.roster import Job, Roster
+from batchedmodel_model_server.adapters.store import AdapterStore, Kept
+from batchedmodel_model_server.adapters.watch import Watch, read_settings, wanted_sources
+from batchedmodel_model_server.api.adapters import AdapterBank, Weights
+from batchedmodel_model_server.errors import CannotLoad, legible
+from batchedmodel_model_server.execution.torch_errors import words
+from batchedmodel_model_server.sources.folder import Content, content_of
+from batchedmodel_scheduling.core.policy import NEVER
+
+GONE: Final = "its adapter is not served any more"
+Told = Callable[[tuple[AdapterState, ...]], None]
+_LONGEST_REASON: Final = 1024
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lent:
+    """Adapters that a batch may use until its end."""
+
+    weights: Mapping[int, Weights]
+    """By number."""
+    missing: Mapping[int, str] = field(default_factory=dict)
+    """Why the others are not there."""
+
+
+class AdapterWishes:
+    """Where a process is told which adapters there should be, and the numbers that it has given."""
+
+    def __init__(self, folder: str, cache_folder: Path) -> None:
+        """`folder` has the file that says so; empty: there are none."""
+        self._folder: Final = Path(folder) if folder else None
+        self._cache_folder: Final = cache_folder
+        self._numbers: Final = count(1)
+
+    def read(self) -> AdapterSettings | None:
+        """What the file says; None where there are no adapters. Raises `CannotLoad`."""
+        try:
+            return None if self._folder is None else read_settings(self._folder)
+        except InvalidInput as error:
+            raise CannotLoad(f"adapters: {error}") from error
+
+    def begin(self, bank: AdapterBank, settings: AdapterSettings, told: Told) -> "Adapters":
+        """The adapters of one version of the model, which follow the file from now on."""
+        assert self._folder is not None, "the settings are those of the file"
+        adapters = Adapters(
+            DeviceAdapters(bank, settings.slots),
+            self._folder,
+            settings,
+            self._cache_folder,
+            self._numbers,
+            told,
+        )
+        adapters.begin()
+        return adapters
+
+
+class Adapters:
+    """All adapters of one version. `begin` starts it, `end` ends it."""
+
+    def __init__(
+        self,
+        device: DeviceAdapters,
+        folder: Path,
+        settings: AdapterSettings,
+        cache_folder: Path,
+        numbers: Iterator[int],
+        told: Told,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`folder` has the file with the settings; `told` hears of every change of the states."""
+        self.device: Final = device
+        self._folder: Final = folder
+        self._settings = settings
+        self._sources: dict[str, Source] = {}
+        self._cache_folder: Final = cache_folder
+        self._tell: Final = told
+        self._clock: Final = clock
+        self._roster: Final = Roster(numbers)
+        self._store: Final = AdapterStore(settings.cpu_memory_bytes)
+        self._wake: Final = asyncio.Event()
+        self._settled: Final = asyncio.Event()
+        self._tasks: Final[set[asyncio.Task[None]]] = set()
+        self._reading: Final[dict[int, asyncio.Task[None]]] = {}
+        """Adapters that had made room for others and are being read again."""
+        self.states: tuple[AdapterState, ...] = ()
+
+    def begin(self) -> None:
+        """Follow what should be there."""
+        self._want(self._clock())
+        self._begun(self._follow())
+
+    async def settled(self, seconds: float) -> None:
+        """Return once each adapter is served or could not be, or after so long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._settled.wait()
+
+    def end(self) -> None:
+        """Follow nothing any more; what is lent stays."""
+        for task in list(self._tasks):
+            task.cancel()
+
+    @asynccontextmanager
+    async def lent(self, numbers: Collection[int]) -> AsyncIterator[Lent]:
+        """Around the passes of a batch: its adapters, read again where they had made room."""
+        held: list[Kept] = []
+        missing: dict[int, str] = {}
+        weights: dict[int, Weights] = {}
+        try:
+            for number in numbers:
+                kept = self._store.hold(number)
+                if kept is None:
+                    missing[number] = GONE
+                    continue
+                held.append(kept)
+            for kept in held:
+                try:
+                    weights[kept.number] = await self.in_memory(kept)
+                except CannotLoad as error:
+                    missing[kept.number] = f"its adapter cannot be read again: {error}"
+            yield Lent(weights=weights, missing=missing)
+        finally:
+            for kept in held:
+                self.give_back(kept)
+
+    def hold(self, number: int) -> Kept | None:
+        """Of a text, its adapter until `give_back`; None where it is unknown."""
+        return self._store.hold(number)
+
+    def give_back(self, kept: Kept) -> None:
+        """The end of what `hold` began."""
+        self._store.release(kept, self._clock())
+        self._store.make_room(self.device.resident)
+
+    async def in_memory(self, kept: Kept) -> Weights:
+        """The weights of one that is held; raises `CannotLoad`."""
+        while kept.weights is None:
+            reading = self._reading.get(kept.number)
+            if reading is None:
+                reading = self._reading[kept.number] = self._begun(self._read_again(kept))
+            # One that leaves must not stop it for the others.
+            await asyncio.shield(reading)
+        return kept.weights
+
+    async def _read_again(self, kept: Kept) -> None:
+        try:
+            folder = kept.content.folder
+            weights, size, content = await asyncio.to_thread(self._read, folder)
+            if content.digest != kept.content.digest:
+                raise CannotLoad("its files are not the same any more")
+            kept.weights, kept.size = weights, size
+        except CannotLoad:
+            raise
+        except Exception as error:
+            raise CannotLoad(words(error)) from error
+        finally:
+            del self._reading[kept.number]
+
+    async def _follow(self) -> None:
+        watch = Watch()
+        changed: asyncio.Task[None] | None = None
+        woken: asyncio.Task[bool] | None = None
+        try:
+            while True:
+                watch.follow(self._folders())
+                changed = changed or asyncio.create_task(watch.changed())
+                woken = woken or asyncio.create_task(self._wake.wait())
+                now = self._clock()
+                for job in self._roster.begin(now):
+                    self._begun(self._bring_up(job))
+                self._store.expire(now)
+                self._publish()
+                wake_at = min(self._roster.wake_at, self._store.wake_at)
+                pause = None if wake_at == NEVER else max(0.0, wake_at - now)
+                await asyncio.wait(
+                    (changed, woken), timeout=pause, return_when=asyncio.FIRST_COMPLETED
+                )
+                if woken.done():
+                    woken = None
+                    self._wake.clear()
+                if changed.done():
+                    changed.result()
+                    changed = None
+                    self._read_settings()
+                    now = self._clock()
+                    self._want(now)
+                    self._roster.look_again(now)
+        finally:
+            for task in (changed, woken):
+                if task is not None:
+                    task.cancel()
+            watch.close()
+
+    def _folders(self) -> list[Path]:
+        """What is to be watched."""
+        folders = [self._folder]
+        if self._settings.folder is not None:
+            folders.append(Path(self._settings.folder))
+        return folders + [
+            Path(source.path) for source in self._sources.values() if source.path is not None
+        ]
+
+    def _read_settings(self) -> None:
+        try:
+            self._settings = read_settings(self._folder)
+        except InvalidInput as error:
+            # Also met in the middle of a swap; the event that ends the swap comes next.
+            _log.warning("adapters: settings not used: %s", error)
+
+    def _want(self, now: float) -> None:
+        self._sources = wanted_sources(self._settings)
+        self._store.retire(self._roster.want(self._sources, now), now)
+
+    async def _bring_up(self, job: Job) -> None:
+        try:
+            await self._brought_up(job)
+        except CannotLoad as error:
+            self._failed(job, str(error))
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            _log.exception("adapter %s cannot be loaded", job.name)
+            self._failed(job, f"it cannot be loaded: {words(error)}")
+        finally:
+            self._roster.ended(job, self._clock())
+            self._wake.set()
+
+    async def _brought_up(self, job: Job) -> None:
+        content = await asyncio.to_thread(content_of, job.source, self._cache_folder)
+        number = self._roster.found(job, content)
+        if number is None:
+            return
+        self._publish()
+        weights, size, read = await asyncio.to_thread(self._read, content.folder)
+        if read.digest != content.digest:
+            raise CannotLoad("its files change while they are read")
+        with suppress(KeyError):  # it was removed meanwhile
+            replaced = self._roster.loaded(job, number)
+            self._store.add(Kept(number, content, weights, size))
+            now = self._clock()
+            self._store.retire([] if replaced is None else [replaced], now)
+            self._store.make_room(self.device.resident)
+            _log.info("adapter %s is served as %d: %s", job.name, number, content.folder)
+
+    def _read(self, folder: Path | None) -> tuple[Weights, int, Content]:
+        """The adapter in a folder, its size, and what the folder holds once it is read."""
+        assert folder is not None, "every adapter has a source"
+        weights = self.device.bank.read(folder)
+        content = content_of(Source(path=str(folder)), self._cache_folder)
+        return weights, self.device.bank.bytes_of(weights), content
+
+    def _failed(self, job: Job, reason: str) -> None:
+        reason = legible(reason[:_LONGEST_REASON])
+        _log.error("adapter %s: %s", job.name, reason)
+        self._roster.failed(job, reason, self._clock())
+
+    def _publish(self) -> None:
+        states = self._roster.states()
+        if self._roster.settled:
+            self._settled.set()
+        if states != self.states:
+            self.states = states
+            self._tell(states)
+
+    def _begun(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        # The loop itself refers to tasks but weakly.
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

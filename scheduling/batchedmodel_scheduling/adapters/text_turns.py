@@ -1,0 +1,42 @@
+"""Which waiting texts may begin to run, where each needs its adapter in one of few slots. Pure.
+
+A slot is held for as long as a text of its adapter runs, so adapters with a steady stream of texts
+could keep others out for ever. Where a text has waited too long for a slot, nothing more begins of
+the adapter with the fewest running texts, until those have ended and its slot is free.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+PATIENCE_SECONDS: Final = 1.0
+
+
+class WaitingText(NamedTuple):
+    """A text that does not run, as far as adapters matter."""
+
+    adapter: int
+    """0 for a text without one."""
+    since: float
+    """When it came."""
+
+
+def may_begin(
+    waiting: Sequence[WaitingText], running: Mapping[int, int], slots: int, now: float
+) -> list[bool]:
+    """For each waiting text, in the order of their turns, whether it may begin.
+
+    All that may can run at the same time. `running`: how many texts of each adapter run.
+    """
+    taken = {number for number, texts in running.items() if number and texts}
+    closing: set[int] = set()
+    for text in waiting:
+        adapter = text.adapter
+        if not adapter or adapter in taken or len(taken) < slots:
+            taken.add(adapter)
+            taken.discard(0)
+        elif now - text.since >= PATIENCE_SECONDS:
+            others = taken - closing
+            if others:
+                closing.add(min(others, key=lambda number: (running.get(number, 0), number)))
+    # A slot that nobody holds yet goes to whoever waits first; one that is to be free goes to none.
+    return [not text.adapter or text.adapter in taken - closing for text in waiting]
