@@ -50,6 +50,7 @@ _COMPILED: Final = {
     f"{_SCHEDULING}/generation/native": ("*",),
     f"{_SCHEDULING}/latency": ("*",),
     _SIDECAR: ("answers", "calls", "lifecycle", "model"),
+    f"{_SIDECAR}/adapters": ("*",),
     f"{_SIDECAR}/backends": ("health",),
     f"{_SIDECAR}/backends/foreign": ("adapter",),
     f"{_SIDECAR}/backends/native": ("http1_client", "version_lease"),
@@ -60,8 +61,8 @@ _COMPILED: Final = {
     f"{_SIDECAR}/body": ("byte_budget",),
     f"{_SIDECAR}/codec": ("codec", "rows"),
     f"{_SIDECAR}/generation": (
-        *("chunks", "engine_client", "events", "fields", "foreign_texts", "handler", "stream"),
-        "text_server",
+        *("being_read", "chunks", "engine_client", "events", "fields", "foreign_texts", "handler"),
+        *("stream", "text_server"),
     ),
     f"{_SIDECAR}/generation/native": ("engine_link", "exchange", "texts"),
     f"{_SIDECAR}/generation/native/answers": ("*",),

@@ -8,6 +8,7 @@ from batchedmodel_contract.inference.description import RAGGED, ModelDescription
 from batchedmodel_contract.inference.params import Values, columns
 from batchedmodel_contract.inference.ragged import Ragged
 from batchedmodel_contract.inference.tensors import Buffer, Datatype, Shape
+from batchedmodel_sidecar.adapters.served import ChosenAdapter
 
 
 class Value:
@@ -56,6 +57,7 @@ class Call:
     """Rows that are accepted and answered together."""
 
     __slots__ = (
+        "adapter",
         "description",
         "envelope",
         "equal_shapes",
@@ -75,6 +77,7 @@ class Call:
         params: Values | None = None,
         envelope: Hashable = None,
         trace: tuple[tuple[str, str], ...] = (),
+        adapter: ChosenAdapter | None = None,
     ) -> None:
         self.rows: Final = rows
         self.description: Final = description
@@ -89,11 +92,18 @@ class Call:
         """What a foreign server is asked beside the rows; a part of the key. None for ours."""
         self.trace: Final = trace
         """Headers that go with the rows only where no other call's rows go with them."""
+        self.adapter: Final = adapter
+        """Of the model, if it is asked for one; rows of several may share a batch."""
 
     @property
     def size(self) -> int:
         """Bytes of all inputs of all rows."""
         return sum([len(value.data) for row in self.rows for value in row.values])
+
+    @property
+    def adapter_name(self) -> str | None:
+        """Of the adapter that it asks for."""
+        return None if self.adapter is None else self.adapter.name
 
     @property
     def lengths(self) -> list[int]:
@@ -135,6 +145,20 @@ class Call:
             params=self.params,
             envelope=self.envelope,
             trace=self.trace,
+            adapter=self.adapter,
+        )
+
+    def for_adapter(self, adapter: ChosenAdapter) -> "Call":
+        """The same for an adapter of the model."""
+        return Call(
+            self.rows,
+            self.description,
+            self.key,
+            equal_shapes=self.equal_shapes,
+            params=self.params,
+            envelope=self.envelope,
+            trace=self.trace,
+            adapter=adapter,
         )
 
     def with_rows(self, rows: tuple[Row, ...]) -> "Call":
@@ -146,6 +170,7 @@ class Call:
             equal_shapes=self.equal_shapes,
             params=self.params,
             envelope=self.envelope,
+            adapter=self.adapter,
         )
 
 
@@ -154,10 +179,12 @@ def request_of(
     description: ModelDescription,
     wanted_seconds: float,
     params: Sequence[Values | None] = (),
+    adapters: Sequence[ChosenAdapter | None] = (),
 ) -> BatchRequest:
     """A batch of rows of any number of calls, for the model that is described.
 
-    `params`: what each row's call sets, for a model that has parameters.
+    `params`: what each row's call sets, for a model that has parameters. `adapters`: of each row,
+    where any has one.
     """
     return BatchRequest(
         inputs=tuple(
@@ -167,6 +194,7 @@ def request_of(
         params=columns(params, description.params) if params else (),
         wanted_seconds=wanted_seconds,
         version=description.version,
+        adapters=tuple([0 if one is None else one.number for one in adapters]),
     )
 
 

@@ -3,8 +3,6 @@
 import asyncio
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
@@ -17,6 +15,8 @@ from batchedmodel_contract.processes.environment import SidecarSettings
 from batchedmodel_contract.processes.sidecar_api import IDLE_SECONDS
 from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_scheduling.core.policy import MemoryCap
+from batchedmodel_sidecar.adapters.naming import AdapterNames
+from batchedmodel_sidecar.adapters.served import ServedAdapters
 from batchedmodel_sidecar.admin_client import new_token
 from batchedmodel_sidecar.backends.base import Link
 from batchedmodel_sidecar.backends.foreign.catalogue import Foreign, foreign
@@ -48,8 +48,10 @@ from batchedmodel_sidecar.http.lone_turns import LoneTurns
 from batchedmodel_sidecar.http.passthrough import MOST_AT_ONCE, Passthrough
 from batchedmodel_sidecar.http.refusals import Refusals
 from batchedmodel_sidecar.lifecycle import DrainEnd, Lifecycle
+from batchedmodel_sidecar.listening import listening
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.settings import SettingsFolder
+from batchedmodel_sidecar.telemetry.adapter_metrics import AdaptersCollector
 from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
 from batchedmodel_sidecar.telemetry.durations import Durations
 from batchedmodel_sidecar.telemetry.generation_counts import GenerationCounts
@@ -76,10 +78,6 @@ STRAGGLERS_SECONDS: Final = 0.5
 """Callers of the last batch who come back at once get a 503 for so long, and no reset."""
 
 
-class CannotListen(Exception):
-    """A port is taken or forbidden; the message says which."""
-
-
 class Service:
     """One sidecar, from its settings to the end of its drain."""
 
@@ -99,6 +97,8 @@ class Service:
         codec = Codec(self._process, most_rows=lambda share: self._batcher.most_rows(share))
         durations, loop = Durations(), asyncio.get_running_loop()
         slots = SharedSlots(budget.limit)
+        served = ServedAdapters(settings.model_name)
+        adapters = AdapterNames(settings.model_name, served, settings.adapter_header)
         self._link: Link
         self._passthrough: Passthrough | None = None
         self._generation: Generation | None = None
@@ -139,7 +139,8 @@ class Service:
                 working=link.working,
             )
         else:
-            self._link = NativeLink(settings.model_name, settings.model_socket, self, slots, budget)
+            name, socket = settings.model_name, settings.model_socket
+            self._link = NativeLink(name, socket, self, slots, budget, served)
             self._repository = Repository(settings.model_name, settings.model_socket)
         self._batcher = Batcher(
             folder.read(),
@@ -193,8 +194,8 @@ class Service:
             passes_on=self._passthrough is not None,
             clock=time.monotonic,
             refusals=refusals,
+            adapters=adapters,
         )
-
         make = partial(
             GenerationHandler,
             settings=self._batcher.settings,
@@ -210,9 +211,14 @@ class Service:
             bodies=self._bodies,
             model=lambda: self._link.status.model,
             make=make,
+            adapters=adapters,
         )
         if self._generation is not None:
             registry.register(GenerationCollector(counts, self._generation.handler))
+            if adapters.are_known:
+                works = (self._batcher.adapters, self._generation.handler.adapters)
+                rows = self._ledger.adapters
+                registry.register(AdaptersCollector(served, rows, works, settings.adapter_slots))
         self._data_handler = DataHandler(
             settings.model_name,
             inferences=inferences,
@@ -227,6 +233,7 @@ class Service:
             passthrough=self._passthrough,
             generation=None if self._generation is None else self._generation.handler,
             repository=self._repository,
+            names=adapters,
         )
         self._admin = Admin(
             settings.model_name,
@@ -237,6 +244,7 @@ class Service:
             recorder=recorder,
             repository=self._repository,
             stats=self._stats,
+            adapters=served,
             token=new_token(settings.token_file),
             pod_uid=settings.pod_uid,
         )
@@ -328,19 +336,19 @@ class Service:
         listener: asyncio.Server | None = None
         try:
             host, port = self._settings.host, self._settings.port
-            with _listening(host, port):
+            with listening(host, port):
                 listener = await asyncio.get_running_loop().create_server(
                     connections.open, host, port, backlog=_BACKLOG
                 )
             self._port = int(listener.sockets[0].getsockname()[1])
             await admin_runner.setup()
-            with _listening(host, self._settings.admin_port):
+            with listening(host, self._settings.admin_port):
                 site = web.TCPSite(admin_runner, host, self._settings.admin_port, backlog=_BACKLOG)
                 await site.start()
             admin_port = admin_runner.addresses[0][1]
             form = "compiled" if is_compiled() else "interpreted"
-            listening = "listening: data port %d, admin port %d, %s"
-            logger.info(listening, self._port, admin_port, form)
+            said = "listening: data port %d, admin port %d, %s"
+            logger.info(said, self._port, admin_port, form)
             return await self._serve(stop)
         finally:
             # The order matters: callers get their answers before the connection to the model goes.
@@ -388,13 +396,3 @@ class Service:
             if self._generation is not None:
                 self._generation.configure(settings)
             logger.info("settings %s in force: %s", settings.digest(), settings.to_json())
-
-
-@contextmanager
-def _listening(host: str, port: int) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise CannotListen(f"cannot listen on {host}:{port}: {error.strerror}") from error
-    except UnicodeError as error:
-        raise CannotListen(f"cannot listen on {host}:{port}: no host has such a name") from error

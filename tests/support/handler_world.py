@@ -10,6 +10,8 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_http.response import Response
 from batchedmodel_http.streamed_response import StreamedResponse
+from batchedmodel_sidecar.adapters.naming import AdapterNames
+from batchedmodel_sidecar.adapters.served import ServedAdapters
 from batchedmodel_sidecar.backends.base import LinkStatus
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.body.shared_slots import SharedSlots
@@ -25,9 +27,16 @@ from support.sidecar_world import MODEL, World, world
 
 
 def data_handler(
-    made: World, *, lifecycle: Lifecycle, bodies: BodyReader, codec: Codec, link: Any = None
+    made: World,
+    *,
+    lifecycle: Lifecycle,
+    bodies: BodyReader,
+    codec: Codec,
+    link: Any = None,
+    names: AdapterNames | None = None,
 ) -> DataHandler:
-    """For the model `m` of our own server."""
+    """For the model `m` of our own server, which has no adapters unless `names` finds some."""
+    names = names or AdapterNames("m", ServedAdapters("m"), "")
     refusals = Refusals(made.ledger, codec.adapters)
     return DataHandler(
         "m",
@@ -43,6 +52,7 @@ def data_handler(
             passes_on=False,
             clock=asyncio.get_running_loop().time,
             refusals=refusals,
+            adapters=names,
         ),
         refusals=refusals,
         batcher=made.batcher,
@@ -55,6 +65,7 @@ def data_handler(
         passthrough=None,
         generation=None,
         repository=None,
+        names=names,
     )
 
 

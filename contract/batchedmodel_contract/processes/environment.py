@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 from batchedmodel_contract.invalid_input import InvalidInput, InvalidManifest, Mistake, shown
+from batchedmodel_contract.manifest.adapters import MOST_SLOTS
 from batchedmodel_contract.manifest.source import Source
 from batchedmodel_contract.manifest.spec import (
     MAX_BATCH_SIZE,
@@ -113,6 +114,16 @@ class SidecarSettings:
         Real(minimum=0, maximum=3700),  # the longest time-out of a request, and some
         "How long a drain waits for accepted requests.",
         default=35.0,
+    )
+    adapter_header: str = setting(
+        Text(),
+        "Header that may name the adapter of a request; empty: the model has no adapters.",
+        default="",
+    )
+    adapter_slots: int = setting(
+        Whole(minimum=0, maximum=MOST_SLOTS),
+        "Adapters that the device has at the same time, as metrics tell it.",
+        default=0,
     )
     max_body_bytes: int = setting(
         Whole(minimum=1024, maximum=1024 * _MEBIBYTE),

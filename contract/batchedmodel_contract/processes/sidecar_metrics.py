@@ -22,6 +22,11 @@ RETURNED_ITEMS: Final = f"{PREFIX}_returned_items_total"
 TENANT_SERVED_ITEMS: Final = f"{PREFIX}_tenant_served_items_total"  # tenant: ten, and other
 TENANT_REFUSED_ITEMS: Final = f"{PREFIX}_tenant_refused_items_total"  # tenant
 TENANT_QUEUE_LENGTH: Final = f"{PREFIX}_tenant_queue_length"  # tenant
+ADAPTER_SERVED_ITEMS: Final = f"{PREFIX}_adapter_served_items_total"  # adapter: ten, and other
+ADAPTER_REFUSED_ITEMS: Final = f"{PREFIX}_adapter_refused_items_total"  # adapter
+ADAPTERS: Final = f"{PREFIX}_adapters"  # phase
+LORA_REQUESTS: Final = f"{PREFIX}_lora_requests_info"
+"""By max_lora, running_lora_adapters and waiting_lora_adapters; its value is a time."""
 QUEUE_OLDEST_AGE: Final = f"{PREFIX}_queue_oldest_age_seconds"
 QUEUE_ITEM_SECONDS: Final = f"{PREFIX}_queue_item_seconds_total"  # integral of QUEUE_LENGTH
 EXECUTING_ITEMS: Final = f"{PREFIX}_executing_items"

@@ -91,6 +91,8 @@ class GenerationRequest(NamedTuple):
     priority: Priority = Priority.NORMAL
     group: RequestGroup | None = None
     """Calls of an agent that come together."""
+    adapter: str | None = None
+    """Of an engine of ours, the adapter of the model that it names."""
 
     def fits(self, limits: EngineLimits) -> bool:
         """Whether an engine ever holds it, with all that it may become."""

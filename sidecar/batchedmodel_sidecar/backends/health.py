@@ -170,7 +170,8 @@ def _copy(call: Call) -> Call:
 def _probe_of(caller: str, call: Call, deadline: float, seconds: float) -> BatchRequest:
     if call.envelope is None:
         params = [call.params] if call.description.params else ()
-        return request_of(call.rows, call.description, seconds, params)
+        adapters = [call.adapter] * len(call.rows) if call.adapter else ()
+        return request_of(call.rows, call.description, seconds, params, adapters)
     return RawBatch(
         inputs=(),
         rows=call.rows,

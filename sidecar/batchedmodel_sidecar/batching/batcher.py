@@ -123,6 +123,15 @@ class Batcher:
         waiting = (pending.share for pending, _ in self._rows.values())
         return {*self._recent.at(self._clock()), *waiting}
 
+    def adapters(self) -> tuple[set[str], set[str]]:
+        """Those of calls with rows at the server, and those of calls with rows that wait."""
+        running, waiting = set[str](), set[str]()
+        for call in {pending for pending, _ in self._rows.values() if pending.call.adapter}:
+            name = call.call.adapter_name or ""
+            running.update((name,) if call.at_server else ())
+            waiting.update((name,) if call.waiting else ())
+        return running, waiting
+
     def signals(self) -> Signals:
         """How the policy behaves at present, for metrics."""
         return self._policy.signals()

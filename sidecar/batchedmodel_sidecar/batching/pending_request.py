@@ -167,7 +167,10 @@ def batch_of(members: Members, now: float, waiting: Collection[str] = ()) -> Bat
         wanted = max(pending.deadline for pending, _ in members) - now
         # Most models have none, and then nothing is looked at row by row.
         params = [pending.call.params for pending, _ in members] if first.description.params else ()
-        return request_of(rows, first.description, wanted, params)
+        adapters = [pending.call.adapter for pending, _ in members]
+        if not any(adapters):
+            adapters = []
+        return request_of(rows, first.description, wanted, params, adapters)
     callers = tuple(pending.tenant for pending, _ in members)
     return RawBatch(
         inputs=(),

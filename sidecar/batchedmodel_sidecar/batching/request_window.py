@@ -26,7 +26,7 @@ from batchedmodel_sidecar.batching.isolation import Backoff, apart
 from batchedmodel_sidecar.batching.pending_request import Members, PendingRequest
 from batchedmodel_sidecar.batching.turns import Turns
 from batchedmodel_sidecar.errors import Unserved
-from batchedmodel_sidecar.telemetry.ledger import Ledger
+from batchedmodel_sidecar.telemetry.ledger import Ledger, answered_call, refused_rows
 
 _BATCHES_SHOWN: Final = 2  # of one call per worker: one that leaves, and one behind it
 _FORGOTTEN: Final = 1 + 1 / 256
@@ -91,7 +91,7 @@ class RequestWindow:
             for item_id in pending.ids:
                 policy.withdraw(item_id, now)
                 self.backoff.discard(item_id)
-            self._ledger.tenants.refused(pending.tenant, rows)
+            refused_rows(self._ledger, pending.tenant, pending.call.adapter_name, rows)
             return refusal
         self._unseen += rows - len(pending.ids)
         self._room.take(pending.share, rows)
@@ -308,7 +308,7 @@ class RequestWindow:
         """An accepted call ended, however many of its rows were shown."""
         self._unseen -= len(pending.call.rows) - len(pending.ids)
         if outcome is Outcome.COMPLETED:
-            self._ledger.tenants.served(pending.tenant, len(pending.call.rows))
+            answered_call(self._ledger, pending.tenant, pending.call)
         self._room.give_back(pending.tenant, pending.waiting)
 
     def refusal(self, share: Share, rows: int, policy: BasePolicy) -> Refusal | None:

@@ -96,7 +96,7 @@ class Codec:
             return foreign.parsed(draft, model)
         call = model.call_of(draft.rows, draft.params)
         # What is remembered beside the rows lies there with them.
-        return Parsed(call=call, memo=draft.memo, options=draft.options, kept=len(view))
+        return Parsed(call, draft.memo, draft.options, len(view), draft.named)
 
     def renders_here(self, adapter: Adapter, parsed: Parsed, answer: Answer) -> bool:
         """Whether this process makes the body that answers a call, because it is small."""
@@ -117,7 +117,7 @@ class Codec:
             return adapter.render(parsed, answer, model)
         foreign = adapter if isinstance(adapter, ForeignAdapter) else None
         head, parts = wire.write_question(parsed.call.lengths, answer, parsed.memo)
-        job = RenderJob(self._by(adapter), head)
+        job = RenderJob(self._by(adapter), head, parsed.named)
         known = None if foreign else model
         body = await self._answered(wire.read_rendered, job, parts, known, share)
         return foreign.addressed(body, answer) if foreign else body

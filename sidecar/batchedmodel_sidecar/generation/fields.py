@@ -28,6 +28,8 @@ class Fields(NamedTuple):
     max_tokens: int | None
     choices: int
     streams: bool
+    adapter: str | None = None
+    """Of our own engine's model."""
 
 
 def fields_of(body: Buffer, *, readable: bool, chat: bool) -> Fields:

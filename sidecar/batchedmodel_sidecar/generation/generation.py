@@ -10,6 +10,7 @@ from batchedmodel_contract.processes.environment import SidecarSettings
 from batchedmodel_contract.processes.server_api import engine_socket_path
 from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.generation.admission import EngineLimits, EngineStep, EngineView
+from batchedmodel_sidecar.adapters.naming import AdapterNames
 from batchedmodel_sidecar.backends.foreign.client import Client
 from batchedmodel_sidecar.generation.engine_client import EngineClient
 from batchedmodel_sidecar.generation.engine_gauges import EngineGauges
@@ -83,6 +84,7 @@ def generation_of(
     bodies: BodyReader,
     model: Callable[[], ReadyModel | None],
     make: MakeHandler,
+    adapters: AdapterNames,
 ) -> Generation | None:
     """What the server behind this sidecar needs; None for one that generates nothing.
 
@@ -90,7 +92,7 @@ def generation_of(
     one that is served now.
     """
     if gauges is None:
-        return NativeGeneration(settings, batching, bodies, model, make)
+        return NativeGeneration(settings, batching, bodies, model, make, adapters)
     if settings.upstream_protocol is ServerProtocol.OPENAI:
         return ForeignGeneration(settings.upstream_url, gauges, make)
     return None
@@ -106,6 +108,7 @@ class NativeGeneration:
         bodies: BodyReader,
         model: Callable[[], ReadyModel | None],
         make: MakeHandler,
+        adapters: AdapterNames,
     ) -> None:
         """`model`: the one that is served now."""
         self._preparing = Preparing()
@@ -114,7 +117,8 @@ class NativeGeneration:
         self._prefilled = 0
         """Tokens of prompts that the engine has computed since its start, by its last report."""
         self._link = EngineLink(engine_socket_path(settings.model_socket), self, batching)
-        self.handler: Final = make(NativeTexts(self._link, self._preparing, bodies, model))
+        texts = NativeTexts(self._link, self._preparing, bodies, model, adapters)
+        self.handler: Final = make(texts)
 
     def model_ready(self, model: ReadyModel) -> None:
         """See `Generation`."""

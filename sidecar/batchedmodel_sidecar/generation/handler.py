@@ -14,7 +14,7 @@ from typing import Final
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.tenants import Share
+from batchedmodel_contract.manifest.tenants import Share, share_for
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_http.eager_coroutine import EagerCoroutine
@@ -30,6 +30,7 @@ from batchedmodel_scheduling.generation.admission import (
 from batchedmodel_sidecar.batching import rejections
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.errors import CallError, Rejected, Unserved
+from batchedmodel_sidecar.generation.being_read import ENDED, BeingRead
 from batchedmodel_sidecar.generation.stream import GenerationStream
 from batchedmodel_sidecar.generation.text_server import Draft, TextServer
 from batchedmodel_sidecar.http.inference import ours
@@ -39,54 +40,9 @@ from batchedmodel_sidecar.http.routed_head import RequestHead
 from batchedmodel_sidecar.protocols.headers import agreed, options_of_headers
 from batchedmodel_sidecar.telemetry.generation_counts import GenerationCounts
 from batchedmodel_sidecar.telemetry.generation_work import GenerationWork
-from batchedmodel_sidecar.telemetry.ledger import Ledger
+from batchedmodel_sidecar.telemetry.ledger import Ledger, answered_rows, refused_rows
 
 logger: Final = logging.getLogger(__name__)
-
-
-class _Ended:
-    """A request that has its answer."""
-
-    def cancel(self) -> None:
-        """Nothing is left of it."""
-
-
-ENDED: Final = _Ended()
-
-
-class _Reading:
-    """A request that is being read, and then whatever it became."""
-
-    __slots__ = ("_left", "_work", "arrived", "asked", "held", "reply", "running")
-
-    def __init__(
-        self,
-        asked: RequestHead,
-        held: Hold,
-        reply: Reply,
-        arrived: float,
-        left: Callable[["_Reading"], None],
-    ) -> None:
-        self.asked: Final = asked
-        self.held: Final = held
-        self.reply: Final = reply
-        self.arrived: Final = arrived
-        self.running: Running | None = None
-        self._left = left
-        self._work: EagerCoroutine[Draft] | None = None
-
-    def goes_on(self, work: EagerCoroutine[Draft]) -> None:
-        """It could not be read at once."""
-        self._work = work
-
-    def cancel(self) -> None:
-        """Its caller has left."""
-        if self.running is not None:
-            self.running.cancel()
-        elif self._work is not None:
-            self._work.cancel()
-            self.running = ENDED
-            self._left(self)
 
 
 class GenerationHandler:
@@ -131,9 +87,17 @@ class GenerationHandler:
         """The policy, for metrics."""
         return self._admission
 
+    def adapters(self) -> tuple[set[str], set[str]]:
+        """Those of requests at the server, and those of requests that wait."""
+        running, waiting = set[str](), set[str]()
+        for stream in self._streams.values():
+            if stream.request.adapter is not None:
+                (waiting if stream.waits else running).add(stream.request.adapter)
+        return running, waiting
+
     def begin(self, asked: RequestHead, body: Buffer, held: Hold, reply: Reply) -> Running:
         """Begin to answer a request whose body is here, and counted by `held`."""
-        reading = _Reading(asked, held, reply, self._loop.time(), self._left)
+        reading = BeingRead(asked, held, reply, self._loop.time(), self._left)
         self._reading += 1
         work = EagerCoroutine(
             self._read(asked, body, held), partial(self._was_read, reading), self._loop
@@ -149,7 +113,7 @@ class GenerationHandler:
         return await self._server.read(asked, body, held)
 
     def _was_read(
-        self, reading: _Reading, draft: Draft | None, error: BaseException | None
+        self, reading: BeingRead, draft: Draft | None, error: BaseException | None
     ) -> None:
         asked, held, reply = reading.asked, reading.held, reading.reply
         reading.running = ENDED
@@ -169,7 +133,7 @@ class GenerationHandler:
             self._decide()
         self._look_whether_idle()
 
-    def _left(self, reading: _Reading) -> None:
+    def _left(self, reading: BeingRead) -> None:
         """The caller of a request left that was being read."""
         self._reading -= 1
         reading.held.release()
@@ -302,7 +266,7 @@ class GenerationHandler:
         del self._streams[request.id]
         self._ledger.settle_alone(outcome, stream.work, now, waiting=waited)
         if outcome is Outcome.COMPLETED:
-            self._ledger.tenants.served(request.share.tenant, 1)
+            answered_rows(self._ledger, request.share.tenant, request.adapter, 1)
         self._counts.ended(usage.prompt_tokens or request.prompt_tokens, usage.output_tokens)
         if outcome is Outcome.COMPLETED and stream.first_at is not None and usage.output_tokens > 1:
             took = stream.heard_at - stream.first_at
@@ -334,7 +298,7 @@ class GenerationHandler:
         fields = draft.fields
         request = GenerationRequest(
             id=next(self._numbers),
-            share=held.share,
+            share=share_for(fields.model, held.share, self._settings.tenants),
             key=fields.model,
             prompt_tokens=fields.prompt_tokens,
             max_tokens=fields.max_tokens,
@@ -344,12 +308,13 @@ class GenerationHandler:
             streams=fields.streams,
             priority=terms.priority,
             group=terms.request_group,
+            adapter=fields.adapter,
         )
         work = self._admission.work(request)
         self.work.add(work, now)
         refusal = self._admission.offer(request, now)
         if refusal is not None:
-            self._ledger.tenants.refused(held.share.tenant, 1)
+            refused_rows(self._ledger, request.share.tenant, fields.adapter, 1)
             raise rejections.rejected(refusal, self._settings, limit)
         self._ledger.accept(1, work, now)
         stream = GenerationStream(self, draft.ask, request, asked, held, reply, limit, work)

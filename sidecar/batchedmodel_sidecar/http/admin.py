@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from batchedmodel_contract.processes import server_api, sidecar_api
 from batchedmodel_contract.processes.stats import SidecarStats
+from batchedmodel_sidecar.adapters.served import ServedAdapters
 from batchedmodel_sidecar.backends.base import Link
 from batchedmodel_sidecar.backends.native.repository import MOST_BYTES, Repository, Told
 from batchedmodel_sidecar.batching.batcher import Batcher
@@ -41,6 +42,7 @@ class Admin:
         recorder: RecentArrivals,
         repository: Repository | None,
         stats: Callable[[bool], SidecarStats],
+        adapters: ServedAdapters,
         token: str,
         pod_uid: str = "",
     ) -> None:
@@ -59,6 +61,7 @@ class Admin:
         self._recorder = recorder
         self._repository = repository
         self._told = stats
+        self._adapters = adapters
         self._token = token
 
     def application(self) -> web.Application:
@@ -70,6 +73,7 @@ class Admin:
         get(sidecar_api.READY, self._ready)
         get(sidecar_api.METRICS, self._metrics)
         get(sidecar_api.SETTINGS, self._settings)
+        get(sidecar_api.ADAPTERS, self._adapter_states)
         get(sidecar_api.DRAINED, self._drained)
         get(sidecar_api.STATS, self._stats)
         get(sidecar_api.ARRIVALS, self._arrivals)
@@ -101,6 +105,9 @@ class Admin:
         settings = self._batcher.settings
         document = {"hash": settings.digest(), "settings": asdict(settings)}
         return _json(document | {"compiled": is_compiled()})
+
+    async def _adapter_states(self, request: web.Request) -> web.Response:
+        return _json({"adapters": [state.to_mapping() for state in self._adapters.states]})
 
     async def _stats(self, request: web.Request) -> web.Response:
         return _json(self._told(self._lifecycle.draining).to_mapping())

@@ -21,6 +21,7 @@ from batchedmodel_http.eager_coroutine import EagerCoroutine
 from batchedmodel_http.interfaces import Reply, Running
 from batchedmodel_http.response import Response, size_of
 from batchedmodel_http.streamed_response import StreamedResponse
+from batchedmodel_sidecar.adapters.naming import AdapterNames
 from batchedmodel_sidecar.backends.base import Link
 from batchedmodel_sidecar.backends.foreign.catalogue import Foreign
 from batchedmodel_sidecar.backends.native.repository import MOST_BYTES, Repository
@@ -28,7 +29,8 @@ from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
 from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Rejected
-from batchedmodel_sidecar.generation.handler import ENDED, GenerationHandler
+from batchedmodel_sidecar.generation.being_read import ENDED
+from batchedmodel_sidecar.generation.handler import GenerationHandler
 from batchedmodel_sidecar.http.body_reader import BodyReader, Source, answer_expectation
 from batchedmodel_sidecar.http.inference import InferenceHandler, ours
 from batchedmodel_sidecar.http.passthrough import GoesAlone, Passthrough, Sent
@@ -76,11 +78,12 @@ class DataHandler:
         passthrough: Passthrough | None,
         generation: GenerationHandler | None,
         repository: Repository | None,
+        names: AdapterNames,
     ) -> None:
         """`foreign`, `passthrough` and `generation` are of a server of one's own, `repository` of
         ours.
 
-        `adapters` are those of our server.
+        `adapters` are those of our server's protocols, `names` finds those of its model.
         """
         self._name = name
         self._inferences = inferences
@@ -95,7 +98,9 @@ class DataHandler:
         self._passthrough = passthrough
         self._generation = generation
         self._repository = repository
-        self._routes = Routes(name) if foreign is None else foreign.routes
+        self._served = names.served
+        own = Routes(name, adapters=names.are_known)
+        self._routes = own if foreign is None else foreign.routes
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -179,7 +184,9 @@ class DataHandler:
             elif route.adapter is None:
                 works = self._batcher.closed is None and not self._lifecycle.draining
                 status = self._link.status
-                response = info_response(self._name, route.found, status, open_for_work=works)
+                response = info_response(
+                    self._name, route.found, status, self._served, open_for_work=works
+                )
             else:
                 response = await self._inferences.infer(
                     asked, route.found, route.adapter, source, caller

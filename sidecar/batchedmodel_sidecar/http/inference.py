@@ -18,6 +18,7 @@ from batchedmodel_contract.manifest.tenants import Share, share_of
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_http.interfaces import Reply, unheard
 from batchedmodel_http.response import LARGE, Response, size_of
+from batchedmodel_sidecar.adapters.naming import AdapterNames, share_of_call
 from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.backends.base import Link
 from batchedmodel_sidecar.batching.batcher import Batcher
@@ -72,6 +73,7 @@ class InferenceHandler:
         passes_on: bool,
         clock: Callable[[], float],
         refusals: Refusals,
+        adapters: AdapterNames,
     ) -> None:
         """`is_foreign`: the server is one of one's own. `passes_on`: it also gets single calls."""
         self._batcher = batcher
@@ -85,6 +87,7 @@ class InferenceHandler:
         self._passes_on = passes_on
         self._clock = clock
         self._refusals = refusals
+        self._adapters = adapters
 
     def begin(
         self,
@@ -108,6 +111,7 @@ class InferenceHandler:
                 exchange.release()
                 return None
             call = exchange.parsed.call
+            share = share_of_call(call, share, self._batcher.settings.tenants)
             told, keep = exchange.settled, exchange.held.keep
             exchange.accepted(self._batcher.offer(call, arrived, options, share, told, keep))
         except CallError as error:
@@ -129,7 +133,7 @@ class InferenceHandler:
             if parsed is None:
                 return None
             self._bodies.settled(body, parsed.call, held)
-            exchange.parsed = parsed
+            exchange.parsed = self._adapters.applied(asked.headers, found.adapter, parsed)
             exchange.lease.turn_to(model.users)
             options = header_options.options
             exchange.timed = options.timing
@@ -213,6 +217,7 @@ class InferenceHandler:
             except Rejected as refused:
                 raise self._unread(self._of_now(refused, share)) from None
             call = exchange.parsed.call
+            share = share_of_call(call, share, self._batcher.settings.tenants)
             answer = await submit(self._batcher, call, arrived, options, share, hold.keep)
             return await self._answer(exchange, answer)
 
@@ -281,6 +286,7 @@ class InferenceHandler:
             )
             if waited:
                 self.open_for_work()
+            exchange.parsed = self._adapters.applied(asked.headers, found.adapter, exchange.parsed)
         except asyncio.CancelledError:
             # Nothing was promised, but the ledger counts everyone who came.
             self._ledger.rejected[Rejection.ABANDONED] += 1
@@ -357,6 +363,7 @@ class InferenceHandler:
         """
         model = self.open_for_work()
         self._require_version(found, model)
+        self._adapters.chosen(asked.headers, found.adapter)  # refused before it is read
         if declared is not None:
             self._bodies.refuse_declared(declared, by)
             if json_bytes(declared, _head_length(asked, found)) > LARGE:

@@ -16,6 +16,7 @@ from batchedmodel_contract.inference.tensors import Buffer, standing_alone
 from batchedmodel_contract.invalid_input import shown
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_http.response import SERVER, Response, is_empty
+from batchedmodel_sidecar.adapters.served import ServedAdapters
 from batchedmodel_sidecar.answers import Timing
 from batchedmodel_sidecar.backends.base import LinkStatus
 from batchedmodel_sidecar.body.buffers import body_of
@@ -88,10 +89,18 @@ def error_response(error: CallError, body: Body) -> Response:
     return Response((body.data,), body.content_type, error.status, headers)
 
 
-def info_response(name: str, found: Found, status: LinkStatus, *, open_for_work: bool) -> Response:
-    """What is said of the server, or of the one model of this name; raises `CallError`.
+def info_response(
+    name: str,
+    found: Found,
+    status: LinkStatus,
+    adapters: ServedAdapters,
+    *,
+    open_for_work: bool,
+) -> Response:
+    """What is said of the server, of the one model of this name, or of its adapters.
 
-    `open_for_work`: whether nothing but the model's absence keeps requests from being taken.
+    Raises `CallError`. `open_for_work`: whether nothing but the model's absence keeps requests from
+    being taken.
     """
     ready = open_for_work and status.model is not None
     code = 200 if ready else 503
@@ -105,16 +114,19 @@ def info_response(name: str, found: Found, status: LinkStatus, *, open_for_work:
     other = other_version(found.version, status.model)
     if other is not None:
         raise other
+    adapter = found.adapter
+    if adapter is not None and status.model is not None:
+        adapters.choose(adapter)
     if found.endpoint is Endpoint.MODEL_READY:
-        return _json({"name": name, "ready": ready}, code)
+        return _json({"name": adapter or name, "ready": ready}, code)
     if status.model is None:
         raise CallError(status.reason, status=503, retry_after=RETRY_SOON)
     match found.endpoint:
         case Endpoint.V2_MODEL:
-            return _json(v2.metadata(status.model))
+            return _json(v2.metadata(status.model, adapter))
         case Endpoint.MODEL:
-            return _json(openai.about_model(status.model))
-    return _json(openai.models(status.model))
+            return _json(openai.about_model(status.model, adapter))
+    return _json(openai.models(status.model, adapters.ready()))
 
 
 def other_version(version: str | None, model: ReadyModel | None) -> ModelNotFound | None:

@@ -19,11 +19,11 @@ from batchedmodel_sidecar.errors import refuse_many
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Body, Parsed
 from batchedmodel_sidecar.protocols.json_bodies import (
+    adapter_of,
     flag,
     json_object,
     optional_text,
     require_few,
-    require_model,
     usage,
 )
 from batchedmodel_sidecar.protocols.scores import (
@@ -62,7 +62,7 @@ class ClassifyAdapter(ScoreAdapter):
     ) -> Parsed:
         """One row for each text or pair; raises `InvalidInput` or `Rejected`."""
         asked = json_object(body, _KNOWN)
-        require_model(asked, model.description.name, named=False)
+        named = adapter_of(asked, model.description.name, named=False)
         if model.description.classification is None:
             raise InvalidInput("model", "does not classify", model.description.name)
         if ("inputs" in asked) == ("input" in asked):
@@ -84,7 +84,7 @@ class ClassifyAdapter(ScoreAdapter):
             form = form._replace(marks=tuple(one.marks for one in tokens if one.marks))
         else:
             rows = await rows_of_texts(texts, model, field, whole=whole)
-        return Parsed(call=model.call_of(rows), memo=form)
+        return Parsed(call=model.call_of(rows), memo=form, named=named)
 
     def texts(self, parsed: Parsed, answer: Answer) -> int:
         """All scores, and for each token what its entry holds beside them."""
@@ -110,7 +110,7 @@ class ClassifyAdapter(ScoreAdapter):
             return Body(data=orjson.dumps(ranked[0] if form.single else ranked))
         document = {
             "object": "list",
-            "model": model.description.name,
+            "model": parsed.answered_by(model),
             "data": [_entry(index, row, classes.labels) for index, row in enumerate(scores)],
             "usage": usage(parsed.call.rows),
         }

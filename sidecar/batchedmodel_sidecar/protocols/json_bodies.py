@@ -33,11 +33,17 @@ def json_object(body: Buffer, known: Collection[str]) -> dict[str, Any]:
     return asked
 
 
-def require_model(asked: dict[str, Any], served: str, *, named: bool) -> None:
-    """Raise `ModelNotFound` for another model's name; it must be `named` or may be left out."""
+def adapter_of(asked: dict[str, Any], served: str, *, named: bool) -> str | None:
+    """The name in a body that is not the model's own, perhaps of an adapter; None for the model.
+
+    It must be `named` or may be left out; raises `ModelNotFound` for what is no name.
+    """
     given = asked.get("model")
-    if given != served and (named or given is not None):
+    if given == served or (given is None and not named):
+        return None
+    if not isinstance(given, str):
         raise ModelNotFound(f"model: {shown(given)} is not served here; {served} is")
+    return given
 
 
 def require_text(asked: dict[str, Any], field: str) -> str:

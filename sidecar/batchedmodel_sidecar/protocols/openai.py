@@ -5,6 +5,7 @@ from __future__ import annotations  # array.array takes no type argument at run 
 import base64
 import math
 from array import array
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -20,10 +21,10 @@ from batchedmodel_sidecar.errors import CallError, ModelNotFound, refuse_many
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
 from batchedmodel_sidecar.protocols.json_bodies import (
+    adapter_of,
     json_object,
     optional_text,
     require_few,
-    require_model,
     usage,
     whole_number,
 )
@@ -47,7 +48,7 @@ class EmbeddingsAdapter(Adapter):
     ) -> Parsed:
         """One row for each input; raises `InvalidInput` or `Rejected` (another model's name)."""
         asked = json_object(body, _KNOWN)
-        require_model(asked, model.description.name, named=True)
+        named = adapter_of(asked, model.description.name, named=True)
         if model.description.embedding is None:
             raise InvalidInput("model", "does not give embeddings", model.description.name)
         encoding = asked.get("encoding_format") or "float"
@@ -57,7 +58,7 @@ class EmbeddingsAdapter(Adapter):
         dimensions = _dimensions(asked.get("dimensions"), model.description)
         rows = await _rows(asked.get("input"), model, most_rows)
         form = _Form(base64=encoding == "base64", dimensions=dimensions)
-        return Parsed(call=model.call_of(rows), memo=form)
+        return Parsed(call=model.call_of(rows), memo=form, named=named)
 
     def render(self, parsed: Parsed, answer: Answer, model: ReadyModel) -> Body:
         """Vectors in the order of the inputs, and how many tokens they were."""
@@ -72,7 +73,7 @@ class EmbeddingsAdapter(Adapter):
         document = {
             "object": "list",
             "data": data,
-            "model": model.description.name,
+            "model": parsed.answered_by(model),
             "usage": usage(parsed.call.rows),
         }
         return Body(data=orjson.dumps(document))
@@ -89,16 +90,22 @@ class EmbeddingsAdapter(Adapter):
         return Body(data=orjson.dumps({"error": document}))
 
 
-def about_model(model: ReadyModel) -> dict[str, Any]:
-    """The document of `GET /v1/models/{name}`, which OpenAI's and KServe's clients both read."""
-    name = model.description.name
+def about_model(model: ReadyModel, adapter: str | None = None) -> dict[str, Any]:
+    """The document of `GET /v1/models/{name}`, which OpenAI's and KServe's clients both read.
+
+    Of the model, or of an adapter of it, whose parent it is.
+    """
+    base = model.description.name
+    name = adapter or base
     openai = {"id": name, "object": "model", "created": 0, "owned_by": "batchedmodel"}
-    return openai | {"name": name, "ready": True}
+    family = {"root": base, "parent": base if adapter else None}
+    return openai | family | {"name": name, "ready": True}
 
 
-def models(model: ReadyModel) -> dict[str, Any]:
-    """The document of `GET /v1/models`, in OpenAI's form and in KServe's."""
-    return {"object": "list", "data": [about_model(model)], "models": [model.description.name]}
+def models(model: ReadyModel, adapters: Sequence[str] = ()) -> dict[str, Any]:
+    """The document of `GET /v1/models`, in OpenAI's form and in KServe's: model and adapters."""
+    data = [about_model(model), *(about_model(model, name) for name in adapters)]
+    return {"object": "list", "data": data, "models": [one["id"] for one in data]}
 
 
 async def _rows(given: object, model: ReadyModel, most_rows: int) -> tuple[Row, ...]:

@@ -13,10 +13,10 @@ from batchedmodel_sidecar.errors import refuse_many
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Body, Parsed
 from batchedmodel_sidecar.protocols.json_bodies import (
+    adapter_of,
     flag,
     json_object,
     require_few,
-    require_model,
     require_text,
     usage,
     whole_number,
@@ -53,7 +53,7 @@ class RerankAdapter(ScoreAdapter):
     ) -> Parsed:
         """One row for each document, paired with the query; raises `InvalidInput` or `Rejected`."""
         asked = json_object(body, _OF_TEI | _OF_COHERE)
-        require_model(asked, model.description.name, named=False)
+        named = adapter_of(asked, model.description.name, named=False)
         if model.description.ranking is None:
             raise InvalidInput("model", "does not rank", model.description.name)
         tei = "texts" in asked
@@ -74,7 +74,7 @@ class RerankAdapter(ScoreAdapter):
             raw=flag(asked, "raw_scores", default=False),
             first=None if top_n is None else whole_number(_COUNT, top_n, "top_n"),
         )
-        return Parsed(call=model.call_of(rows), memo=form)
+        return Parsed(call=model.call_of(rows), memo=form, named=named)
 
     def render(self, parsed: Parsed, answer: Answer, model: ReadyModel) -> Body:
         """The documents' places in the question, the most relevant first."""
@@ -91,7 +91,7 @@ class RerankAdapter(ScoreAdapter):
                 text = form.documents[entry["index"]]
                 entry |= {"text": text} if form.tei else {"document": {"text": text}}
         document = {
-            "model": model.description.name,
+            "model": parsed.answered_by(model),
             "results": entries,
             "usage": usage(parsed.call.rows),
         }

@@ -44,6 +44,8 @@ class Found(NamedTuple):
 
     endpoint: Endpoint
     version: str | None = None
+    adapter: str | None = None
+    """What it names in the model's place: an adapter of it, if there is one of this name."""
 
 
 class Lost(NamedTuple):
@@ -86,8 +88,10 @@ _MODEL: Final = re.compile(r"/v[12]/models/([^/:]+)")
 class Routes:
     """The paths in front of one model."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, adapters: bool = False) -> None:
+        """`adapters`: whether other names may be those of adapters."""
         self._name = name
+        self._adapters = adapters
         of_model = {path.format(name): target for path, target in _OF_MODEL.items()}
         self._methods = {
             path: (method, Found(endpoint))
@@ -97,6 +101,13 @@ class Routes:
 
     def find(self, method: str, path: str) -> Found | Lost:
         """What the request means. `HEAD` asks for what `GET` would answer."""
+        named = _MODEL.match(path) if self._adapters else None
+        if named is None or named[1] == self._name:
+            return self._find(method, path)
+        found = self._find(method, f"{path[: named.start(1)]}{self._name}{path[named.end(1) :]}")
+        return found if isinstance(found, Lost) else found._replace(adapter=named[1])
+
+    def _find(self, method: str, path: str) -> Found | Lost:
         target, version = self._methods.get(path), None
         if target is None and any(path.startswith(prefix) for prefix in self._versioned):
             named = _VERSION.search(path)

@@ -94,9 +94,9 @@ class V2Adapter(Adapter):
         as_json = output_options.outputs is None and not output_options.binary
         if as_json and output_options.id is None and len(answer.rows) == 1:
             # What nearly everybody asks for.
-            return Body(data=self._answers.body(answer, model))
+            return Body(data=self._answers.body(answer, model, parsed.answered_by(model)))
         head: dict[str, Any] = {
-            "model_name": model.description.name,
+            "model_name": parsed.answered_by(model),
             "model_version": model.description.version,
         }
         if output_options.id is not None:
@@ -129,9 +129,14 @@ def server_metadata(version: str) -> dict[str, Any]:
     return {"name": "batchedmodel", "version": version, "extensions": [BINARY_EXTENSION]}
 
 
-def metadata(model: ReadyModel) -> dict[str, Any]:
-    """The v2 metadata of the model: the server's, with the text input that the sidecar adds."""
+def metadata(model: ReadyModel, adapter: str | None = None) -> dict[str, Any]:
+    """The v2 metadata of the model: the server's, with the text input that the sidecar adds.
+
+    An adapter takes and gives what the model does.
+    """
     document = model.description.to_metadata()
+    if adapter is not None:
+        document["name"] = adapter
     text = model.description.text
     if text is not None:
         entry = {"name": text.name, "datatype": Datatype.BYTES, "shape": [-1]}

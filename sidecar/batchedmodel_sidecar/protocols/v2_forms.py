@@ -124,24 +124,30 @@ class AnswerForms:
     """Texts around the numbers of answers in JSON: of one model, bounded, forgotten as a whole."""
 
     def __init__(self) -> None:
-        self._head = b""
+        self._heads: dict[str, bytes] = {}
+        """By the name of who answers."""
         self._before: dict[tuple[str, Datatype, Shape], bytes] = {}
         """By output and shape of a row."""
         self._of: ModelDescription | None = None
 
-    def body(self, answer: Answer, model: ReadyModel) -> bytes:
+    def body(self, answer: Answer, model: ReadyModel, name: str) -> bytes:
         """The answer to a call of one row; raises `InvalidInput` when JSON cannot say it."""
         if self._of is not model.description:
             self._before.clear()
+            self._heads.clear()
             self._of = model.description
-            self._head = head_text(model)
+        head = self._heads.get(name)
+        if head is None:
+            if len(self._heads) >= _MOST_FORMS:
+                self._heads.clear()
+            head = self._heads[name] = head_text(model, name)
         (row,) = answer.rows
         entries = [
             self._text_before(output.name, output.datatype, value.shape)
             + orjson.dumps(bytes_to_values(value.data, output.datatype, output.name))
             for output, value in zip(answer.outputs, row, strict=True)
         ]
-        return b"".join((self._head, b"},".join(entries), b"}]}" if entries else b"]}"))
+        return b"".join((head, b"},".join(entries), b"}]}" if entries else b"]}"))
 
     def _text_before(self, name: str, datatype: Datatype, shape: Shape) -> bytes:
         known = self._before.get((name, datatype, shape))
@@ -153,8 +159,8 @@ class AnswerForms:
         return known
 
 
-def head_text(model: ReadyModel) -> bytes:
-    """What an answer in JSON begins with."""
-    description = model.description
-    head = {"model_name": description.name, "model_version": description.version, "outputs": []}
+def head_text(model: ReadyModel, name: str) -> bytes:
+    """What an answer in JSON begins with, of who is called so."""
+    version = model.description.version
+    head = {"model_name": name, "model_version": version, "outputs": []}
     return orjson.dumps(head).removesuffix(b"]}")

@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
+from batchedmodel_sidecar.calls import Call
 from batchedmodel_sidecar.telemetry.tenant_counts import TenantCounts
 
 
@@ -72,6 +73,8 @@ class Ledger:
     padded_tokens: int = 0
     """What the device computed for them."""
     tenants: TenantCounts = field(default_factory=TenantCounts)
+    adapters: TenantCounts = field(default_factory=TenantCounts)
+    """Rows of adapters, counted as those of tenants are; those of the model itself are not."""
 
     @property
     def rows_waiting(self) -> int:
@@ -169,3 +172,22 @@ class Ledger:
     def live(self) -> int:
         """Accepted calls that the batcher has not settled."""
         return self.waiting + self.in_flight
+
+
+def answered_call(books: Ledger, tenant: str, call: Call) -> None:
+    """All rows of a call were answered."""
+    answered_rows(books, tenant, call.adapter_name, len(call.rows))
+
+
+def answered_rows(books: Ledger, tenant: str, adapter: str | None, rows: int) -> None:
+    """So many rows for an adapter, or for the model itself, were answered."""
+    books.tenants.served(tenant, rows)
+    if adapter is not None:
+        books.adapters.served(adapter, rows)
+
+
+def refused_rows(books: Ledger, tenant: str, adapter: str | None, rows: int) -> None:
+    """So many rows were not let in; `adapter`: None as well where nobody knows it yet."""
+    books.tenants.refused(tenant, rows)
+    if adapter is not None:
+        books.adapters.refused(adapter, rows)

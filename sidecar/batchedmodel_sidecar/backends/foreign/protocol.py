@@ -93,6 +93,8 @@ class ParsedRequest:
     options: RequestOptions = NO_OPTIONS
     params: Values | None = None
     """What it sets of our own server's model's parameters."""
+    named: str | None = None
+    """What it names beside our own server's model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,7 @@ from batchedmodel_contract.processes.server_api import (
     state_event_from_mapping,
 )
 from batchedmodel_scheduling.core.policy import MemoryCap
+from batchedmodel_sidecar.adapters.served import ServedAdapters
 from batchedmodel_sidecar.backends.base import LinkListener, LinkStatus
 from batchedmodel_sidecar.backends.native.answer_rooms import AnswerRooms
 from batchedmodel_sidecar.backends.native.handshake import BASE, Handshake, LinkBroken
@@ -82,10 +83,14 @@ class NativeLink:
         listener: LinkListener,
         slots: SharedSlots,
         budget: ByteBudget,
+        adapters: ServedAdapters,
     ) -> None:
-        """`slots`: where bodies lie whose rows the server finds by itself."""
+        """`adapters` hears what the server says of them. `slots`: where bodies lie whose rows the
+        server finds by itself.
+        """
         self._name = name
         self._listener = listener
+        self._adapters = adapters
         # No limit and no time-out of the session: the batcher bounds both.
         self._session = aiohttp.ClientSession(
             connector=aiohttp.UnixConnector(path=socket_path, limit=0),
@@ -231,6 +236,11 @@ class NativeLink:
         async for line in self._events():
             event = _event(line)
             self._hung = event.state is ModelState.HUNG
+            if event.adapters is not None:
+                self._adapters.told(event.adapters)
+                served = self._model and self._model.description.version
+                if event.state is ModelState.READY and served and event.version == served:
+                    continue  # nothing else is new
             if event.state is ModelState.READY:
                 async with asyncio.timeout(_HANDSHAKE_SECONDS):
                     self._found(await self._handshake.learn(event.version), event.version)
@@ -259,6 +269,7 @@ class NativeLink:
                 self._memory.end()
                 self._stream = None
                 self._hung = False
+                self._adapters.lost()
 
     def _found(self, model: ReadyModel, version: str | None) -> None:
         path = URL(server_api.infer_path(self._name, version)).raw_path

@@ -55,6 +55,8 @@ class RenderJob(NamedTuple):
 
     by: Endpoint | BackendProtocol
     head: int
+    named: str | None = None
+    """See `Parsed.named`."""
     granted: bool = False
 
 

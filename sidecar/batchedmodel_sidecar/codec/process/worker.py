@@ -104,6 +104,7 @@ class Worker:
             memo=parsed.memo,
             options=parsed.options,
             params=parsed.call.params,
+            named=parsed.named,
         )
 
     def _rendered(self, job: RenderJob, view: memoryview) -> Body:
@@ -112,7 +113,8 @@ class Worker:
             return job.by.render(memo, answer)
         model = self._known()
         call = Call(rows=_rows(lengths), description=model.description, key=None)
-        return self._adapters[job.by].render(Parsed(call=call, memo=memo), answer, model)
+        parsed = Parsed(call=call, memo=memo, named=job.named)
+        return self._adapters[job.by].render(parsed, answer, model)
 
     def _known(self) -> ReadyModel:
         if self._unreadable:

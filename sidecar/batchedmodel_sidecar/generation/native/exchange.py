@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 
 from batchedmodel_contract.generation.frames import Finish, Sampling, Submit, Token
 from batchedmodel_http.response import Headers
+from batchedmodel_sidecar.adapters.served import ChosenAdapter
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.generation.engine_client import AnswerListener, EngineHead
 from batchedmodel_sidecar.generation.native.answers.answer_form import AnswerForm, Piece, TextUsage
@@ -82,8 +83,9 @@ class NativeExchange:
     """What `GenerationStream` asked for."""
 
     __slots__ = (
-        "_begun", "_behind", "_cached", "_deadline", "_deaths", "_engine", "_form", "_listener",
-        "_open", "_paused", "_priority", "_request", "_salt", "_sampling", "_texts", "_where",
+        "_adapter", "_begun", "_behind", "_cached", "_deadline", "_deaths", "_engine", "_form",
+        "_listener", "_open", "_paused", "_priority", "_request", "_salt", "_sampling", "_texts",
+        "_where",
     )  # fmt: skip
 
     def __init__(
@@ -97,6 +99,7 @@ class NativeExchange:
         deadline: Callable[[], float],
         *,
         salt: str,
+        adapter: ChosenAdapter | None = None,
     ) -> None:
         """`deadline`: seconds that are left for the first token. `salt`: with requests of the same
         one it shares what is computed of its prompts."""
@@ -108,6 +111,7 @@ class NativeExchange:
         self._priority = priority
         self._deadline = deadline
         self._salt = salt
+        self._adapter = adapter
         self._cached = 0
         self._begun = False
         self._paused = False
@@ -236,6 +240,7 @@ class NativeExchange:
                 priority=self._priority,
                 deadline=None if self._begun else max(0.0, self._deadline()),
                 salt=self._salt,
+                adapter=0 if self._adapter is None else self._adapter.number,
             ),
         )
 

@@ -11,6 +11,8 @@ from batchedmodel_contract.generation.frames import Sampling
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_scheduling.generation.admission import GenerationRequest
+from batchedmodel_sidecar.adapters.naming import AdapterNames
+from batchedmodel_sidecar.adapters.served import ChosenAdapter
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.body.encodings import encoding_of
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
@@ -29,6 +31,7 @@ from batchedmodel_sidecar.generation.text_server import Draft
 from batchedmodel_sidecar.http.body_reader import BodyReader
 from batchedmodel_sidecar.http.routed_head import RequestHead
 from batchedmodel_sidecar.model import ReadyModel
+from batchedmodel_sidecar.protocols.routes import Found
 
 _HERE: Final = 2048
 """Bytes of a body without a template that is prepared in the loop: about 0.3 ms."""
@@ -52,8 +55,10 @@ class NativeTexts:
         preparing: Preparing,
         bodies: BodyReader,
         model: Callable[[], ReadyModel | None],
+        adapters: AdapterNames,
     ) -> None:
         """`preparing` does what takes long; `model`: the one that is served now."""
+        self._adapters = adapters
         self._link = link
         self._preparing = preparing
         self._bodies = bodies
@@ -67,22 +72,27 @@ class NativeTexts:
         if model.texts is None:
             name = model.description.name
             raise ModelNotFound(f"model: {name} generates no text")
+        told = _named_by(asked)
+        self._adapters.chosen(asked.headers, told)  # refused before it is read
         body = await self._plain(asked, body, held)
         endpoint = _endpoint(asked.path)
         if endpoint is not TextEndpoint.CHAT and len(body) <= _HERE:
             request = model.texts.prepare(endpoint, body)
         else:
             request = await self._preparing.prepare(model.texts, endpoint, body, held.share)
+        chosen = self._adapters.chosen(asked.headers, told or request.adapter)
         at_once = request.at_once(model.texts.description)
         fields = Fields(
-            model=model.description.name,
+            model=model.description.name if chosen is None else chosen.name,
             prompt_tokens=at_once.prompt_tokens,
             max_tokens=request.max_tokens,
             choices=at_once.texts,
             # Its tokens are seen as they come, whatever its caller gets.
             streams=True,
+            adapter=None if chosen is None else chosen.name,
         )
-        return Draft(fields, partial(self._ask, model.description.version, model.texts, request))
+        version = model.description.version
+        return Draft(fields, partial(self._ask, version, model.texts, request, chosen))
 
     async def _plain(self, asked: RequestHead, body: Buffer, held: Hold) -> Buffer:
         encoding = encoding_of(asked.headers.get("Content-Encoding")) if asked.packed else None
@@ -101,6 +111,7 @@ class NativeTexts:
         version: str,
         texts: TextPreparer,
         request: TextRequest,
+        adapter: ChosenAdapter | None,
         listener: AnswerListener,
         queued: GenerationRequest,
     ) -> Exchange:
@@ -117,6 +128,7 @@ class NativeTexts:
             lambda: queued.deadline - time.monotonic(),
             # How fast a prompt is read would tell one tenant what another has asked.
             salt=queued.share.tenant,
+            adapter=adapter,
         )
         self._link.start(exchange)
         return exchange
@@ -146,6 +158,12 @@ class NativeTexts:
             include_usage=request.include_usage,
             logprobs=sampling.logprobs is not None,
         )
+
+
+def _named_by(asked: RequestHead) -> str | None:
+    """The adapter that its path names."""
+    found = None if asked.route is None else asked.route.found
+    return found.adapter if isinstance(found, Found) else None
 
 
 def _endpoint(path: str) -> TextEndpoint:

@@ -6,6 +6,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client import CollectorRegistry
 
 from batchedmodel_contract.processes import sidecar_api
+from batchedmodel_sidecar.adapters.served import ServedAdapters
 from batchedmodel_sidecar.http.admin import Admin
 
 
@@ -29,6 +30,7 @@ async def test_liveness_follows_the_dispatcher() -> None:
         recorder=nothing,
         repository=None,
         stats=nothing,
+        adapters=ServedAdapters("m"),
         token="",
     )
     async with TestClient(TestServer(admin.application())) as kubelet:

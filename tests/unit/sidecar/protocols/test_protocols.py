@@ -202,10 +202,14 @@ class TestEmbeddings:
             await parsed_openai(embedder, **document)
         assert str(caught.value).startswith(message)
 
-    async def test_another_models_name_is_not_found(self, embedder: ReadyModel) -> None:
-        with pytest.raises(Rejected, match='"other" is not served here') as caught:
-            await parsed_openai(embedder, model="other", input="one")
+    async def test_what_is_no_name_of_a_model_is_not_found(self, embedder: ReadyModel) -> None:
+        with pytest.raises(Rejected, match="7 is not served here") as caught:
+            await parsed_openai(embedder, model=7, input="one")
         assert caught.value.status == 404
+
+    async def test_another_name_may_be_an_adapters(self, embedder: ReadyModel) -> None:
+        assert (await parsed_openai(embedder, model="sql", input="one")).named == "sql"
+        assert (await parsed_openai(embedder, model="m", input="one")).named is None
 
     @pytest.mark.parametrize("encoding", ["float", "base64"])
     async def test_vectors_come_in_the_asked_form(

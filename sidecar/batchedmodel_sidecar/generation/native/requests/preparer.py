@@ -37,7 +37,7 @@ from batchedmodel_sidecar.generation.native.requests.text_request import (
     TextRequest,
 )
 from batchedmodel_sidecar.generation.native.requests.triton_requests import GENERATE, generate_of
-from batchedmodel_sidecar.protocols.json_bodies import json_object, require_model
+from batchedmodel_sidecar.protocols.json_bodies import adapter_of, json_object
 
 if TYPE_CHECKING:
     from batchedmodel_sidecar.generation.native.requests.chat_template import ChatTemplate
@@ -90,7 +90,7 @@ class TextPreparer:
         return self._generate(asked, endpoint)
 
     def _chat(self, asked: dict[str, Any]) -> TextRequest:
-        require_model(asked, self.name, named=True)
+        adapter = adapter_of(asked, self.name, named=True)
         chat = chat_of(asked)
         if self.description.chat_template is None:
             raise InvalidInput("messages", "are not understood: the model has no chat template")
@@ -113,10 +113,11 @@ class TextPreparer:
             choices=choices_of(asked),
             streaming=streaming_of(asked),
             field="messages",
+            adapter=adapter,
         )
 
     def _completion(self, asked: dict[str, Any]) -> TextRequest:
-        require_model(asked, self.name, named=True)
+        adapter = adapter_of(asked, self.name, named=True)
         given = prompts_of(asked)
         return self._request(
             TextEndpoint.COMPLETIONS,
@@ -127,6 +128,7 @@ class TextPreparer:
             choices=choices_of(asked),
             streaming=streaming_of(asked),
             field="prompt",
+            adapter=adapter,
         )
 
     def _generate(self, asked: dict[str, Any], endpoint: TextEndpoint) -> TextRequest:
@@ -159,6 +161,7 @@ class TextPreparer:
         streaming: Streaming,
         field: str,
         id: str | None = None,
+        adapter: str | None = None,
     ) -> TextRequest:
         sampling, seeded = sampling_of(asked, logprobs)
         stopping = stopping_of(asked, self.description.stop_ids)
@@ -194,6 +197,7 @@ class TextPreparer:
             streams=streaming.streams,
             include_usage=streaming.include_usage,
             id=id,
+            adapter=adapter,
         )
 
     def _most_tokens(self) -> int:

@@ -52,6 +52,8 @@ class TextRequest:
     """Whether a stream ends with how many tokens there were."""
     id: str | None = None
     """Triton's name of the request, which its answer repeats."""
+    adapter: str | None = None
+    """What its body names that is not the model itself."""
 
     @property
     def prompt_tokens(self) -> int:

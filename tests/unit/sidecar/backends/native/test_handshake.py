@@ -23,6 +23,7 @@ from batchedmodel_contract.processes.server_api import (
     tokenizer_path,
 )
 from batchedmodel_scheduling.core.policy import MemoryCap
+from batchedmodel_sidecar.adapters.served import ServedAdapters
 from batchedmodel_sidecar.backends.native.link import NativeLink
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.body.shared_slots import SharedSlots
@@ -96,7 +97,9 @@ async def test_a_tokenizer_that_is_still_the_same_is_not_read_again(tmp_path: Pa
     await runner.setup()
     await web.UnixSite(runner, str(tmp_path / "s")).start()
     listener = Listener()
-    link = NativeLink("m", str(tmp_path / "s"), listener, SharedSlots(1), ByteBudget(1))
+    link = NativeLink(
+        "m", str(tmp_path / "s"), listener, SharedSlots(1), ByteBudget(1), ServedAdapters("m")
+    )
     following = asyncio.create_task(link.follow())
     models = []
     try:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from batchedmodel_scheduling.core.policy import MemoryCap
+from batchedmodel_sidecar.adapters.served import ServedAdapters
 from batchedmodel_sidecar.backends.native.link import NativeLink
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.body.shared_slots import SharedSlots
@@ -34,7 +35,14 @@ async def test_who_was_away_for_long_is_found_within_half_a_second_and_looked_fo
     tmp_path: Path,
 ) -> None:
     listener = Listener()
-    link = NativeLink("m", str(tmp_path / "nobody.sock"), listener, SharedSlots(1), ByteBudget(1))
+    link = NativeLink(
+        "m",
+        str(tmp_path / "nobody.sock"),
+        listener,
+        SharedSlots(1),
+        ByteBudget(1),
+        ServedAdapters("m"),
+    )
     following = asyncio.create_task(link.follow())
     await asyncio.sleep(60.0)
     before = listener.looks

@@ -10,6 +10,7 @@ import pytest
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_scheduling.core.policy import MemoryCap
+from batchedmodel_sidecar.adapters.served import ServedAdapters
 from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.backends.native.link import NativeLink
 from batchedmodel_sidecar.backends.native.version_lease import VersionLease, VersionUsers
@@ -112,7 +113,7 @@ async def test_a_version_that_came_back_is_served_when_the_last_who_knew_it_befo
 ) -> None:
     """As a rollback does while a request of before it still waits."""
     socket = str(tmp_path / "nobody.sock")
-    link = NativeLink("m", socket, Listener(), SharedSlots(1), ByteBudget(1))
+    link = NativeLink("m", socket, Listener(), SharedSlots(1), ByteBudget(1), ServedAdapters("m"))
     first, again = version("1"), version("1")
     link._found(first, "1")
     with closing(VersionLease()) as need:

@@ -101,7 +101,7 @@ def test_the_models_own_stops_may_be_ignored() -> None:
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"model": "other"}, "is not served here"),
+        ({"model": 7}, "is not served here"),
         ({"messages": []}, "messages: "),
         ({"messages": [{"role": "king", "content": "a"}]}, "messages[0].role: "),
         ({"messages": [{"role": "user"}]}, "messages[0].content: is required"),

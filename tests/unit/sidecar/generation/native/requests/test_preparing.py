@@ -62,7 +62,7 @@ async def test_refusals_keep_their_kind_and_their_field(
     with pytest.raises(InvalidInput, match="body: is not JSON"):
         await _prepared(preparing, texts, b"{")
     with pytest.raises(ModelNotFound) as refused:
-        await _prepared(preparing, texts, _chat("a", model="x"))
+        await _prepared(preparing, texts, _chat("a", model=7))
     assert (refused.value.status, refused.value.field) == (404, "model")
 
 
