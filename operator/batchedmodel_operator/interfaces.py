@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from batchedmodel_contract.adapters.state import AdapterState
 from batchedmodel_contract.processes.sidecar_api import Whom
 from batchedmodel_operator.kinds import Kind
 
@@ -58,4 +59,8 @@ class Sidecars(Protocol):
 
     async def model_startup(self, address: str, whom: Whom) -> str | None:
         """What is said of the model's start, or None when the pod gives no answer."""
+        ...
+
+    async def adapters(self, address: str, whom: Whom) -> Sequence[AdapterState] | None:
+        """What is said of the model's adapters, or None when the pod gives no answer."""
         ...

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from batchedmodel_contract.adapters.state import AdapterState
 from batchedmodel_contract.kubernetes.names import NAME_LABEL
 from batchedmodel_contract.processes.sidecar_api import Whom
 from batchedmodel_kube.errors import ClusterError, Conflict
@@ -155,6 +156,8 @@ class FakeSidecars:
         self.startups: dict[str, str] = {}
         """What is said of the model's start, by address."""
         self.startups_asked: list[str] = []
+        self.adapters_told: dict[str, list[AdapterState]] = {}
+        """What is said of the model's adapters, by address."""
 
     async def settings_hash(self, address: str, whom: Whom) -> str | None:
         self.asked.append(address)
@@ -163,6 +166,9 @@ class FakeSidecars:
     async def model_startup(self, address: str, whom: Whom) -> str | None:
         self.startups_asked.append(address)
         return self.startups.get(address)
+
+    async def adapters(self, address: str, whom: Whom) -> list[AdapterState] | None:
+        return self.adapters_told.get(address)
 
 
 def contains(live: object, wanted: object) -> bool:

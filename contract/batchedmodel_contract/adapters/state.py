@@ -28,6 +28,11 @@ class AdapterPhase(StrEnum):
     FAILED = "FAILED"
     """The reason says why. It is tried again where that can help."""
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is under way."""
+        return self in (AdapterPhase.READY, AdapterPhase.FAILED)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterState:

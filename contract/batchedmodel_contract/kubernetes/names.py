@@ -14,6 +14,8 @@ MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "batchedmodel-operator"
 BATCHING_HASH_ANNOTATION: Final = f"{GROUP}/batching-hash"
 """On pods: the hash of their settings; a change makes the kubelet refresh the mount."""
+ADAPTERS_ANNOTATION: Final = f"{GROUP}/adapters"
+"""On pods: what their model server reads of adapters at its start."""
 
 PRODUCT_LABEL: Final = "nvidia.com/gpu.product"
 """On nodes: what NVIDIA's feature discovery calls their devices."""
@@ -31,6 +33,8 @@ BATCHER_TEMPORARY_VOLUME: Final = "batcher-temporary"
 MEMORY_VOLUME: Final = "memory"
 FILES_VOLUME: Final = "model-files"
 """Holds the model's files; the model's container only reads it."""
+ADAPTERS_VOLUME_PREFIX: Final = "adapter-files-"
+"""Begins the names of the volumes that hold adapters."""
 VOLUMES: Final = (
     *(SOCKET_VOLUME, SETTINGS_VOLUME, CACHE_VOLUME, TEMPORARY_VOLUME),
     *(BATCHER_TEMPORARY_VOLUME, MEMORY_VOLUME, FILES_VOLUME),

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
 from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.manifest.adapters import Adapters
 from batchedmodel_contract.manifest.generation import Generation
 from batchedmodel_contract.manifest.spec import (
     Batching,
@@ -21,7 +22,7 @@ from batchedmodel_contract.manifest.spec import (
 )
 from batchedmodel_contract.manifest.tenants import Tenants, TenantsBy, TenantSettings
 from batchedmodel_contract.schema.reading import Setting, declarations, ruled
-from batchedmodel_contract.schema.rules import Real, Rule, Whole
+from batchedmodel_contract.schema.rules import AnyText, Real, Rule, Whole
 
 FILE_NAME: Final = "batching.json"
 """The file in the watched folder; in a pod, the key of the ConfigMap."""
@@ -67,6 +68,9 @@ class BatchSettings:
     """From a request's arrival to its first token; None: only callers set deadlines."""
     target_token_seconds: float | None = None
     """From a token to the next one; None: no target."""
+    adapters: str = ""
+    """Names what the file of adapters holds that lies beside this one: who has these settings has
+    that file too. Empty: there is none."""
     tenants: TenantSettings = field(init=False, repr=False, compare=False)
     """The settings of tenants and of proxies in the form that requests need."""
 
@@ -139,6 +143,7 @@ class BatchSettings:
             max_tokens_per_step=generation.max_tokens_per_step,
             target_first_token_seconds=_in_seconds(generation.target_first_token_milliseconds),
             target_token_seconds=_in_seconds(generation.target_token_milliseconds),
+            adapters=_digest_of(spec.adapters),
         )
 
     def to_json(self) -> str:
@@ -158,6 +163,13 @@ class BatchSettings:
     def digest(self) -> str:
         """Short hash that names these settings."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
+
+
+def _digest_of(adapters: Adapters | None) -> str:
+    if adapters is None:
+        return ""
+    text = json.dumps(asdict(adapters), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _in_seconds(milliseconds: int | None) -> float | None:
@@ -212,7 +224,12 @@ def _rules(of: type[Any], prefix: str = "") -> dict[str, Rule]:
     }
 
 
-_RULES: Final = _rules(Batching) | _rules(Tenants, "tenant_") | _rules(Generation)
+_RULES: Final[Mapping[str, Rule]] = {
+    **_rules(Batching),
+    **_rules(Tenants, "tenant_"),
+    **_rules(Generation),
+    "adapters": AnyText(longest=64),
+}
 _TIMES: Final = {
     "max_wait_seconds": ("max_wait_milliseconds", 1000),
     "target_seconds": ("target_latency_milliseconds", 1000),
@@ -243,6 +260,7 @@ _ADDED_LATER: Final[Mapping[str, object]] = {
     "max_tokens_per_step": None,
     "target_first_token_seconds": None,
     "target_token_seconds": None,
+    "adapters": "",
 }
 """Values that earlier sidecars do not know; each is left out where it has this default. An upgrade
 restarts no pod, so a running sidecar must give the same settings the same hash as a new operator.

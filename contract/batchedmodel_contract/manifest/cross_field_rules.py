@@ -5,6 +5,7 @@ from operator import gt, lt
 from typing import Any, Final
 
 from batchedmodel_contract.kubernetes.names import (
+    ADAPTERS_VOLUME_PREFIX,
     ADMIN_PORT,
     BATCHER_TEMPORARY_VOLUME,
     CONTAINERS,
@@ -114,6 +115,11 @@ def _mounts_of_the_sidecar(containers: list[Any]) -> bool:
     return any(_names_one_of(one.get("volumeMounts") or (), SIDECAR_VOLUMES) for one in containers)
 
 
+_OF_ADAPTERS: Final = where(
+    lambda found: any(entry["name"].startswith(ADAPTERS_VOLUME_PREFIX) for entry in found),
+    f"{{0}}.exists(entry, entry.name.startsWith('{ADAPTERS_VOLUME_PREFIX}'))",
+    "pod.volumes",
+)
 _CEL_MOUNTS_OF_THE_SIDECAR: Final = (
     "{0}.exists(container, has(container.volumeMounts) && "
     + _cel_names_one_of("container.volumeMounts", SIDECAR_VOLUMES)
@@ -342,8 +348,9 @@ CHECKS: Final[tuple[Check, ...]] = (
     ),
     reserved(
         "pod.volumes",
-        _has_named("pod.volumes", VOLUMES),
-        f"holds a name that the operator's own volumes have: {', '.join(VOLUMES)}",
+        _has_named("pod.volumes", VOLUMES) | _OF_ADAPTERS,
+        f"holds a name that the operator's own volumes have: {', '.join(VOLUMES)} or "
+        f"{ADAPTERS_VOLUME_PREFIX}...",
     ),
     reserved(
         "model.volumeMounts",

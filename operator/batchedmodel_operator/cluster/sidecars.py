@@ -1,4 +1,5 @@
-"""Asks the sidecars of pods which batch settings they use, and how their model's start goes.
+"""Asks the sidecars of pods which batch settings they use, how their model's start goes, and which
+adapters they have.
 
 Anybody may answer at a pod's address. So the whole exchange has one deadline and one size, and an
 answer that does not fit the question counts as none.
@@ -6,11 +7,16 @@ answer that does not fit the question counts as none.
 
 import asyncio
 import logging
+from collections.abc import Sequence
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Final
 
+from batchedmodel_contract.adapters.state import AdapterState, adapter_state_from_mapping
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.kubernetes.names import ADMIN_PORT
 from batchedmodel_contract.kubernetes.object_text import Unreadable, parsed
+from batchedmodel_contract.manifest.adapters import MOST_ITEMS
 from batchedmodel_contract.processes import sidecar_api
 from batchedmodel_contract.processes.admin_answer import (
     END_OF_HEAD,
@@ -23,9 +29,13 @@ from batchedmodel_contract.processes.sidecar_api import Whom
 _log: Final = logging.getLogger(__name__)
 _EXCHANGE_SECONDS: Final = 1.0
 """For all of it, from the connection to the last byte."""
-_LARGEST_ANSWER: Final = 65_536
+_LARGEST_ANSWER: Final = 262_144
 _LONGEST_HASH: Final = 64
 _LONGEST_TEXT: Final = 2_048
+_LONGEST_REASON: Final = 256
+_LONGEST_NAME: Final = 63
+_MOST_ADAPTERS: Final = 2 * MOST_ITEMS
+"""Versions; of each adapter there may be two for a while."""
 
 
 class SidecarAdmin:
@@ -52,6 +62,18 @@ class SidecarAdmin:
             return None
         return body.decode(errors="replace").strip()[:_LONGEST_TEXT]
 
+    async def adapters(self, address: str, whom: Whom) -> Sequence[AdapterState] | None:
+        """What the sidecar says of the model's adapters, or None when the pod gives no answer."""
+        status, body = await self._get(address, sidecar_api.ADAPTERS, whom)
+        if status != HTTPStatus.OK:
+            return None
+        try:
+            told = parsed(body)["adapters"]
+            states = [adapter_state_from_mapping(one) for one in told[:_MOST_ADAPTERS]]
+        except (Unreadable, InvalidInput, KeyError, TypeError):
+            return None
+        return [_bounded(state) for state in states if len(state.name) <= _LONGEST_NAME]
+
     async def _get(self, address: str, path: str, whom: Whom) -> tuple[int | None, bytes]:
         """Status and body of the answer; no status when there is none, or another's."""
         try:
@@ -66,6 +88,11 @@ class SidecarAdmin:
                     writer.transport.abort()
         except (OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             return None, b""
+
+
+def _bounded(state: AdapterState) -> AdapterState:
+    reason = "".join(one if one.isprintable() else "?" for one in state.reason[:_LONGEST_REASON])
+    return replace(state, reason=reason)
 
 
 async def _answer(

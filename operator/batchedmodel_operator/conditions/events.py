@@ -33,6 +33,7 @@ _WARNINGS: Final = frozenset(
         Reason.ROLLED_BACK,
         Reason.PARTIAL_REPLICAS,
         Reason.OUT_OF_REACH,
+        Reason.ADAPTER_FAILED,
         Reason.METRICS_API_MISSING,
         Reason.HPA_FAILING,
         Reason.SEVERAL_AUTOSCALERS,

@@ -61,6 +61,10 @@ class Reason(StrEnum):
     WITHIN_REACH = "WithinReach"
     OUT_OF_REACH = "OutOfReach"
 
+    ADAPTERS_LOADED = "AdaptersLoaded"
+    ADAPTERS_LOADING = "AdaptersLoading"
+    ADAPTER_FAILED = "AdapterFailed"
+
     PARTIAL_REPLICAS = "PartialReplicas"
     AS_EXPECTED = "AsExpected"
 

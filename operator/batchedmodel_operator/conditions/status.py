@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from batchedmodel_contract.kubernetes import capacity
 from batchedmodel_contract.kubernetes.names import NAME_LABEL
-from batchedmodel_operator.conditions import autoscaling, pods, serving
+from batchedmodel_contract.schema.custom_resource import ADAPTERS_FIELD
+from batchedmodel_operator.conditions import adapters, autoscaling, pods, serving
 from batchedmodel_operator.conditions.findings import Finding
 from batchedmodel_operator.conditions.view import View
 from batchedmodel_operator.interfaces import Body
@@ -38,6 +39,9 @@ def report(observed: Observed, plan: Plan, failure: Failure | None, *, at: str) 
         "desiredReplicas": view.counts.desired,
         "selector": f"{NAME_LABEL}={model.key.name}",
     }
+    listed_adapters = adapters.adapters_status(view)
+    if listed_adapters:
+        status[ADAPTERS_FIELD] = listed_adapters
     rollout = plan.rollout
     if rollout.target:
         status["rollout"] = rollout.to_status()
@@ -56,7 +60,7 @@ def report(observed: Observed, plan: Plan, failure: Failure | None, *, at: str) 
 
 def findings(view: View) -> Mapping[str, Finding]:
     """The conditions by their types, in the order in which they are listed and announced."""
-    reconciled = serving.reconciled(view)
+    reconciled, loaded = serving.reconciled(view), adapters.adapters_loaded(view)
     return {
         "Ready": serving.ready(view, reconciled),
         "Reconciled": reconciled,
@@ -64,6 +68,7 @@ def findings(view: View) -> Mapping[str, Finding]:
         "Progressing": serving.progressing(view, reconciled),
         "CapacityAvailable": pods.capacity_available(view),
         "ModelLoaded": pods.model_loaded(view),
+        **({} if loaded is None else {"AdaptersLoaded": loaded}),
         "AutoscalingActive": autoscaling.autoscaling_active(view),
         "TargetFeasible": autoscaling.target_feasible(view),
         "Degraded": serving.degraded(view),

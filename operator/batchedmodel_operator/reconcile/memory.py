@@ -5,10 +5,11 @@ again.
 change nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from batchedmodel_contract.adapters.state import AdapterState
 from batchedmodel_operator.kinds import Kind
 
 _FIRST_DELAY_SECONDS: Final = 0.5
@@ -107,6 +108,8 @@ class Memory:
     """By uid of a pod and hash of settings, for pods that do not use these settings yet."""
     startups: Mapping[str, str] = field(default_factory=dict)
     """By uid of a pod: what its sidecar said last of the model's start."""
+    adapters: Mapping[str, Sequence[AdapterState]] = field(default_factory=dict)
+    """By uid of a pod: what its sidecar said last of its adapters."""
     silences: Mapping[str, Tries] = field(default_factory=dict)
     """By uid of a pod, for those that did not answer when they were asked last."""
     replica_sets: Mapping[str, str | None] = field(default_factory=dict)

@@ -12,7 +12,7 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.processes.sidecar_api import Whom
@@ -49,7 +49,9 @@ _ASKED_AT_ONCE: Final = 16
 _ANSWERS_SECONDS: Final = 0.5
 """In one reconcile for the answers of all its pods. Healthy ones take milliseconds."""
 
-_Question = Callable[[str, Whom], Awaitable[str | None]]
+Answered = TypeVar("Answered")
+_Question = Callable[[str, Whom], Awaitable[Any]]
+"""Its answer is None where there is none."""
 
 
 async def find(cluster: Cluster, key: Key) -> Model | None:
@@ -176,14 +178,10 @@ async def _asked(sidecars: Sidecars, observed: Observed, now: float) -> Memory:
     Asked are those that must have changed their settings, and those that say why they do not serve.
     """
     memory, spec = observed.memory, observed.model.spec
-    in_force, startups = (
-        {pod.uid: known[pod.uid] for pod in pods if pod.uid in known}
-        for known, pods in (
-            (memory.in_force, observed.pods),
-            (memory.startups, observed.loading),
-        )
-    )
-    questions: list[tuple[Pod, _Question, dict[str, str]]] = []
+    in_force = _of(observed.pods, memory.in_force)
+    startups = _of(observed.loading, memory.startups)
+    adapters = _of(observed.newest, memory.adapters)
+    questions: list[tuple[Pod, _Question, dict[str, Any]]] = []
     if spec is not None:
         wanted = BatchSettings.of(spec).digest()
         for pod in observed.pods:
@@ -193,12 +191,23 @@ async def _asked(sidecars: Sidecars, observed: Observed, now: float) -> Memory:
                 questions.append((pod, sidecars.settings_hash, in_force))
     # A sidecar that is busy just now has mostly said it before.
     questions += [(pod, sidecars.model_startup, startups) for pod in observed.loading]
+    if spec is not None and spec.adapters is not None:
+        # Last: settings come first where there is no time for all.
+        answering = [pod for pod in observed.newest if pod.answers and pod.ready]
+        questions += [(pod, sidecars.adapters, adapters) for pod in answering]
     silences = await _answers(questions, observed, now)
-    return replace(memory, in_force=in_force, startups=startups, silences=silences)
+    return replace(
+        memory, in_force=in_force, startups=startups, adapters=adapters, silences=silences
+    )
+
+
+def _of(pods: Sequence[Pod], known: Mapping[str, Answered]) -> dict[str, Answered]:
+    """What is known of these pods."""
+    return {pod.uid: known[pod.uid] for pod in pods if pod.uid in known}
 
 
 async def _answers(
-    questions: Sequence[tuple[Pod, _Question, dict[str, str]]], observed: Observed, now: float
+    questions: Sequence[tuple[Pod, _Question, dict[str, Any]]], observed: Observed, now: float
 ) -> Mapping[str, Tries]:
     """Put the questions, and write each answer into its dictionary, by uid of the pod.
 
@@ -212,12 +221,12 @@ async def _answers(
     }
     places, begun, answered = asyncio.Semaphore(_ASKED_AT_ONCE), set(), set()
 
-    async def ask(pod: Pod, question: _Question) -> str | None:
+    async def ask(pod: Pod, question: _Question) -> Any:
         async with places:
             begun.add(pod.uid)
             return await question(pod.address, Whom(model=observed.model.key.name, pod=pod.uid))
 
-    def times(asked: tuple[Pod, _Question, dict[str, str]]) -> int:
+    def times(asked: tuple[Pod, _Question, dict[str, Any]]) -> int:
         silence = silences.get(asked[0].uid)
         return 0 if silence is None else silence.times
 

@@ -46,6 +46,7 @@ _COLLECTION_SECONDS: Final = 2.0
 _LONGEST_COLLECTION_SECONDS: Final = 60.0  # its end makes an event
 _CONFLICT_SECONDS: Final = 60.0  # a stranger's object is not watched, so its end makes no event
 _MOST_DIGITS: Final = 9  # of a number in an annotation that others may write
+_ADAPTERS_SECONDS: Final = 60.0  # nor that an adapter came into a folder, or failed later
 _LOADING_SECONDS: Final = 5.0  # that a model failed to load makes no event
 
 
@@ -216,6 +217,7 @@ def plan(observed: Observed, images: render.Images, now: float, at: datetime) ->
         come_back_after=min(
             RESYNC_SECONDS,
             _LOADING_SECONDS if observed.loading else math.inf,
+            _adapters_seconds(observed, spec),
             rollout.seconds_left(seen, decided),
             *(
                 _CONFLICT_SECONDS
@@ -229,12 +231,25 @@ def plan(observed: Observed, images: render.Images, now: float, at: datetime) ->
     )
 
 
+def _adapters_seconds(observed: Observed, spec: Spec) -> float:
+    """How soon to ask for adapters again: what becomes of them makes no event."""
+    if spec.adapters is None or not observed.newest:
+        return math.inf
+    told = observed.memory.adapters
+    wanted = {item.name for item in spec.adapters.items}
+    settled = all(
+        pod.uid in told and wanted <= {one.name for one in told[pod.uid] if one.phase.is_settled}
+        for pod in observed.newest
+    )
+    return _ADAPTERS_SECONDS if settled else _LOADING_SECONDS
+
+
 def _wanted(observed: Observed, spec: Spec, template: Body, mode: Mode) -> Mapping[Kind, Body]:
     model, live = observed.model, observed.deployment
     there = live is not None and not live.deleting
     free = spec.autoscaling is not None and there and not spec.suspend
     wanted: dict[Kind, Body] = {
-        Kind.CONFIG_MAP: render.config_map(model, BatchSettings.of(spec)),
+        Kind.CONFIG_MAP: render.config_map(model, spec),
         Kind.SERVICE: render.service(model, spec),
         Kind.DEPLOYMENT: render.deployment(
             model,

@@ -22,6 +22,11 @@ from batchedmodel_operator.kinds import RESOURCES, Kind
 from batchedmodel_operator.reconcile import effective
 from batchedmodel_operator.reconcile.effective import beyond_defaults, default_of
 from batchedmodel_operator.reconcile.state import Child, Model, digest
+from batchedmodel_operator.render.adapters import (
+    adapters_annotation,
+    adapters_data,
+    pinned_adapters,
+)
 from batchedmodel_operator.render.common import Manifest, child, labels, selector
 from batchedmodel_operator.render.containers import Images, PinnedBatching
 from batchedmodel_operator.render.files import fetched_repository
@@ -51,9 +56,13 @@ _LIVE_GENERATION: Final[Mapping[str, Any]] = dict.fromkeys(
 )
 
 
-def config_map(model: Model, settings: BatchSettings) -> Manifest:
-    """The batch settings as one file. Running sidecars watch the folder in which it appears."""
-    return child(model, Kind.CONFIG_MAP, data={FILE_NAME: settings.to_json()})
+def config_map(model: Model, spec: Spec) -> Manifest:
+    """The batch settings as one file, and the adapters as another.
+
+    Running sidecars and model servers watch the folder in which they appear.
+    """
+    settings = {FILE_NAME: BatchSettings.of(spec).to_json()}
+    return child(model, Kind.CONFIG_MAP, data=settings | adapters_data(spec.adapters))
 
 
 def service(model: Model, spec: Spec) -> Manifest:
@@ -159,12 +168,14 @@ def revision_name(model: Model, spec: Spec) -> str:
     """
     generation = dataclasses.replace(spec.generation or Generation(), **_LIVE_GENERATION)
     spec = dataclasses.replace(spec, generation=None if generation == Generation() else generation)
-    matters = {
+    matters: dict[str, Any] = {
         field.name: value
         for field in dataclasses.fields(spec)
         if field.name not in _NO_MATTER_TO_PODS
         and (value := getattr(spec, field.name)) != default_of(field)
     }
+    if spec.adapters is not None:
+        matters["adapters"] = pinned_adapters(spec.adapters)
     return f"{model.key.name}-{digest([model.uid, beyond_defaults(matters)])}"
 
 
@@ -179,6 +190,7 @@ def revision_child(model: Model, name: str, number: int, template: Mapping[str, 
 
 def _template(model: Model, spec: Spec, images: Images, pinned: PinnedBatching) -> Manifest:
     metadata: Manifest = {"labels": dict(spec.pod.labels) | labels(model)}
-    if spec.pod.annotations:
-        metadata["annotations"] = dict(spec.pod.annotations)
+    annotations = dict(spec.pod.annotations) | adapters_annotation(spec.adapters)
+    if annotations:
+        metadata["annotations"] = annotations
     return {"metadata": metadata, "spec": pod_spec(model, spec, images, pinned)}

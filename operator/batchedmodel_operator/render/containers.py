@@ -38,6 +38,7 @@ from batchedmodel_contract.processes.environment import (
 )
 from batchedmodel_operator.reconcile import effective
 from batchedmodel_operator.reconcile.state import Model
+from batchedmodel_operator.render.adapters import adapters_mounts, adapters_token
 from batchedmodel_operator.render.common import Manifest
 from batchedmodel_operator.render.files import (
     CACHE_PATH,
@@ -51,6 +52,8 @@ _TEMPORARY_PATH: Final = "/tmp"
 _TOKEN_FILE: Final = f"{_TEMPORARY_PATH}/admin-token"
 """On a volume that no other container may mount."""
 _SOCKET_MOUNT: Final = {"name": SOCKET_VOLUME, "mountPath": SOCKET_FOLDER}
+# The folder, not one file of it: a file that is mounted alone is never refreshed.
+_SETTINGS_MOUNT: Final = {"name": SETTINGS_VOLUME, "mountPath": SETTINGS_PATH, "readOnly": True}
 _DRAIN: Final = ["python", "-m", "batchedmodel_sidecar.admin_client", "drain"]
 _POD_UID: Final = {
     "name": POD_UID_VARIABLE,
@@ -152,6 +155,8 @@ def sidecar_container(model: Model, spec: Spec, images: Images, pinned: PinnedBa
         drain_delay_seconds=float(spec.drain.delay_seconds),
         drain_timeout_seconds=float(pinned.drain_timeout_seconds),
         log_level=spec.sidecar.log_level,
+        adapter_header="" if spec.adapters is None else spec.adapters.header,
+        adapter_slots=0 if spec.adapters is None else spec.adapters.slots,
     )
     return {
         "name": BATCHER_CONTAINER,
@@ -167,8 +172,7 @@ def sidecar_container(model: Model, spec: Spec, images: Images, pinned: PinnedBa
         "securityContext": _of_our_container(spec.security.profile),
         "volumeMounts": [
             _SOCKET_MOUNT,
-            # The folder, not one file of it: a file that is mounted alone is never refreshed.
-            {"name": SETTINGS_VOLUME, "mountPath": SETTINGS_PATH, "readOnly": True},
+            _SETTINGS_MOUNT,
             {"name": BATCHER_TEMPORARY_VOLUME, "mountPath": _TEMPORARY_PATH},
         ],
         # The kubelet begins the hooks of all containers as soon as the pod is to end, and stops
@@ -194,7 +198,7 @@ def model_container(model: Model, spec: Spec, images: Images, pinned: PinnedBatc
         "name": MODEL_CONTAINER,
         "image": spec.model.image or images.model_server,
         "imagePullPolicy": (spec.model.image_pull_policy or images.pull_policy).value,
-        "env": _environment(_variables(model, spec, pinned)),
+        "env": [*_environment(_variables(model, spec, pinned)), *adapters_token(spec.adapters)],
         "resources": _resources(spec.model.resources, **limits),
         "securityContext": of_authors_container(spec.security.profile, spec.model.security_context),
         "volumeMounts": [
@@ -203,6 +207,8 @@ def model_container(model: Model, spec: Spec, images: Images, pinned: PinnedBatc
             {"name": TEMPORARY_VOLUME, "mountPath": _TEMPORARY_PATH},
             {"name": MEMORY_VOLUME, "mountPath": "/dev/shm"},
             *files_mounts(spec.model),
+            *([] if spec.adapters is None else [_SETTINGS_MOUNT]),
+            *adapters_mounts(spec.adapters),
             *(spec.model.volume_mounts or ()),
         ],
         "startupProbe": _admin_probe(
@@ -296,9 +302,12 @@ def _variables(model: Model, spec: Spec, pinned: PinnedBatching) -> dict[str, st
         kv_cache_bytes=cache.memory_bytes or 0,
         kv_cache_fraction=cache.fraction or 0.0,
         max_context_tokens=generation.max_context_tokens or 0,
+        adapters_folder="" if spec.adapters is None else SETTINGS_PATH,
         cache_folder=CACHE_PATH,
     )
     usual = _ACCOUNT | ({"HF_HUB_OFFLINE": "1"} if fetched_repository(spec.model) else {})
     # Users may change cache and account, but nothing that the sidecar relies on.
     own = {name: value for name, value in given.items() if not name.startswith(PREFIX)}
+    for variable in adapters_token(spec.adapters):
+        own.pop(variable["name"], None)
     return usual | own | to_environment(settings)

@@ -15,6 +15,7 @@ from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.manifest.workload import SecurityProfile
 from batchedmodel_operator.kinds import Kind, child_name
 from batchedmodel_operator.reconcile.state import Model
+from batchedmodel_operator.render.adapters import adapters_volumes
 from batchedmodel_operator.render.common import Manifest, selector
 from batchedmodel_operator.render.containers import (
     GROUP_OF_FILES,
@@ -44,7 +45,12 @@ def pod_spec(model: Model, spec: Spec, images: Images, pinned: PinnedBatching) -
         # after it: one of them that is always restarted as well then ends before it.
         "initContainers": [*([] if fetch is None else [fetch]), sidecar, *_init_containers(spec)],
         "containers": [model_container(model, spec, images, pinned)],
-        "volumes": [*_volumes(model), *files_volumes(spec.model), *(spec.pod.volumes or ())],
+        "volumes": [
+            *_volumes(model),
+            *files_volumes(spec.model),
+            *adapters_volumes(spec.adapters),
+            *(spec.pod.volumes or ()),
+        ],
         "securityContext": _security_context(spec.security.profile),
         "automountServiceAccountToken": spec.pod.automount_service_account_token,
         "enableServiceLinks": False,

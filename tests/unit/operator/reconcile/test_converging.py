@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.kubernetes.names import REVISION_LABEL
-from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_operator import render
 from batchedmodel_operator.kinds import CHILDREN, Kind
 from batchedmodel_operator.reconcile.state import model_from
@@ -125,7 +124,7 @@ def _is_as_the_spec_says(world: World) -> None:
     # Nothing runs in this world, so that only the manifest has a say.
     mode = Mode.IN_PLACE if spec.accelerator else Mode.SURGE
     wanted = [
-        render.config_map(model, BatchSettings.of(spec)),
+        render.config_map(model, spec),
         render.service(model, spec),
         render.deployment(model, spec, template, mode=mode, replicas=replicas),
     ]

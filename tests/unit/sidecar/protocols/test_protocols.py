@@ -208,8 +208,9 @@ class TestEmbeddings:
         assert caught.value.status == 404
 
     async def test_another_name_may_be_an_adapters(self, embedder: ReadyModel) -> None:
-        assert (await parsed_openai(embedder, model="sql", input="one")).named == "sql"
-        assert (await parsed_openai(embedder, model="m", input="one")).named is None
+        for name, found in (("sql", "sql"), ("m", None)):
+            asked = orjson.dumps({"model": name, "input": "one"})
+            assert (await EmbeddingsAdapter().parse(asked, None, embedder, 4096)).named == found
 
     @pytest.mark.parametrize("encoding", ["float", "base64"])
     async def test_vectors_come_in_the_asked_form(

@@ -27,7 +27,7 @@ _LOOPS = (
 )
 
 
-def _chat(text: str, model: str = "m") -> bytes:
+def _chat(text: str, model: object = "m") -> bytes:
     return orjson.dumps({"model": model, "messages": [{"role": "user", "content": text}]})
 
 
