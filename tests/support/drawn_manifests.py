@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.schema.reading import Section, declarations
+from batchedmodel_contract.schema.records import Records
 from batchedmodel_contract.schema.rules import (
     Amount,
     AnyText,
@@ -58,6 +59,10 @@ _NAMED: Final[tuple[Any, ...]] = (
     [{"name": "a", "volumeMounts": [{"name": "socket"}]}],
     *([{"name": "a", "volumeMounts": [{}]}], [{"name": "a", "securityContext": 1}]),
 )
+_SOURCES: Final[tuple[dict[str, Any], ...]] = (
+    *({}, {"path": "a", "pythonPackage": "b"}, {"volume": {"claimName": "v", "subPath": "a"}}),
+    {"huggingFace": {"repo": "a/b", "cacheClaimName": "v"}},
+)
 _QUANTITIES: Final = (1, 0, "1", "500m", "2Gi", "1.5Gi", "1e3", "1.", "x", -1, 0.5)
 _MEMORY: Final = ("512Mi", "1.5Gi", "1G", "0.5Gi", "0Mi", "1Ti", "512", "999999Mi", "1000000Mi")
 _RESOURCES: Final = ("cpu", "memory", "nvidia.com/gpu", "amd.com/gpu")
@@ -87,6 +92,8 @@ def _spec(random: Random) -> dict[str, Any]:
 def _spare(model: object, spec: dict[str, Any]) -> None:
     """Leaves out what servers of the model's kind have nothing to do with."""
     server = model if isinstance(model, dict) else {}
+    if "handler" not in server:
+        spec.pop("adapters", None)
     generation = spec.get("generation")
     if "handler" not in server and server.get("protocol") != "OpenAI":
         spec.pop("generation", None)
@@ -175,6 +182,10 @@ def _fitting(random: Random, rule: Rule) -> Any:
             return random.choice(({}, {"a": "b"}, {"": "x"}, {"a": ""}))
         case MapOf(each=VariableText()):
             return random.choice(({}, {"a": "b"}, {"a": ""}, {"a": "b\0"}))
+        case Records():
+            source = {"path": "a"} if random.random() < 0.8 else random.choice(_SOURCES)
+            name = random.choice(("a", "b", "B.1", "a/b"))
+            return [{"name": name, "source": source}] * random.choice((0, 1, 1, 1, 2))
         case Text(form=form) if "memory" in form:
             return random.choice(_MEMORY)
         case Text():

@@ -99,11 +99,10 @@ class Here:
     hears: Callable[[int], None] = lambda _: None
     """Called with the number of each answer."""
 
-    def begin(self, sent: bytes, headers: Mapping[str, str] | None = None) -> Any:
-        """Begin to answer a call that came whole."""
-        head = RequestHead(
-            method="POST", target="/v2/models/m/infer", headers=headers or {}, declared=len(sent)
-        )
+    def begin(self, sent: bytes, headers: Mapping[str, str] | None = None, name: str = "m") -> Any:
+        """Begin to answer a call, to a model of this name, that came whole."""
+        target = f"/v2/models/{name}/infer"
+        head = RequestHead(method="POST", target=target, headers=headers or {}, declared=len(sent))
         return self.handler.answer(head, sent, "127.0.0.1", self._heard)
 
     def _heard(
@@ -114,10 +113,18 @@ class Here:
         self.told.append(response)
         self.hears(len(self.told) - 1)
 
-    async def answer(self, sent: bytes, headers: Mapping[str, str] | None = None) -> Response:
+    async def asked(self, path: str) -> Response:
+        """The answer to a question without a body."""
+        return await self.handler.respond(
+            RequestHead(method="GET", target=path, headers={}, declared=0), b""
+        )
+
+    async def answer(
+        self, sent: bytes, headers: Mapping[str, str] | None = None, name: str = "m"
+    ) -> Response:
         """The answer to a call that came whole."""
         before = len(self.told)
-        self.begin(sent, headers)
+        self.begin(sent, headers, name)
         await asyncio.sleep(1.0)
         (response,) = self.told[before:]
         return response
@@ -128,8 +135,13 @@ class Here:
         return self.bodies._budget.held
 
 
-async def here(settings: BatchSettings = SETTINGS, *, knows: bytes = body(1, 2)) -> Here:
-    """`knows`: a body whose form has been read before."""
+async def here(
+    settings: BatchSettings = SETTINGS,
+    *,
+    knows: bytes = body(1, 2),
+    names: AdapterNames | None = None,
+) -> Here:
+    """`knows`: a body whose form has been read before; `names`: see `data_handler`."""
     clock = asyncio.get_running_loop().time
     made, link = world(settings), PretendLink()
     bodies = BodyReader(max_bytes=10_000_000, budget=ByteBudget(50_000_000), slots=SharedSlots(1))
@@ -142,6 +154,7 @@ async def here(settings: BatchSettings = SETTINGS, *, knows: bytes = body(1, 2))
         bodies=bodies,
         codec=Codec(CodecClient(clock), most_rows=made.batcher.most_rows),
         link=link,
+        names=names,
     )
     place = Here(made, bodies, lifecycle, handler)
     assert (await place.answer(knows)).status == 200

@@ -84,6 +84,8 @@ class PretendServer:
     """For how long each batch was."""
     versions: list[str | None] = field(default_factory=list)
     """Of the model, for which each batch was."""
+    adapters: list[tuple[int, ...]] = field(default_factory=list)
+    """Of each batch, those of its rows."""
     free_at: float = 0.0
     failure: Unserved | None = None
     statuses: dict[bytes, int] = field(default_factory=dict)
@@ -117,6 +119,7 @@ class PretendServer:
         self.rows += items
         self.wanted.append(request.wanted_seconds)
         self.versions.append(request.version)
+        self.adapters.append(request.adapters)
         loop = asyncio.get_running_loop()
         await asyncio.sleep(self.hand_off)
         arrived = loop.time()

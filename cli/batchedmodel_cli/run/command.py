@@ -25,7 +25,8 @@ from batchedmodel_cli.manifest_file import (
 )
 from batchedmodel_cli.run.announcement import Announcer, why_not_served, why_on_the_cpu
 from batchedmodel_cli.run.console import Console
-from batchedmodel_cli.run.pod import BATCHER, MODEL, processes, shared_folder
+from batchedmodel_cli.run.edits import follow
+from batchedmodel_cli.run.pod import BATCHER, MODEL, processes, settings_folder, shared_folder
 from batchedmodel_cli.run.processes import ProcessSpec
 from batchedmodel_cli.run.supervisor import FAILED, WRONG, Supervisor
 from batchedmodel_contract.manifest.manifest import BatchedModel
@@ -35,7 +36,7 @@ from batchedmodel_contract.schema.rules import Broken, Text
 NAME = "run"
 HELP = "serve a manifest on this machine, without a cluster"
 
-_LIBRARIES: Final = ("aiohttp", "orjson", "uvloop")
+_LIBRARIES: Final = ("aiohttp", "asyncinotify", "orjson", "uvloop")
 _STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _HIGHEST_PORT: Final = 65_535
 
@@ -89,12 +90,7 @@ def carry_out(arguments: argparse.Namespace) -> int:
     """Serve until stopped; the exit code."""
     file: Path = arguments.file
     try:
-        manifest = read_manifest_file(file)
-        manifest = (
-            in_front_of_a_server(manifest)
-            if arguments.upstream is not None
-            else on_this_machine(manifest, file.parent)
-        )
+        manifest = _read(arguments)
     except UnusableManifest as error:
         for message in error.messages:
             print(f"{file}: {message}", file=sys.stderr)
@@ -111,9 +107,10 @@ def carry_out(arguments: argparse.Namespace) -> int:
         print(f"{file}: warning: {warning}", file=sys.stderr)
     with ExitStack() as stack:
         try:
+            folder = stack.enter_context(shared_folder())
             specs = processes(
                 manifest,
-                stack.enter_context(shared_folder()),
+                folder,
                 os.environ,
                 host=arguments.host,
                 port=arguments.port,
@@ -124,14 +121,28 @@ def carry_out(arguments: argparse.Namespace) -> int:
             # A disk that is full, or that nobody may write to.
             print(f"What the processes share cannot be kept anywhere: {error}", file=sys.stderr)
             return FAILED
-        return asyncio.run(_serve(manifest, arguments.host, specs))
+        return asyncio.run(_serve(manifest, arguments, specs, settings_folder(folder)))
 
 
-async def _serve(manifest: BatchedModel, host: str, specs: Sequence[ProcessSpec]) -> int:
+def _read(arguments: argparse.Namespace) -> BatchedModel:
+    """The manifest as it is run here; raises `UnusableManifest`."""
+    file: Path = arguments.file
+    manifest = read_manifest_file(file)
+    if arguments.upstream is not None:
+        return in_front_of_a_server(manifest)
+    return on_this_machine(manifest, file.parent)
+
+
+async def _serve(
+    manifest: BatchedModel,
+    arguments: argparse.Namespace,
+    specs: Sequence[ProcessSpec],
+    settings: Path,
+) -> int:
     console = Console(
         sys.stdout, [spec.name for spec in specs], os.environ, lambda: supervisor.stop()
     )
-    announcer = Announcer(manifest, host)
+    announcer = Announcer(manifest, arguments.host)
 
     def show(name: str, line: str) -> None:
         console.show(name, line)
@@ -156,7 +167,14 @@ async def _serve(manifest: BatchedModel, host: str, specs: Sequence[ProcessSpec]
     repository = None if source is None else source.hugging_face
     told = "" if repository is None else f"; the first start downloads {repository.repo}"
     console.tell(f"starting {manifest.name}{told}")
-    return await supervisor.run()
+    file: Path = arguments.file
+    following = asyncio.create_task(
+        follow(file, manifest, settings, read=lambda: _read(arguments), tell=console.tell)
+    )
+    try:
+        return await supervisor.run()
+    finally:
+        following.cancel()
 
 
 def _port(text: str) -> int:

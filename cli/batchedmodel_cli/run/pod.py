@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from batchedmodel_cli.run.processes import ProcessSpec
+from batchedmodel_contract.adapters.settings import ADAPTERS_FILE, adapter_settings
 from batchedmodel_contract.manifest.batching import FILE_NAME, BatchSettings
 from batchedmodel_contract.manifest.effective import drain_timeout_seconds
 from batchedmodel_contract.manifest.generation import Generation, KeyValueCache
@@ -75,10 +76,10 @@ def processes(
     free port. Writes the batch settings into `folder`, which must be empty.
     """
     model = manifest.spec.model
-    batching = manifest.spec.batching
-    settings = folder / "settings"
+    batching, adapters = manifest.spec.batching, manifest.spec.adapters
+    settings = settings_folder(folder)
     settings.mkdir(parents=True)
-    (settings / FILE_NAME).write_text(BatchSettings.of(manifest.spec).to_json(), "utf-8")
+    write_settings(manifest, settings)
     # The manifest's own drain limit is for pods on Kubernetes.
     drain = float(
         drain_timeout_seconds(None, request_timeout_seconds=batching.request_timeout_seconds)
@@ -96,6 +97,8 @@ def processes(
         port=port,
         admin_port=admin_port,
         drain_timeout_seconds=drain,
+        adapter_header="" if adapters is None else adapters.header,
+        adapter_slots=0 if adapters is None else adapters.slots,
     )
     in_front = ProcessSpec(
         name=BATCHER,
@@ -125,6 +128,7 @@ def processes(
         kv_cache_bytes=cache.memory_bytes or 0,
         kv_cache_fraction=cache.fraction or 0.0,
         max_context_tokens=generation.max_context_tokens or 0,
+        adapters_folder="" if adapters is None else str(settings),
         cache_folder=str(cache_folder(inherited) / "models"),
     )
     return (
@@ -136,6 +140,31 @@ def processes(
             stop_within_seconds=_MODEL_STOP_SECONDS,
         ),
     )
+
+
+def settings_folder(folder: Path) -> Path:
+    """Where in the processes' folder the files lie that they follow."""
+    return folder / "settings"
+
+
+def write_settings(manifest: BatchedModel, settings: Path) -> bool:
+    """Write what running processes follow; whether any of it is new. Raises `OSError`.
+
+    The adapters come first: who has the batch settings that name their file has that file too.
+    """
+    spec, texts = manifest.spec, {}
+    if spec.adapters is not None:
+        texts[ADAPTERS_FILE] = adapter_settings(spec.adapters, spec.adapters.items).to_json()
+    texts[FILE_NAME] = BatchSettings.of(spec).to_json()
+    changed = False
+    for name, text in texts.items():
+        file = settings / name
+        if not file.exists() or file.read_text("utf-8") != text:
+            new = settings / f".{name}"
+            new.write_text(text, "utf-8")
+            new.replace(file)
+            changed = True
+    return changed
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:

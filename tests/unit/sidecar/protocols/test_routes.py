@@ -30,6 +30,26 @@ def test_a_path_is_found(method: str, path: str, found: Found) -> None:
 
 
 @pytest.mark.parametrize(
+    ("method", "path", "found"),
+    [
+        ("POST", "/v2/models/sql/infer", Found(Endpoint.V2_INFER, None, "sql")),
+        ("POST", "/v2/models/sql/versions/7/infer", Found(Endpoint.V2_INFER, "7", "sql")),
+        ("POST", "/v2/models/sql/generate_stream", Found(Endpoint.GENERATES, None, "sql")),
+        ("POST", "/v1/models/a.b:predict", Found(Endpoint.V1_PREDICT, None, "a.b")),
+        ("GET", "/v1/models/sql", Found(Endpoint.MODEL, None, "sql")),
+        ("GET", "/v2/models/m", Found(Endpoint.V2_MODEL)),
+        ("GET", "/v1/models", Found(Endpoint.MODELS)),
+    ],
+)
+def test_in_front_of_a_model_with_adapters_a_path_may_name_one(
+    method: str, path: str, found: Found
+) -> None:
+    routes = Routes("m", adapters=True)
+    assert routes.find(method, path) == found
+    assert isinstance(routes.find(method, f"{path}/mo/re"), Lost)
+
+
+@pytest.mark.parametrize(
     ("method", "path", "status", "message"),
     [
         ("GET", "/", 404, 'there is nothing at "/"'),
