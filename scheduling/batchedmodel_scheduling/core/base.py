@@ -6,6 +6,7 @@ from typing import Final
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import Rejection, ReleaseReason
+from batchedmodel_scheduling.adapters.companions import Turn, companions
 from batchedmodel_scheduling.core.limits import limits
 from batchedmodel_scheduling.core.pipeline import Pipeline
 from batchedmodel_scheduling.core.policy import (
@@ -18,6 +19,7 @@ from batchedmodel_scheduling.core.policy import (
 )
 from batchedmodel_scheduling.core.signals import Recent, Signals, signals
 
+_UNKNOWN_SECONDS: Final = 0.05  # of a batch, where nobody has measured any
 _RETRY_UNKNOWN: Final = 1.0
 # Not as a pair: compiled by mypyc 2.4, a constant pair of numbers reads as one that is not set.
 _RETRY_SHORTEST: Final = 0.01
@@ -110,6 +112,13 @@ class BasePolicy(Policy):
         if rows < self.most_waiting:
             return None
         return Refusal(reason=Rejection.QUEUE_FULL, retry_after=self.retry_after(rows))
+
+    def _companions(self, waiting: Sequence[Item], rows: int, now: float) -> list[int]:
+        """The places of those that leave together for their adapters' sake; at most so many."""
+        lengths = [item.length for item in waiting[:rows]]
+        seconds = self.pipeline.times.predict(lengths) or _UNKNOWN_SECONDS
+        turn = Turn(rows=rows, now=now, seconds=seconds)
+        return companions(waiting, self.pipeline.adapters, turn)
 
     def _released(self, items: list[Item], reason: ReleaseReason, now: float) -> Batch:
         """Make a batch of items that no longer wait."""

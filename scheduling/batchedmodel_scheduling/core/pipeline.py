@@ -17,6 +17,7 @@ from itertools import count
 from typing import Final
 
 from batchedmodel_contract.outcomes import ReleaseReason
+from batchedmodel_scheduling.adapters.slots import AdapterSlots
 from batchedmodel_scheduling.core.policy import (
     NEVER,
     Batch,
@@ -55,8 +56,15 @@ class _Handed:
 class Pipeline:
     """Follows released batches and predicts when a worker is free."""
 
-    def __init__(self, times: BatchTimes, ids: Iterator[int] | None = None) -> None:
-        """`ids` numbers the batches; a successor continues its predecessor's, so none repeats."""
+    def __init__(
+        self, times: BatchTimes, ids: Iterator[int] | None = None, *, adapter_slots: int = 0
+    ) -> None:
+        """`ids` numbers the batches; a successor continues its predecessor's, so none repeats.
+
+        `adapter_slots`: of the server; 0 where it has no adapters.
+        """
+        self.adapters: Final = AdapterSlots(adapter_slots)
+        """What the server has in its slots once all batches that were released have run."""
         self.ids: Final = count(1) if ids is None else ids
         self.times: Final = times
         self.most_workers = 1
@@ -131,6 +139,9 @@ class Pipeline:
         lengths = [item.length for item in items]
         self._handed[batch.id] = _Handed(lengths=lengths, workers=self.workers, trial=self.doubted)
         self.doubted = False
+        adapters = {item.adapter for item in items if item.adapter}
+        if adapters and self.adapters.fits(adapters):
+            self.adapters.place(sorted(adapters))
         return batch
 
     def observe(self, event: HandedOver | Finished, now: float) -> None:

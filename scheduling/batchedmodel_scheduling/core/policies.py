@@ -18,9 +18,15 @@ _CLASSES: Final[dict[PolicyName, type[BasePolicy]]] = {
 }
 
 
-def new_policy(settings: BatchSettings, profile: Profile | None) -> BasePolicy:
-    """A policy with nothing waiting, which predicts by the profile if there is one."""
-    return _CLASSES[settings.policy](settings, Pipeline(BatchTimes(profile)))
+def new_policy(
+    settings: BatchSettings, profile: Profile | None, *, adapter_slots: int = 0
+) -> BasePolicy:
+    """A policy with nothing waiting, which predicts by the profile if there is one.
+
+    `adapter_slots`: adapters that the server has on its device at a time; 0 where it has none.
+    """
+    pipeline = Pipeline(BatchTimes(profile), adapter_slots=adapter_slots)
+    return _CLASSES[settings.policy](settings, pipeline)
 
 
 def reconfigured(policy: BasePolicy, settings: BatchSettings, now: float) -> BasePolicy:
@@ -35,7 +41,8 @@ def reconfigured(policy: BasePolicy, settings: BatchSettings, now: float) -> Bas
 
 def relearning(policy: BasePolicy, profile: Profile | None) -> BasePolicy:
     """The policy for a server that started anew: what waits stays, what was learnt does not."""
-    pipeline = Pipeline(BatchTimes(profile), ids=policy.pipeline.ids)
+    slots = policy.pipeline.adapters.slots
+    pipeline = Pipeline(BatchTimes(profile), ids=policy.pipeline.ids, adapter_slots=slots)
     return _successor(policy, policy.settings, pipeline)
 
 

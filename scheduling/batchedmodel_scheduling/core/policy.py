@@ -55,6 +55,8 @@ class Item(NamedTuple):
     """Seconds by which it is ordered as if it were due later. Rows far back in a long list have
     some, so that callers who came after the list pass them."""
     request_group: RequestGroup | None = None
+    adapter: int = 0
+    """The number of its adapter; 0 for none. A batch has no more of them than there are slots."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

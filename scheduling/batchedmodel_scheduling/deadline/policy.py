@@ -28,7 +28,7 @@ from batchedmodel_scheduling.core.policy import (
     Slots,
 )
 from batchedmodel_scheduling.deadline.arrival_model import ArrivalRate, GapsByKey
-from batchedmodel_scheduling.deadline.batches import Situation, quick, together, within
+from batchedmodel_scheduling.deadline.batches import Situation, by_adapter, quick, together, within
 from batchedmodel_scheduling.deadline.late_queue import LateQueue
 from batchedmodel_scheduling.deadline.next_batch import Plan, plan
 from batchedmodel_scheduling.deadline.ready_queue import (
@@ -71,9 +71,7 @@ class Deadline(BasePolicy):
 
         Nobody is refused for what was learnt on a server that has not run for a second, nor for its
         own profile after some seconds of refusals: one batch must go through then, or a wrong
-        estimate would never be corrected.
-
-        When the queue is full, a late item makes room for one that may be in time.
+        estimate would never be corrected. In a full queue a late item makes room for one in time.
         """
         self._timer = NEVER
         # Refused ones as well, so that nobody waits for them.
@@ -268,6 +266,8 @@ class Deadline(BasePolicy):
         shed: list[Shed],
         late: Sequence[QueuedItem] = (),
     ) -> Decision:
+        if self.pipeline.adapters.slots:
+            batch = by_adapter(batch, self._ready, self._companions, self.limits, now)
         self._ready.take(batch)
         for entry in late:
             self._late_queue.discard(entry.id)

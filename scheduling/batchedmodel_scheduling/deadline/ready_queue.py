@@ -198,6 +198,13 @@ class ReadyQueue:
         """When the one that waits for the longest time arrived; there must be one."""
         return min([entry.item.arrived for _, entry in self._lane_of.values()])
 
+    def beside(self, batch: Sequence[QueuedItem], at_most: int) -> list[QueuedItem]:
+        """The most urgent of all that might be in a batch instead of those that are."""
+        lanes = dict.fromkeys([self._lane_of[entry.id][0] for entry in batch])
+        found = [entry for lane in lanes for entry in lane.entries[:at_most]]
+        found.sort()
+        return found[:at_most]
+
     def due_by(self, now: float) -> list[QueuedItem]:
         """Those whose due time has come."""
         return [entry for _, entry in self._lane_of.values() if entry.due <= now]

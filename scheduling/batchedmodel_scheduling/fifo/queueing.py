@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import HoldReason, Outcome, ReleaseReason
+from batchedmodel_scheduling.adapters.companions import LOOKED_AT, Chosen
 from batchedmodel_scheduling.core.base import BasePolicy
 from batchedmodel_scheduling.core.limits import Limits
 from batchedmodel_scheduling.core.pipeline import Pipeline
@@ -67,17 +68,23 @@ class WaitingSet:
         for members in self._groups.values():
             yield from members.values()
 
-    def cut(self, group: Group, limits: Limits, now: float) -> tuple[list[Item], list[Item]]:
+    def cut(
+        self, group: Group, limits: Limits, now: float, by_adapter: Chosen | None = None
+    ) -> tuple[list[Item], list[Item]]:
         """Remove those met whose deadline has passed or, if there are none, the oldest members.
 
-        Returns the members to release and the late ones; one of the two is empty.
+        Returns the members to release and the late ones; one of the two is empty. `by_adapter`:
+        the places of those that leave, of members in their order and of so many rows.
         """
         chosen: list[Item] = []
         late: list[Item] = []
+        most = limits.rows if by_adapter is None else LOOKED_AT * limits.rows
         for item in self._groups[group].values():
-            if len(chosen) == limits.rows:
+            if len(chosen) == most:
                 break
             (chosen if now < item.deadline else late).append(item)
+        if by_adapter is not None and not late:
+            chosen = [chosen[at] for at in by_adapter(chosen, limits.rows, now)]
         del chosen[limits.fitting([item.length for item in chosen]) :]
         for item in late or chosen:
             self.discard(item.id)
@@ -148,7 +155,8 @@ class QueueingPolicy(BasePolicy):
             _, _, group, full = min(due)
             if opens > now and not (full and slots.early(opens)):
                 return _hold(opens, HoldReason.BUSY, shed)
-            items, late = self._waiting.cut(group, self.limits, now)
+            by_adapter = self._companions if self.pipeline.adapters.slots else None
+            items, late = self._waiting.cut(group, self.limits, now, by_adapter)
             if late:
                 # They were counted: without them the group may neither be full nor due.
                 shed += [Shed(item=item, outcome=Outcome.EXPIRED) for item in late]

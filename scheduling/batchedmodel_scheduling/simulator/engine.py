@@ -14,6 +14,8 @@ from typing import Final, Protocol
 from numpy.random import Generator
 
 from batchedmodel_contract.outcomes import Outcome, Rejection
+from batchedmodel_scheduling.adapters.passes import passes
+from batchedmodel_scheduling.adapters.slots import AdapterSlots
 from batchedmodel_scheduling.core.policy import (
     Batch,
     Finished,
@@ -42,6 +44,17 @@ class Request:
     priority: Priority = Priority.NORMAL
     key: Hashable = _KEY
     request_group: RequestGroup | None = None
+    adapter: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterCost:
+    """Adapters of the devices."""
+
+    slots: int = 0
+    """0 where they have none."""
+    copy: int = 0
+    """Nanoseconds to put one into a slot."""
 
 
 class Device(Protocol):
@@ -93,6 +106,7 @@ class _Pod:
     device: Device
     free: list[int]
     """When each worker is, a heap."""
+    adapters: AdapterSlots
     in_flight: int = 0
     wake: int = _NEVER
 
@@ -107,6 +121,7 @@ def simulate(
     *,
     router: Generator | None = None,
     on_event: Callable[[str], None] | None = None,
+    adapters: AdapterCost | None = None,
 ) -> Run:
     """Let the requests, ascending in time, be served; ends when all of them have ended.
 
@@ -116,7 +131,7 @@ def simulate(
     Raises `BrokenPolicyError` when a policy loses or repeats an item, releases one that is past its
     deadline or more batches than the device takes, or asks to be woken in the past.
     """
-    return _Simulation(requests, pods, router, on_event).run()
+    return _Simulation(requests, pods, router, on_event, adapters or AdapterCost()).run()
 
 
 class _Simulation:
@@ -126,9 +141,14 @@ class _Simulation:
         pods: Sequence[tuple[Policy, Device]],
         router: Generator | None,
         on_event: Callable[[str], None] | None,
+        adapters: AdapterCost,
     ) -> None:
         self._requests = requests
-        self._pods = [_Pod(policy, device, [0] * device.workers) for policy, device in pods]
+        self._adapters = adapters
+        self._pods = [
+            _Pod(policy, device, [0] * device.workers, AdapterSlots(adapters.slots))
+            for policy, device in pods
+        ]
         self._router = router
         self._on_event = on_event
         count = len(requests)
@@ -179,6 +199,7 @@ class _Simulation:
             deadline=request.deadline / NANOSECONDS,
             priority=request.priority,
             request_group=request.request_group,
+            adapter=request.adapter,
         )
         refusal = self._pods[index].policy.offer(item, now / NANOSECONDS)
         if refusal is not None:
@@ -229,7 +250,7 @@ class _Simulation:
         pod.policy.observe(HandedOver(batch=batch.id), now / NANOSECONDS)
         there = now + pod.device.hand_off
         start = max(there, pod.free[0])
-        took = pod.device.duration([item.length for item in batch.items], start)
+        took = self._duration(pod, batch.items, start)
         ends = start + took
         heapq.heapreplace(pod.free, ends)
         self._run.busy += took
@@ -240,6 +261,17 @@ class _Simulation:
         self._order += 1
         times = (batch, took / NANOSECONDS, (start - there) / NANOSECONDS)
         heapq.heappush(self._events, (ends, self._order, index, times))
+
+    def _duration(self, pod: _Pod, items: Sequence[Item], start: int) -> int:
+        """Of all passes of a batch: more adapters than slots take several, and each copy time."""
+        if not pod.adapters.slots:
+            return pod.device.duration([item.length for item in items], start)
+        numbers, took = [item.adapter for item in items], 0
+        for rows in passes(numbers, pod.adapters.slots, pod.adapters.resident):
+            placed = pod.adapters.place({numbers[row] for row in rows} - {0})
+            took += len(placed.copies) * self._adapters.copy
+            took += pod.device.duration([items[row].length for row in rows], start + took)
+        return took
 
     def _finish(self, index: int, what: tuple[Batch, float, float], now: int) -> None:
         batch, took, queued = what

@@ -1,0 +1,137 @@
+"""Batches of rows with many adapters, simulated: what it is worth to choose them by adapter.
+
+A hundred adapters share eight slots; the n-th is asked for by n^-1.1 (Zipf). The device copies an
+adapter into a slot before the pass that needs it, and runs a batch of more adapters than slots in
+several passes. First come first served is the policy `greedy`, which knows nothing of adapters;
+`deadline` is shown as well with that knowledge taken away, so that one sees what it alone brings.
+
+    python bench/adapters_scheduling.py [--quick]
+"""
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_scheduling.core.policies import new_policy
+from batchedmodel_scheduling.simulator.arrivals import Poisson
+from batchedmodel_scheduling.simulator.curves import Affine, profile_of
+from batchedmodel_scheduling.simulator.engine import NANOSECONDS, AdapterCost, Request, simulate
+from batchedmodel_scheduling.simulator.plants import Plant
+from batchedmodel_scheduling.simulator.search import highest_rate
+from batchedmodel_scheduling.simulator.workload import Constant, Workload, stream
+
+ADAPTERS: Final = 100
+SLOTS: Final = 8
+SKEW: Final = 1.1
+ROWS: Final = 32
+TARGET_SECONDS: Final = 0.1
+COPY_SECONDS: Final = 0.001
+IN_TIME: Final = 0.99
+"""Of all rows, at the rate that is looked for."""
+FEW: Final = 20
+"""An adapter with fewer rows says nothing of how it fares."""
+LEAST: Final = 1.3
+CURVE: Final = Affine(fixed=0.004, per_row=0.00025, rule=CostRule.ROWS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """A policy, and whether it knows of adapters."""
+
+    name: str
+    policy: PolicyName
+    knows: bool
+
+
+FIRST_COME: Final = Way(name="first come first served", policy=PolicyName.GREEDY, knows=False)
+UNAWARE: Final = Way(name="deadline without it", policy=PolicyName.DEADLINE, knows=False)
+OURS: Final = Way(name="deadline", policy=PolicyName.DEADLINE, knows=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A figure and what it should be at least."""
+
+    name: str
+    value: float
+    least: float | None = None
+
+
+def drawn(seed: int, count: int, rate: float) -> list[Request]:
+    """Requests whose adapters are drawn by Zipf, in an order of popularity drawn once."""
+    workload = Workload(
+        arrivals=Poisson(), lengths=Constant(), target_seconds=TARGET_SECONDS, refuse=False
+    )
+    random = stream(seed, "adapters")
+    weights = np.arange(1, ADAPTERS + 1) ** -SKEW
+    names = random.permutation(ADAPTERS) + 1
+    chosen = names[random.choice(ADAPTERS, size=count, p=weights / weights.sum())].tolist()
+    requests = workload.draw(seed, count, rate)
+    return [replace(one, adapter=adapter) for one, adapter in zip(requests, chosen, strict=True)]
+
+
+def in_time(way: Way, requests: list[Request]) -> tuple[float, float]:
+    """The share of rows that are in time, and that of the adapter that fares worst."""
+    settings = BatchSettings(
+        policy=way.policy,
+        max_batch_size=ROWS,
+        max_wait_seconds=0.005,
+        target_seconds=TARGET_SECONDS,
+        max_queue_size=100_000,
+        request_timeout_seconds=30.0,
+    )
+    profile = profile_of(CURVE, max_rows=ROWS, lengths=[1], cost_rule=CostRule.ROWS)
+    policy = new_policy(settings, profile, adapter_slots=SLOTS if way.knows else 0)
+    cost = AdapterCost(slots=SLOTS, copy=round(COPY_SECONDS * NANOSECONDS))
+    run = simulate(requests, [(policy, Plant(curve=CURVE, depth=2))], adapters=cost)
+    rows: dict[int, int] = {}
+    good: dict[int, int] = {}
+    for request, finished in zip(requests, run.finished, strict=True):
+        rows[request.adapter] = rows.get(request.adapter, 0) + 1
+        hit = 0 <= finished <= request.due
+        good[request.adapter] = good.get(request.adapter, 0) + hit
+    worst = min(good[one] / count for one, count in rows.items() if count >= FEW)
+    return sum(good.values()) / len(requests), worst
+
+
+def served_rate(way: Way, seed: int, count: int) -> float:
+    """Rows per second of which enough are in time."""
+
+    def holds(rate: float) -> bool:
+        return in_time(way, drawn(seed, count, rate))[0] >= IN_TIME
+
+    return highest_rate(holds, 800.0, tolerance=0.02)
+
+
+def rows(*, quick: bool) -> Iterator[Row]:
+    """The figures; `quick` draws fewer requests."""
+    seeds, count = ((1,), 6_000) if quick else ((1, 2, 3), 30_000)
+    rates = {
+        way.name: float(np.mean([served_rate(way, seed, count) for seed in seeds]))
+        for way in (FIRST_COME, UNAWARE, OURS)
+    }
+    for name, rate in rates.items():
+        yield Row(name=f"rows/s in time, {name}", value=rate)
+    worst = min(in_time(OURS, drawn(seed, count, 0.95 * rates[OURS.name]))[1] for seed in seeds)
+    yield Row(name="in time of the adapter that fares worst, at 95 % of that", value=worst)
+    ratio = rates[OURS.name] / rates[FIRST_COME.name]
+    yield Row(name="rate in time over first come first served", value=ratio, least=LEAST)
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer requests")
+    for row in rows(quick=parser.parse_args().quick):
+        bound = "" if row.least is None else f" (at least {row.least})"
+        print(f"{row.name}: {row.value:.2f}{bound}")
+
+
+if __name__ == "__main__":
+    main()
