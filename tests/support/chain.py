@@ -244,6 +244,7 @@ async def running_chain(
     start_model: bool = True,
     sidecar_module: str = "batchedmodel_sidecar",
     compiled: Path | None = None,
+    adapters_folder: str = "",
     **sidecar_settings: object,
 ) -> AsyncIterator[Chain]:
     """Start both, wait until the model is ready (if it is started), stop both.
@@ -262,6 +263,7 @@ async def running_chain(
         source=json.dumps(source) if source else "",
         parameters=tuple((parameters or {}).items()),
         max_batch_size=batching.max_batch_size,
+        adapters_folder=adapters_folder,
         cache_folder=str(folder / "cache"),
         log_level=sidecar_settings.get("log_level", "info"),  # type: ignore[arg-type]
     )
