@@ -47,6 +47,7 @@ _COMPILED: Final = {
     f"{_SCHEDULING}/fifo": ("*",),
     f"{_SCHEDULING}/generation": ("*",),
     f"{_SCHEDULING}/generation/foreign": ("*",),
+    f"{_SCHEDULING}/adapters": ("*",),
     f"{_SCHEDULING}/generation/native": ("*",),
     f"{_SCHEDULING}/latency": ("*",),
     _SIDECAR: ("answers", "calls", "lifecycle", "model"),

@@ -152,6 +152,7 @@ class Service:
             recorder=recorder,
             idempotent=settings.idempotent,
             one_by_one=not settings.upstream_url,
+            adapter_slots=settings.adapter_slots,
         )
         self._lifecycle = Lifecycle(
             self._batcher,

@@ -40,8 +40,13 @@ class AdapterBank(Protocol):
         """Nothing is in this slot any more. On the compute thread."""
         ...
 
-    def using(self, slots: NDArray[np.int32]) -> AbstractContextManager[object]:
-        """Around a forward: the slot of each item, or `NO_SLOT`. On the compute thread."""
+    def using(
+        self, slots: NDArray[np.int32], lengths: NDArray[np.int64] | None = None
+    ) -> AbstractContextManager[object]:
+        """Around a forward: the slot of each item, or `NO_SLOT`. On the compute thread.
+
+        `lengths`: of the items that are packed in one row; None where each has a row of its own.
+        """
         ...
 
 

@@ -27,7 +27,8 @@ def may_begin(
 
     All that may can run at the same time. `running`: how many texts of each adapter run.
     """
-    taken = {number for number, texts in running.items() if number and texts}
+    held = {number for number, texts in running.items() if number and texts}
+    taken = set(held)
     closing: set[int] = set()
     for text in waiting:
         adapter = text.adapter
@@ -35,8 +36,8 @@ def may_begin(
             taken.add(adapter)
             taken.discard(0)
         elif now - text.since >= PATIENCE_SECONDS:
-            others = taken - closing
-            if others:
-                closing.add(min(others, key=lambda number: (running.get(number, 0), number)))
+            open_ones = held - closing
+            if open_ones:
+                closing.add(min(open_ones, key=lambda number: (running[number], number)))
     # A slot that nobody holds yet goes to whoever waits first; one that is to be free goes to none.
     return [not text.adapter or text.adapter in taken - closing for text in waiting]

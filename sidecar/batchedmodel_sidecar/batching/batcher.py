@@ -59,15 +59,17 @@ class Batcher:
         recorder: RecentArrivals,
         idempotent: bool = True,
         one_by_one: bool = False,
+        adapter_slots: int = 0,
     ) -> None:
         """`idempotent`: a row may be sent again when nobody knows what became of it; `one_by_one`:
-        the server runs no batches side by side, whatever the settings say.
+        the server runs no batches side by side, whatever the settings say. `adapter_slots`: its.
         """
         self.settings = settings  # in force
         self._terms = agreed(NO_OPTIONS, settings)  # of most calls
         self._idempotent = idempotent
         self._one_by_one = one_by_one
-        self._policy = policies.new_policy(in_force(settings, one_by_one=one_by_one), None)
+        used = in_force(settings, one_by_one=one_by_one)
+        self._policy = policies.new_policy(used, None, adapter_slots=adapter_slots)
         self._infer = infer
         self._clock = clock
         self._decisions = Decisions(self._decide, clock, timer)

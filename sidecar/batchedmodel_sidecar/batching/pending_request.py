@@ -148,6 +148,7 @@ class PendingRequest:
             deadline=self.deadline,
             priority=self.terms.priority,
             request_group=self.terms.request_group,
+            adapter=0 if self.call.adapter is None else self.call.adapter.number,
         )
 
 
