@@ -84,6 +84,7 @@ class Batch:
         handed_over: float,
         packed: Mapping[str, Array] | None = None,
         params: Mapping[str, ParamColumn] | None = None,
+        adapters: NDArray[np.int32] | None = None,
     ) -> None:
         self._arrays = arrays
         self._sizes = sizes
@@ -93,6 +94,9 @@ class Batch:
         self.handed_over = handed_over
         """When the batch joined the compute queue, in monotonic seconds."""
         self.params = Params(params or {}, device)
+        self.adapters = adapters
+        """The slot of each row's adapter in the handler's bank, `NO_SLOT` for a row without one;
+        None where no row has any: then nothing differs from a model that takes none."""
 
     def __contains__(self, name: str) -> bool:
         """Whether the model has an input of this name."""

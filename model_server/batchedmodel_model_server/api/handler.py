@@ -169,8 +169,8 @@ class Handler:
     """What the manifest asks of a bank for adapters, None where there are none; set before `load`.
     """
     adapters: AdapterBank | None = None
-    """What computes adapters; None where the model takes none. `forward` runs within its `using`
-    where a row has one, and need not know of it."""
+    """Where adapters are on the device; None where the model takes none. `forward` finds the slots
+    of its rows in `batch.adapters`."""
 
     def device(self) -> str:
         """Where to run; asked once, before `load`."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from batchedmodel_model_server.api.adapters import NO_SLOT, AdapterBank
+from batchedmodel_model_server.api.adapters import NO_SLOT
 from batchedmodel_model_server.api.batch import Array
 from batchedmodel_model_server.api.handler import Batch, Handler, Spec
 from batchedmodel_model_server.batching.collate import Collated, Output, joined, parts
@@ -67,6 +67,9 @@ def _run(model: LoadedModel, collated: Collated, handed_over: float) -> dict[str
 
 
 def _pass(model: LoadedModel, collated: Collated, handed_over: float) -> dict[str, Output]:
+    slots = collated.adapters
+    if slots is not None and slots.max() == NO_SLOT:
+        slots = None  # none of this part's rows has an adapter
     batch = Batch(
         arrays=collated.arrays,
         sizes=collated.sizes,
@@ -75,20 +78,10 @@ def _pass(model: LoadedModel, collated: Collated, handed_over: float) -> dict[st
         handed_over=handed_over,
         packed=collated.packed,
         params=collated.params,
+        adapters=slots,
     )
     # Fetching the outputs belongs here: a GPU reports the faults of a pass when it is awaited.
-    with _adapted(model.handler.adapters, collated, batch):
-        return _outputs(model.declaration, model.handler.forward(batch), collated)
-
-
-def _adapted(
-    bank: AdapterBank | None, collated: Collated, batch: Batch
-) -> AbstractContextManager[object]:
-    """Around a pass: its rows' adapters. Without any, nothing differs from a model that has none."""
-    slots = collated.adapters
-    if bank is None or slots is None or slots.max() == NO_SLOT:
-        return nullcontext()
-    return bank.using(slots) if collated.packed is None else bank.using(slots, batch.lengths)
+    return _outputs(model.declaration, model.handler.forward(batch), collated)
 
 
 def _inference_mode() -> AbstractContextManager[object]:
