@@ -7,6 +7,7 @@ was written, so a block that is lost, shared or copied wrongly shows.
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from batchedmodel_model_server.adapters.device import DeviceAdapters
 from batchedmodel_model_server.api.generator import Sampled, StepPart
 from batchedmodel_model_server.generation.engine import Engine
 from batchedmodel_scheduling.engine.step_cost import StepCost
@@ -84,7 +85,12 @@ def _state(before: int, token: int) -> int:
 
 
 def engine_over(
-    runner: ReadingRunner, *, sequences: int = 8, tokens: int = 64, context: int = 64
+    runner: ReadingRunner,
+    *,
+    sequences: int = 8,
+    tokens: int = 64,
+    context: int = 64,
+    adapters: DeviceAdapters | None = None,
 ) -> Engine:
     """An engine whose steps this computes."""
     settings = StepSettings(
@@ -94,4 +100,11 @@ def engine_over(
         blocks=runner.blocks,
     )
     context = min(context, runner.blocks * runner.block_tokens)
-    return Engine(runner, settings, FREE, vocabulary=VOCABULARY, max_context_tokens=context)
+    return Engine(
+        runner,
+        settings,
+        FREE,
+        vocabulary=VOCABULARY,
+        max_context_tokens=context,
+        adapters=adapters,
+    )

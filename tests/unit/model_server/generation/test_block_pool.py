@@ -37,6 +37,17 @@ def test_what_nobody_uses_is_free_and_found() -> None:
     assert found(pool, [3, 4]) == []
 
 
+def test_texts_of_other_adapters_or_salts_find_nothing_whatever_their_tokens() -> None:
+    ids = array("i", [1, 2, 3, 4])
+    roots = {
+        PrefixHashes.of_text(ids, 1, salt, adapter).of(at)
+        for salt in ("", "a")
+        for adapter in (0, 1, 2)
+        for at in range(4)
+    }
+    assert len(roots) == 2 * 3 * 4
+
+
 def test_what_is_found_and_used_is_not_free() -> None:
     pool = BlockPool(4)
     blocks = kept(pool, [1, 2, 3, 4])
