@@ -66,7 +66,7 @@ async def until_known(chain: Chain, name: str, *, known: bool) -> None:
 
 async def listed(chain: Chain) -> list[str]:
     async with chain.session.get(chain.url("/v1/models")) as response:
-        models: list[str] = (await response.json())["models"]
+        models: list[str] = (await response.json()).get("models", [])
         return models
 
 

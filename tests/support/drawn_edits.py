@@ -28,6 +28,7 @@ _SECTIONS: Final[tuple[Drawn, ...]] = (
     {"model": {"protocol": "OpenAI", "image": "own:1"}, "generation": {}},
     {"generation": {"kvCache": {"memory": "1Gi"}}},
     {"generation": {"kvCache": {"fraction": 0.5}}},
+    {"adapters": {"tokenSecretRef": {"name": "token"}}},
     {"accelerator": {}},
     {"batching": {"targetLatencyMilliseconds": 50}},
     {"suspend": True, "autoscaling": {"maxReplicas": 9}},
