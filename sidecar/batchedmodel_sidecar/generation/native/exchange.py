@@ -56,8 +56,8 @@ class _Text:
     """One choice of one prompt."""
 
     __slots__ = (
-        "decoder", "given", "ids", "index", "number", "offset", "pieces", "prompt_tokens",
-        "reason", "tokens",
+        "decoder", "given", "ids", "index", "number", "offset", "prompt_tokens", "reason",
+        "tokens",
     )  # fmt: skip
 
     def __init__(self, index: int, number: int, prompt: array[int], decoder: TextDecoder) -> None:
@@ -73,8 +73,6 @@ class _Text:
         """Characters that were told."""
         self.tokens: list[Token] = []
         """Those behind what was told, where probabilities are wanted."""
-        self.pieces: list[str] = []
-        """All of its text, where the answer does not stream."""
         self.reason: str | None = None
 
 
@@ -82,8 +80,9 @@ class NativeExchange:
     """What `GenerationStream` asked for."""
 
     __slots__ = (
-        "_begun", "_behind", "_cached", "_deadline", "_deaths", "_engine", "_form", "_listener",
-        "_open", "_paused", "_priority", "_request", "_salt", "_sampling", "_texts", "_where",
+        "_begun", "_behind", "_cached", "_deadline", "_deaths", "_engine", "_form", "_keep",
+        "_listener", "_open", "_paused", "_priority", "_request", "_salt", "_sampling", "_texts",
+        "_where",
     )  # fmt: skip
 
     def __init__(
@@ -95,11 +94,13 @@ class NativeExchange:
         sampling: Sampling,
         priority: int,
         deadline: Callable[[], float],
+        keep: Callable[[int], bool],
         *,
         salt: str,
     ) -> None:
-        """`deadline`: seconds that are left for the first token. `salt`: with requests of the same
-        one it shares what is computed of its prompts."""
+        """`deadline`: seconds that are left for the first token. `keep`: takes so many bytes for an
+        answer that does not stream, if there is room. `salt`: with requests of the same one it
+        shares what is computed of its prompts."""
         self._engine: Submits | None = None
         self._listener: AnswerListener | None = listener
         self._request = request
@@ -107,6 +108,7 @@ class NativeExchange:
         self._sampling = sampling
         self._priority = priority
         self._deadline = deadline
+        self._keep = keep
         self._salt = salt
         self._cached = 0
         self._begun = False
@@ -148,7 +150,8 @@ class NativeExchange:
         listener = self._listener
         if listener is None:
             return
-        data, count = b"", 0
+        data: list[bytes] = []
+        count, kept = 0, 0
         for token in tokens:
             text = self._where.get((token.id, token.choice))
             if text is None or text.reason is not None:
@@ -157,8 +160,21 @@ class NativeExchange:
                 self.failed(Unserved("the engine has no memory left for this text", status=503))
                 return
             count += 1
-            data += self._add(text, token)
+            piece = self._add(text, token)
+            if not self._request.streams:
+                kept += 0 if piece is None else self._form.keep(piece)
+                continue
+            if text.given == 1:
+                data.append(self._form.begin(text.index))
+            if piece is not None:
+                data.append(self._form.piece(piece))
         if not count:
+            return
+        if kept and not self._keep(kept):
+            message = (
+                "the answers that are made take all of the memory for them; a stream needs none"
+            )
+            self.failed(Unserved(message, status=503, retry_after=1.0))
             return
         if not self._begun:
             self._begun = True
@@ -167,8 +183,8 @@ class NativeExchange:
         if self._listener is None:
             return  # its caller left over the head
         listener.tokens(count)
-        if self._request.streams and data:
-            self._write(listener, data)
+        if data:
+            self._write(listener, b"".join(data))
         if not self._open and self._listener is not None:
             self._end(listener)
 
@@ -239,9 +255,8 @@ class NativeExchange:
             ),
         )
 
-    def _add(self, text: _Text, token: Token) -> bytes:
-        """Note a token; what is to be told of it in a stream."""
-        is_first = not text.given
+    def _add(self, text: _Text, token: Token) -> Piece | None:
+        """Note a token; what is to be told of it, if anything."""
         text.given += 1
         text.ids.append(token.token)
         ended, new = token.finish is not Finish.NONE, ""
@@ -264,16 +279,12 @@ class NativeExchange:
             others_ended = all(number != token.id for number, _ in self._where)
             if others_ended and self._engine is not None:
                 self._engine.forget(token.id)
-        if not self._request.streams:
-            text.pieces.append(new)
-            return b""
-        begun = self._form.begin(text.index) if is_first else b""
         if not new and text.reason is None:
-            return begun
+            return None
         tokens, text.tokens = text.tokens, []
         piece = Piece(text.index, new, text.reason, tokens, text.offset)
         text.offset += len(new)
-        return begun + self._form.piece(piece)
+        return piece
 
     def _write(self, listener: AnswerListener, data: bytes) -> None:
         if not self._paused:
@@ -287,16 +298,12 @@ class NativeExchange:
         if self._paused:
             return  # what is behind comes first
         self._listener = None
-        texts = self._texts
-        given = sum([text.given for text in texts])
+        given = sum([text.given for text in self._texts])
         usage = TextUsage(self._request.prompt_tokens, given, self._cached)
         if self._request.streams:
             data = self._form.end(usage)
         else:
-            data = self._form.whole(
-                [Piece(one.index, "".join(one.pieces), one.reason, one.tokens) for one in texts],
-                usage,
-            )
+            data = self._form.whole(usage)
             listener.answered(EngineHead(200, "OK", _JSON, len(data), counted=True))
         if data:
             listener.piece(data)

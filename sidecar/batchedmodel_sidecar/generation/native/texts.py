@@ -82,7 +82,8 @@ class NativeTexts:
             # Its tokens are seen as they come, whatever its caller gets.
             streams=True,
         )
-        return Draft(fields, partial(self._ask, model.description.version, model.texts, request))
+        version = model.description.version
+        return Draft(fields, partial(self._ask, version, model.texts, request, held.keep))
 
     async def _plain(self, asked: RequestHead, body: Buffer, held: Hold) -> Buffer:
         encoding = encoding_of(asked.headers.get("Content-Encoding")) if asked.packed else None
@@ -101,6 +102,7 @@ class NativeTexts:
         version: str,
         texts: TextPreparer,
         request: TextRequest,
+        keep: Callable[[int], bool],
         listener: AnswerListener,
         queued: GenerationRequest,
     ) -> Exchange:
@@ -115,6 +117,7 @@ class NativeTexts:
             sampling,
             int(queued.priority),
             lambda: queued.deadline - time.monotonic(),
+            keep,
             # How fast a prompt is read would tell one tenant what another has asked.
             salt=queued.share.tenant,
         )

@@ -160,7 +160,15 @@ def _exchange() -> tuple[Hearing, NativeExchange]:
     form = CompletionForm(known, _TEXTS.tokenizer, include_usage=False, logprobs=False)
     hearing = Hearing()
     exchange = NativeExchange(
-        hearing, request, form, _TEXTS.tokenizer, request.sampling, 2, lambda: 30.0, salt="a"
+        hearing,
+        request,
+        form,
+        _TEXTS.tokenizer,
+        request.sampling,
+        2,
+        lambda: 30.0,
+        lambda size: True,
+        salt="a",
     )
     return hearing, exchange
 
