@@ -1,6 +1,6 @@
 """Bodies into requests for text: read, checked, their chats rendered, their texts tokenised.
 
-Small bodies without a template are prepared in the sidecar's loop, all others in the codec process.
+Small bodies without a template are prepared in the sidecar's loop, all others in a process for it.
 """
 
 from __future__ import annotations  # array.array takes no type argument at run time
@@ -9,12 +9,12 @@ from array import array
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, pre_tokenizers
 
 from batchedmodel_contract.generation.description import GenerationDescription
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_sidecar.generation.native.requests.cpu_limit import cpu_limit
+from batchedmodel_sidecar.generation.native.requests.longest_token import bytes_of_longest_token
 from batchedmodel_sidecar.generation.native.requests.openai_requests import (
     CHAT,
     COMPLETIONS,
@@ -25,6 +25,7 @@ from batchedmodel_sidecar.generation.native.requests.openai_requests import (
     prompts_of,
     streaming_of,
 )
+from batchedmodel_sidecar.generation.native.requests.process_limits import cpu_limit
 from batchedmodel_sidecar.generation.native.requests.request_fields import (
     logprobs_of,
     max_tokens_of,
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 _USUAL_TOKENS: Final = 16
 """Of a completion whose caller says nothing, as OpenAI has it."""
+_LONG: Final = 8192
+"""Characters, from which it pays to tokenise a text without noting where its tokens lie."""
 _TEMPLATE_SECONDS: Final = 1.0
 _TOO_SLOW: Final = f"keep the chat template busy for more than {_TEMPLATE_SECONDS:g} s"
 _KNOWN: Final = {
@@ -72,6 +75,8 @@ class TextPreparer:
             # A panic of the library, which is written in Rust, is no `Exception`.
             raise InvalidInput("tokenizer", f"cannot be read: {type(error).__name__}") from error
         self._template: ChatTemplate | None = None
+        self._longest_token: int | None = None
+        self._knows_longest = False
 
     def is_of(self, description: GenerationDescription, tokenizer_json: bytes) -> bool:
         """Whether another made of these would be the same."""
@@ -94,14 +99,16 @@ class TextPreparer:
         chat = chat_of(asked)
         if self.description.chat_template is None:
             raise InvalidInput("messages", "are not understood: the model has no chat template")
-        if self._template is None:
-            # Jinja2 is no part of a process that renders no chats.
-            from batchedmodel_sidecar.generation.native.requests.chat_template import ChatTemplate
-
-            self._template = ChatTemplate(
-                self.description.chat_template, self.description.special_tokens
-            )
         with cpu_limit(_TEMPLATE_SECONDS, lambda: InvalidInput("messages", _TOO_SLOW)):
+            if self._template is None:
+                # Jinja2 is no part of a process that renders no chats.
+                from batchedmodel_sidecar.generation.native.requests.chat_template import (
+                    ChatTemplate,
+                )
+
+                self._template = ChatTemplate(
+                    self.description.chat_template, self.description.special_tokens
+                )
             prompt = self._template.render(chat.messages, **chat.arguments)
         return self._request(
             TextEndpoint.CHAT,
@@ -210,8 +217,15 @@ class TextPreparer:
             raise InvalidInput(field, f"holds a token id that is not from 0 to {most}", wrong)
 
     def _encoded(self, text: str, field: str, *, marked: bool = True) -> array[int]:
+        is_long = len(text) > _LONG
+        if is_long:
+            self._refuse_untokenised(text, field)
         try:
-            encoding = self.tokenizer.encode(text, add_special_tokens=marked)
+            if is_long:
+                # Half the time; it knows no single texts.
+                (encoding,) = self.tokenizer.encode_batch_fast([text], add_special_tokens=marked)
+            else:
+                encoding = self.tokenizer.encode(text, add_special_tokens=marked)
         except BaseException as error:
             # What it says may quote the text; a panic of the library is no `Exception`.
             if isinstance(error, KeyboardInterrupt | SystemExit):
@@ -219,3 +233,20 @@ class TextPreparer:
             rule = f"cannot be tokenised: {type(error).__name__}"
             raise InvalidInput(field, rule) from error
         return array("i", encoding.ids)
+
+    def _refuse_untokenised(self, text: str, field: str) -> None:
+        """Raise `InvalidInput` for a text that cannot fit, whatever its tokens are."""
+        most = self._most_tokens()
+        if len(text) < most:
+            return
+        if not self._knows_longest:
+            alphabet = pre_tokenizers.ByteLevel.alphabet()
+            self._longest_token = bytes_of_longest_token(self.tokenizer_json, alphabet)
+            self._knows_longest = True
+        if self._longest_token is None:
+            return
+        size = len(text.encode(errors="surrogatepass"))
+        if size > most * self._longest_token:
+            least = size // self._longest_token
+            rule = f"has at least {least} tokens; with a text it may have {most}"
+            raise InvalidInput(field, rule)

@@ -204,3 +204,22 @@ def test_of_a_long_list_as_much_counts_as_runs_at_once() -> None:
     assert request.at_once(description) == (31, 4)
     assert request.at_once(described(max_sequences=2)) == (31, 2)
     assert _chat(n=3).at_once(description).texts == 3
+
+
+def test_a_text_that_cannot_fit_is_refused_without_its_tokens() -> None:
+    # Its longest token, "</s>", is four bytes.
+    with pytest.raises(InvalidInput, match="prompt: has at least 2500 tokens; with a text"):
+        _completion(prompt="x" * 10_000)
+    larger = TextPreparer("m", described(max_context_tokens=2500, blocks=999), tokenizer_json())
+    body = orjson.dumps({"model": "m", "prompt": "x" * 10_000})
+    with pytest.raises(InvalidInput, match="prompt: has 10001 tokens; with a text"):
+        larger.prepare(TextEndpoint.COMPLETIONS, body)
+
+
+def test_a_long_text_has_the_tokens_that_it_has_in_parts() -> None:
+    preparer = TextPreparer(
+        "m", described(max_context_tokens=20_000, blocks=9999), tokenizer_json()
+    )
+    body = orjson.dumps({"model": "m", "prompt": "x</s>" * 2000})
+    request = preparer.prepare(TextEndpoint.COMPLETIONS, body)
+    assert list(request.prompts[0]) == [BEGIN, *[ord("x"), END] * 2000]
