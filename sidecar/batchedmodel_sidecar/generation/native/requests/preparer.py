@@ -27,6 +27,7 @@ from batchedmodel_sidecar.generation.native.requests.openai_requests import (
 )
 from batchedmodel_sidecar.generation.native.requests.process_limits import cpu_limit
 from batchedmodel_sidecar.generation.native.requests.request_fields import (
+    flag_of,
     logprobs_of,
     max_tokens_of,
     sampling_of,
@@ -139,9 +140,10 @@ class TextPreparer:
     def _generate(self, asked: dict[str, Any], endpoint: TextEndpoint) -> TextRequest:
         generate = generate_of(asked)
         streams = endpoint is TextEndpoint.GENERATE_STREAM
-        if generate.parameters.get("stream") not in (None, streams):
+        given = generate.parameters.get("stream")
+        if given is not None and flag_of(generate.parameters, "stream") is not streams:
             rule = f"contradicts the path, which ends in {endpoint}"
-            raise InvalidInput("parameters.stream", rule, generate.parameters["stream"])
+            raise InvalidInput("parameters.stream", rule, given)
         return self._request(
             endpoint,
             [self._encoded(generate.text, "text_input")],
@@ -182,8 +184,7 @@ class TextPreparer:
         for prompt in prompts:
             self._check(prompt, field)
         if longest + max_tokens > most:
-            if longest >= most:
-                raise InvalidInput(field, f"has {longest} tokens; with a text it may have {most}")
+            self._refuse_too_long(longest, field)
             rule = (
                 f"is above {most - longest}: the prompt has {longest} tokens, and with its text "
                 f"it may have {most}"
@@ -232,7 +233,14 @@ class TextPreparer:
                 raise
             rule = f"cannot be tokenised: {type(error).__name__}"
             raise InvalidInput(field, rule) from error
-        return array("i", encoding.ids)
+        prompt = array("i", encoding.ids)
+        self._refuse_too_long(len(prompt), field)  # before the other texts of a list are tokenised
+        return prompt
+
+    def _refuse_too_long(self, tokens: int, field: str) -> None:
+        most = self._most_tokens()
+        if tokens >= most:
+            raise InvalidInput(field, f"has {tokens} tokens; with a text it may have {most}")
 
     def _refuse_untokenised(self, text: str, field: str) -> None:
         """Raise `InvalidInput` for a text that cannot fit, whatever its tokens are."""

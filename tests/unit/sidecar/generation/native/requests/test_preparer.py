@@ -126,6 +126,12 @@ def test_the_models_own_stops_may_be_ignored() -> None:
         ({"stream_options": {"include_usage": True}}, "stream_options: needs stream"),
         ({"stream": 1}, "stream: "),
         ({"seed": 2**63}, "seed: "),
+        ({"store": 0}, "store: 0 is not supported"),
+        ({"parallel_tool_calls": 1}, "parallel_tool_calls: 1 is not supported"),
+        ({"stop_token_ids": 0}, "stop_token_ids: 0 is not a list"),
+        ({"metadata": []}, "metadata: [] is not an object"),
+        ({"messages": [{**_USER, "tool_calls": [1]}]}, "messages[0].tool_calls: "),
+        ({"chat_template_kwargs": ""}, "chat_template_kwargs: "),
         ({"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs.self: "),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages: "),
         (
@@ -173,6 +179,8 @@ def test_a_completion_that_cannot_be_served_is_refused_by_its_field(
     [
         ({"text_input": 5}, "text_input: "),
         ({"parameters": [1]}, "parameters: "),
+        ({"parameters": 0}, "parameters: 0 is not an object"),
+        ({"parameters": {"stream": 0}}, "stream: 0 is not true or false"),
         ({"parameters": {"bad_words": ["x"]}}, "parameters.bad_words: "),
         ({"parameters": {"stream": True}}, "parameters.stream: "),
     ],
