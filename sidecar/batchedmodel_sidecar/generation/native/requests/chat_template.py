@@ -38,12 +38,15 @@ class _GenerationBlocks(Extension):
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """Has no product so large that to make it takes long: a signal only ends what comes next."""
+    """Has no product so large that to make it takes long: a signal only ends what comes next.
 
-    intercepted_binops = frozenset({"*", "**"})
+    What is intercepted is not computed when the template is compiled either.
+    """
+
+    intercepted_binops = frozenset({"*", "**", "%"})
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if isinstance(left, int) and isinstance(right, int):
+        if operator != "%" and isinstance(left, int) and isinstance(right, int):
             bits = left.bit_length()
             bits = bits + right.bit_length() if operator == "*" else bits * abs(right)
             if bits > _MOST_BITS:

@@ -50,6 +50,9 @@ _LONG: Final = 8192
 """Characters, from which it pays to tokenise a text without noting where its tokens lie."""
 _TEMPLATE_SECONDS: Final = 1.0
 _TOO_SLOW: Final = f"keep the chat template busy for more than {_TEMPLATE_SECONDS:g} s"
+_TEMPLATE: Final = "chat template"
+_COMPILE_SECONDS: Final = 5.0
+_TOO_LONG: Final = f"takes more than {_COMPILE_SECONDS:g} s to compile"
 _KNOWN: Final = {
     TextEndpoint.CHAT: CHAT,
     TextEndpoint.COMPLETIONS: COMPLETIONS,
@@ -75,7 +78,8 @@ class TextPreparer:
         except BaseException as error:
             # A panic of the library, which is written in Rust, is no `Exception`.
             raise InvalidInput("tokenizer", f"cannot be read: {type(error).__name__}") from error
-        self._template: ChatTemplate | None = None
+        self._template: ChatTemplate | str | None = None
+        """Or why there is none."""
         self._longest_token: int | None = None
         self._knows_longest = False
 
@@ -100,17 +104,9 @@ class TextPreparer:
         chat = chat_of(asked)
         if self.description.chat_template is None:
             raise InvalidInput("messages", "are not understood: the model has no chat template")
+        template = self._compiled(self.description.chat_template)
         with cpu_limit(_TEMPLATE_SECONDS, lambda: InvalidInput("messages", _TOO_SLOW)):
-            if self._template is None:
-                # Jinja2 is no part of a process that renders no chats.
-                from batchedmodel_sidecar.generation.native.requests.chat_template import (
-                    ChatTemplate,
-                )
-
-                self._template = ChatTemplate(
-                    self.description.chat_template, self.description.special_tokens
-                )
-            prompt = self._template.render(chat.messages, **chat.arguments)
+            prompt = template.render(chat.messages, **chat.arguments)
         return self._request(
             TextEndpoint.CHAT,
             # The template writes what marks the beginning by itself.
@@ -122,6 +118,21 @@ class TextPreparer:
             streaming=streaming_of(asked),
             field="messages",
         )
+
+    def _compiled(self, source: str) -> ChatTemplate:
+        """Compiled once, also where that fails; raises `InvalidInput`."""
+        if self._template is None:
+            # Jinja2 is no part of a process that renders no chats.
+            from batchedmodel_sidecar.generation.native.requests.chat_template import ChatTemplate
+
+            try:
+                with cpu_limit(_COMPILE_SECONDS, lambda: InvalidInput(_TEMPLATE, _TOO_LONG)):
+                    self._template = ChatTemplate(source, self.description.special_tokens)
+            except InvalidInput as error:
+                self._template = str(error)
+        if isinstance(self._template, str):
+            raise InvalidInput("messages", f"cannot be read by the model: {self._template}")
+        return self._template
 
     def _completion(self, asked: dict[str, Any]) -> TextRequest:
         require_model(asked, self.name, named=True)

@@ -23,6 +23,7 @@ def _rendered(source: str, **arguments: object) -> str:
         ("{% for m in messages %}{% break %}{% endfor %}x", "x"),
         ("{% generation %}a{% endgeneration %}b", "ab"),
         ("{% if thinking %}deep{% endif %}", "deep"),
+        ("{{ 7 % 4 }}{{ '%s' % 2 }}{{ 2 ** 3 }}{{ '-' * 3 }}{{ 1.5 * 2 }}", "328---3.0"),
         ("  {%- if true %}\n  a\n  {%- endif %}", "  a"),
     ],
 )
@@ -59,6 +60,7 @@ def test_what_a_template_refuses_its_caller_is_told() -> None:
         "{{ [].pop() }}",
         "{{ messages[0].content.encode('latin-1').decode('utf-32') }}",
         "{{ cycler() }}",
+        "{{ '%d' % 'a' }}",
         "{% include 'another' %}",
         "{{ strftime_now(5) }}",
         "{{ 'x' * 5000000 }}",

@@ -199,6 +199,14 @@ def test_a_model_without_a_template_takes_no_chats() -> None:
         preparer.prepare(TextEndpoint.CHAT, orjson.dumps({"model": "m", "messages": [_USER]}))
 
 
+def test_a_template_that_cannot_be_compiled_is_told_to_every_chat() -> None:
+    preparer = TextPreparer("m", described(chat_template="{% if %}"), tokenizer_json())
+    body = orjson.dumps({"model": "m", "messages": [_USER]})
+    for _ in range(2):
+        with pytest.raises(InvalidInput, match="messages: cannot be read.* chat template: cannot"):
+            preparer.prepare(TextEndpoint.CHAT, body)
+
+
 def test_a_prompt_is_bounded_by_the_cache_too() -> None:
     preparer = TextPreparer("m", described(blocks=2, block_tokens=4), tokenizer_json())
     with pytest.raises(InvalidInput, match="max_tokens: 16 is above 5"):
