@@ -4,7 +4,8 @@ A sequence joins and leaves at any step. What is in a step `StepPlanner` plans; 
 computes it. This is the owner of sequences and blocks between them: no torch, no loop, no clock.
 
 A text that is admitted begins behind what the cache has of its beginning; so does one that had to
-give way, whose own blocks are there until others need them.
+give way, whose own blocks are there until others need them. Texts of one salt give way to another
+that has little of the engine (`GivingWay`).
 
 A step that fails is computed again. Without memory the newest sequence ends. Of one that fails for
 another reason the newest prompt ends, or where none is in it each sequence that fails alone.
@@ -31,6 +32,7 @@ from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, OutOfMem
 from batchedmodel_model_server.generation.block_pool import BlockPool, PrefixHashes
 from batchedmodel_model_server.generation.submit_rules import check_submit
 from batchedmodel_scheduling.core.policy import NEVER, Priority
+from batchedmodel_scheduling.engine.giving_way import GivingWay
 from batchedmodel_scheduling.engine.step_cost import StepTimes
 from batchedmodel_scheduling.engine.step_planner import (
     EngineSequence,
@@ -94,6 +96,7 @@ class Engine:
         self._max_context: Final = max_context_tokens
         self._cost: Final = cost
         self._planner = StepPlanner(settings, cost)
+        self._giving_way: Final = GivingWay()
         self._pool = BlockPool(settings.blocks)
         self._texts: Final[dict[EngineSequence, _Text]] = {}
         self._running: list[EngineSequence] = []
@@ -149,10 +152,11 @@ class Engine:
     def step(self, now: float) -> None:
         """Compute one step; raises `DeviceLost`. `take` says what came of it."""
         self._refuse_late(now)
-        if self._pool.free < len(self._running):
+        if self._waiting or self._pool.free < len(self._running):
             # Somebody may have to give way: it matters how much that frees.
             for one in self._running:
                 one.shared = self._pool.shared(self._texts[one].blocks)
+        self._make_way(now)
         waiting = map(self._looked_up, self._waiting)
         plan = self._planner.plan(self._running, waiting, self._pool.free)
         for one in plan.preempted:
@@ -169,13 +173,35 @@ class Engine:
         for part, sampled in self._computed(list(plan.parts)):
             self._advance(part, sampled)
 
-    def give_up(self) -> None:
-        """End every text, and begin with an empty cache: nobody knows what a step has left."""
+    def begin_anew(self) -> None:
+        """End the newest text, and compute all others anew: nobody knows what a step has left."""
+        newest = (self._running or self._waiting)[-1:]
+        self._fail([self._texts[one] for one in newest])
+        # Choices that did not all begin do so again, with the first of them.
+        again = {one.id for one in self._texts if one.places > 1}
+        for one in [one for one in self._texts if one.places == 1 and one.id in again]:
+            del self._texts[one]
+        here = [*self._running, *self._waiting]
+        self._running, self._waiting = [], [one for one in here if one in self._texts]
+        self._pool = BlockPool(self._pool.blocks)
         for text in self._texts.values():
-            self._told_end(text, Refusal.BUSY, "the engine failed")
-        self._texts.clear()
+            text.blocks.clear()
+            text.sequence.blocks = text.sequence.shared = text.sequence.computed = 0
+
+    def give_up(self) -> None:
+        """End every text, and begin with an empty cache."""
+        self._fail(list(self._texts.values()))
         self._running, self._waiting = [], []
         self._pool = BlockPool(self._pool.blocks)
+
+    def _fail(self, texts: Iterable[_Text]) -> None:
+        for text in texts:
+            self._told_end(text, Refusal.BUSY, "the engine failed")
+            one = text.sequence
+            del self._texts[one]
+            for line in (self._running, self._waiting):
+                if one in line:
+                    line.remove(one)
 
     def take(self, seconds: float) -> tuple[StepReport, list[Refused]]:
         """What came since this was asked last, and how the engine is now."""
@@ -203,6 +229,8 @@ class Engine:
             length=len(text.ids),
             places=places,
             priority=Priority(text.submit.priority),
+            tenant=text.submit.salt,
+            weight=text.submit.weight,
         )
         text.sequence = one
         self._texts[one] = text
@@ -236,11 +264,23 @@ class Engine:
         if text.cached is None:
             text.cached = one.computed
 
-    def _preempt(self, one: EngineSequence) -> None:
+    def _make_way(self, now: float) -> None:
+        """Let those wait that give way to whoever has little of the engine."""
+        if not self._waiting:
+            return
+        settings, running = self._planner.settings, self._running
+        self._waiting = self._giving_way.in_turn(self._waiting, running, settings)
+        first = self._looked_up(self._waiting[0])
+        for one in self._giving_way.to(first, running, self._pool.free, settings, self._cost, now):
+            one.moved += 1
+            self._preempt(one, behind=1)
+
+    def _preempt(self, one: EngineSequence, *, behind: int = 0) -> None:
+        """It waits, behind so many others."""
         text = self._texts[one]
         self._running.remove(one)
         self._empty(text)
-        self._waiting.insert(0, one)
+        self._waiting.insert(behind, one)
         self._preemptions += 1
 
     def _empty(self, text: _Text) -> None:
@@ -335,7 +375,11 @@ class Engine:
         other = _Text(text.submit, choice, ids, text.hashes.of_fork(ids), text.deadline)
         other.cached = 0  # it is told of their prompt once
         one = EngineSequence(
-            id=text.submit.id, length=len(text.ids), priority=text.sequence.priority
+            id=text.submit.id,
+            length=len(text.ids),
+            priority=text.sequence.priority,
+            tenant=text.sequence.tenant,
+            weight=text.sequence.weight,
         )
         other.sequence = one
         self._texts[one] = other
@@ -343,12 +387,20 @@ class Engine:
         if rest and not self._pool.free:
             self._waiting.insert(0, one)  # it is computed anew
             return other
-        self._pool.share(text.blocks[:whole])
-        other.blocks.extend(text.blocks[:whole])
+        copies: list[int] = []
         if rest:
-            copy = self._pool.take()
-            self._runner.copy_block(text.blocks[whole], copy)
-            other.blocks.append(copy)
+            copies = [self._pool.take()]
+            try:
+                self._runner.copy_block(text.blocks[whole], copies[0])
+            except DeviceLost:
+                raise
+            except (ForwardFailed, OutOfMemory) as error:
+                _log.warning("a block could not be copied: %s", error)
+                self._pool.give_back(copies)
+                self._waiting.insert(0, one)
+                return other
+        self._pool.share(text.blocks[:whole])
+        other.blocks.extend([*text.blocks[:whole], *copies])
         one.computed, one.blocks = text.sequence.computed, len(other.blocks)
         self._running.append(one)
         return other
