@@ -301,10 +301,8 @@ def _read_submit(content: memoryview) -> Submit:
     _check_whole("choices", submit.choices, 1, _MOST_CHOICES)
     _check_whole("first_choice", submit.first_choice, 0, _MOST_CHOICES)
     _check_whole("priority", submit.priority, 1, 3)
-    if type(submit.salt) is not str:
-        raise ValueError(f"salt is {submit.salt!r}, no text")
-    if not 0 < submit.weight < math.inf:
-        raise ValueError(f"weight is {submit.weight!r}, no share")
+    if type(submit.salt) is not str or not 0 < submit.weight < math.inf:
+        raise ValueError(f"{submit.salt!r} and {submit.weight!r} are no salt with a weight")
     for stop in submit.stop_ids:
         _check_whole("stop_ids", stop, 0, _MOST)
     if submit.deadline is not None:

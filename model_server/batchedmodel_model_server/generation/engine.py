@@ -16,6 +16,7 @@ from __future__ import annotations  # array.array takes no type argument at run 
 import logging
 from array import array
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from batchedmodel_contract.generation.frames import (
@@ -30,7 +31,7 @@ from batchedmodel_contract.generation.frames import (
 from batchedmodel_model_server.api.generator import Draw, Sampled, StepPart, StepRunner
 from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, OutOfMemory
 from batchedmodel_model_server.generation.block_pool import BlockPool, PrefixHashes
-from batchedmodel_model_server.generation.submit_rules import check_submit
+from batchedmodel_model_server.generation.submit_rules import EngineText, check_submit
 from batchedmodel_scheduling.core.policy import NEVER, Priority
 from batchedmodel_scheduling.engine.giving_way import GivingWay
 from batchedmodel_scheduling.engine.step_cost import StepTimes
@@ -43,40 +44,6 @@ from batchedmodel_scheduling.engine.step_planner import (
 
 _NOTHING: Final = float("nan")
 _log = logging.getLogger(__name__)
-
-
-class _Text:
-    """One text, or several choices of it until the first token of each is there."""
-
-    __slots__ = (
-        *("blocks", "cached", "choice", "deadline", "draw", "given", "hashes", "ids", "sequence"),
-        *("submit", "unwanted"),
-    )
-
-    def __init__(
-        self, submit: Submit, choice: int, ids: array[int], hashes: PrefixHashes, deadline: float
-    ) -> None:
-        self.submit: Final = submit
-        self.choice: Final = choice
-        self.ids: Final = ids
-        self.hashes: Final = hashes
-        self.cached: int | None = None
-        """Tokens of its prompt that it found in the cache when it first ran; None: it has not."""
-        self.deadline: Final = deadline
-        self.blocks: Final[list[int]] = []
-        self.sequence: EngineSequence
-        prompt_tokens = len(submit.ids) - submit.given
-        self.given = len(ids) - prompt_tokens
-        """Tokens of the text itself."""
-        self.draw: Final = Draw(submit.sampling, choice, ids, prompt_tokens)
-        """Its next token, whichever that is: the ids grow."""
-        self.unwanted: Final[set[int]] = set()
-        """Of several choices that have not begun, those that nobody waits for."""
-
-    @property
-    def begun(self) -> bool:
-        """Whether a token of it was told since it came."""
-        return self.given > self.submit.given
 
 
 class Engine:
@@ -98,7 +65,7 @@ class Engine:
         self._planner = StepPlanner(settings, cost)
         self._giving_way: Final = GivingWay()
         self._pool = BlockPool(settings.blocks)
-        self._texts: Final[dict[EngineSequence, _Text]] = {}
+        self._texts: Final[dict[EngineSequence, EngineText]] = {}
         self._running: list[EngineSequence] = []
         self._waiting: list[EngineSequence] = []
         self._tokens: list[Token] = []
@@ -120,7 +87,7 @@ class Engine:
         ids = array("i", submit.ids)
         size = self._planner.settings.block_tokens
         hashes = PrefixHashes.of_text(ids, size, submit.salt)
-        text = _Text(submit, submit.first_choice, ids, hashes, deadline)
+        text = EngineText(submit, submit.first_choice, ids, hashes, deadline)
         self._wait(text, places=submit.choices)
 
     def cancel(self, request_id: int, choice: int | None = None) -> None:
@@ -185,8 +152,7 @@ class Engine:
         self._running, self._waiting = [], [one for one in here if one in self._texts]
         self._pool = BlockPool(self._pool.blocks)
         for text in self._texts.values():
-            text.blocks.clear()
-            text.sequence.blocks = text.sequence.shared = text.sequence.computed = 0
+            self._forget_blocks(text)
 
     def give_up(self) -> None:
         """End every text, and begin with an empty cache."""
@@ -194,14 +160,10 @@ class Engine:
         self._running, self._waiting = [], []
         self._pool = BlockPool(self._pool.blocks)
 
-    def _fail(self, texts: Iterable[_Text]) -> None:
+    def _fail(self, texts: Iterable[EngineText]) -> None:
         for text in texts:
             self._told_end(text, Refusal.BUSY, "the engine failed")
-            one = text.sequence
-            del self._texts[one]
-            for line in (self._running, self._waiting):
-                if one in line:
-                    line.remove(one)
+            del self._texts[text.sequence]
 
     def take(self, seconds: float) -> tuple[StepReport, list[Refused]]:
         """What came since this was asked last, and how the engine is now."""
@@ -223,7 +185,7 @@ class Engine:
         )
         return report, refused
 
-    def _wait(self, text: _Text, *, places: int = 1) -> None:
+    def _wait(self, text: EngineText, *, places: int = 1) -> None:
         one = EngineSequence(
             id=text.submit.id,
             length=len(text.ids),
@@ -268,10 +230,10 @@ class Engine:
         """Let those wait that give way to whoever has little of the engine."""
         if not self._waiting:
             return
-        settings, running = self._planner.settings, self._running
-        self._waiting = self._giving_way.in_turn(self._waiting, running, settings)
+        settings, running, way = self._planner.settings, self._running, self._giving_way
+        self._waiting = way.in_turn(self._waiting, running, settings)
         first = self._looked_up(self._waiting[0])
-        for one in self._giving_way.to(first, running, self._pool.free, settings, self._cost, now):
+        for one in way.to(first, running, self._pool.free, settings, self._cost, now):
             one.moved += 1
             self._preempt(one, behind=1)
 
@@ -283,12 +245,15 @@ class Engine:
         self._waiting.insert(behind, one)
         self._preemptions += 1
 
-    def _empty(self, text: _Text) -> None:
+    def _empty(self, text: EngineText) -> None:
         self._pool.give_back(text.blocks)
+        self._forget_blocks(text)
+
+    def _forget_blocks(self, text: EngineText) -> None:
         text.blocks.clear()
         text.sequence.blocks = text.sequence.shared = text.sequence.computed = 0
 
-    def _give_blocks(self, text: _Text, tokens: int) -> None:
+    def _give_blocks(self, text: EngineText, tokens: int) -> None:
         wanted = self._planner.settings.blocks_of(tokens)
         while len(text.blocks) < wanted:
             text.blocks.append(self._pool.take())
@@ -360,7 +325,7 @@ class Engine:
         elif sampled:
             self._begin_choices(text, sampled)
 
-    def _begin_choices(self, text: _Text, sampled: Sequence[Sampled]) -> None:
+    def _begin_choices(self, text: EngineText, sampled: Sequence[Sampled]) -> None:
         """The first token of each."""
         others = [self._fork(text, text.choice + at) for at in range(1, text.sequence.places)]
         text.sequence.places = 1
@@ -369,18 +334,12 @@ class Engine:
             if each.choice in text.unwanted and each.sequence in self._texts:
                 self._leave(each)
 
-    def _fork(self, text: _Text, choice: int) -> _Text:
+    def _fork(self, text: EngineText, choice: int) -> EngineText:
         """Another choice of the same prompt, which goes on from what was computed of it."""
         ids = array("i", text.ids)
-        other = _Text(text.submit, choice, ids, text.hashes.of_fork(ids), text.deadline)
+        other = EngineText(text.submit, choice, ids, text.hashes.of_fork(ids), text.deadline)
         other.cached = 0  # it is told of their prompt once
-        one = EngineSequence(
-            id=text.submit.id,
-            length=len(text.ids),
-            priority=text.sequence.priority,
-            tenant=text.sequence.tenant,
-            weight=text.sequence.weight,
-        )
+        one = replace(text.sequence, places=1, computed=0, blocks=0, shared=0)
         other.sequence = one
         self._texts[one] = other
         whole, rest = divmod(text.sequence.computed, self._planner.settings.block_tokens)
@@ -394,7 +353,7 @@ class Engine:
                 self._runner.copy_block(text.blocks[whole], copies[0])
             except DeviceLost:
                 raise
-            except (ForwardFailed, OutOfMemory) as error:
+            except ForwardFailed as error:
                 _log.warning("a block could not be copied: %s", error)
                 self._pool.give_back(copies)
                 self._waiting.insert(0, one)
@@ -405,7 +364,7 @@ class Engine:
         self._running.append(one)
         return other
 
-    def _tell(self, text: _Text, drawn: Sampled) -> None:
+    def _tell(self, text: EngineText, drawn: Sampled) -> None:
         submit = text.submit
         token, logprob, top = drawn
         if text.cached and not text.given:
@@ -422,18 +381,18 @@ class Engine:
         if finish is not Finish.NONE:
             self._leave(text)
 
-    def _end(self, text: _Text, why: Refusal, message: str) -> None:
+    def _end(self, text: EngineText, why: Refusal, message: str) -> None:
         """Give a text up."""
         self._told_end(text, why, message)
         self._leave(text)
 
-    def _told_end(self, text: _Text, why: Refusal, message: str) -> None:
+    def _told_end(self, text: EngineText, why: Refusal, message: str) -> None:
         if text.begun:
             self._tokens.append(Token(text.submit.id, text.choice, 0, _NOTHING, Finish.FAILED))
         else:
             self._refused.append(Refused(id=text.submit.id, why=why, message=message))
 
-    def _leave(self, text: _Text) -> None:
+    def _leave(self, text: EngineText) -> None:
         one = text.sequence
         del self._texts[one]
         self._empty(text)
