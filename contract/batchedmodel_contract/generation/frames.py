@@ -126,8 +126,10 @@ class Submit:
     deadline: float | None = None
     """Seconds from now in which the first token must be there, or it is refused as late."""
     salt: str = ""
-    """Texts of one salt share what is computed of beginnings that they have in common; texts of
-    different salts never do."""
+    """Whose it is. Texts of one salt share what is computed of beginnings that they have in common;
+    texts of different salts never do, and share the engine fairly."""
+    weight: float = 1.0
+    """How much of the engine is due to this salt beside others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,8 +301,8 @@ def _read_submit(content: memoryview) -> Submit:
     _check_whole("choices", submit.choices, 1, _MOST_CHOICES)
     _check_whole("first_choice", submit.first_choice, 0, _MOST_CHOICES)
     _check_whole("priority", submit.priority, 1, 3)
-    if type(submit.salt) is not str:
-        raise ValueError(f"salt is {submit.salt!r}, no text")
+    if type(submit.salt) is not str or not 0 < submit.weight < math.inf:
+        raise ValueError(f"{submit.salt!r} and {submit.weight!r} are no salt with a weight")
     for stop in submit.stop_ids:
         _check_whole("stop_ids", stop, 0, _MOST)
     if submit.deadline is not None:

@@ -101,7 +101,6 @@ def serving_of(
         engine,
         compute.post,
         rules,
-        max_sequences=sizes.sequences,
         max_context_tokens=context,
     )
     return Serving(description, loop)

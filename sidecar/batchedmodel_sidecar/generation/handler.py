@@ -216,9 +216,10 @@ class GenerationHandler:
         """The engine has made so many sequences wait again since its start."""
         self._counts.preemptions = count
 
-    def found(self, tokens: int) -> None:
-        """The engine had so many tokens of prompts in its cache."""
+    def found(self, request_id: int, tokens: int) -> None:
+        """The engine had so many tokens of a request's prompts in its cache."""
         self._counts.cached_tokens += tokens
+        self._admission.found(request_id, tokens)
 
     def engine(self, view: EngineView) -> None:
         """What the server says of itself."""

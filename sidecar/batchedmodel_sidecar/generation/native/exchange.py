@@ -82,7 +82,7 @@ class NativeExchange:
     __slots__ = (
         "_begun", "_behind", "_cached", "_deadline", "_deaths", "_engine", "_form", "_keep",
         "_listener", "_open", "_paused", "_priority", "_request", "_salt", "_sampling", "_texts",
-        "_where",
+        "_weight", "_where", "request_id",
     )  # fmt: skip
 
     def __init__(
@@ -97,10 +97,12 @@ class NativeExchange:
         keep: Callable[[int], bool],
         *,
         salt: str,
+        weight: float = 1.0,
+        request_id: int = 0,
     ) -> None:
         """`deadline`: seconds that are left for the first token. `keep`: takes so many bytes for an
         answer that does not stream, if there is room. `salt`: with requests of the same one it
-        shares what is computed of its prompts."""
+        shares what is computed of its prompts, and what is due by `weight` to them."""
         self._engine: Submits | None = None
         self._listener: AnswerListener | None = listener
         self._request = request
@@ -110,6 +112,9 @@ class NativeExchange:
         self._deadline = deadline
         self._keep = keep
         self._salt = salt
+        self._weight = weight
+        self.request_id = request_id
+        """By which the admission knows it."""
         self._cached = 0
         self._begun = False
         self._paused = False
@@ -252,6 +257,7 @@ class NativeExchange:
                 priority=self._priority,
                 deadline=None if self._begun else max(0.0, self._deadline()),
                 salt=self._salt,
+                weight=self._weight,
             ),
         )
 

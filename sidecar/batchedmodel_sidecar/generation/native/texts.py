@@ -73,7 +73,7 @@ class NativeTexts:
             request = model.texts.prepare(endpoint, body)
         else:
             request = await self._preparing.prepare(model.texts, endpoint, body, held.share)
-        at_once = request.at_once(model.texts.description)
+        at_once = request.at_once(model.texts.description, self._link.sequences(model.texts))
         fields = Fields(
             model=model.description.name,
             prompt_tokens=at_once.prompt_tokens,
@@ -120,6 +120,8 @@ class NativeTexts:
             keep,
             # How fast a prompt is read would tell one tenant what another has asked.
             salt=queued.share.tenant,
+            weight=queued.share.weight,
+            request_id=queued.id,
         )
         self._link.start(exchange)
         return exchange

@@ -48,7 +48,8 @@ class Server:
         return _Accepted(self)
 
     def submits(self, number: int) -> list[Submit]:
-        return [frame for frame in self.came[number] if isinstance(frame, Submit)]
+        came = self.came[number] if number < len(self.came) else []
+        return [frame for frame in came if isinstance(frame, Submit)]
 
     def tell(self, number: int, *tokens: Token) -> None:
         report = StepReport(
@@ -102,6 +103,9 @@ class Hearing:
 
     def step_ends(self) -> None:
         self.steps += 1
+
+    def found(self, request_id: int, tokens: int) -> None:
+        assert tokens > 0
 
     def stepped(self, report: StepReport) -> None:
         assert self.steps

@@ -217,9 +217,9 @@ def test_of_a_long_list_as_much_counts_as_runs_at_once() -> None:
     description = described(max_sequences=8, blocks=10, block_tokens=16)
     request = _completion(prompt=[[1] * 20, [2] * 10, [3]], n=2, max_tokens=20)
     # Four texts of 40 tokens fill the cache.
-    assert request.at_once(description) == (31, 4)
-    assert request.at_once(described(max_sequences=2)) == (31, 2)
-    assert _chat(n=3).at_once(description).texts == 3
+    assert request.at_once(description, 8) == (31, 4)
+    assert request.at_once(description, 2) == (31, 2)
+    assert _chat(n=3).at_once(description, 8).texts == 3
 
 
 def test_a_text_that_cannot_fit_is_refused_without_its_tokens() -> None:
