@@ -62,8 +62,8 @@ _COMPILED: Final = {
     f"{_SIDECAR}/body": ("byte_budget",),
     f"{_SIDECAR}/codec": ("codec", "rows"),
     f"{_SIDECAR}/generation": (
-        *("being_read", "chunks", "engine_client", "events", "fields", "foreign_texts", "handler"),
-        *("stream", "text_server"),
+        *("chunks", "engine_client", "events", "fields", "foreign_texts", "handler"),
+        *("request_reading", "stream", "text_server"),
     ),
     f"{_SIDECAR}/generation/native": ("engine_link", "exchange", "texts"),
     f"{_SIDECAR}/generation/native/answers": ("*",),

@@ -228,6 +228,8 @@ async def test_a_killed_engine_loses_and_doubles_no_token(chain: Chain) -> None:
     ]
     await chain.until(names.GENERATION_RUNNING, lambda running: running == len(texts))
     await asyncio.sleep(0.2)
+    # The next one runs fewer, and takes all the same what had begun.
+    await chain.goes_by(BatchSettings(max_sequences=4))
     after = len(chain.sidecar.lines)
     chain.model.send(signal.SIGKILL)
     await chain.model.ended()
@@ -237,6 +239,25 @@ async def test_a_killed_engine_loses_and_doubles_no_token(chain: Chain) -> None:
     assert [status for status, _ in found] == [200] * len(texts)
     assert [len(text_of(told)) for _, told in found] == [60] * len(texts)
     assert [text_of(told) for _, told in found[:3]] == whole
+
+
+async def test_who_holds_all_places_gives_way_to_another_and_loses_no_token(chain: Chain) -> None:
+    await chain.goes_by(BatchSettings(max_sequences=4))
+    document = chat(n=4, max_tokens=200, temperature=1, seed=5)
+    _, alone = await asked(chain, CHAT, document)
+    hog = asyncio.create_task(asked(chain, CHAT, document))
+    await chain.until(names.GENERATION_RUNNING, lambda running: running == 1)
+    await asyncio.sleep(0.1)
+    elsewhere = aiohttp.TCPConnector(local_addr=("127.0.0.2", 0))
+    async with (
+        aiohttp.ClientSession(connector=elsewhere) as other,
+        other.post(chain.url(CHAT), json=chat()) as response,
+    ):
+        assert response.status == 200
+        await response.read()
+    assert not hog.done()
+    _, beside = await hog
+    assert beside["choices"] == alone["choices"]
 
 
 async def test_a_body_may_be_compressed_and_large(chain: Chain) -> None:

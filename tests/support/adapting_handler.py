@@ -38,7 +38,9 @@ class AddingBank:
         """See `AdapterBank`."""
         self._added[slot] = 0
 
-    def using(self, slots: NDArray[np.int32]) -> AbstractContextManager[None]:
+    def using(
+        self, slots: NDArray[np.int32], lengths: NDArray[np.int64] | None = None
+    ) -> AbstractContextManager[None]:
         """See `AdapterBank`; the handler asks for what its slots add instead."""
         return nullcontext()
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from batchedmodel_contract.generation.description import StepBounds
 from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_scheduling.engine.giving_way import GivingWay
 from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.engine.step_planner import StepPlanner, StepSettings
 from batchedmodel_scheduling.generation.admission import (
@@ -182,7 +183,7 @@ class OwnEngine:
             block_tokens=self.block_tokens,
             token_seconds=settings.target_token_seconds,
         )
-        engine = PlannedEngine(StepPlanner(steps, self.cost), self.cost)
+        engine = PlannedEngine(StepPlanner(steps, self.cost), self.cost, giving_way=GivingWay())
         return TokenPod(engine, Admission(AdmissionSettings.of(settings, limits)))
 
     @property

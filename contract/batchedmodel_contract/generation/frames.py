@@ -35,12 +35,8 @@ ALL_CHOICES: Final = 0xFFFF_FFFF
 _MOST: Final = 0x7FFF_FFFF  # of what is counted
 _MOST_CHOICES: Final = 0xFFFF  # and of their numbers
 _REALS: Final = (
-    "temperature",
-    "top_p",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
+    *("temperature", "top_p", "min_p"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty"),
 )
 _UNREADABLE: Final = (
     ValueError, TypeError, AttributeError, LookupError, struct.error, RecursionError
@@ -126,8 +122,10 @@ class Submit:
     deadline: float | None = None
     """Seconds from now in which the first token must be there, or it is refused as late."""
     salt: str = ""
-    """Texts of one salt share what is computed of beginnings that they have in common; texts of
-    different salts never do."""
+    """Whose it is. Texts of one salt share what is computed of beginnings that they have in common;
+    texts of different salts never do, and share the engine fairly."""
+    weight: float = 1.0
+    """How much of the engine is due to this salt beside others."""
     adapter: int = 0
     """The number of its adapter; 0 for none. Texts of different ones share nothing either."""
 
@@ -300,9 +298,9 @@ def _read_submit(content: memoryview) -> Submit:
     _check_whole("choices", submit.choices, 1, _MOST_CHOICES)
     _check_whole("first_choice", submit.first_choice, 0, _MOST_CHOICES)
     _check_whole("priority", submit.priority, 1, 3)
+    if type(submit.salt) is not str or not 0 < submit.weight < math.inf:
+        raise ValueError(f"{submit.salt!r} and {submit.weight!r} are no salt with a weight")
     _check_whole("adapter", submit.adapter, 0, _MOST)
-    if type(submit.salt) is not str:
-        raise ValueError(f"salt is {submit.salt!r}, no text")
     for stop in submit.stop_ids:
         _check_whole("stop_ids", stop, 0, _MOST)
     if submit.deadline is not None:

@@ -4,7 +4,8 @@ A sequence joins and leaves at any step. What is in a step `StepPlanner` plans; 
 computes it. This is the owner of sequences and blocks between them: no torch, no loop, no clock.
 
 A text that is admitted begins behind what the cache has of its beginning; so does one that had to
-give way, whose own blocks are there until others need them.
+give way, whose own blocks are there until others need them. Texts of one salt give way to another
+that has little of the engine (`GivingWay`).
 
 A step that fails is computed again. Without memory the newest sequence ends. Of one that fails for
 another reason the newest prompt ends, or where none is in it each sequence that fails alone.
@@ -15,6 +16,7 @@ from __future__ import annotations  # array.array takes no type argument at run 
 import logging
 from array import array
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from batchedmodel_contract.generation.frames import (
@@ -32,8 +34,9 @@ from batchedmodel_model_server.api.adapters import Weights
 from batchedmodel_model_server.api.generator import Draw, Sampled, StepPart, StepRunner
 from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, OutOfMemory
 from batchedmodel_model_server.generation.block_pool import BlockPool, PrefixHashes
-from batchedmodel_model_server.generation.submit_rules import check_submit
+from batchedmodel_model_server.generation.submit_rules import EngineText, check_submit
 from batchedmodel_scheduling.core.policy import NEVER, Priority
+from batchedmodel_scheduling.engine.giving_way import GivingWay
 from batchedmodel_scheduling.engine.step_cost import StepTimes
 from batchedmodel_scheduling.engine.step_planner import (
     EngineSequence,
@@ -44,40 +47,6 @@ from batchedmodel_scheduling.engine.step_planner import (
 
 _NOTHING: Final = float("nan")
 _log = logging.getLogger(__name__)
-
-
-class _Text:
-    """One text, or several choices of it until the first token of each is there."""
-
-    __slots__ = (
-        *("blocks", "cached", "choice", "deadline", "draw", "given", "hashes", "ids", "sequence"),
-        *("submit", "unwanted"),
-    )
-
-    def __init__(
-        self, submit: Submit, choice: int, ids: array[int], hashes: PrefixHashes, deadline: float
-    ) -> None:
-        self.submit: Final = submit
-        self.choice: Final = choice
-        self.ids: Final = ids
-        self.hashes: Final = hashes
-        self.cached: int | None = None
-        """Tokens of its prompt that it found in the cache when it first ran; None: it has not."""
-        self.deadline: Final = deadline
-        self.blocks: Final[list[int]] = []
-        self.sequence: EngineSequence
-        prompt_tokens = len(submit.ids) - submit.given
-        self.given = len(ids) - prompt_tokens
-        """Tokens of the text itself."""
-        self.draw: Final = Draw(submit.sampling, choice, ids, prompt_tokens)
-        """Its next token, whichever that is: the ids grow."""
-        self.unwanted: Final[set[int]] = set()
-        """Of several choices that have not begun, those that nobody waits for."""
-
-    @property
-    def begun(self) -> bool:
-        """Whether a token of it was told since it came."""
-        return self.given > self.submit.given
 
 
 class Engine:
@@ -99,8 +68,9 @@ class Engine:
         self._cost: Final = cost
         self._adapters: Final = TextAdapters(adapters)
         self._planner = StepPlanner(settings, cost)
+        self._giving_way: Final = GivingWay()
         self._pool = BlockPool(settings.blocks)
-        self._texts: Final[dict[EngineSequence, _Text]] = {}
+        self._texts: Final[dict[EngineSequence, EngineText]] = {}
         self._running: list[EngineSequence] = []
         self._waiting: list[EngineSequence] = []
         self._tokens: list[Token] = []
@@ -122,9 +92,10 @@ class Engine:
             submit, self._planner.settings, self._vocabulary, max_context_tokens=self._max_context
         )
         deadline = NEVER if submit.deadline is None else now + submit.deadline
-        ids, size = array("i", submit.ids), self._planner.settings.block_tokens
+        ids = array("i", submit.ids)
+        size = self._planner.settings.block_tokens
         hashes = PrefixHashes.of_text(ids, size, submit.salt, submit.adapter)
-        text = _Text(submit, submit.first_choice, ids, hashes, deadline)
+        text = EngineText(submit, submit.first_choice, ids, hashes, deadline)
         self._wait(text, places=submit.choices)
         self._adapters.add(text.sequence, submit.adapter, weights, now)
 
@@ -157,10 +128,11 @@ class Engine:
     def step(self, now: float) -> None:
         """Compute one step; raises `DeviceLost`. `take` says what came of it."""
         self._refuse_late(now)
-        if self._pool.free < len(self._running):
+        if self._waiting or self._pool.free < len(self._running):
             # Somebody may have to give way: it matters how much that frees.
             for one in self._running:
                 one.shared = self._pool.shared(self._texts[one].blocks)
+        self._make_way(now)
         waiting = map(self._looked_up, self._adapters.may_run(self._waiting, now))
         plan = self._planner.plan(self._running, waiting, self._pool.free)
         for one in plan.preempted:
@@ -179,14 +151,34 @@ class Engine:
         for part, sampled in self._computed(parts):
             self._advance(part, sampled)
 
-    def give_up(self) -> None:
-        """End every text, and begin with an empty cache: nobody knows what a step has left."""
+    def begin_anew(self) -> None:
+        """End the newest text, and compute all others anew: nobody knows what a step has left."""
+        newest = (self._running or self._waiting)[-1:]
+        self._fail([self._texts[one] for one in newest])
+        # Choices that did not all begin do so again, with the first of them.
+        again = {one.id for one in self._texts if one.places > 1}
+        for one in [one for one in self._texts if one.places == 1 and one.id in again]:
+            self._adapters.forget(one)
+            del self._texts[one]
+        here = [*self._running, *self._waiting]
+        for one in self._running:
+            self._adapters.leave(one)
+        self._running, self._waiting = [], [one for one in here if one in self._texts]
+        self._pool = BlockPool(self._pool.blocks)
         for text in self._texts.values():
-            self._told_end(text, Refusal.BUSY, "the engine failed")
-            self._adapters.forget(text.sequence)
-        self._texts.clear()
+            self._forget_blocks(text)
+
+    def give_up(self) -> None:
+        """End every text, and begin with an empty cache."""
+        self._fail(list(self._texts.values()))
         self._running, self._waiting = [], []
         self._pool = BlockPool(self._pool.blocks)
+
+    def _fail(self, texts: Iterable[EngineText]) -> None:
+        for text in texts:
+            self._told_end(text, Refusal.BUSY, "the engine failed")
+            self._adapters.forget(text.sequence)
+            del self._texts[text.sequence]
 
     def take(self, seconds: float) -> tuple[StepReport, list[Refused]]:
         """What came since this was asked last, and how the engine is now."""
@@ -208,12 +200,14 @@ class Engine:
         )
         return report, refused
 
-    def _wait(self, text: _Text, *, places: int = 1) -> None:
+    def _wait(self, text: EngineText, *, places: int = 1) -> None:
         one = EngineSequence(
             id=text.submit.id,
             length=len(text.ids),
             places=places,
             priority=Priority(text.submit.priority),
+            tenant=text.submit.salt,
+            weight=text.submit.weight,
         )
         text.sequence = one
         self._texts[one] = text
@@ -247,20 +241,35 @@ class Engine:
         if text.cached is None:
             text.cached = one.computed
 
-    def _preempt(self, one: EngineSequence) -> None:
+    def _make_way(self, now: float) -> None:
+        """Let those wait that give way to whoever has little of the engine."""
+        if not self._waiting:
+            return
+        settings, running, way = self._planner.settings, self._running, self._giving_way
+        self._waiting = way.in_turn(self._waiting, running, settings)
+        first = self._looked_up(self._waiting[0])
+        for one in way.to(first, running, self._pool.free, settings, self._cost, now):
+            one.moved += 1
+            self._preempt(one, behind=1)
+
+    def _preempt(self, one: EngineSequence, *, behind: int = 0) -> None:
+        """It waits, behind so many others."""
         text = self._texts[one]
         self._running.remove(one)
         self._empty(text)
-        self._waiting.insert(0, one)
+        self._waiting.insert(behind, one)
         self._preemptions += 1
 
-    def _empty(self, text: _Text) -> None:
+    def _empty(self, text: EngineText) -> None:
         self._adapters.leave(text.sequence)
         self._pool.give_back(text.blocks)
+        self._forget_blocks(text)
+
+    def _forget_blocks(self, text: EngineText) -> None:
         text.blocks.clear()
         text.sequence.blocks = text.sequence.shared = text.sequence.computed = 0
 
-    def _give_blocks(self, text: _Text, tokens: int) -> None:
+    def _give_blocks(self, text: EngineText, tokens: int) -> None:
         wanted = self._planner.settings.blocks_of(tokens)
         while len(text.blocks) < wanted:
             text.blocks.append(self._pool.take())
@@ -331,7 +340,7 @@ class Engine:
         elif sampled:
             self._begin_choices(text, sampled)
 
-    def _begin_choices(self, text: _Text, sampled: Sequence[Sampled]) -> None:
+    def _begin_choices(self, text: EngineText, sampled: Sequence[Sampled]) -> None:
         """The first token of each."""
         others = [self._fork(text, text.choice + at) for at in range(1, text.sequence.places)]
         text.sequence.places = 1
@@ -340,14 +349,12 @@ class Engine:
             if each.choice in text.unwanted and each.sequence in self._texts:
                 self._leave(each)
 
-    def _fork(self, text: _Text, choice: int) -> _Text:
+    def _fork(self, text: EngineText, choice: int) -> EngineText:
         """Another choice of the same prompt, which goes on from what was computed of it."""
         ids = array("i", text.ids)
-        other = _Text(text.submit, choice, ids, text.hashes.of_fork(ids), text.deadline)
+        other = EngineText(text.submit, choice, ids, text.hashes.of_fork(ids), text.deadline)
         other.cached = 0  # it is told of their prompt once
-        one = EngineSequence(
-            id=text.submit.id, length=len(text.ids), priority=text.sequence.priority
-        )
+        one = replace(text.sequence, places=1, computed=0, blocks=0, shared=0)
         other.sequence = one
         self._texts[one] = other
         self._adapters.fork(text.sequence, one)
@@ -355,19 +362,28 @@ class Engine:
         if rest and not self._pool.free:
             self._waiting.insert(0, one)  # it is computed anew
             return other
-        self._pool.share(text.blocks[:whole])
-        other.blocks.extend(text.blocks[:whole])
+        copies: list[int] = []
         if rest:
-            copy = self._pool.take()
-            self._runner.copy_block(text.blocks[whole], copy)
-            other.blocks.append(copy)
+            copies = [self._pool.take()]
+            try:
+                self._runner.copy_block(text.blocks[whole], copies[0])
+            except DeviceLost:
+                raise
+            except ForwardFailed as error:
+                _log.warning("a block could not be copied: %s", error)
+                self._pool.give_back(copies)
+                self._waiting.insert(0, one)
+                return other
+        self._pool.share(text.blocks[:whole])
+        other.blocks.extend([*text.blocks[:whole], *copies])
         one.computed, one.blocks = text.sequence.computed, len(other.blocks)
         self._running.append(one)
         self._adapters.enter(one)
         return other
 
-    def _tell(self, text: _Text, drawn: Sampled) -> None:
-        submit, (token, logprob, top) = text.submit, drawn
+    def _tell(self, text: EngineText, drawn: Sampled) -> None:
+        submit = text.submit
+        token, logprob, top = drawn
         if text.cached and not text.given:
             self._cached.append((submit.id, text.cached))
         text.ids.append(token)
@@ -382,17 +398,18 @@ class Engine:
         if finish is not Finish.NONE:
             self._leave(text)
 
-    def _end(self, text: _Text, why: Refusal, message: str) -> None:
+    def _end(self, text: EngineText, why: Refusal, message: str) -> None:
+        """Give a text up."""
         self._told_end(text, why, message)
         self._leave(text)
 
-    def _told_end(self, text: _Text, why: Refusal, message: str) -> None:
+    def _told_end(self, text: EngineText, why: Refusal, message: str) -> None:
         if text.begun:
             self._tokens.append(Token(text.submit.id, text.choice, 0, _NOTHING, Finish.FAILED))
         else:
             self._refused.append(Refused(id=text.submit.id, why=why, message=message))
 
-    def _leave(self, text: _Text) -> None:
+    def _leave(self, text: EngineText) -> None:
         one = text.sequence
         del self._texts[one]
         self._empty(text)

@@ -38,8 +38,9 @@ from batchedmodel_model_server.api.adapters import Weights
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost
 from batchedmodel_model_server.generation.engine import Engine
 
-TIMES_TAKEN: Final = 4
-"""So many times the sequences that run at once are taken; the caller's queue is elsewhere."""
+MOST_TEXTS: Final = 4096
+"""So many are taken, whatever runs at once: the caller's queue is elsewhere, but lists of prompts
+come whole, and so does all that had begun in an engine which ran more."""
 MOST_BYTES: Final = 256 << 20
 """Of the prompts of all that is taken."""
 _FRAME_BYTES: Final = 1 << 20
@@ -96,7 +97,6 @@ class EngineLoop:
         post: Callable[[Callable[[], None]], None],
         rules: Rules,
         *,
-        max_sequences: int,
         max_context_tokens: int,
         adapters: Adapters | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -111,12 +111,13 @@ class EngineLoop:
         self._adapters: Final = adapters
         self._readings: Final[set[asyncio.Task[None]]] = set()
         self._loop: Final = asyncio.get_running_loop()
-        self._max_sequences = max_sequences
         self._numbers: Final = count()
         self._callers: Final[dict[int, Caller]] = {}
         self._requests: Final[dict[int, _Request]] = {}
         self._sequences = self._bytes = 0
         self._at_work: Final = ExitStack()
+        self._failed = False
+        """Whether the last step did, for a reason of the engine's own; for the compute thread."""
         self._lock: Final = threading.Lock()
         # Under the lock:
         self._orders: list[_Order] = []
@@ -155,7 +156,6 @@ class EngineLoop:
             case Cancel():
                 self._cancel(caller.key(frame.id), frame.choice)
             case Configure():
-                self._max_sequences = max(1, frame.max_sequences)
                 self._order(frame)
             case _:
                 raise InvalidInput("frame", f"is a {type(frame).__name__}, which an engine sends")
@@ -205,9 +205,8 @@ class EngineLoop:
             self._order(replace(submit, id=key), weights)
 
     def _too_much(self, request: _Request) -> str | None:
-        most = TIMES_TAKEN * self._max_sequences
-        if self._sequences + len(request.choices) > most:
-            return f"the engine has {self._sequences} texts already, and takes {most}"
+        if self._sequences + len(request.choices) > MOST_TEXTS:
+            return f"the engine has {self._sequences} texts already, and takes {MOST_TEXTS}"
         if self._bytes + request.bytes > MOST_BYTES:
             return f"the engine has prompts of {self._bytes} bytes already, and takes {MOST_BYTES}"
         return None
@@ -326,8 +325,15 @@ class EngineLoop:
         except DeviceLost:
             raise
         except BaseException:
-            _log.exception("a step failed for a reason of the engine's own; all of its texts end")
-            self._engine.give_up()
+            if self._failed:
+                _log.exception("a step failed again; all texts of the engine end")
+                self._engine.give_up()
+            else:
+                _log.exception("a step failed for a reason of the engine's own; its newest ends")
+                self._engine.begin_anew()
+            self._failed = not self._failed
+        else:
+            self._failed = False
         return self._clock() - began
 
     def _invalid(self, submit: Submit, arrived: float, weights: Weights | None) -> str | None:

@@ -108,7 +108,6 @@ def serving_of(
         engine,
         compute.post,
         rules,
-        max_sequences=sizes.sequences,
         max_context_tokens=context,
         adapters=adapters,
     )

@@ -1,13 +1,18 @@
-"""Whether a request can ever be served: judged before the engine keeps anything of it."""
+"""Whether a request can ever be served, and what the engine keeps of one text of it."""
+
+from __future__ import annotations  # array.array takes no type argument at run time
 
 import math
+from array import array
 from typing import Final
 
 import numpy as np
 
 from batchedmodel_contract.generation.frames import MOST_LOGPROBS, Sampling, Submit
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_scheduling.engine.step_planner import StepSettings
+from batchedmodel_model_server.api.generator import Draw
+from batchedmodel_model_server.generation.block_pool import PrefixHashes
+from batchedmodel_scheduling.engine.step_planner import EngineSequence, StepSettings
 
 _BOUNDS: Final = (
     ("temperature", 0.0, 100.0),
@@ -19,6 +24,40 @@ _BOUNDS: Final = (
     ("repetition_penalty", 0.01, 100.0),
     ("logprobs", 0, MOST_LOGPROBS),
 )
+
+
+class EngineText:
+    """One text, or several choices of it until the first token of each is there."""
+
+    __slots__ = (
+        *("blocks", "cached", "choice", "deadline", "draw", "given", "hashes", "ids", "sequence"),
+        *("submit", "unwanted"),
+    )
+
+    def __init__(
+        self, submit: Submit, choice: int, ids: array[int], hashes: PrefixHashes, deadline: float
+    ) -> None:
+        self.submit: Final = submit
+        self.choice: Final = choice
+        self.ids: Final = ids
+        self.hashes: Final = hashes
+        self.cached: int | None = None
+        """Tokens of its prompt that it found in the cache when it first ran; None: it has not."""
+        self.deadline: Final = deadline
+        self.blocks: Final[list[int]] = []
+        self.sequence: EngineSequence
+        prompt_tokens = len(submit.ids) - submit.given
+        self.given = len(ids) - prompt_tokens
+        """Tokens of the text itself."""
+        self.draw: Final = Draw(submit.sampling, choice, ids, prompt_tokens)
+        """Its next token, whichever that is: the ids grow."""
+        self.unwanted: Final[set[int]] = set()
+        """Of several choices that have not begun, those that nobody waits for."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether a token of it was told since it came."""
+        return self.given > self.submit.given
 
 
 def check_submit(

@@ -63,8 +63,8 @@ def _chat_template(folder: Path, tokenizer: Mapping[str, Any]) -> str | None:
             raise CannotLoad(f"{file} cannot be read: {error}") from error
     given = tokenizer.get("chat_template")
     if isinstance(given, list):
-        named = {one.get("name"): one.get("template") for one in given if isinstance(one, dict)}
-        given = named.get(_DEFAULT)
+        named = [one for one in given if isinstance(one, dict) and one.get("name") == _DEFAULT]
+        given = named[-1].get("template") if named else None
     if given is None:
         return None
     if not isinstance(given, str) or len(given) > _MOST_TEMPLATE_BYTES:

@@ -53,6 +53,14 @@ class StepSettings:
         """Whether a sequence ever fits, with all that it may be given; else it is refused."""
         return self.blocks_of(tokens) <= self.blocks
 
+    def needed(self, sequences: Iterable["EngineSequence"]) -> int:
+        """Blocks that these must get for a token more each."""
+        return sum([one.computed >= one.blocks * self.block_tokens for one in sequences])
+
+    def lacks(self, one: "EngineSequence", tokens: int) -> int:
+        """Blocks less that are free once it has got all for so many tokens more."""
+        return max(0, self.blocks_of(one.computed + tokens) - one.blocks) + one.unused
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class EngineSequence:
@@ -73,6 +81,12 @@ class EngineSequence:
     """Sequences that it becomes with its first token: choices of one prompt share what is computed
     of it."""
     priority: Priority = Priority.NORMAL
+    tenant: str = ""
+    """Whose it is."""
+    weight: float = 1.0
+    """Of its tenant."""
+    moved: int = 0
+    """How often it gave its place to another tenant."""
 
     @property
     def missing(self) -> int:
@@ -131,14 +145,14 @@ class StepPlanner:
         kept, preempted, free = self._kept(running, free_blocks)
         going_on = [one for one in kept if one.length - one.computed == 1]
         parts = [Part(one, 1) for one in going_on]
-        free -= self._needed(going_on)
+        free -= self.settings.needed(going_on)
         places = sum([one.places for one in kept])
         prompts = [one for one in kept if one.missing > 1] if len(parts) < len(kept) else []
         known = len(prompts)
         # Whoever had to give way just now would only have to again.
         for one in () if preempted else waiting:
             taken = places + one.places
-            lacks = self._lacks(one, one.missing)
+            lacks = self.settings.lacks(one, one.missing)
             # A block more for each that runs, or the next steps would end somebody for this one.
             # One with more places than all, as an edit may have left it, runs alone.
             crowded = places > 0 and taken > self.settings.max_sequences
@@ -172,24 +186,15 @@ class StepPlanner:
     ) -> tuple[list[EngineSequence], list[EngineSequence], int]:
         """Those that go on, those that give way to them, and the blocks that are free then."""
         kept, preempted = list(running), []
-        needed = self._needed(kept)
+        needed = self.settings.needed(kept)
         while needed > free and len(kept) > 1:
             # The newest of those that matter least; the oldest goes on, so something ever ends.
             index = max(range(1, len(kept)), key=lambda at: (kept[at].priority, at))
             one = kept.pop(index)
             preempted.append(one)
-            needed -= self._lacks(one, 1)
+            needed -= self.settings.lacks(one, 1)
             free += one.blocks - one.shared
         return kept, preempted, free
-
-    def _needed(self, sequences: Sequence[EngineSequence]) -> int:
-        """Blocks that these must get for a token more each."""
-        size = self.settings.block_tokens
-        return sum([one.computed >= one.blocks * size for one in sequences])
-
-    def _lacks(self, one: EngineSequence, tokens: int) -> int:
-        """Blocks less that are free once it has got all for so many tokens more."""
-        return max(0, self.settings.blocks_of(one.computed + tokens) - one.blocks) + one.unused
 
     def _prefill_tokens(self, parts: Sequence[Part]) -> int:
         """Tokens of prompts that may be read beside these."""

@@ -136,7 +136,7 @@ class Admission:
         self._waiting.pass_time(now)
         release: list[int] = []
         turns, passed = self._waiting.turns, 0
-        while is_open and self._room.any_free and (waiting := self._waiting.next(now)) is not None:
+        while is_open and self._room.asks and (waiting := self._waiting.next(now)) is not None:
             if self._room.free_for(waiting.request, now):
                 self._release(waiting, now)
                 release.append(waiting.request.id)
@@ -154,11 +154,24 @@ class Admission:
             reason=self._reason(released=bool(release)),
         )
 
+    def found(self, request_id: int, tokens: int) -> None:
+        """The server had so many tokens of a released request's prompt, and did not read them.
+
+        It is told in front of the first token. Its tenant need not pay for them.
+        """
+        running = self._server.get(request_id)
+        if running is None:
+            return
+        tokens = min(tokens, running.read_tokens)
+        work = min(running.waiting.work, self._costs.prompt_token(self.limit) * tokens)
+        self._waiting.turns.found(running.waiting, work)
+        self._server.found(running, tokens, work)
+
     def first_token(self, request_id: int, now: float) -> None:
         """The first token of a released request came."""
         running = self._server.first_token(request_id, now)
         if running is not None:
-            prompt, took = running.waiting.request.prompt_tokens, now - running.released_at
+            prompt, took = running.read_tokens, now - running.released_at
             self._costs.saw_first_token(prompt, took, self.limit, room=running.alone)
 
     def tokens(self, request_id: int, count: int, now: float) -> None:

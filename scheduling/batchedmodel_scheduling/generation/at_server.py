@@ -21,6 +21,7 @@ class Running:
 
     __slots__ = (
         "alone",
+        "cached",
         "first_at",
         "overdue",
         "prompt_seconds",
@@ -40,7 +41,14 @@ class Running:
         """How long its first token takes if it need not wait for a place."""
         self.first_at = NEVER
         self.tokens = 0
+        self.cached = 0
+        """Tokens of its prompt that the server did not have to read, as far as it tells."""
         self.overdue = False
+
+    @property
+    def read_tokens(self) -> int:
+        """Of its prompt, that the server has to read."""
+        return max(0, self.waiting.request.prompt_tokens - self.cached)
 
     @property
     def started(self) -> bool:
@@ -133,6 +141,12 @@ class AtServer:
         self.reading_seconds += prompt
         overdue = now + _CLEARLY * running.usual + _CLEARLY_TOKENS * token
         self._due.put(request.id, (overdue,), running)
+
+    def found(self, running: Running, tokens: int, work: float) -> None:
+        """The server had so many tokens of its prompt: it costs so much less."""
+        running.cached += tokens
+        running.waiting.work -= work
+        self.work = max(0.0, self.work - work)
 
     def first_token(self, request_id: int, now: float) -> Running | None:
         """A stream begins; None if it is not here, or began before."""

@@ -27,7 +27,7 @@ class Estimates:
         if output_tokens is None and not request.streams:
             return running.waiting.work
         output = running.tokens + running.started if output_tokens is None else output_tokens
-        return self.costs.work(request.prompt_tokens, output, limit)
+        return self.costs.work(running.read_tokens, output, limit)
 
     def learn_length(self, request: GenerationRequest, output_tokens: int) -> None:
         """All choices of a request together became so long."""

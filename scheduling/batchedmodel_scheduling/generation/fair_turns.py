@@ -89,6 +89,11 @@ class FairTurns:
         tenant = self._tenants.get(share.tenant)
         return 0 if tenant is None else tenant.running
 
+    @property
+    def shared(self) -> bool:
+        """Whether several tenants wait or run."""
+        return self._here > 1
+
     def __bool__(self) -> bool:
         return bool(len(self._ready) or len(self._late))
 
@@ -186,15 +191,24 @@ class FairTurns:
         tenant = self._tenants.get(waiting.request.share.tenant)
         if tenant is not None:
             tenant.running -= waiting.places
-            tenant.start += (work - waiting.work) / tenant.weight
-            if self._weights > 0:
-                self._fair += (work - waiting.work) / self._weights
-            self._changed(tenant)
+            self._charge(tenant, work - waiting.work)
+
+    def found(self, waiting: Waiting, work: float) -> None:
+        """A released request costs so much less than was expected of it."""
+        tenant = self._tenants.get(waiting.request.share.tenant)
+        if tenant is not None:
+            self._charge(tenant, -work)
 
     def last_late(self, name: str) -> Waiting | None:
         """The late request of a tenant that is given up first."""
         tenant = self._tenants.get(name)
         return None if tenant is None else tenant.last.first()
+
+    def _charge(self, tenant: _Tenant, more: float) -> None:
+        tenant.start += more / tenant.weight
+        if self._weights > 0:
+            self._fair += more / self._weights
+        self._changed(tenant)
 
     def _waits(self, tenant: _Tenant | None) -> bool:
         return tenant is not None and bool(len(tenant.ready) or len(tenant.late))

@@ -31,6 +31,11 @@ class Room:
         """Whether there is room for somebody."""
 
     @property
+    def asks(self) -> bool:
+        """Whether to ask for whom there is room: whose turn it is may not be the only one."""
+        return self.any_free
+
+    @property
     @abstractmethod
     def mostly_free(self) -> bool:
         """Whether nothing that comes waits there, so that first tokens show how long they take."""
@@ -47,7 +52,7 @@ class Room:
 
     @abstractmethod
     def free_for(self, request: GenerationRequest, now: float) -> bool:
-        """Whether it may go, where there is room for somebody."""
+        """Whether it may go, where `asks`."""
 
     @abstractmethod
     def counted(self, request: GenerationRequest) -> int:

@@ -1,9 +1,9 @@
 """An engine that does what a `StepPlanner` says, in simulated time. `TokenPod` takes it as well."""
 
-from collections import deque
 from typing import Final, Protocol
 
 from batchedmodel_scheduling.core.policy import NEVER
+from batchedmodel_scheduling.engine.giving_way import GivingWay
 from batchedmodel_scheduling.engine.step_cost import StepCost, StepLoad
 from batchedmodel_scheduling.engine.step_planner import (
     EngineSequence,
@@ -36,20 +36,25 @@ class Planner(Protocol):
 class PlannedEngine:
     """Calls that run and calls that wait in the engine."""
 
-    def __init__(self, planner: Planner, cost: StepCost) -> None:
-        """`cost`: how long steps take in truth."""
+    def __init__(
+        self, planner: Planner, cost: StepCost, *, giving_way: GivingWay | None = None
+    ) -> None:
+        """`cost`: how long steps take in truth; `giving_way`: by which tenants share it, if so."""
+        self._giving_way: Final = giving_way
         self._planner: Final = planner
         self._cost: Final = cost
         self._calls: Final[dict[EngineSequence, Call]] = {}
         self._of: Final[dict[Call, EngineSequence]] = {}
         self.running: Final[list[EngineSequence]] = []
-        self.waiting: Final[deque[EngineSequence]] = deque()
+        self.waiting: Final[list[EngineSequence]] = []
         self.free_blocks = planner.settings.blocks
         self.ends_at = NEVER
         self.steps = 0
         self.sequence_seconds = 0.0
         """Sequences that ran, times the seconds of their steps."""
         self.read_tokens = self.given_tokens = self.preempted = 0
+        self.moved = self.moved_tokens = 0
+        """Sequences that gave way to other tenants, and what was computed of them."""
         self._plan: StepPlan | None = None
         self._load = StepLoad(0, 0, 0)
         self._told = self._ended = 0
@@ -67,7 +72,12 @@ class PlannedEngine:
 
     def offer(self, call: Call, now: float) -> None:
         """Have it run as soon as there is a place."""
-        one = EngineSequence(id=call.number, length=call.prompt)
+        one = EngineSequence(
+            id=call.number,
+            length=call.prompt,
+            tenant=call.share.tenant,
+            weight=call.share.weight,
+        )
         self._calls[one], self._of[call] = call, one
         self.waiting.append(one)
         if self.ends_at == NEVER:
@@ -81,11 +91,12 @@ class PlannedEngine:
 
     def begin(self, now: float) -> None:
         """Begin a step if there is anything to do."""
+        self._make_way(now)
         plan = self._planner.plan(self.running, list(self.waiting), self.free_blocks)
         for one in plan.preempted:
             self._leave(one)
             one.computed = 0
-            self.waiting.appendleft(one)
+            self.waiting.insert(0, one)
             self.preempted += 1
         for one in plan.admitted:
             self.waiting.remove(one)
@@ -152,6 +163,20 @@ class PlannedEngine:
             sequences=load.sequences,
             context_tokens=load.context_tokens,
         )
+
+    def _make_way(self, now: float) -> None:
+        way, settings = self._giving_way, self._planner.settings
+        if way is None or not self.waiting:
+            return
+        self.waiting[:] = way.in_turn(self.waiting, self.running, settings)
+        first = self.waiting[0]
+        for one in way.to(first, self.running, self.free_blocks, settings, self._cost, now):
+            self._leave(one)
+            self.moved += 1
+            self.moved_tokens += one.computed
+            one.moved += 1
+            one.computed = 0
+            self.waiting.insert(1, one)
 
     def _give_blocks(self, one: EngineSequence, tokens: int) -> None:
         more = max(0, self._planner.settings.blocks_of(tokens) - one.blocks)

@@ -154,6 +154,10 @@ class NativeGeneration:
         """From the link: it takes none at present."""
         self.handler.close()
 
+    def found(self, request_id: int, tokens: int) -> None:
+        """From the link: the engine had so many tokens of a request's prompts."""
+        self.handler.found(request_id, tokens)
+
     def step_ends(self) -> None:
         """From the link: its tokens are told next, and then what it did."""
         self.handler.step_ends()
@@ -175,7 +179,6 @@ class NativeGeneration:
         )
         usage = 1.0 - report.free_blocks / max(1, report.blocks)
         self.handler.preempted(report.preemptions)
-        self.handler.found(sum([tokens for _, tokens in report.cached]))
         self.handler.engine(EngineView(cache_usage=usage, step=step))
 
     def _limits(self, texts: TextPreparer) -> EngineLimits:

@@ -29,8 +29,8 @@ from batchedmodel_scheduling.generation.admission import (
 )
 from batchedmodel_sidecar.batching import rejections
 from batchedmodel_sidecar.body.byte_budget import Hold
-from batchedmodel_sidecar.errors import CallError, Rejected, Unserved
-from batchedmodel_sidecar.generation.being_read import ENDED, BeingRead
+from batchedmodel_sidecar.errors import CallError, Rejected, TooLate, Unserved
+from batchedmodel_sidecar.generation.request_reading import ENDED, RequestReading
 from batchedmodel_sidecar.generation.stream import GenerationStream
 from batchedmodel_sidecar.generation.text_server import Draft, TextServer
 from batchedmodel_sidecar.http.inference import ours
@@ -97,33 +97,38 @@ class GenerationHandler:
 
     def begin(self, asked: RequestHead, body: Buffer, held: Hold, reply: Reply) -> Running:
         """Begin to answer a request whose body is here, and counted by `held`."""
-        reading = BeingRead(asked, held, reply, self._loop.time(), self._left)
+        reading = RequestReading(asked, held, reply, self._loop.time(), self._left)
         self._reading += 1
         work = EagerCoroutine(
-            self._read(asked, body, held), partial(self._was_read, reading), self._loop
+            self._read(reading, body), partial(self._was_read, reading), self._loop
         )
         if reading.running is not None:
             return reading.running
-        reading.goes_on(work)
+        late_at = reading.arrived + reading.limit
+        reading.goes_on(work, self._loop.call_at(late_at, self._is_late, reading))
         self._idle.clear()
         return reading
 
-    async def _read(self, asked: RequestHead, body: Buffer, held: Hold) -> Draft:
+    async def _read(self, reading: RequestReading, body: Buffer) -> Draft:
         self._require_open()
-        return await self._server.read(asked, body, held)
+        reading.limit = self._settings.request_timeout_seconds
+        timeout = options_of_headers(reading.asked.headers).timeout
+        if timeout is not None:
+            reading.limit = min(reading.limit, timeout)
+        return await self._server.read(reading.asked, body, reading.held)
 
     def _was_read(
-        self, reading: BeingRead, draft: Draft | None, error: BaseException | None
+        self, reading: RequestReading, draft: Draft | None, error: BaseException | None
     ) -> None:
         asked, held, reply = reading.asked, reading.held, reading.reply
-        reading.running = ENDED
+        reading.becomes(ENDED)
         self._reading -= 1
         try:
             if error is not None:
                 raise error
             if draft is None:
                 return  # its caller left, and was not told
-            reading.running = self._accepted(asked, draft, held, reply, reading.arrived)
+            reading.running = self._accepted(reading, draft)
         except (CallError, InvalidInput) as known:
             self._refused(asked, held, reply, known)
         except BaseException as bug:
@@ -133,7 +138,14 @@ class GenerationHandler:
             self._decide()
         self._look_whether_idle()
 
-    def _left(self, reading: BeingRead) -> None:
+    def _is_late(self, reading: RequestReading) -> None:
+        """The time of a request is over that is being read."""
+        reading.drop()
+        self._reading -= 1
+        self._refused(reading.asked, reading.held, reading.reply, TooLate(reading.limit))
+        self._look_whether_idle()
+
+    def _left(self, reading: RequestReading) -> None:
         """The caller of a request left that was being read."""
         self._reading -= 1
         reading.held.release()
@@ -212,9 +224,10 @@ class GenerationHandler:
         """The engine has made so many sequences wait again since its start."""
         self._counts.preemptions = count
 
-    def found(self, tokens: int) -> None:
-        """The engine had so many tokens of prompts in its cache."""
+    def found(self, request_id: int, tokens: int) -> None:
+        """The engine had so many tokens of a request's prompts in its cache."""
         self._counts.cached_tokens += tokens
+        self._admission.found(request_id, tokens)
 
     def engine(self, view: EngineView) -> None:
         """What the server says of itself."""
@@ -286,15 +299,11 @@ class GenerationHandler:
         response = self._refusals.response(stream.asked, error)
         stream.take_reply()(named(response, stream.asked.request_id), None)
 
-    def _accepted(
-        self, asked: RequestHead, draft: Draft, held: Hold, reply: Reply, arrived: float
-    ) -> GenerationStream:
+    def _accepted(self, reading: RequestReading, draft: Draft) -> GenerationStream:
         self._require_open()
         now = self._loop.time()
-        options = options_of_headers(asked.headers)
-        terms = agreed(options, self._settings)
-        limit = self._settings.request_timeout_seconds
-        limit = limit if options.timeout is None else min(limit, options.timeout)
+        asked, held, arrived, limit = reading.asked, reading.held, reading.arrived, reading.limit
+        terms = agreed(options_of_headers(asked.headers), self._settings)
         fields = draft.fields
         request = GenerationRequest(
             id=next(self._numbers),
@@ -317,7 +326,7 @@ class GenerationHandler:
             refused_rows(self._ledger, request.share.tenant, fields.adapter, 1)
             raise rejections.rejected(refusal, self._settings, limit)
         self._ledger.accept(1, work, now)
-        stream = GenerationStream(self, draft.ask, request, asked, held, reply, limit, work)
+        stream = GenerationStream(self, draft.ask, request, asked, held, reading.reply, limit, work)
         self._streams[request.id] = stream
         self._idle.clear()
         self._busy.set()

@@ -29,8 +29,8 @@ from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
 from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Rejected
-from batchedmodel_sidecar.generation.being_read import ENDED
 from batchedmodel_sidecar.generation.handler import GenerationHandler
+from batchedmodel_sidecar.generation.request_reading import ENDED
 from batchedmodel_sidecar.http.body_reader import BodyReader, Source, answer_expectation
 from batchedmodel_sidecar.http.inference import InferenceHandler, ours
 from batchedmodel_sidecar.http.passthrough import GoesAlone, Passthrough, Sent

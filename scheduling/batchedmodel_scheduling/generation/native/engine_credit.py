@@ -5,6 +5,9 @@ few prompts before it that are not read. A few go that must wait there for what 
 frees, so that no place stays empty until a report comes and a request goes. All others wait in the
 sidecar, where their order can still change.
 
+While another tenant has much more of the engine, one that has little goes whatever is free: the
+engine has the other's texts give way. Nor does it wait for prompts of others that are not read.
+
 What was granted and does not run, by the engine's last report, counts as if it ran.
 """
 
@@ -12,6 +15,7 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
+from batchedmodel_scheduling.engine.giving_way import EngineParts
 from batchedmodel_scheduling.generation.at_server import AtServer, Running
 from batchedmodel_scheduling.generation.fair_turns import FairTurns
 from batchedmodel_scheduling.generation.lengths import OutputLengths
@@ -31,6 +35,9 @@ _STEPS_AHEAD: Final = 3.0
 comes, of the next one, and of one more, so that it has shorter ones to read first."""
 _ENDS_AHEAD: Final = 1.5
 """Times the sequences that end with a step, and one: so many more may be there than run."""
+_FEW: Final = 8
+"""Requests without a first token: while there are more, nobody goes for whom there is no room."""
+_PASSED: Final = 32
 _NEWEST: Final = 0.05
 _LEFT: Final = 0.25
 """Of the usual length: so much more is expected of an answer, however long it is."""
@@ -38,6 +45,8 @@ _LEFT: Final = 0.25
 
 class EngineCredit(Room):
     """What of the engine's room is left."""
+
+    passes = _PASSED
 
     def __init__(
         self,
@@ -58,6 +67,8 @@ class EngineCredit(Room):
         """Sequences that were granted and did not run by that report, and all granted since."""
         self._full = False
         """Whether somebody found no room since then."""
+        self._parts: EngineParts | None = None
+        """What of the engine each tenant has; None: it is not counted yet."""
         self._ends = 0.0
         """Sequences that end with a step, lately."""
 
@@ -77,6 +88,13 @@ class EngineCredit(Room):
         return self._server.sequences < self.limit or self._may_wait_there
 
     @property
+    def asks(self) -> bool:
+        """Whether whoever is next may go, or perhaps one that has little."""
+        if self.any_free:
+            return True
+        return self._step is not None and self._turns.shared and self._server.unstarted < _FEW
+
+    @property
     def mostly_free(self) -> bool:
         """Whether the engine begins at once with whatever comes."""
         return self._step is not None and not self._not_running
@@ -94,24 +112,25 @@ class EngineCredit(Room):
         """Whether the engine can begin with it, or it may wait there for what ends next."""
         if (step := self._step) is None:
             return False
-        # Of an engine that has nothing more to do no report may come.
-        idle = not self._server.sequences
-        places = self._server.sequences + request.choices <= self.limit
-        lacks = 0.0 if idle else self._lacks(request, step)
-        fits = idle or (places and lacks <= 0)
-        soon = self._may_wait_there and lacks <= _ENDS_AHEAD * self._ends * self._costs.held
-        self._full = not (fits or soon)
-        return not self._full
+        if not self._server.sequences:
+            return True  # of an engine that has nothing more to do no report may come
+        if self._waits_for_own_prompts(request):
+            return False
+        if not self._full and self._has_room(request, step):
+            return True
+        self._full = True
+        return self._has_little(request)
 
     def released(self, waiting: Waiting, now: float) -> None:
         """It is on its way to the engine."""
         self._idle_there += waiting.places
+        self._parts = None
 
     def saw(self, view: EngineView, now: float) -> None:
         """The engine told what it has, after what ended with the step."""
         if (step := view.step) is None:
             return
-        self._step, self._full = step, False
+        self._step, self._full, self._parts = step, False, None
         self._idle_there = max(0, self._server.sequences - step.running)
         self._costs.stepped(step)
         if step.seconds > 0:
@@ -132,8 +151,38 @@ class EngineCredit(Room):
     def _may_wait_there(self) -> bool:
         return self._not_running < 1 + math.ceil(_ENDS_AHEAD * self._ends)
 
-    def _unread(self) -> float:
-        """Tokens of prompts that the engine has not read.
+    def _has_room(self, request: GenerationRequest, step: EngineStep) -> bool:
+        places = self._server.sequences + request.choices <= self.limit
+        if not places and not self._may_wait_there:
+            return False
+        lacks = self._lacks(request, step)
+        soon = self._may_wait_there and lacks <= _ENDS_AHEAD * self._ends * self._costs.held
+        return soon or (places and lacks <= 0)
+
+    def _has_little(self, request: GenerationRequest) -> bool:
+        """Whether texts of another tenant give way to it."""
+        if self._server.unstarted >= _FEW:
+            return False
+        if self._parts is None:
+            self._parts = EngineParts(self.limit, self._limits.cache_tokens)
+            for one in self._server.newest():
+                share = one.waiting.request.share
+                self._parts.add(share.tenant, share.weight, one.waiting.places, _tokens(one))
+        share = request.share
+        return self._parts.has_little(
+            share.tenant, share.weight, request.choices, request.prompt_tokens
+        )
+
+    def _waits_for_own_prompts(self, request: GenerationRequest) -> bool:
+        """Whether its tenant has prompts to be read first, where there are enough of them."""
+        step = self._costs.prompts_in_step
+        if self._unread() < _STEPS_AHEAD * step:
+            return False
+        own = self._unread(request.share.tenant)
+        return own + min(request.prompt_tokens, step) > step
+
+    def _unread(self, tenant: str | None = None) -> float:
+        """Tokens of prompts that the engine has not read; of one tenant, or of all.
 
         Of each as many as one step reads: it reads short ones beside long ones.
         """
@@ -142,8 +191,10 @@ class EngineCredit(Room):
             if left <= 0:
                 break
             if not one.started:
-                unread += min(one.waiting.request.prompt_tokens, self._costs.prompts_in_step)
                 left -= 1
+                if tenant not in (None, one.waiting.request.share.tenant):
+                    continue
+                unread += min(one.waiting.request.prompt_tokens, self._costs.prompts_in_step)
         return unread
 
     def _lacks(self, request: GenerationRequest, step: EngineStep) -> float:

@@ -52,6 +52,10 @@ class LinkListener(Protocol):
         """Tokens of a step are told next."""
         ...
 
+    def found(self, request_id: int, tokens: int) -> None:
+        """The engine had so many tokens of a request's prompts; its first tokens are told next."""
+        ...
+
     def stepped(self, report: StepReport) -> None:
         """All of them were; how the engine is behind the step."""
         ...
@@ -107,6 +111,10 @@ class EngineLink:
         self._settings = settings
         if self._connection is not None and self._texts is not None:
             self._connection.send(self._bounds(self._texts))
+
+    def sequences(self, texts: TextPreparer) -> int:
+        """Texts that the engine of this model runs at once, as it was told."""
+        return self._bounds(texts).max_sequences
 
     def give_up(self, reason: str) -> None:
         """No engine will come for the texts that wait for one."""
@@ -167,6 +175,11 @@ class EngineLink:
     def step_ends(self) -> None:
         """From a connection: a step's tokens are told next."""
         self._listener.step_ends()
+
+    def found(self, exchange: NativeExchange, tokens: int) -> None:
+        """From a connection: the engine had so many tokens of its prompts."""
+        exchange.found(tokens)
+        self._listener.found(exchange.request_id, tokens)
 
     def stepped(self, report: StepReport) -> None:
         """From a connection: what a step did."""
@@ -286,7 +299,7 @@ class _Connection(asyncio.Protocol):
     def _tell(self, report: StepReport) -> None:
         for number, found in report.cached:
             if (asked := self._exchanges.get(number)) is not None:
-                asked.found(found)
+                self._link.found(asked, found)
         told: dict[NativeExchange, list[Token]] = {}
         for token in report.tokens:
             exchange = self._exchanges.get(token.id)

@@ -57,8 +57,8 @@ class _Text:
     """One choice of one prompt."""
 
     __slots__ = (
-        "decoder", "given", "ids", "index", "number", "offset", "pieces", "prompt_tokens",
-        "reason", "tokens",
+        "decoder", "given", "ids", "index", "number", "offset", "prompt_tokens", "reason",
+        "tokens",
     )  # fmt: skip
 
     def __init__(self, index: int, number: int, prompt: array[int], decoder: TextDecoder) -> None:
@@ -74,8 +74,6 @@ class _Text:
         """Characters that were told."""
         self.tokens: list[Token] = []
         """Those behind what was told, where probabilities are wanted."""
-        self.pieces: list[str] = []
-        """All of its text, where the answer does not stream."""
         self.reason: str | None = None
 
 
@@ -84,8 +82,8 @@ class NativeExchange:
 
     __slots__ = (
         "_adapter", "_begun", "_behind", "_cached", "_deadline", "_deaths", "_engine", "_form",
-        "_listener", "_open", "_paused", "_priority", "_request", "_salt", "_sampling", "_texts",
-        "_where",
+        "_keep", "_listener", "_open", "_paused", "_priority", "_request", "_salt", "_sampling",
+        "_texts", "_weight", "_where", "request_id",
     )  # fmt: skip
 
     def __init__(
@@ -97,12 +95,16 @@ class NativeExchange:
         sampling: Sampling,
         priority: int,
         deadline: Callable[[], float],
+        keep: Callable[[int], bool],
         *,
         salt: str,
         adapter: ChosenAdapter | None = None,
+        weight: float = 1.0,
+        request_id: int = 0,
     ) -> None:
-        """`deadline`: seconds that are left for the first token. `salt`: with requests of the same
-        one it shares what is computed of its prompts."""
+        """`deadline`: seconds that are left for the first token. `keep`: takes so many bytes for an
+        answer that does not stream, if there is room. `salt`: with requests of the same one it
+        shares what is computed of its prompts, and what is due by `weight` to them."""
         self._engine: Submits | None = None
         self._listener: AnswerListener | None = listener
         self._request = request
@@ -110,8 +112,12 @@ class NativeExchange:
         self._sampling = sampling
         self._priority = priority
         self._deadline = deadline
+        self._keep = keep
         self._salt = salt
         self._adapter = adapter
+        self._weight = weight
+        self.request_id = request_id
+        """By which the admission knows it."""
         self._cached = 0
         self._begun = False
         self._paused = False
@@ -152,7 +158,8 @@ class NativeExchange:
         listener = self._listener
         if listener is None:
             return
-        data, count = b"", 0
+        data: list[bytes] = []
+        count, kept = 0, 0
         for token in tokens:
             text = self._where.get((token.id, token.choice))
             if text is None or text.reason is not None:
@@ -161,8 +168,21 @@ class NativeExchange:
                 self.failed(Unserved("the engine has no memory left for this text", status=503))
                 return
             count += 1
-            data += self._add(text, token)
+            piece = self._add(text, token)
+            if not self._request.streams:
+                kept += 0 if piece is None else self._form.keep(piece)
+                continue
+            if text.given == 1:
+                data.append(self._form.begin(text.index))
+            if piece is not None:
+                data.append(self._form.piece(piece))
         if not count:
+            return
+        if kept and not self._keep(kept):
+            message = (
+                "the answers that are made take all of the memory for them; a stream needs none"
+            )
+            self.failed(Unserved(message, status=503, retry_after=1.0))
             return
         if not self._begun:
             self._begun = True
@@ -171,8 +191,8 @@ class NativeExchange:
         if self._listener is None:
             return  # its caller left over the head
         listener.tokens(count)
-        if self._request.streams and data:
-            self._write(listener, data)
+        if data:
+            self._write(listener, b"".join(data))
         if not self._open and self._listener is not None:
             self._end(listener)
 
@@ -241,12 +261,12 @@ class NativeExchange:
                 deadline=None if self._begun else max(0.0, self._deadline()),
                 salt=self._salt,
                 adapter=0 if self._adapter is None else self._adapter.number,
+                weight=self._weight,
             ),
         )
 
-    def _add(self, text: _Text, token: Token) -> bytes:
-        """Note a token; what is to be told of it in a stream."""
-        is_first = not text.given
+    def _add(self, text: _Text, token: Token) -> Piece | None:
+        """Note a token; what is to be told of it, if anything."""
         text.given += 1
         text.ids.append(token.token)
         ended, new = token.finish is not Finish.NONE, ""
@@ -269,16 +289,12 @@ class NativeExchange:
             others_ended = all(number != token.id for number, _ in self._where)
             if others_ended and self._engine is not None:
                 self._engine.forget(token.id)
-        if not self._request.streams:
-            text.pieces.append(new)
-            return b""
-        begun = self._form.begin(text.index) if is_first else b""
         if not new and text.reason is None:
-            return begun
+            return None
         tokens, text.tokens = text.tokens, []
         piece = Piece(text.index, new, text.reason, tokens, text.offset)
         text.offset += len(new)
-        return begun + self._form.piece(piece)
+        return piece
 
     def _write(self, listener: AnswerListener, data: bytes) -> None:
         if not self._paused:
@@ -292,16 +308,12 @@ class NativeExchange:
         if self._paused:
             return  # what is behind comes first
         self._listener = None
-        texts = self._texts
-        given = sum([text.given for text in texts])
+        given = sum([text.given for text in self._texts])
         usage = TextUsage(self._request.prompt_tokens, given, self._cached)
         if self._request.streams:
             data = self._form.end(usage)
         else:
-            data = self._form.whole(
-                [Piece(one.index, "".join(one.pieces), one.reason, one.tokens) for one in texts],
-                usage,
-            )
+            data = self._form.whole(usage)
             listener.answered(EngineHead(200, "OK", _JSON, len(data), counted=True))
         if data:
             listener.piece(data)

@@ -81,7 +81,7 @@ class NativeTexts:
         else:
             request = await self._preparing.prepare(model.texts, endpoint, body, held.share)
         chosen = self._adapters.chosen(asked.headers, told or request.adapter)
-        at_once = request.at_once(model.texts.description)
+        at_once = request.at_once(model.texts.description, self._link.sequences(model.texts))
         fields = Fields(
             model=model.description.name if chosen is None else chosen.name,
             prompt_tokens=at_once.prompt_tokens,
@@ -92,7 +92,8 @@ class NativeTexts:
             adapter=None if chosen is None else chosen.name,
         )
         version = model.description.version
-        return Draft(fields, partial(self._ask, version, model.texts, request, chosen))
+        ask = partial(self._ask, version, model.texts, request, chosen, held.keep)
+        return Draft(fields, ask)
 
     async def _plain(self, asked: RequestHead, body: Buffer, held: Hold) -> Buffer:
         encoding = encoding_of(asked.headers.get("Content-Encoding")) if asked.packed else None
@@ -112,6 +113,7 @@ class NativeTexts:
         texts: TextPreparer,
         request: TextRequest,
         adapter: ChosenAdapter | None,
+        keep: Callable[[int], bool],
         listener: AnswerListener,
         queued: GenerationRequest,
     ) -> Exchange:
@@ -126,9 +128,12 @@ class NativeTexts:
             sampling,
             int(queued.priority),
             lambda: queued.deadline - time.monotonic(),
+            keep,
             # How fast a prompt is read would tell one tenant what another has asked.
             salt=queued.share.tenant,
             adapter=adapter,
+            weight=queued.share.weight,
+            request_id=queued.id,
         )
         self._link.start(exchange)
         return exchange

@@ -58,6 +58,7 @@ def _submit(rng: random.Random, number: int) -> Submit:
         choices=rng.choice([1, 1, 1, 3]),
         sampling=Sampling(seed=number),
         stop_ids=(_STOP,),
+        salt=rng.choice("aab"),
     )
 
 

@@ -50,7 +50,6 @@ class World:
             engine_over(self.runner, sequences=sequences),
             self.turns.append,
             Rules(lambda: self.refusal, self._working, self.lost.append),
-            max_sequences=sequences,
             max_context_tokens=64,
             clock=lambda: self.now,
         )
@@ -249,7 +248,17 @@ async def test_a_request_that_can_never_be_served_is_refused_with_the_reason() -
     assert world.at_work == 0
 
 
-async def test_texts_beyond_the_bound_may_come_again() -> None:
+async def test_what_had_begun_where_more_ran_is_taken_whatever_runs_now() -> None:
+    world = World(sequences=1)
+    asking = Asking(world)
+    asking.ask(*(submit(number, [1, 2], given=1, max_tokens=2) for number in range(20)))
+    await world.turns_until_idle()
+    assert asking.refused == []
+    assert {token.id for token in asking.tokens} == set(range(20))
+
+
+async def test_texts_beyond_the_bound_may_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_loop, "MOST_TEXTS", 8)
     world = World(sequences=2)
     first, second = Asking(world), Asking(world)
     first.ask(submit(1, [1], choices=2), *(submit(number, [1]) for number in range(2, 8)))
@@ -359,11 +368,11 @@ async def test_a_lost_device_is_told_once_and_nothing_touches_it_any_more() -> N
     assert asking.frames == []
 
 
-async def test_an_error_of_the_engines_own_ends_its_texts_and_not_the_engine(
+async def test_an_error_of_the_engines_own_ends_the_newest_text_and_no_other(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def fails(parts: Sequence[StepPart]) -> None:
-        if any(9 in draw.ids for part in parts for draw in part.draws):
+        if any(draw.ids[0] == 9 for part in parts for draw in part.draws):
             raise ZeroDivisionError("who would have thought")
 
     world = World(fails)
@@ -372,10 +381,38 @@ async def test_an_error_of_the_engines_own_ends_its_texts_and_not_the_engine(
     await world.turn()
     asking.ask(submit(2, [9]))
     await world.turn()
-    assert [token.finish for token in asking.tokens] == [Finish.NONE, Finish.FAILED]
     assert asking.refused == [(2, Refusal.BUSY)]
     assert "who would have thought" in caplog.text
+    asking.ask(submit(3, [1], max_tokens=2))
+    await world.turns_until_idle()
+    assert [token.id for token in asking.tokens].count(3) == 2
+    ids = [1]
+    for token in asking.tokens:
+        if token.id == 1:
+            assert token.token == drawn(ids, 0, 0)
+            ids.append(token.token)
+    assert len(ids) == 21
     assert world.at_work == 0
+    assert asking.report.free_blocks == BLOCKS
+
+
+async def test_an_error_that_comes_again_at_once_ends_all_texts_and_not_the_engine() -> None:
+    broken = False
+
+    def fails(parts: Sequence[StepPart]) -> None:
+        if broken:
+            raise ZeroDivisionError("who would have thought")
+
+    world = World(fails)
+    asking = Asking(world)
+    asking.ask(submit(1, [1], max_tokens=20), submit(2, [1], max_tokens=20))
+    await world.turn()
+    broken = True
+    await world.turn()
+    assert [token.id for token in asking.tokens if token.finish is Finish.FAILED] == [2]
+    await world.turn()
+    assert [token.id for token in asking.tokens if token.finish is Finish.FAILED] == [2, 1]
+    broken = False
     asking.ask(submit(3, [1], max_tokens=2))
     await world.turns_until_idle()
     assert [token.id for token in asking.tokens].count(3) == 2
@@ -470,7 +507,6 @@ async def test_batches_that_come_during_a_step_are_next_and_the_next_step_is_beh
         engine_over(ReadingRunner(BLOCKS, 4, stepping)),
         compute.post,
         Rules(lambda: None, nullcontext, lambda error: None),
-        max_sequences=4,
         max_context_tokens=64,
     )
     caller = loop.join(sent, lambda: None)

@@ -26,7 +26,6 @@ class World:
             engine_over(ReadingRunner(32, 4)),
             compute.post,
             Rules(lambda: None, nullcontext, lambda error: None),
-            max_sequences=4,
             max_context_tokens=64,
         )
         self.socket = EngineSocket(self.path, lambda: self.engine)

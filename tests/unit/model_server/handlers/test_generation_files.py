@@ -62,7 +62,8 @@ def test_a_template_in_a_file_of_its_own_goes_first(tmp_path: Path) -> None:
 
 
 def test_of_several_templates_the_default_is_taken(tmp_path: Path) -> None:
-    named = [{"name": "tool_use", "template": "a"}, {"name": "default", "template": "b"}]
+    odd, other = {"name": ["x"]}, {"name": "tool_use", "template": "a"}
+    named = [odd, other, {"name": "default", "template": "b"}]
     written(tmp_path, tokenizer_config={"chat_template": named})
     assert read_generation_files(tmp_path, {}).chat_template == "b"
 

@@ -7,17 +7,19 @@ from typing import Any
 
 import pytest
 
+from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import Lateness
 from batchedmodel_contract.manifest.tenants import Share
-from batchedmodel_contract.outcomes import Outcome
+from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_http.response import Response
 from batchedmodel_http.streamed_response import Sending, StreamedResponse
-from batchedmodel_sidecar.body.byte_budget import ByteBudget
+from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.generation.engine_client import AnswerListener, EngineHead
 from batchedmodel_sidecar.generation.foreign_texts import ForeignTexts
 from batchedmodel_sidecar.generation.handler import GenerationHandler
+from batchedmodel_sidecar.generation.text_server import Draft
 from batchedmodel_sidecar.http.refusals import Refusals
 from batchedmodel_sidecar.http.routed_head import RequestHead
 from batchedmodel_sidecar.protocols.table import adapters
@@ -111,14 +113,33 @@ class Caller:
             (self.sending or self.running).cancel()
 
 
+class SlowReader:
+    """Reads no request before a test says so."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._texts = ForeignTexts(engine)
+        self.may_go = asyncio.Event()
+        self.ended = 0
+
+    async def read(self, asked: RequestHead, body: Buffer, held: Hold) -> Draft:
+        await self.may_go.wait()
+        self.ended += 1
+        return await self._texts.read(asked, body, held)
+
+
 class World:
     """A handler, its server and its callers."""
 
-    def __init__(self, settings: BatchSettings = SETTINGS) -> None:
+    def __init__(
+        self,
+        settings: BatchSettings = SETTINGS,
+        make: type[ForeignTexts | SlowReader] = ForeignTexts,
+    ) -> None:
         self.engine, self.ledger, self.budget = Engine(), Ledger(), ByteBudget(100_000)
         self.callers: list[Caller] = []
+        self.server = make(self.engine)
         self.handler = GenerationHandler(
-            ForeignTexts(self.engine),
+            self.server,
             settings,
             ledger=self.ledger,
             counts=GenerationCounts(),
@@ -186,6 +207,26 @@ async def test_a_server_that_is_away_gets_nothing_and_what_waits_goes_on_when_it
     assert not world.engine.asked
     world.handler.open()
     assert len(world.engine.there) == 1
+
+
+async def test_a_request_that_is_not_read_in_time_is_told_so_once_and_its_work_is_dropped() -> None:
+    world = World(make=SlowReader)
+    reader = world.server
+    assert isinstance(reader, SlowReader)
+    timed: dict[str, Any] = {"x-request-timeout-ms": "500"}
+    sooner, later, leaver = world.calls(**timed), world.calls(), world.calls(**timed)
+    leaver.leaves()
+    await asyncio.sleep(0.6)
+    assert (sooner.status, later.status) == (504, None)
+    reader.may_go.set()
+    await asyncio.sleep(0.1)
+    assert reader.ended == 1
+    assert len(world.engine.there) == 1
+    world.handler.give_up("the test is over")
+    await world.handler.idle()
+    world.assert_all_is_settled_once()
+    await asyncio.sleep(20.0)
+    assert world.ledger.rejected[Rejection.EXPIRED] == 1
 
 
 @pytest.mark.interpreted

@@ -4,14 +4,14 @@ A chunk is put together from bytes that are the same for all chunks of a choice:
 written for each token.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import orjson
 from tokenizers import Tokenizer
 
 from batchedmodel_contract.generation.frames import Token
-from batchedmodel_sidecar.generation.native.answers.answer_form import Piece, TextUsage
+from batchedmodel_sidecar.generation.native.answers.answer_form import KeptText, Piece, TextUsage
 
 _DONE: Final = b"data: [DONE]\n\n"
 _LEAST_LOGPROB: Final = -9999.0
@@ -57,6 +57,7 @@ class ChatForm:
         self._tokenizer = tokenizer
         self._logprobs = logprobs
         self._chunks = _Chunks(known, "chat.completion.chunk", include_usage=include_usage)
+        self._kept: dict[int, KeptText] = {}
 
     def begin(self, choice: int) -> bytes:
         """Whose turn it is."""
@@ -67,28 +68,33 @@ class ChatForm:
         delta = b'"delta":{}'
         if piece.text:
             delta = b'"delta":{"content":%b}' % orjson.dumps(piece.text)
-        logprobs = orjson.dumps(self._told(piece)) if self._logprobs else b"null"
+        logprobs = orjson.dumps(_of_chat(self._columns(piece))) if self._logprobs else b"null"
         return self._chunks.one(piece.choice, delta, logprobs, piece.reason)
 
     def end(self, usage: TextUsage) -> bytes:
         """The end of the stream."""
         return self._chunks.end(usage)
 
-    def whole(self, pieces: Sequence[Piece], usage: TextUsage) -> bytes:
+    def keep(self, piece: Piece) -> int:
+        """See `AnswerForm`."""
+        columns = self._columns(piece) if self._logprobs else {}
+        return self._kept.setdefault(piece.choice, KeptText()).add(piece, columns)
+
+    def whole(self, usage: TextUsage) -> bytes:
         """The document."""
         choices = [
             {
-                "index": piece.choice,
-                "message": {"role": "assistant", "content": piece.text, "refusal": None},
-                "logprobs": self._told(piece) if self._logprobs else None,
-                "finish_reason": piece.reason,
+                "index": choice,
+                "message": {"role": "assistant", "content": kept.text, "refusal": None},
+                "logprobs": _of_chat(kept.columns()) if self._logprobs else None,
+                "finish_reason": kept.reason,
             }
-            for piece in pieces
+            for choice, kept in sorted(self._kept.items())
         ]
         document = {**self._known, "object": "chat.completion", "choices": choices}
         return orjson.dumps({**document, "usage": usage.document()})
 
-    def _told(self, piece: Piece) -> dict[str, Any]:
+    def _columns(self, piece: Piece) -> dict[str, Sequence[Any]]:
         content = [
             {
                 **self._named(token.token, token.logprob),
@@ -96,13 +102,18 @@ class ChatForm:
             }
             for token in piece.tokens
         ]
-        return {"content": content, "refusal": None}
+        return {"content": content}
 
     def _named(self, token: int, logprob: float) -> dict[str, Any]:
         name = name_of(self._tokenizer, token)
         readable = _UNREADABLE not in name  # a part of a character has no bytes of its own here
         told = list(name.encode()) if readable else None
         return {"token": name, "logprob": max(_LEAST_LOGPROB, logprob), "bytes": told}
+
+
+def _of_chat(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """What a chat tells of probabilities."""
+    return {**columns, "refusal": None}
 
 
 class CompletionForm:
@@ -116,6 +127,7 @@ class CompletionForm:
         self._tokenizer = tokenizer
         self._logprobs = logprobs
         self._chunks = _Chunks(known, "text_completion", include_usage=include_usage)
+        self._kept: dict[int, KeptText] = {}
 
     def begin(self, choice: int) -> bytes:
         """Nothing."""
@@ -123,7 +135,7 @@ class CompletionForm:
 
     def piece(self, piece: Piece) -> bytes:
         """A chunk."""
-        logprobs = orjson.dumps(self._told(piece)) if self._logprobs else b"null"
+        logprobs = orjson.dumps(self._columns(piece)) if self._logprobs else b"null"
         text = b'"text":%b' % orjson.dumps(piece.text)
         return self._chunks.one(piece.choice, text, logprobs, piece.reason)
 
@@ -131,21 +143,26 @@ class CompletionForm:
         """The end of the stream."""
         return self._chunks.end(usage)
 
-    def whole(self, pieces: Sequence[Piece], usage: TextUsage) -> bytes:
+    def keep(self, piece: Piece) -> int:
+        """See `AnswerForm`."""
+        columns = self._columns(piece) if self._logprobs else {}
+        return self._kept.setdefault(piece.choice, KeptText()).add(piece, columns)
+
+    def whole(self, usage: TextUsage) -> bytes:
         """The document."""
         choices = [
             {
-                "index": piece.choice,
-                "text": piece.text,
-                "logprobs": self._told(piece) if self._logprobs else None,
-                "finish_reason": piece.reason,
+                "index": choice,
+                "text": kept.text,
+                "logprobs": kept.columns() if self._logprobs else None,
+                "finish_reason": kept.reason,
             }
-            for piece in pieces
+            for choice, kept in sorted(self._kept.items())
         ]
         document = {**self._known, "object": "text_completion", "choices": choices}
         return orjson.dumps({**document, "usage": usage.document()})
 
-    def _told(self, piece: Piece) -> dict[str, Any]:
+    def _columns(self, piece: Piece) -> dict[str, Sequence[Any]]:
         names = [name_of(self._tokenizer, token.token) for token in piece.tokens]
         offsets, at = [], piece.offset
         for name in names:

@@ -1,11 +1,10 @@
 """Answers of Triton's generate extension. Pure."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import orjson
 
-from batchedmodel_sidecar.generation.native.answers.answer_form import Piece, TextUsage
+from batchedmodel_sidecar.generation.native.answers.answer_form import KeptText, Piece, TextUsage
 
 
 class GenerateForm:
@@ -14,6 +13,7 @@ class GenerateForm:
     def __init__(self, known: dict[str, Any]) -> None:
         """`known`: model_name, model_version, and the id where there is one."""
         self._known = known
+        self._kept = KeptText()
 
     def begin(self, choice: int) -> bytes:
         """Nothing."""
@@ -29,9 +29,13 @@ class GenerateForm:
         """Nothing: the stream ends with its connection's answer."""
         return b""
 
-    def whole(self, pieces: Sequence[Piece], usage: TextUsage) -> bytes:
+    def keep(self, piece: Piece) -> int:
+        """Its one text."""
+        return self._kept.add(piece, {})
+
+    def whole(self, usage: TextUsage) -> bytes:
         """The document."""
-        return self._document(pieces[0].text)
+        return self._document(self._kept.text)
 
     def _document(self, text: str) -> bytes:
         return orjson.dumps({**self._known, "text_output": text})

@@ -6,18 +6,23 @@ escapes, and `generation` blocks, which mark what training looks at.
 """
 
 import json
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from jinja2 import TemplateError, nodes
+from jinja2 import nodes
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
+from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from batchedmodel_contract.invalid_input import InvalidInput
 
 _SAID_CHARACTERS: Final = 200
+_LONGEST_PROMPT: Final = 4 << 20
+"""Characters; a body has half as many at most."""
+_MOST_BITS: Final = 4096
 
 
 class _Raised(Exception):
@@ -32,6 +37,23 @@ class _GenerationBlocks(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
+class _Environment(ImmutableSandboxedEnvironment):
+    """Has no product so large that to make it takes long: a signal only ends what comes next.
+
+    What is intercepted is not computed when the template is compiled either.
+    """
+
+    intercepted_binops = frozenset({"*", "**", "%"})
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        if operator != "%" and isinstance(left, int) and isinstance(right, int):
+            bits = left.bit_length()
+            bits = bits + right.bit_length() if operator == "*" else bits * abs(right)
+            if bits > _MOST_BITS:
+                raise OverflowError(f"a number of {bits} bits")
+        return super().call_binop(context, operator, left, right)
+
+
 class ChatTemplate:
     """One template, compiled."""
 
@@ -42,7 +64,7 @@ class ChatTemplate:
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
         """Raises `InvalidInput` where it cannot be compiled."""
-        environment = ImmutableSandboxedEnvironment(
+        environment = _Environment(
             trim_blocks=True,
             lstrip_blocks=True,
             extensions=[LoopControlExtension, _GenerationBlocks],
@@ -52,12 +74,38 @@ class ChatTemplate:
         environment.globals["strftime_now"] = lambda form: now().strftime(form)
         try:
             self._template = environment.from_string(source)
-        except (TemplateError, RecursionError) as error:
+        except InvalidInput:
+            raise  # its time is over
+        except Exception as error:
+            # Not only the library's own: what it makes of the source may be no Python.
             raise InvalidInput("chat template", f"cannot be compiled: {_said(error)}") from error
         self._special_tokens = dict(special_tokens)
 
     def render(self, messages: Sequence[Mapping[str, Any]], **arguments: Any) -> str:
         """The prompt of a conversation; raises `InvalidInput`."""
+        if arguments.get("continue_final_message"):
+            return self._begun(messages, arguments)
+        return self._rendered(messages, arguments)
+
+    def _begun(self, messages: Sequence[Mapping[str, Any]], arguments: Mapping[str, Any]) -> str:
+        """The prompt without what the template puts behind the last message.
+
+        As transformers does it: where the message ends a mark shows, which no text can know.
+        """
+        mark, last = secrets.token_hex(16), messages[-1]
+        # Whether a template trims messages is seen by the space behind it.
+        marked = {**last, "content": f"{last['content']}{mark} "}
+        prompt = self._rendered([*messages[:-1], marked], arguments)
+        begun, found, behind = prompt.rpartition(mark)
+        if not found:
+            rule = "is not possible: the template leaves the end of the last message out"
+            raise InvalidInput("continue_final_message", rule)
+        if mark in begun:
+            rule = "is not possible: the template writes the last message more than once"
+            raise InvalidInput("continue_final_message", rule)
+        return begun if behind.startswith(" ") else begun.rstrip()
+
+    def _rendered(self, messages: Sequence[Mapping[str, Any]], arguments: Mapping[str, Any]) -> str:
         known = {**self._special_tokens, **arguments, "messages": messages}
         try:
             prompt = self._template.render(**known)
@@ -65,27 +113,14 @@ class ChatTemplate:
             raise InvalidInput("messages", f"are refused by the model: {_said(error)}") from error
         except InvalidInput:
             raise  # its time is over
-        except (MemoryError, RecursionError, ArithmeticError, LookupError) as error:
-            raise _failed(error) from error
-        except (TemplateError, TypeError, ValueError, AttributeError) as error:
-            raise _failed(error) from error
-        if arguments.get("continue_final_message"):
-            prompt = _up_to_the_end_of(messages[-1]["content"], prompt)
+        except Exception as error:
+            # Templates call methods of any value, so anything may come of them.
+            rule = f"make the model's chat template fail: {_said(error)}"
+            raise InvalidInput("messages", rule) from error
+        if len(prompt) > _LONGEST_PROMPT:
+            rule = f"become {len(prompt)} characters in the model's chat template"
+            raise InvalidInput("messages", f"{rule}; {_LONGEST_PROMPT} are taken")
         return prompt
-
-
-def _up_to_the_end_of(content: str, prompt: str) -> str:
-    """The prompt without what the template puts behind the last message."""
-    content = content.strip()
-    at = prompt.rfind(content)
-    if at < 0 or not content:
-        rule = "is not possible: the template changes the last message"
-        raise InvalidInput("continue_final_message", rule)
-    return prompt[: at + len(content)]
-
-
-def _failed(error: BaseException) -> InvalidInput:
-    return InvalidInput("messages", f"make the model's chat template fail: {_said(error)}")
 
 
 def _said(error: BaseException) -> str:

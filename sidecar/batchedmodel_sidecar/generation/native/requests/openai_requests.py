@@ -18,6 +18,7 @@ from batchedmodel_sidecar.generation.native.requests.request_fields import (
     STOPPING,
     flag_of,
     logprobs_of,
+    optional_object,
     optional_whole,
     require_neutral,
 )
@@ -104,16 +105,13 @@ def chat_of(asked: Mapping[str, Any]) -> Chat:
     """The conversation; raises `InvalidInput`."""
     require_neutral(asked, _NO_TOOLS)
     optional_text(dict(asked), "user")
-    if not isinstance(asked.get("metadata"), dict | None):
-        raise InvalidInput("metadata", "is not an object", asked["metadata"])
+    optional_object(asked, "metadata")
     given = asked.get("messages")
     if not isinstance(given, list) or not given:
         raise InvalidInput("messages", "is not a list of messages", given)
     require_few(given, "messages")
     messages = [_message(one, f"messages[{at}]") for at, one in enumerate(given)]
-    arguments = asked.get("chat_template_kwargs") or {}
-    if not isinstance(arguments, dict) or not all(isinstance(name, str) for name in arguments):
-        raise InvalidInput("chat_template_kwargs", "is not an object", arguments)
+    arguments = optional_object(asked, "chat_template_kwargs")
     for name in ("messages", "self"):
         if name in arguments:
             raise InvalidInput(f"chat_template_kwargs.{name}", "is not the caller's to give")
@@ -184,8 +182,10 @@ def _message(given: Any, field: str) -> dict[str, Any]:
     if message.get("role") not in _ROLES:
         raise InvalidInput(f"{field}.role", f"is not one of {', '.join(_ROLES)}", given.get("role"))
     calls = message.get("tool_calls")
-    if calls is not None and not isinstance(calls, list):
-        raise InvalidInput(f"{field}.tool_calls", "is not a list", calls)
+    if calls is not None and (
+        not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls)
+    ):
+        raise InvalidInput(f"{field}.tool_calls", "is not a list of objects", calls)
     for name in ("name", "tool_call_id"):
         optional_text(message, name)
     content = message.get("content")

@@ -1,6 +1,6 @@
 """Bodies into requests for text: read, checked, their chats rendered, their texts tokenised.
 
-Small bodies without a template are prepared in the sidecar's loop, all others in the codec process.
+Small bodies without a template are prepared in the sidecar's loop, all others in a process for it.
 """
 
 from __future__ import annotations  # array.array takes no type argument at run time
@@ -9,12 +9,12 @@ from array import array
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, pre_tokenizers
 
 from batchedmodel_contract.generation.description import GenerationDescription
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_sidecar.generation.native.requests.cpu_limit import cpu_limit
+from batchedmodel_sidecar.generation.native.requests.longest_token import bytes_of_longest_token
 from batchedmodel_sidecar.generation.native.requests.openai_requests import (
     CHAT,
     COMPLETIONS,
@@ -25,7 +25,9 @@ from batchedmodel_sidecar.generation.native.requests.openai_requests import (
     prompts_of,
     streaming_of,
 )
+from batchedmodel_sidecar.generation.native.requests.process_limits import cpu_limit
 from batchedmodel_sidecar.generation.native.requests.request_fields import (
+    flag_of,
     logprobs_of,
     max_tokens_of,
     sampling_of,
@@ -44,8 +46,13 @@ if TYPE_CHECKING:
 
 _USUAL_TOKENS: Final = 16
 """Of a completion whose caller says nothing, as OpenAI has it."""
+_LONG: Final = 8192
+"""Characters, from which it pays to tokenise a text without noting where its tokens lie."""
 _TEMPLATE_SECONDS: Final = 1.0
 _TOO_SLOW: Final = f"keep the chat template busy for more than {_TEMPLATE_SECONDS:g} s"
+_TEMPLATE: Final = "chat template"
+_COMPILE_SECONDS: Final = 5.0
+_TOO_LONG: Final = f"takes more than {_COMPILE_SECONDS:g} s to compile"
 _KNOWN: Final = {
     TextEndpoint.CHAT: CHAT,
     TextEndpoint.COMPLETIONS: COMPLETIONS,
@@ -71,7 +78,10 @@ class TextPreparer:
         except BaseException as error:
             # A panic of the library, which is written in Rust, is no `Exception`.
             raise InvalidInput("tokenizer", f"cannot be read: {type(error).__name__}") from error
-        self._template: ChatTemplate | None = None
+        self._template: ChatTemplate | str | None = None
+        """Or why there is none."""
+        self._longest_token: int | None = None
+        self._knows_longest = False
 
     def is_of(self, description: GenerationDescription, tokenizer_json: bytes) -> bool:
         """Whether another made of these would be the same."""
@@ -94,15 +104,9 @@ class TextPreparer:
         chat = chat_of(asked)
         if self.description.chat_template is None:
             raise InvalidInput("messages", "are not understood: the model has no chat template")
-        if self._template is None:
-            # Jinja2 is no part of a process that renders no chats.
-            from batchedmodel_sidecar.generation.native.requests.chat_template import ChatTemplate
-
-            self._template = ChatTemplate(
-                self.description.chat_template, self.description.special_tokens
-            )
+        template = self._compiled(self.description.chat_template)
         with cpu_limit(_TEMPLATE_SECONDS, lambda: InvalidInput("messages", _TOO_SLOW)):
-            prompt = self._template.render(chat.messages, **chat.arguments)
+            prompt = template.render(chat.messages, **chat.arguments)
         return self._request(
             TextEndpoint.CHAT,
             # The template writes what marks the beginning by itself.
@@ -115,6 +119,21 @@ class TextPreparer:
             field="messages",
             adapter=adapter,
         )
+
+    def _compiled(self, source: str) -> ChatTemplate:
+        """Compiled once, also where that fails; raises `InvalidInput`."""
+        if self._template is None:
+            # Jinja2 is no part of a process that renders no chats.
+            from batchedmodel_sidecar.generation.native.requests.chat_template import ChatTemplate
+
+            try:
+                with cpu_limit(_COMPILE_SECONDS, lambda: InvalidInput(_TEMPLATE, _TOO_LONG)):
+                    self._template = ChatTemplate(source, self.description.special_tokens)
+            except InvalidInput as error:
+                self._template = str(error)
+        if isinstance(self._template, str):
+            raise InvalidInput("messages", f"cannot be read by the model: {self._template}")
+        return self._template
 
     def _completion(self, asked: dict[str, Any]) -> TextRequest:
         adapter = adapter_of(asked, self.name, named=True)
@@ -134,9 +153,10 @@ class TextPreparer:
     def _generate(self, asked: dict[str, Any], endpoint: TextEndpoint) -> TextRequest:
         generate = generate_of(asked)
         streams = endpoint is TextEndpoint.GENERATE_STREAM
-        if generate.parameters.get("stream") not in (None, streams):
+        given = generate.parameters.get("stream")
+        if given is not None and flag_of(generate.parameters, "stream") is not streams:
             rule = f"contradicts the path, which ends in {endpoint}"
-            raise InvalidInput("parameters.stream", rule, generate.parameters["stream"])
+            raise InvalidInput("parameters.stream", rule, given)
         return self._request(
             endpoint,
             [self._encoded(generate.text, "text_input")],
@@ -178,8 +198,7 @@ class TextPreparer:
         for prompt in prompts:
             self._check(prompt, field)
         if longest + max_tokens > most:
-            if longest >= most:
-                raise InvalidInput(field, f"has {longest} tokens; with a text it may have {most}")
+            self._refuse_too_long(longest, field)
             rule = (
                 f"is above {most - longest}: the prompt has {longest} tokens, and with its text "
                 f"it may have {most}"
@@ -214,12 +233,43 @@ class TextPreparer:
             raise InvalidInput(field, f"holds a token id that is not from 0 to {most}", wrong)
 
     def _encoded(self, text: str, field: str, *, marked: bool = True) -> array[int]:
+        is_long = len(text) > _LONG
+        if is_long:
+            self._refuse_untokenised(text, field)
         try:
-            encoding = self.tokenizer.encode(text, add_special_tokens=marked)
+            if is_long:
+                # Half the time; it knows no single texts.
+                (encoding,) = self.tokenizer.encode_batch_fast([text], add_special_tokens=marked)
+            else:
+                encoding = self.tokenizer.encode(text, add_special_tokens=marked)
         except BaseException as error:
             # What it says may quote the text; a panic of the library is no `Exception`.
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
             rule = f"cannot be tokenised: {type(error).__name__}"
             raise InvalidInput(field, rule) from error
-        return array("i", encoding.ids)
+        prompt = array("i", encoding.ids)
+        self._refuse_too_long(len(prompt), field)  # before the other texts of a list are tokenised
+        return prompt
+
+    def _refuse_too_long(self, tokens: int, field: str) -> None:
+        most = self._most_tokens()
+        if tokens >= most:
+            raise InvalidInput(field, f"has {tokens} tokens; with a text it may have {most}")
+
+    def _refuse_untokenised(self, text: str, field: str) -> None:
+        """Raise `InvalidInput` for a text that cannot fit, whatever its tokens are."""
+        most = self._most_tokens()
+        if len(text) < most:
+            return
+        if not self._knows_longest:
+            alphabet = pre_tokenizers.ByteLevel.alphabet()
+            self._longest_token = bytes_of_longest_token(self.tokenizer_json, alphabet)
+            self._knows_longest = True
+        if self._longest_token is None:
+            return
+        size = len(text.encode(errors="surrogatepass"))
+        if size > most * self._longest_token:
+            least = size // self._longest_token
+            rule = f"has at least {least} tokens; with a text it may have {most}"
+            raise InvalidInput(field, rule)

@@ -1,13 +1,16 @@
-"""The sidecar's side of the process that prepares requests: bounded, fair, supervised.
+"""The sidecar's side of the processes that prepare requests: bounded, fair, supervised.
 
-Tenants take turns by the bytes of their bodies. A few bodies are with the process at a time, which
-works on them in their order. So when it ends, the first without an answer may be why: it is tried
-once more, and the others as often as it takes.
+A large body takes seconds, so those have a process of their own, and small ones never wait for it.
+In front of each tenants take turns by the bytes of their bodies. What has no turn yet can still be
+dropped, so a process has no more than it needs to be busy, and works on it in its order. So when it
+ends, the first body without an answer may be why: it is tried once more, and the other as often as
+it takes.
 """
 
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 import subprocess
 import sys
@@ -32,18 +35,46 @@ logger: Final = logging.getLogger(__name__)
 
 _MODULE: Final = "batchedmodel_sidecar.generation.native.requests.preparing_process"
 _MOST_BODIES: Final = 1024
-"""That wait or are with the process; more are refused."""
-_AT_ONCE: Final = 8
-"""With the process: enough that it never waits."""
+"""That wait or are with a process; more are refused."""
+_LARGE: Final = 32 * 1024
+"""Bytes, which take about 20 ms."""
+_SMALL_AT_ONCE: Final = 2
+"""So that the process has the next one when it has answered."""
+_LARGE_AT_ONCE: Final = 1
 _MOST_TRIES: Final = 2
 _STUCK_SECONDS: Final = 20.0
 """A body that takes longer hangs: a template is ended by itself after a second of CPU."""
 
 
+class Preparing:
+    """Prepares requests in one process, and large ones in another, which starts when needed."""
+
+    def __init__(self) -> None:
+        """Starts nothing yet; needs a running loop."""
+        self._small = PreparingLine(_SMALL_AT_ONCE)
+        self._large = PreparingLine(_LARGE_AT_ONCE)
+
+    def begin(self) -> None:
+        """Have the process for small bodies there before the first one."""
+        self._small.begin()
+
+    async def prepare(
+        self, texts: TextPreparer, endpoint: TextEndpoint, body: Buffer, share: Share
+    ) -> TextRequest:
+        """The request in a body; raises `InvalidInput` and `Rejected`."""
+        line = self._large if len(body) > _LARGE else self._small
+        return await line.prepare(texts, endpoint, body, share)
+
+    async def close(self) -> None:
+        """End the processes; what is with them fails."""
+        await self._small.close()
+        await self._large.close()
+
+
 class _Body:
     """A body that is with the process, or was when it ended."""
 
-    __slots__ = ("body", "endpoint", "texts", "tries", "waiter")
+    __slots__ = ("body", "endpoint", "texts", "tries", "waiter", "wanted")
 
     def __init__(
         self,
@@ -57,15 +88,17 @@ class _Body:
         self.texts = texts
         self.waiter = waiter
         self.tries = 0
+        self.wanted = True
+        """Whether its caller is still there."""
 
 
-class Preparing:
+class PreparingLine:
     """At most one process, and the line in front of it."""
 
-    def __init__(self) -> None:
-        """Starts nothing yet; needs a running loop."""
+    def __init__(self, at_once: int) -> None:
+        """Starts nothing yet; needs a running loop. `at_once`: bodies that are with the process."""
         self._loop = asyncio.get_running_loop()
-        self._turns = FairTurns(at_once=lambda: _AT_ONCE, room=_MOST_BODIES)
+        self._turns = FairTurns(at_once=lambda: at_once, room=_MOST_BODIES)
         self._bodies: dict[int, _Body] = {}
         """By number, the oldest first."""
         self._next = 0
@@ -90,14 +123,18 @@ class Preparing:
             message = "as many requests are being read as may be at once"
             raise Rejected(refusal, message, retry_after=RETRY_SOON)
 
+        one = _Body(endpoint, body, texts, self._loop.create_future())
+
         def begin() -> "asyncio.Future[TextRequest]":
-            one = _Body(endpoint, body, texts, self._loop.create_future())
             self._next += 1
             self._bodies[self._next] = one
             self._send(self._next, one)
             return one.waiter
 
-        return await self._turns.take_turn(share, len(body), begin, room=1)
+        try:
+            return await self._turns.take_turn(share, len(body), begin, room=1)
+        finally:
+            one.wanted = False
 
     async def close(self) -> None:
         """End the process; what is with it fails."""
@@ -147,8 +184,12 @@ class Preparing:
             return
         self._starting = None
         self._process = process
-        for number, one in self._bodies.items():
-            self._send(number, one)
+        for number, one in list(self._bodies.items()):
+            if one.wanted:
+                self._send(number, one)
+            else:
+                del self._bodies[number]
+                one.waiter.cancel()
 
     def _send(self, number: int, one: _Body) -> None:
         if self._process is None:
@@ -184,22 +225,24 @@ class Preparing:
 class _Process(asyncio.Protocol):
     """One process, and the connection to it."""
 
-    def __init__(self, preparing: Preparing) -> None:
-        self._preparing = preparing
+    def __init__(self, line: PreparingLine) -> None:
+        self._line = line
         self._reader = MessageReader()
         self._transport: Any = None
         self._child: asyncio.subprocess.Process | None = None
 
     @classmethod
-    async def start(cls, preparing: Preparing) -> "_Process":
+    async def start(cls, line: PreparingLine) -> "_Process":
         """A new one; raises `OSError`."""
-        made = cls(preparing)
+        made = cls(line)
         ours, theirs = socket.socketpair()
         with theirs:
             made._child = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-m", _MODULE, str(theirs.fileno())),
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
+                # It tokenises one text at a time.
+                env={**os.environ, "TOKENIZERS_PARALLELISM": "false"},
                 # What is sent to the sidecar's process group does not concern it.
                 start_new_session=True,
             )
@@ -213,11 +256,11 @@ class _Process(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        self._preparing.answered(data, self._reader)
+        self._line.answered(data, self._reader)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.kill()
-        self._preparing.lost(self)
+        self._line.lost(self)
 
     def write(self, parts: list[Buffer]) -> None:
         """Send a message."""

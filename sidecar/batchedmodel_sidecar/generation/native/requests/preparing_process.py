@@ -1,7 +1,8 @@
 """The process that prepares requests for text: bodies in, checked and tokenised requests out.
 
-Chat templates run here, each for a second of CPU at most. It takes bodies in their order from the
-socket that it was given, and ends when the other end does, however the sidecar ended.
+Chat templates run here, each for a second of CPU at most, in bounded memory. It takes bodies in
+their order from the socket that it was given, and ends when the other end does, however the sidecar
+ended.
 """
 
 import gc
@@ -16,6 +17,7 @@ from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_sidecar.errors import Rejected
 from batchedmodel_sidecar.generation.native.requests.preparer import TextPreparer
+from batchedmodel_sidecar.generation.native.requests.process_limits import limit_memory
 from batchedmodel_sidecar.generation.native.requests.process_wire import (
     Message,
     MessageReader,
@@ -29,6 +31,8 @@ from batchedmodel_sidecar.generation.native.requests.process_wire import (
 logger: Final = logging.getLogger(__name__)
 
 _PIECE: Final = 1 << 20
+_MEMORY: Final = 1 << 30
+"""Bytes beside the model's: the longest body of the shortest tokens takes 0.8 GiB."""
 _NICER: Final = 5  # the loop beside it should not wait for a core
 
 
@@ -59,10 +63,12 @@ class Worker:
 
     def _learn(self, model: Model) -> None:
         self._texts = None
+        limit_memory(None)
         try:
             self._texts = TextPreparer(*model)
         except InvalidInput as error:
             logger.error("the model cannot be read: %s", error.mistake.field)
+        limit_memory(_MEMORY)
 
 
 def main() -> None:

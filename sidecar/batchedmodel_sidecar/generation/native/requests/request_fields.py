@@ -67,7 +67,8 @@ def stopping_of(asked: Mapping[str, Any], model_stops: tuple[int, ...]) -> Stopp
         if not isinstance(text, str) or not 0 < len(text) <= _LONGEST_STOP:
             rule = f"holds something else than texts of 1 to {_LONGEST_STOP} characters"
             raise InvalidInput("stop", rule, text)
-    ids = asked.get("stop_token_ids") or []
+    ids = asked.get("stop_token_ids")
+    ids = [] if ids is None else ids
     if not isinstance(ids, list) or len(ids) > _MOST_STOPS:
         raise InvalidInput("stop_token_ids", f"is not a list of at most {_MOST_STOPS}", ids)
     stops = tuple(whole_number(_TOKEN_IDS, one, "stop_token_ids") for one in ids)
@@ -116,5 +117,18 @@ def require_neutral(asked: Mapping[str, Any], neutral: Mapping[str, tuple[Any, .
     """Raise `InvalidInput` for a field that is not supported, unless it changes nothing."""
     for field, values in neutral.items():
         given = asked.get(field)
-        if given is not None and given not in values:
+        # 0 is no false here, although Python takes them for equal.
+        if given is not None and not any(
+            type(one) is type(given) and one == given for one in values
+        ):
             raise InvalidInput(field, "is not supported here", given)
+
+
+def optional_object(asked: Mapping[str, Any], field: str) -> dict[str, Any]:
+    """An object, which is empty where it is absent; raises `InvalidInput`."""
+    given = asked.get(field)
+    if given is None:
+        return {}
+    if not isinstance(given, dict):
+        raise InvalidInput(field, "is not an object", given)
+    return given

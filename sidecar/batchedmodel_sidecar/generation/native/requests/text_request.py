@@ -60,8 +60,8 @@ class TextRequest:
         """Of all prompts."""
         return sum(map(len, self.prompts))
 
-    def at_once(self, engine: GenerationDescription) -> AtOnce:
-        """How much of it an engine runs at once, where it has nothing else.
+    def at_once(self, engine: GenerationDescription, sequences: int) -> AtOnce:
+        """How much of it an engine runs at once that runs so many, where it has nothing else.
 
         Texts of one prompt begin together and share it. Of a long list of prompts each begins where
         there is room for it.
@@ -70,7 +70,7 @@ class TextRequest:
             return AtOnce(len(self.prompts[0]), self.choices)
         longest = max(map(len, self.prompts))
         held = engine.blocks * engine.block_tokens // (longest + self.max_tokens)
-        texts = max(1, min(self.texts, engine.max_sequences, held))
+        texts = max(1, min(self.texts, sequences, held))
         return AtOnce(min(self.prompt_tokens, texts * longest), texts)
 
     @property

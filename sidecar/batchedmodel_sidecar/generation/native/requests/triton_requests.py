@@ -9,7 +9,11 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_sidecar.generation.native.requests.request_fields import SAMPLING, STOPPING
+from batchedmodel_sidecar.generation.native.requests.request_fields import (
+    SAMPLING,
+    STOPPING,
+    optional_object,
+)
 from batchedmodel_sidecar.protocols.json_bodies import require_text
 
 GENERATE: Final = frozenset({"id", "text_input", "parameters"})
@@ -27,9 +31,7 @@ class Generate(NamedTuple):
 def generate_of(asked: dict[str, Any]) -> Generate:
     """The request; raises `InvalidInput`."""
     name = None if asked.get("id") is None else require_text(asked, "id")
-    parameters = asked.get("parameters") or {}
-    if not isinstance(parameters, dict):
-        raise InvalidInput("parameters", "is not an object", parameters)
+    parameters = optional_object(asked, "parameters")
     for field in parameters:
         if field not in _PARAMETERS:
             rule = f"is not taken here; known: {', '.join(sorted(_PARAMETERS))}"

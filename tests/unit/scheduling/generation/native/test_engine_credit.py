@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.generation.admission import (
@@ -31,6 +33,11 @@ def told(limits: EngineLimits = LIMITS) -> Admission:
     admission = Admission(AdmissionSettings(engine=limits))
     admission.engine(EngineView(step=replace(IDLE, free_blocks=limits.blocks)), 0.0)
     return admission
+
+
+def first_tokens(admission: Admission, *numbers: int, now: float = 0.0) -> None:
+    for number in numbers:
+        admission.first_token(number, now)
 
 
 def tells(admission: Admission, now: float = 0.0, **figures: object) -> None:
@@ -169,12 +176,12 @@ def test_nothing_more_goes_while_one_had_to_give_way() -> None:
     assert admission.poll(0.1).release == ()
 
 
-def test_nobody_passes_a_prompt_that_waits_for_blocks() -> None:
+def test_nobody_who_has_much_passes_a_prompt_that_waits_for_blocks() -> None:
     admission = told()
     offered(admission, first := request("a", prompt=1000))
     assert admission.poll(0.0).release == (first.id,)
     tells(admission, running=1, free_blocks=37)
-    long, small = request("b", prompt=900), request("c", prompt=16)
+    long, small = request("b", prompt=900), request("a", prompt=16)
     offered(admission, long, small)
     assert admission.poll(0.1).release == ()
     admission.ended(first.id, 0.2, output_tokens=50)
@@ -212,3 +219,86 @@ def test_work_is_told_before_anything_ran_and_the_cache_is_part_of_it() -> None:
     for step in range(200):
         tells(admission, running=2, tokens=2, free_blocks=2, now=0.02 * step)
     assert admission.work(one) > 1.2 * plain, "the cache holds two of such as run"
+
+
+def test_who_has_little_goes_though_another_has_all_places() -> None:
+    admission = told()
+    hog = [request("hog", prompt=20) for _ in range(9)]
+    offered(admission, *hog)
+    first_tokens(admission, *admission.poll(0.0).release)
+    tells(admission, running=4, free_blocks=92)
+    first_tokens(admission, *admission.poll(0.1).release)
+    tells(admission, running=4, waiting=1, free_blocks=92)
+    assert admission.poll(0.2).release == ()
+    others = [request("other", prompt=20) for _ in range(4)]
+    offered(admission, *others)
+    # Five of the hog are there: two are less than a half, three are not.
+    assert admission.poll(0.3).release == (others[0].id, others[1].id)
+    assert admission.poll(0.3).release == ()
+
+
+def test_whoever_is_passed_over_keeps_the_next_place_that_is_free() -> None:
+    admission = told()
+    hog = [request("hog", prompt=20) for _ in range(9)]
+    offered(admission, *hog)
+    first_tokens(admission, *admission.poll(0.0).release)
+    tells(admission, running=4, free_blocks=92)
+    first_tokens(admission, *admission.poll(0.1).release)
+    tells(admission, running=4, waiting=1, free_blocks=92)
+    large = request("large", prompt=20, choices=3)
+    small = request("small", prompt=20)
+    offered(admission, large, small)
+    assert admission.poll(0.2).release == (small.id,)
+
+
+def test_prompts_of_one_tenant_that_are_not_read_keep_no_other_waiting() -> None:
+    admission = told(replace(LIMITS, blocks=10_000))
+    long = [request("long", prompt=30_000) for _ in range(4)]
+    offered(admission, *long)
+    assert len(admission.poll(0.0).release) == 3
+    other = [request("other", prompt=20), request("other", prompt=30_000)]
+    offered(admission, *other)
+    assert admission.poll(0.0).release == (other[0].id,)
+
+
+def test_a_prompt_that_was_found_in_the_cache_costs_its_tenant_nothing() -> None:
+    admission = told(replace(LIMITS, blocks=10_000))
+    one = request(prompt=4000)
+    offered(admission, one)
+    admission.poll(0.0)
+    before = admission.backlog_work
+    admission.found(one.id, 3000)
+    assert before - admission.backlog_work == pytest.approx(3000 * LIMITS.cost.prefill_token)
+    admission.found(one.id, 3000)
+    assert before - admission.backlog_work == pytest.approx(4000 * LIMITS.cost.prefill_token)
+    admission.found(one.id + 1000, 5)
+    admission.first_token(one.id, 0.1)
+    admission.ended(one.id, 0.2, output_tokens=50)
+    assert admission.backlog_work == 0.0
+
+
+@pytest.mark.parametrize("cached", [0, 1900])
+def test_whose_prompts_are_cached_has_more_turns(cached: int) -> None:
+    admission = told(replace(LIMITS, max_sequences=1, blocks=10_000))
+    tenants = {}
+    for tenant in ("cached", "plain"):
+        for _ in range(60):
+            one = request(tenant, prompt=2000)
+            tenants[one.id] = tenant
+            offered(admission, one)
+    here: list[int] = []
+    turns = {"cached": 0, "plain": 0}
+    for step in range(50):
+        now = 0.02 * step
+        here += admission.poll(now).release
+        number = here.pop(0)
+        turns[tenants[number]] += 1
+        if tenants[number] == "cached":
+            admission.found(number, cached)
+        admission.first_token(number, now)
+        admission.ended(number, now, output_tokens=5)
+        tells(admission, now, running=1, free_blocks=9000, ended=1)
+    if cached:
+        assert turns["cached"] > 2 * turns["plain"]
+    else:
+        assert abs(turns["cached"] - turns["plain"]) <= 2

@@ -48,7 +48,8 @@ class Server:
         return _Accepted(self)
 
     def submits(self, number: int) -> list[Submit]:
-        return [frame for frame in self.came[number] if isinstance(frame, Submit)]
+        came = self.came[number] if number < len(self.came) else []
+        return [frame for frame in came if isinstance(frame, Submit)]
 
     def tell(self, number: int, *tokens: Token) -> None:
         report = StepReport(
@@ -102,6 +103,9 @@ class Hearing:
 
     def step_ends(self) -> None:
         self.steps += 1
+
+    def found(self, request_id: int, tokens: int) -> None:
+        assert tokens > 0
 
     def stepped(self, report: StepReport) -> None:
         assert self.steps
@@ -160,7 +164,15 @@ def _exchange() -> tuple[Hearing, NativeExchange]:
     form = CompletionForm(known, _TEXTS.tokenizer, include_usage=False, logprobs=False)
     hearing = Hearing()
     exchange = NativeExchange(
-        hearing, request, form, _TEXTS.tokenizer, request.sampling, 2, lambda: 30.0, salt="a"
+        hearing,
+        request,
+        form,
+        _TEXTS.tokenizer,
+        request.sampling,
+        2,
+        lambda: 30.0,
+        lambda size: True,
+        salt="a",
     )
     return hearing, exchange
 

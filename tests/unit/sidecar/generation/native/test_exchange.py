@@ -4,7 +4,7 @@ from __future__ import annotations  # array.array takes no type argument at run 
 
 import random
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import orjson
@@ -16,7 +16,8 @@ from tokenizers import Tokenizer
 from batchedmodel_contract.generation.frames import Finish, Sampling, Submit, Token
 from batchedmodel_sidecar.errors import Lost, Unserved
 from batchedmodel_sidecar.generation.engine_client import EngineHead
-from batchedmodel_sidecar.generation.native.answers.openai_answers import CompletionForm
+from batchedmodel_sidecar.generation.native.answers.answer_form import AnswerForm
+from batchedmodel_sidecar.generation.native.answers.openai_answers import ChatForm, CompletionForm
 from batchedmodel_sidecar.generation.native.exchange import NativeExchange
 from batchedmodel_sidecar.generation.native.requests.text_request import TextEndpoint, TextRequest
 from support.byte_tokenizer import END, tokenizer_json
@@ -139,11 +140,17 @@ class Listener:
         return [orjson.loads(event.removeprefix(b"data: ")) for event in events]
 
 
-def _exchange(request: TextRequest = _REQUEST) -> tuple[Listener, NativeExchange]:
+def _exchange(
+    request: TextRequest = _REQUEST,
+    form: AnswerForm | None = None,
+    keep: Callable[[int], bool] = lambda size: True,
+) -> tuple[Listener, NativeExchange]:
     listener = Listener()
-    form = CompletionForm(_KNOWN, _TOKENIZER, include_usage=request.include_usage, logprobs=False)
+    form = form or CompletionForm(
+        _KNOWN, _TOKENIZER, include_usage=request.include_usage, logprobs=False
+    )
     exchange = NativeExchange(
-        listener, request, form, _TOKENIZER, request.sampling, 2, lambda: 30.0, salt="team"
+        listener, request, form, _TOKENIZER, request.sampling, 2, lambda: 30.0, keep, salt="team"
     )
     return listener, exchange
 
@@ -253,6 +260,55 @@ def test_a_stop_string_ends_one_choice_at_the_engine_and_no_other() -> None:
     exchange.told([Token(1, 1, ord("x"), 0.0, Finish.NONE)])
     assert engine.cancelled == [(1, 0), (1, 1)]
     assert engine.forgotten == [1]
+
+
+def _logprobs(answer: Listener, *, streams: bool) -> dict[str, list[object]]:
+    """What was told of the probabilities of all tokens, list by list."""
+    documents = answer.events if streams else [orjson.loads(answer.body)]
+    told: dict[str, list[object]] = {}
+    for document in documents:
+        for name, values in (document["choices"][0]["logprobs"] or {}).items():
+            told.setdefault(name, []).extend(values or ())
+    return told
+
+
+@pytest.mark.parametrize("form", [ChatForm, CompletionForm])
+def test_a_whole_answer_tells_the_probabilities_that_a_stream_tells(
+    form: type[ChatForm | CompletionForm],
+) -> None:
+    told = []
+    for streams in (True, False):
+        sampling = Sampling(logprobs=1)
+        request = replace(_REQUEST, streams=streams, sampling=sampling, include_usage=False)
+        listener, exchange = _exchange(
+            request, form(_KNOWN, _TOKENIZER, include_usage=False, logprobs=True)
+        )
+        exchange.start(Engine())
+        for at, byte in enumerate("a \N{BULLET}".encode()):
+            finish = Finish.LENGTH if at == 4 else Finish.NONE
+            exchange.told([Token(1, 0, byte, -0.5 * at, finish, ((byte, -0.5 * at), (98, -9.0)))])
+        assert listener.ends == 1
+        told.append(_logprobs(listener, streams=streams))
+    assert told[0] == told[1]
+    assert {len(values) for values in told[0].values()} <= {0, 5}
+
+
+def test_an_answer_that_finds_no_room_ends_at_the_engine_and_says_so() -> None:
+    room = 300
+
+    def keep(size: int) -> bool:
+        nonlocal room
+        room -= size
+        return room >= 0
+
+    listener, exchange = _exchange(replace(_REQUEST, streams=False, choices=2), keep=keep)
+    engine = Engine()
+    exchange.start(engine)
+    for _ in range(2):
+        exchange.told([Token(1, choice, ord("x"), 0.0, Finish.NONE) for choice in (0, 1)])
+    assert [(one.status, one.retry_after) for one in listener.errors] == [(503, 1.0)]
+    assert engine.cancelled == [(1, None)]
+    assert not listener.heads
 
 
 def test_a_caller_that_leaves_has_its_texts_cancelled() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.generation.native.requests.chat_template import ChatTemplate
-from batchedmodel_sidecar.generation.native.requests.cpu_limit import cpu_limit
+from batchedmodel_sidecar.generation.native.requests.process_limits import cpu_limit
 
 _USER = [{"role": "user", "content": "hi <b>"}]
 
@@ -23,6 +23,7 @@ def _rendered(source: str, **arguments: object) -> str:
         ("{% for m in messages %}{% break %}{% endfor %}x", "x"),
         ("{% generation %}a{% endgeneration %}b", "ab"),
         ("{% if thinking %}deep{% endif %}", "deep"),
+        ("{{ 7 % 4 }}{{ '%s' % 2 }}{{ 2 ** 3 }}{{ '-' * 3 }}{{ 1.5 * 2 }}", "328---3.0"),
         ("  {%- if true %}\n  a\n  {%- endif %}", "  a"),
     ],
 )
@@ -53,6 +54,16 @@ def test_what_a_template_refuses_its_caller_is_told() -> None:
         "{{ messages.append(1) }}",
         "{{ range(1000000000) | list }}",
         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{{ 9 ** (9 ** 9) }}",
+        "{% set n = namespace(x=10 ** 999) %}{% for i in range(40) %}{% set n.x = n.x * n.x %}"
+        "{% endfor %}",
+        "{{ [].pop() }}",
+        "{{ messages[0].content.encode('latin-1').decode('utf-32') }}",
+        "{{ cycler() }}",
+        "{{ '%d' % 'a' }}",
+        "{% include 'another' %}",
+        "{{ strftime_now(5) }}",
+        "{{ 'x' * 5000000 }}",
     ],
 )
 def test_a_template_that_fails_fails_for_its_caller_alone(source: str) -> None:
@@ -60,9 +71,19 @@ def test_a_template_that_fails_fails_for_its_caller_alone(source: str) -> None:
         _rendered(source)
 
 
-def test_a_template_that_cannot_be_compiled_is_named() -> None:
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% if %}",
+        "{% for a in b %}" * 30 + "{% endfor %}" * 30,
+        "{{ " + "(" * 5000 + ")" * 5000 + " }}",
+        "{{ " + "-" * 5000 + "1 }}",
+    ],
+    ids=["syntax", "loops", "brackets", "signs"],
+)
+def test_a_template_that_cannot_be_compiled_is_named(source: str) -> None:
     with pytest.raises(InvalidInput, match="chat template: cannot be compiled"):
-        ChatTemplate("{% if %}", {})
+        ChatTemplate(source, {})
 
 
 def test_a_template_that_loops_ends() -> None:
@@ -76,9 +97,27 @@ def test_a_template_that_loops_ends() -> None:
         _rendered(loops)
 
 
-def test_a_last_message_can_be_gone_on_with() -> None:
-    source = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}"
-    template = ChatTemplate(source, {})
-    messages = [*_USER, {"role": "assistant", "content": "It is "}]
-    prompt = template.render(messages, continue_final_message=True)
-    assert prompt == "<user>hi <b></s><assistant>It is"
+_ALL = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}"
+_TRIMMED = "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</s>{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("source", "content", "prompt"),
+    [
+        (_ALL, "It is ", "<user>hi <b></s><assistant>It is "),
+        (_TRIMMED, " It is", "<user>hi <b></s><assistant>It is"),
+        (_ALL, "", "<user>hi <b></s><assistant>"),
+        (_ALL + "Now say: It is", "It is", "<user>hi <b></s><assistant>It is"),
+        (_ALL, "s", "<user>hi <b></s><assistant>s"),
+    ],
+)
+def test_a_last_message_can_be_gone_on_with(source: str, content: str, prompt: str) -> None:
+    messages = [*_USER, {"role": "assistant", "content": content}]
+    assert ChatTemplate(source, {}).render(messages, continue_final_message=True) == prompt
+    assert messages[1] == {"role": "assistant", "content": content}
+
+
+@pytest.mark.parametrize("source", ["{{ messages[-1].content[:2] }}", "nothing", _ALL + _ALL])
+def test_a_last_message_whose_end_is_not_there_once_cannot_be_gone_on_with(source: str) -> None:
+    with pytest.raises(InvalidInput, match="continue_final_message: is not possible"):
+        ChatTemplate(source, {}).render(_USER, continue_final_message=True)

@@ -126,6 +126,12 @@ def test_the_models_own_stops_may_be_ignored() -> None:
         ({"stream_options": {"include_usage": True}}, "stream_options: needs stream"),
         ({"stream": 1}, "stream: "),
         ({"seed": 2**63}, "seed: "),
+        ({"store": 0}, "store: 0 is not supported"),
+        ({"parallel_tool_calls": 1}, "parallel_tool_calls: 1 is not supported"),
+        ({"stop_token_ids": 0}, "stop_token_ids: 0 is not a list"),
+        ({"metadata": []}, "metadata: [] is not an object"),
+        ({"messages": [{**_USER, "tool_calls": [1]}]}, "messages[0].tool_calls: "),
+        ({"chat_template_kwargs": ""}, "chat_template_kwargs: "),
         ({"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs.self: "),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages: "),
         (
@@ -173,6 +179,8 @@ def test_a_completion_that_cannot_be_served_is_refused_by_its_field(
     [
         ({"text_input": 5}, "text_input: "),
         ({"parameters": [1]}, "parameters: "),
+        ({"parameters": 0}, "parameters: 0 is not an object"),
+        ({"parameters": {"stream": 0}}, "stream: 0 is not true or false"),
         ({"parameters": {"bad_words": ["x"]}}, "parameters.bad_words: "),
         ({"parameters": {"stream": True}}, "parameters.stream: "),
     ],
@@ -191,6 +199,14 @@ def test_a_model_without_a_template_takes_no_chats() -> None:
         preparer.prepare(TextEndpoint.CHAT, orjson.dumps({"model": "m", "messages": [_USER]}))
 
 
+def test_a_template_that_cannot_be_compiled_is_told_to_every_chat() -> None:
+    preparer = TextPreparer("m", described(chat_template="{% if %}"), tokenizer_json())
+    body = orjson.dumps({"model": "m", "messages": [_USER]})
+    for _ in range(2):
+        with pytest.raises(InvalidInput, match="messages: cannot be read.* chat template: cannot"):
+            preparer.prepare(TextEndpoint.CHAT, body)
+
+
 def test_a_prompt_is_bounded_by_the_cache_too() -> None:
     preparer = TextPreparer("m", described(blocks=2, block_tokens=4), tokenizer_json())
     with pytest.raises(InvalidInput, match="max_tokens: 16 is above 5"):
@@ -201,6 +217,25 @@ def test_of_a_long_list_as_much_counts_as_runs_at_once() -> None:
     description = described(max_sequences=8, blocks=10, block_tokens=16)
     request = _completion(prompt=[[1] * 20, [2] * 10, [3]], n=2, max_tokens=20)
     # Four texts of 40 tokens fill the cache.
-    assert request.at_once(description) == (31, 4)
-    assert request.at_once(described(max_sequences=2)) == (31, 2)
-    assert _chat(n=3).at_once(description).texts == 3
+    assert request.at_once(description, 8) == (31, 4)
+    assert request.at_once(description, 2) == (31, 2)
+    assert _chat(n=3).at_once(description, 8).texts == 3
+
+
+def test_a_text_that_cannot_fit_is_refused_without_its_tokens() -> None:
+    # Its longest token, "</s>", is four bytes.
+    with pytest.raises(InvalidInput, match="prompt: has at least 2500 tokens; with a text"):
+        _completion(prompt="x" * 10_000)
+    larger = TextPreparer("m", described(max_context_tokens=2500, blocks=999), tokenizer_json())
+    body = orjson.dumps({"model": "m", "prompt": "x" * 10_000})
+    with pytest.raises(InvalidInput, match="prompt: has 10001 tokens; with a text"):
+        larger.prepare(TextEndpoint.COMPLETIONS, body)
+
+
+def test_a_long_text_has_the_tokens_that_it_has_in_parts() -> None:
+    preparer = TextPreparer(
+        "m", described(max_context_tokens=20_000, blocks=9999), tokenizer_json()
+    )
+    body = orjson.dumps({"model": "m", "prompt": "x</s>" * 2000})
+    request = preparer.prepare(TextEndpoint.COMPLETIONS, body)
+    assert list(request.prompts[0]) == [BEGIN, *[ord("x"), END] * 2000]

@@ -23,6 +23,7 @@ _LOOPS = (
     "{% for a in range(99999) %}{% for b in range(99999) %}"
     "{% if messages[0].content != 'loop' %}{% break %}{% endif %}"
     "{% endfor %}{% if messages[0].content != 'loop' %}{% break %}{% endif %}{% endfor %}"
+    "{% if messages[0].content == 'grow' %}{{ 'x' * 10 ** 11 }}{% endif %}"
     "{{ messages[0].content }}"
 )
 
@@ -77,6 +78,47 @@ async def test_a_template_that_loops_costs_its_caller_alone(
         await looping
 
 
+async def test_a_template_that_takes_all_memory_costs_its_caller_alone(
+    preparing: Preparing, texts: TextPreparer
+) -> None:
+    growing = asyncio.create_task(_prepared(preparing, texts, _chat("grow")))
+    await asyncio.sleep(0)
+    others = [_prepared(preparing, texts, _chat(str(number))) for number in range(5)]
+    assert len(await asyncio.gather(*others)) == 5
+    with pytest.raises(InvalidInput, match="messages: make the model's chat template fail: Memory"):
+        await growing
+
+
+async def test_small_bodies_do_not_wait_for_large_ones(
+    preparing: Preparing, texts: TextPreparer
+) -> None:
+    roomy = TextPreparer(
+        "m", described(max_context_tokens=4_000_000, blocks=1_000_000), tokenizer_json()
+    )
+    large = [
+        asyncio.create_task(_prepared(preparing, roomy, _chat("x" * 1_000_000))) for _ in range(8)
+    ]
+    await asyncio.sleep(0)
+    for number in range(20):
+        await _prepared(preparing, texts, _chat(str(number)))
+    assert sum(one.done() for one in large) < 8
+    for one in large:
+        one.cancel()
+    ended = await asyncio.gather(*large, return_exceptions=True)
+    assert any(isinstance(one, asyncio.CancelledError) for one in ended)
+
+
+async def test_what_leavers_left_is_not_begun(preparing: Preparing, texts: TextPreparer) -> None:
+    looping = [asyncio.create_task(_prepared(preparing, texts, _chat("loop"))) for _ in range(30)]
+    await asyncio.sleep(0.1)
+    for one in looping:
+        one.cancel()
+    # What the process had is not given to the next one either.
+    os.kill(_pid(preparing), signal.SIGKILL)
+    assert (await _prepared(preparing, texts, _chat("a"))).prompts
+    assert not preparing._small._bodies
+
+
 async def test_bodies_that_were_there_when_it_was_killed_are_read_by_the_next_one(
     preparing: Preparing, texts: TextPreparer
 ) -> None:
@@ -97,7 +139,7 @@ async def test_a_body_over_which_it_ends_twice_is_given_up(
 ) -> None:
     looping = asyncio.create_task(_prepared(preparing, texts, _chat("loop")))
     for _ in range(2):
-        while preparing._process is None:  # noqa: ASYNC110  nobody else tells
+        while preparing._small._process is None:  # noqa: ASYNC110  nobody else tells
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
         os.kill(_pid(preparing), signal.SIGKILL)
@@ -113,6 +155,7 @@ async def test_another_model_is_told_before_its_first_body(preparing: Preparing)
 
 
 def _pid(preparing: Preparing) -> int:
-    assert preparing._process is not None
-    assert preparing._process._child is not None
-    return preparing._process._child.pid
+    process = preparing._small._process
+    assert process is not None
+    assert process._child is not None
+    return process._child.pid
