@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from batchedmodel_contract.adapters.state import AdapterPhase, AdapterState
 from batchedmodel_contract.generation.frames import Finish, Sampling, Submit, Token
+from batchedmodel_sidecar.adapters.served import ChosenAdapter, ServedAdapters
 from batchedmodel_sidecar.errors import Lost, Unserved
 from batchedmodel_sidecar.generation.engine_client import EngineHead
 from batchedmodel_sidecar.generation.native.answers.answer_form import AnswerForm
@@ -144,13 +146,17 @@ def _exchange(
     request: TextRequest = _REQUEST,
     form: AnswerForm | None = None,
     keep: Callable[[int], bool] = lambda size: True,
+    adapter: ChosenAdapter | None = None,
 ) -> tuple[Listener, NativeExchange]:
     listener = Listener()
     form = form or CompletionForm(
         _KNOWN, _TOKENIZER, include_usage=request.include_usage, logprobs=False
     )
+    sampling, deadline = request.sampling, lambda: 30.0
     exchange = NativeExchange(
-        listener, request, form, _TOKENIZER, request.sampling, 2, lambda: 30.0, keep, salt="team"
+        *(listener, request, form, _TOKENIZER, sampling, 2, deadline, keep),
+        salt="team",
+        adapter=adapter,
     )
     return listener, exchange
 
@@ -164,6 +170,23 @@ def _expected(prompt: Sequence[int], choice: int, most: int) -> tuple[str, str, 
             return text, "stop", len(ids) - len(prompt)
         text += chr(token)
     return text, "length", most
+
+
+def test_a_text_asks_each_engine_for_its_adapter_by_the_number_that_it_has_there() -> None:
+    served = ServedAdapters("m")
+    served.told([AdapterState(name="sql", number=3, phase=AdapterPhase.READY)])
+    _, exchange = _exchange(adapter=served.choose("sql"))
+    engine, next_one = Engine(), Engine(last_id=1)
+    exchange.start(engine)
+    exchange.told(engine.step(random.Random(1)) or engine.step(random.Random(2)))
+    assert exchange.lost(worked=True)
+    served.lost()
+    served.told([AdapterState(name="sql", number=1, phase=AdapterPhase.READY)])
+    exchange.start(next_one)
+    assert [one.adapter for one in (*engine.submits.values(), *next_one.submits.values())] == [3, 1]
+    _, plain = _exchange()
+    plain.start(engine)
+    assert engine.submits[engine.last_id].adapter == 0
 
 
 @given(st.integers(0, 2**32))
