@@ -117,6 +117,40 @@ async def test_what_a_sidecar_says_of_a_start_is_a_text_within_bounds(
         assert await sidecars.model_startup("127.0.0.1", WHOM) == expected
 
 
+def _adapter(**other: object) -> dict[str, object]:
+    return {"name": "sql", "number": 1, "phase": "READY", **other}
+
+
+@pytest.mark.parametrize(
+    ("told", "names"),
+    [
+        ({"adapters": []}, []),
+        ({"adapters": [_adapter(), _adapter(name="chat", phase="FAILED")]}, ["sql", "chat"]),
+        ({"adapters": [_adapter(name="x" * 64), _adapter()]}, ["sql"]),
+        ({"adapters": [_adapter(number=one) for one in range(1, 1000)]}, ["sql"] * 512),
+        ({"adapters": [_adapter(phase="HAPPY")]}, None),
+        ({"adapters": [_adapter(number=-1)]}, None),
+        ({"adapters": 7}, None),
+        ([], None),
+    ],
+)
+async def test_what_a_sidecar_says_of_adapters_is_a_bounded_list_or_nothing(
+    told: object, names: list[str] | None
+) -> None:
+    with _server(200, json.dumps(told).encode(), "/adapters") as port:
+        found = await SidecarAdmin(port).adapters("127.0.0.1", WHOM)
+    assert (None if found is None else [state.name for state in found]) == names
+
+
+async def test_the_reason_of_an_adapter_is_one_line_and_short() -> None:
+    told = {"adapters": [_adapter(phase="FAILED", reason="a\nb" * 1000)]}
+    with _server(200, json.dumps(told).encode(), "/adapters") as port:
+        found = await SidecarAdmin(port).adapters("127.0.0.1", WHOM)
+    assert found is not None
+    assert len(found[0].reason) == 256
+    assert found[0].reason.startswith("a?ba?b")
+
+
 async def test_objects_come_page_after_page_from_one_namespace_or_from_all() -> None:
     # An empty list is `null` to some API servers.
     asked = []
