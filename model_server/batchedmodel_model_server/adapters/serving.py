@@ -8,18 +8,19 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from batchedmodel_contract.adapters.settings import AdapterSettings
 from batchedmodel_contract.adapters.state import AdapterState
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.source import Source
 from batchedmodel_model_server.adapters.device import DeviceAdapters
-from batchedmodel_model_server.adapters.roster import Job, Roster
+from batchedmodel_model_server.adapters.roster import AT_ONCE, Job, Roster
 from batchedmodel_model_server.adapters.store import AdapterStore, Kept
 from batchedmodel_model_server.adapters.watch import Watch, read_settings, wanted_sources
 from batchedmodel_model_server.api.adapters import AdapterBank, Weights
@@ -29,8 +30,10 @@ from batchedmodel_model_server.sources.folder import Content, content_of
 from batchedmodel_scheduling.core.policy import NEVER
 
 GONE: Final = "its adapter is not served any more"
+Result = TypeVar("Result")
 Told = Callable[[tuple[AdapterState, ...]], None]
 _LONGEST_REASON: Final = 1024
+_READERS: Final = 2
 _log = logging.getLogger(__name__)
 
 
@@ -101,8 +104,11 @@ class Adapters:
         self._wake: Final = asyncio.Event()
         self._settled: Final = asyncio.Event()
         self._tasks: Final[set[asyncio.Task[None]]] = set()
-        self._reading: Final[dict[int, asyncio.Task[None]]] = {}
+        self._returning: Final[dict[int, asyncio.Task[None]]] = {}
         """Adapters that had made room for others and are being read again."""
+        # Of their own: a hub that is slow must hold up neither batches nor what is on the disk.
+        self._fetching: Final = ThreadPoolExecutor(AT_ONCE, "fetching adapters")
+        self._reading: Final = ThreadPoolExecutor(_READERS, "reading adapters")
         self.states: tuple[AdapterState, ...] = ()
 
     def begin(self) -> None:
@@ -120,6 +126,8 @@ class Adapters:
         """Follow nothing any more; what is lent stays."""
         for task in list(self._tasks):
             task.cancel()
+        for threads in (self._fetching, self._reading):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     @asynccontextmanager
     async def lent(self, numbers: Collection[int]) -> AsyncIterator[Lent]:
@@ -156,9 +164,9 @@ class Adapters:
     async def in_memory(self, kept: Kept) -> Weights:
         """The weights of one that is held; raises `CannotLoad`."""
         while kept.weights is None:
-            reading = self._reading.get(kept.number)
+            reading = self._returning.get(kept.number)
             if reading is None:
-                reading = self._reading[kept.number] = self._begun(self._read_again(kept))
+                reading = self._returning[kept.number] = self._begun(self._read_again(kept))
             # One that leaves must not stop it for the others.
             await asyncio.shield(reading)
         return kept.weights
@@ -166,7 +174,7 @@ class Adapters:
     async def _read_again(self, kept: Kept) -> None:
         try:
             folder = kept.content.folder
-            weights, size, content = await asyncio.to_thread(self._read, folder)
+            weights, size, content = await self._aside(self._reading, self._read, folder)
             if content.digest != kept.content.digest:
                 raise CannotLoad("its files are not the same any more")
             kept.weights, kept.size = weights, size
@@ -175,7 +183,7 @@ class Adapters:
         except Exception as error:
             raise CannotLoad(words(error)) from error
         finally:
-            del self._reading[kept.number]
+            del self._returning[kept.number]
 
     async def _follow(self) -> None:
         watch = Watch()
@@ -247,12 +255,12 @@ class Adapters:
             self._wake.set()
 
     async def _brought_up(self, job: Job) -> None:
-        content = await asyncio.to_thread(content_of, job.source, self._cache_folder)
+        content = await self._aside(self._fetching, content_of, job.source, self._cache_folder)
         number = self._roster.found(job, content)
         if number is None:
             return
         self._publish()
-        weights, size, read = await asyncio.to_thread(self._read, content.folder)
+        weights, size, read = await self._aside(self._reading, self._read, content.folder)
         if read.digest != content.digest:
             raise CannotLoad("its files change while they are read")
         with suppress(KeyError):  # it was removed meanwhile
@@ -282,6 +290,11 @@ class Adapters:
         if states != self.states:
             self.states = states
             self._tell(states)
+
+    async def _aside(
+        self, threads: ThreadPoolExecutor, work: Callable[..., Result], *given: object
+    ) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(threads, work, *given)
 
     def _begun(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

@@ -7,7 +7,7 @@ removed stays until nobody has asked for it for a while, as its files may be oth
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
-from typing import Final
+from typing import Final, Protocol
 
 from batchedmodel_model_server.api.adapters import Weights
 from batchedmodel_model_server.sources.folder import Content
@@ -33,6 +33,22 @@ class Kept:
         self.retired = False
         self.quiet_since = NEVER
         """Of one that is retired: when it was asked for last."""
+
+
+class Lender(Protocol):
+    """Lends adapters to texts, on the event loop."""
+
+    def hold(self, number: int) -> Kept | None:
+        """Its adapter until `give_back`; None where it is unknown."""
+        ...
+
+    async def in_memory(self, kept: Kept) -> Weights:
+        """The weights of one that is held; raises `CannotLoad`."""
+        ...
+
+    def give_back(self, kept: Kept) -> None:
+        """The end of what `hold` began."""
+        ...
 
 
 class AdapterStore:

@@ -32,8 +32,8 @@ from batchedmodel_contract.generation.frames import (
     write_frame,
 )
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_model_server.adapters.serving import GONE, Adapters
-from batchedmodel_model_server.adapters.store import Kept
+from batchedmodel_model_server.adapters.serving import GONE
+from batchedmodel_model_server.adapters.store import Kept, Lender
 from batchedmodel_model_server.api.adapters import Weights
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost
 from batchedmodel_model_server.generation.engine import Engine
@@ -98,7 +98,7 @@ class EngineLoop:
         rules: Rules,
         *,
         max_context_tokens: int,
-        adapters: Adapters | None = None,
+        adapters: Lender | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`post` has the compute thread do something behind what waits for it, from any thread."""

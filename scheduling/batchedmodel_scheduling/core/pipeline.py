@@ -139,9 +139,10 @@ class Pipeline:
         lengths = [item.length for item in items]
         self._handed[batch.id] = _Handed(lengths=lengths, workers=self.workers, trial=self.doubted)
         self.doubted = False
-        adapters = {item.adapter for item in items if item.adapter}
-        if adapters and self.adapters.fits(adapters):
-            self.adapters.place(sorted(adapters))
+        if self.adapters.slots:
+            adapters = {item.adapter for item in items if item.adapter}
+            if self.adapters.fits(adapters):
+                self.adapters.place(sorted(adapters))
         return batch
 
     def observe(self, event: HandedOver | Finished, now: float) -> None:

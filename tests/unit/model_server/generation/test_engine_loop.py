@@ -22,11 +22,13 @@ from batchedmodel_contract.generation.frames import (
     Token,
 )
 from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_model_server.adapters.store import Kept, Lender
 from batchedmodel_model_server.api.generator import StepPart
-from batchedmodel_model_server.errors import DeviceLost
+from batchedmodel_model_server.errors import CannotLoad, DeviceLost
 from batchedmodel_model_server.execution.device_thread import DeviceThread
 from batchedmodel_model_server.generation import engine_loop
 from batchedmodel_model_server.generation.engine_loop import Caller, EngineLoop, Rules
+from batchedmodel_model_server.sources.folder import Content
 from support.engine_frames import submit
 from support.examples import examples
 from support.reading_runner import ReadingRunner, drawn, engine_over
@@ -38,7 +40,10 @@ class World:
     """An engine whose turns come when a test says so, and all who ask for them."""
 
     def __init__(
-        self, before: Callable[[Sequence[StepPart]], None] = lambda parts: None, sequences: int = 4
+        self,
+        before: Callable[[Sequence[StepPart]], None] = lambda parts: None,
+        sequences: int = 4,
+        adapters: Lender | None = None,
     ) -> None:
         self.now = 0.0
         self.turns: list[Callable[[], None]] = []
@@ -51,6 +56,7 @@ class World:
             self.turns.append,
             Rules(lambda: self.refusal, self._working, self.lost.append),
             max_context_tokens=64,
+            adapters=adapters,
             clock=lambda: self.now,
         )
 
@@ -417,6 +423,57 @@ async def test_an_error_that_comes_again_at_once_ends_all_texts_and_not_the_engi
     await world.turns_until_idle()
     assert [token.id for token in asking.tokens].count(3) == 2
     assert asking.report.free_blocks == BLOCKS
+
+
+class Lending:
+    """Has adapters 1, and 2 and 3 that must be read first, the last of which cannot be."""
+
+    def __init__(self) -> None:
+        self.lent: list[int] = []
+        self.read = asyncio.Event()
+
+    def hold(self, number: int) -> Kept | None:
+        if number > 3:
+            return None
+        self.lent.append(number)
+        return Kept(number, Content(), "weights" if number == 1 else None, 1)
+
+    async def in_memory(self, kept: Kept) -> str:
+        await self.read.wait()
+        if kept.number == 3:
+            raise CannotLoad("it is gone")
+        return "weights"
+
+    def give_back(self, kept: Kept) -> None:
+        self.lent.remove(kept.number)
+
+
+async def test_a_text_waits_for_its_adapter_to_be_read_and_fails_alone_without() -> None:
+    lending = Lending()
+    world = World(adapters=lending)
+    asking = Asking(world)
+    for adapter in (1, 2, 3, 4):
+        asking.ask(submit(adapter, [1], max_tokens=1, adapter=adapter))
+    asking.ask(submit(5, [1], adapter=2), Cancel(id=5))
+    assert asking.refused == [(4, Refusal.BUSY)]
+    await world.turns_until_idle()
+    assert [token.id for token in asking.tokens] == [1]
+    assert sorted(lending.lent) == [2, 3]
+    lending.read.set()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    await world.turns_until_idle()
+    assert [token.id for token in asking.tokens] == [1, 2]
+    assert asking.refused == [(4, Refusal.BUSY), (3, Refusal.BUSY)]
+    assert lending.lent == []
+    assert world.at_work == 0
+
+
+async def test_a_model_without_adapters_refuses_texts_that_name_one() -> None:
+    world = World()
+    asking = Asking(world)
+    asking.ask(submit(1, [1], adapter=1))
+    assert asking.refused == [(1, Refusal.BUSY)]
 
 
 @settings(max_examples=examples(200))

@@ -1,0 +1,51 @@
+"""Which adapters a file and a folder name, and where events cannot be relied upon."""
+
+from pathlib import Path
+
+import pytest
+
+from batchedmodel_contract.adapters.settings import AdapterSettings
+from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.manifest.adapters import AdapterItem
+from batchedmodel_contract.manifest.source import Source
+from batchedmodel_model_server.adapters.watch import is_remote, read_settings, wanted_sources
+
+
+def test_what_is_listed_comes_before_a_folder_of_the_same_name(tmp_path: Path) -> None:
+    for name in ("legal", "sql", ".hidden", "lost+found"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "readme.txt").write_text("")
+    elsewhere = Source(path="/elsewhere")
+    settings = AdapterSettings(
+        folder=str(tmp_path), items=(AdapterItem(name="sql", source=elsewhere),)
+    )
+    assert wanted_sources(settings) == {
+        "legal": Source(path=str(tmp_path / "legal")),
+        "sql": elsewhere,
+    }
+
+
+def test_a_folder_that_is_not_there_has_no_adapters(tmp_path: Path) -> None:
+    assert wanted_sources(AdapterSettings(folder=str(tmp_path / "absent"))) == {}
+
+
+def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        read_settings(tmp_path)
+    (tmp_path / "adapters.json").write_text('{"slots": 3}')
+    assert read_settings(tmp_path) == AdapterSettings(slots=3)
+
+
+def test_the_file_system_of_the_deepest_mount_counts(tmp_path: Path) -> None:
+    mounts = tmp_path / "mounts"
+    inner = tmp_path / "a b"
+    (inner / "local").mkdir(parents=True)
+    escaped = str(inner).replace(" ", "\\040")
+    mounts.write_text(
+        f"none / overlay rw 0 0\nserver:/x {escaped} nfs4 rw 0 0\nd {escaped}/local ext4 rw 0 0\n"
+    )
+    assert is_remote(inner, mounts)
+    assert is_remote(inner / "deeper", mounts)
+    assert not is_remote(inner / "local", mounts)
+    assert not is_remote(tmp_path, mounts)
+    assert not is_remote(inner, tmp_path / "absent")
