@@ -1,7 +1,6 @@
 """A model without torch that takes adapters: each adds its number to what the model gives."""
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +16,20 @@ class AddingBank:
     """Slots for numbers; an adapter's folder has its number in a file `adds`."""
 
     def __init__(self, slots: int) -> None:
-        self._added = np.zeros(slots, np.float32)
+        self._added = np.zeros(slots + 1, np.float32)
 
-    def read(self, folder: Path) -> float:
+    def read(self, folder: Path) -> Any:
         """See `AdapterBank`."""
         try:
             return float((folder / "adds").read_text())
         except (OSError, ValueError) as error:
             raise CannotLoad(f"it adds nothing: {type(error).__name__}") from error
 
-    def bytes_of(self, weights: float) -> int:
+    def bytes_of(self, weights: Any) -> int:
         """See `AdapterBank`."""
         return 4
 
-    def put(self, slot: int, weights: float) -> None:
+    def put(self, slot: int, weights: Any) -> None:
         """See `AdapterBank`."""
         self._added[slot] = weights
 
@@ -38,15 +37,9 @@ class AddingBank:
         """See `AdapterBank`."""
         self._added[slot] = 0
 
-    def using(
-        self, slots: NDArray[np.int32], lengths: NDArray[np.int64] | None = None
-    ) -> AbstractContextManager[None]:
-        """See `AdapterBank`; the handler asks for what its slots add instead."""
-        return nullcontext()
-
     def added(self, slots: NDArray[np.int32]) -> NDArray[np.float32]:
         """To each row with such a slot."""
-        return np.where(slots < 0, 0, self._added[slots])
+        return self._added[slots]
 
 
 class Adding(OnHost):
@@ -58,9 +51,9 @@ class Adding(OnHost):
     def load(self, path: Path | None, device: str) -> None:
         """Make the bank."""
         super().load(path, device)
-        if self.adapter_room is not None:
-            self._bank = AddingBank(self.adapter_room.slots)
-            self.adapters = self._bank
+        if self.adapters is not None:
+            self._bank = AddingBank(self.adapters.slots)
+            self.bank = self._bank
 
     def forward(self, batch: Batch) -> Mapping[str, Any]:
         """Compute."""

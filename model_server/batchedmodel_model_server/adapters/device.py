@@ -10,15 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchedmodel_contract.adapters.state import NO_ADAPTER
-from batchedmodel_model_server.api.adapters import NO_SLOT, AdapterBank, Weights
+from batchedmodel_model_server.api.adapters import Adapters as Bank
+from batchedmodel_model_server.api.adapters import AdapterWeights as Weights
 from batchedmodel_model_server.errors import ForwardFailed
 from batchedmodel_scheduling.adapters.slots import AdapterSlots
+
+NO_SLOT: Final = 0
+"""In place of a slot: a row without an adapter."""
 
 
 class DeviceAdapters:
     """One model's slots and what is in them."""
 
-    def __init__(self, bank: AdapterBank, slots: int) -> None:
+    def __init__(self, bank: Bank, slots: int) -> None:
         self.bank: Final = bank
         self.slots: Final = slots
         self._table: Final = AdapterSlots(slots)
@@ -38,7 +42,8 @@ class DeviceAdapters:
         wanted = [number for number in np.unique(numbers).tolist() if number != NO_ADAPTER]
         self._put(wanted, weights)
         slots = self._table.place(wanted).slots
-        return np.array([slots.get(number, NO_SLOT) for number in numbers.tolist()], np.int32)
+        # Banks count slots from 1.
+        return np.array([slots.get(number, -1) + 1 for number in numbers.tolist()], np.int32)
 
     def fits(self, numbers: Collection[int]) -> bool:
         """Whether texts of these adapters can run at the same time, beside those that do."""
@@ -48,7 +53,7 @@ class DeviceAdapters:
         """A text of this adapter runs from now on: its slot; raises as `slots_of` does."""
         self._put([number], {number: weights})
         self._table.pin(number)
-        return self._table.place([number]).slots[number]
+        return self._table.place([number]).slots[number] + 1
 
     def leave(self, number: int) -> None:
         """The text does not run any more."""
@@ -60,9 +65,9 @@ class DeviceAdapters:
         copies = self._table.place(wanted).copies
         for at, (slot, number) in enumerate(copies):
             try:
-                self.bank.put(slot, weights[number])
+                self.bank.put(slot + 1, weights[number])
             except BaseException:
                 for _, missing in copies[at:]:
                     self._table.forget(missing)
-                self.bank.clear(slot)
+                self.bank.clear(slot + 1)
                 raise

@@ -21,9 +21,9 @@ from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.source import Source
 from batchedmodel_model_server.adapters.device import DeviceAdapters
 from batchedmodel_model_server.adapters.roster import AT_ONCE, Job, Roster
-from batchedmodel_model_server.adapters.store import AdapterStore, Kept
+from batchedmodel_model_server.adapters.store import AdapterStore, Kept, Weights
 from batchedmodel_model_server.adapters.watch import Watch, read_settings, wanted_sources
-from batchedmodel_model_server.api.adapters import AdapterBank, Weights
+from batchedmodel_model_server.api.adapters import Adapters as Bank
 from batchedmodel_model_server.errors import CannotLoad, legible
 from batchedmodel_model_server.execution.torch_errors import words
 from batchedmodel_model_server.sources.folder import Content, content_of
@@ -63,7 +63,7 @@ class AdapterWishes:
         except InvalidInput as error:
             raise CannotLoad(f"adapters: {error}") from error
 
-    def begin(self, bank: AdapterBank, settings: AdapterSettings, told: Told) -> "Adapters":
+    def begin(self, bank: Bank, settings: AdapterSettings, told: Told) -> "Adapters":
         """The adapters of one version of the model, which follow the file from now on."""
         assert self._folder is not None, "the settings are those of the file"
         adapters = Adapters(

@@ -7,12 +7,13 @@ removed stays until nobody has asked for it for a while, as its files may be oth
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
-from batchedmodel_model_server.api.adapters import Weights
 from batchedmodel_model_server.sources.folder import Content
 from batchedmodel_scheduling.core.policy import NEVER
 
+Weights = Any
+"""One adapter in main memory, as its bank made it: nothing here looks into it."""
 QUIET_SECONDS: Final = 60.0
 """One that was replaced and that nobody asks for so long is forgotten."""
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from batchedmodel_contract.adapters.state import NO_ADAPTER
-from batchedmodel_model_server.adapters.device import DeviceAdapters
-from batchedmodel_model_server.api.adapters import NO_SLOT, Weights
+from batchedmodel_model_server.adapters.device import NO_SLOT, DeviceAdapters
+from batchedmodel_model_server.adapters.store import Weights
 from batchedmodel_model_server.errors import DeviceLost, ForwardFailed
 from batchedmodel_model_server.execution.torch_errors import translated
 from batchedmodel_scheduling.adapters.text_turns import WaitingText, may_begin

@@ -1,58 +1,55 @@
-"""What the server asks of a model that takes adapters.
+"""Adapters of one model, as a handler offers them. Importable without torch."""
 
-The server owns which adapters there are and which of them the device has. An `AdapterBank` owns the
-memory on the device and computes with what is in it.
-"""
-
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
-
-Weights = Any
-"""One adapter in main memory, as its bank made it."""
-NO_SLOT = -1
-"""In place of a slot: a row without an adapter."""
-
-
-class AdapterBank(Protocol):
-    """Slots for adapters on the device, from 0 on."""
-
-    def read(self, folder: Path) -> Weights:
-        """The adapter in a folder, checked against the model.
-
-        On any thread, beside forward passes. Raises `CannotLoad` with a sentence.
-        """
-        ...
-
-    def bytes_of(self, weights: Weights) -> int:
-        """Main memory that it takes."""
-        ...
-
-    def put(self, slot: int, weights: Weights) -> None:
-        """Copy it into a slot, whatever is there. On the compute thread."""
-        ...
-
-    def clear(self, slot: int) -> None:
-        """Nothing is in this slot any more. On the compute thread."""
-        ...
-
-    def using(
-        self, slots: NDArray[np.int32], lengths: NDArray[np.int64] | None = None
-    ) -> AbstractContextManager[object]:
-        """Around a forward: the slot of each item, or `NO_SLOT`. On the compute thread.
-
-        `lengths`: of the items that are packed in one row; None where each has a row of its own.
-        """
-        ...
+from typing import Any, NamedTuple, Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdapterRoom:
-    """What the manifest asks of a bank."""
+class AdapterBounds:
+    """How many adapters a device holds at once, and how large each may be."""
 
     slots: int
     max_rank: int
+
+
+class LowRank(NamedTuple):
+    """What an adapter adds to one module: input times `a` times `b`, its scaling included."""
+
+    a: Any
+    """inputs x rank, on the host in the model's datatype."""
+    b: Any
+    """rank x outputs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterWeights:
+    """One adapter in main memory, checked against its base."""
+
+    modules: Mapping[str, LowRank] = field(repr=False)
+    """By the name of the base's module."""
+    heads: Mapping[str, Mapping[str, Any]] = field(repr=False)
+    """Parameters of modules that the adapter replaces, by the module's name and their own."""
+    labels: tuple[str, ...] | None = None
+    """Of its own classification; None: those of the base."""
+
+
+class Adapters(Protocol):
+    """Adapters in the slots of a device. Slots count from 1; a row of slot 0 has no adapter."""
+
+    def read(self, folder: Path) -> AdapterWeights:
+        """An adapter's files. Off the device thread; raises `CannotLoad`."""
+        ...
+
+    def put(self, slot: int, weights: AdapterWeights) -> None:
+        """Copy it into a slot, in place of what was there. On the device thread."""
+        ...
+
+    def clear(self, slot: int) -> None:
+        """Empty a slot. On the device thread."""
+        ...
+
+    def bytes_of(self, weights: AdapterWeights) -> int:
+        """Bytes of main memory that it takes."""
+        ...

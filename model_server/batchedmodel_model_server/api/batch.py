@@ -95,8 +95,7 @@ class Batch:
         """When the batch joined the compute queue, in monotonic seconds."""
         self.params = Params(params or {}, device)
         self.adapters = adapters
-        """The slot of each row's adapter in the handler's bank, `NO_SLOT` for a row without one;
-        None where no row has any: then nothing differs from a model that takes none."""
+        """The slot of each row's adapter, 0 for none; None: no row has one."""
 
     def __contains__(self, name: str) -> bool:
         """Whether the model has an input of this name."""

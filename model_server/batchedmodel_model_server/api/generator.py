@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from batchedmodel_contract.generation.frames import Sampling
-from batchedmodel_model_server.api.adapters import NO_SLOT
 
 
 class Draw(NamedTuple):
@@ -39,8 +38,8 @@ class StepPart(NamedTuple):
     draws: Sequence[Draw]
     """What is drawn behind the last of these tokens: nothing where more of the prompt follows,
     several where several choices begin."""
-    slot: int = NO_SLOT
-    """Of its adapter."""
+    adapter: int = 0
+    """The slot of its adapter; 0 for none."""
 
 
 class Sampled(NamedTuple):

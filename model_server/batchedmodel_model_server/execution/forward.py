@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from batchedmodel_model_server.api.adapters import NO_SLOT
 from batchedmodel_model_server.api.batch import Array
 from batchedmodel_model_server.api.handler import Batch, Handler, Spec
 from batchedmodel_model_server.batching.collate import Collated, Output, joined, parts
@@ -68,7 +67,7 @@ def _run(model: LoadedModel, collated: Collated, handed_over: float) -> dict[str
 
 def _pass(model: LoadedModel, collated: Collated, handed_over: float) -> dict[str, Output]:
     slots = collated.adapters
-    if slots is not None and slots.max() == NO_SLOT:
+    if slots is not None and not slots.any():
         slots = None  # none of this part's rows has an adapter
     batch = Batch(
         arrays=collated.arrays,

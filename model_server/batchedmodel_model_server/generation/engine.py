@@ -29,8 +29,8 @@ from batchedmodel_contract.generation.frames import (
     Token,
 )
 from batchedmodel_model_server.adapters.device import DeviceAdapters
+from batchedmodel_model_server.adapters.store import Weights
 from batchedmodel_model_server.adapters.texts import TextAdapters
-from batchedmodel_model_server.api.adapters import Weights
 from batchedmodel_model_server.api.generator import Draw, Sampled, StepPart, StepRunner
 from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, OutOfMemory
 from batchedmodel_model_server.generation.block_pool import BlockPool, PrefixHashes

@@ -33,8 +33,7 @@ from batchedmodel_contract.generation.frames import (
 )
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_model_server.adapters.serving import GONE
-from batchedmodel_model_server.adapters.store import Kept, Lender
-from batchedmodel_model_server.api.adapters import Weights
+from batchedmodel_model_server.adapters.store import Kept, Lender, Weights
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost
 from batchedmodel_model_server.generation.engine import Engine
 
@@ -241,7 +240,9 @@ class EngineLoop:
             self._at_work.close()
 
     def _order(
-        self, order: Submit | Cancel | Configure | None = None, weights: Weights | None = None
+        self,
+        order: Submit | Cancel | Configure | None = None,
+        weights: Weights | None = None,
     ) -> None:
         """Have the compute thread apply it, and say how the engine is.
 

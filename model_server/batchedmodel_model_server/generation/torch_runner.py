@@ -4,12 +4,9 @@ Whatever torch raises is translated here.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
-import numpy as np
-
-from batchedmodel_model_server.api.adapters import NO_SLOT, AdapterBank
 from batchedmodel_model_server.api.generator import Sampled, StepPart
 from batchedmodel_model_server.errors import ForwardFailed
 from batchedmodel_model_server.execution.torch_errors import translated
@@ -31,13 +28,11 @@ class TorchRunner:
         cache: PagedCache,
         attention: Callable[[PagedCache, StepLayout], StepAttention],
         computing: Callable[[StepAttention], AbstractContextManager[None]],
-        adapters: AdapterBank | None = None,
     ) -> None:
         self._forward: Final = forward
         self._cache: Final = cache
         self._attention: Final = attention
         self._computing: Final = computing
-        self._adapters: Final = adapters
 
     @property
     def blocks(self) -> int:
@@ -87,25 +82,11 @@ class TorchRunner:
             torch.from_numpy(one)[None].to(device)
             for one in (layout.ids, layout.positions + offset)
         )
-        with (
-            torch.inference_mode(),
-            self._adapted(parts, layout),
-            self._computing(self._attention(self._cache, layout)),
-        ):
+        with torch.inference_mode(), self._computing(self._attention(self._cache, layout)):
             rows = self._forward(ids, positions, wanted.to(device))[0]
             of_part = {layout.order[nth]: row for row, nth in enumerate(drawing)}
             order = [of_part[at] for at in range(len(parts)) if at in of_part]
             return rows[torch.tensor(order, dtype=torch.long, device=device)]
-
-    def _adapted(
-        self, parts: Sequence[StepPart], layout: StepLayout
-    ) -> AbstractContextManager[object]:
-        """Around a pass: its parts' adapters, in the order in which the parts are packed."""
-        slots = np.array([parts[at].slot for at in layout.order], np.int32)
-        if self._adapters is None or slots.max(initial=NO_SLOT) == NO_SLOT:
-            return nullcontext()
-        lengths = np.array([len(parts[at].ids) for at in layout.order], np.int64)
-        return self._adapters.using(slots, lengths)
 
     def _run(self, parts: Sequence[StepPart]) -> list[list[Sampled]]:
         import torch

@@ -20,7 +20,7 @@ from batchedmodel_contract.adapters.settings import AdapterSettings
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.source import Source, is_file_handler
 from batchedmodel_contract.processes.environment import ModelServerSettings
-from batchedmodel_model_server.api.adapters import AdapterRoom
+from batchedmodel_model_server.api.adapters import AdapterBounds
 from batchedmodel_model_server.api.generator import CacheSettings
 from batchedmodel_model_server.api.handler import Handler
 from batchedmodel_model_server.api.weights import while_files
@@ -131,10 +131,10 @@ def load(
             max_context_tokens=settings.max_context_tokens or None,
         )
         if adapters is not None:
-            handler.adapter_room = AdapterRoom(slots=adapters.slots, max_rank=adapters.max_rank)
+            handler.adapters = AdapterBounds(slots=adapters.slots, max_rank=adapters.max_rank)
         with start.phase(LOAD), while_files(stay=content.stays):
             handler.load(content.folder, device)
-        if adapters is not None and handler.adapters is None:
+        if adapters is not None and handler.bank is None:
             raise CannotLoad(f"handler {settings.handler}: this model takes no adapters")
         loaded = LoadedModel(
             handler=handler,

@@ -252,9 +252,9 @@ class ModelService:
                 idempotent=model.idempotent,
             )
         )
-        if wanted is not None and model.handler.adapters is not None:
+        if wanted is not None and model.handler.bank is not None:
             told = partial(self._tell_adapters, version)
-            version.adapters = self._wishes.begin(model.handler.adapters, wanted, told)
+            version.adapters = self._wishes.begin(model.handler.bank, wanted, told)
         self._tell(version, ModelState.WARMING, f"warming up on {model.device}")
         cap = MemoryCap()
         with start.phase(WARM_UP):
