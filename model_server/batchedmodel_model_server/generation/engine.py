@@ -247,6 +247,8 @@ class Engine:
             return
         settings, running, way = self._planner.settings, self._running, self._giving_way
         self._waiting = way.in_turn(self._waiting, running, settings)
+        if self._waiting[0] not in self._adapters.may_run(self._waiting, now):
+            return  # its adapter finds no slot, whoever gives way
         first = self._looked_up(self._waiting[0])
         for one in way.to(first, running, self._pool.free, settings, self._cost, now):
             one.moved += 1
