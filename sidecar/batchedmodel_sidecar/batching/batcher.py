@@ -127,7 +127,8 @@ class Batcher:
 
     def adapters(self) -> tuple[set[str], set[str]]:
         """Those of calls with rows at the server, and those of calls with rows that wait."""
-        running, waiting = set[str](), set[str]()
+        running: set[str] = set()
+        waiting: set[str] = set()
         for call in {pending for pending, _ in self._rows.values() if pending.call.adapter}:
             name = call.call.adapter_name or ""
             running.update((name,) if call.at_server else ())

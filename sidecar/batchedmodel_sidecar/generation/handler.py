@@ -89,7 +89,8 @@ class GenerationHandler:
 
     def adapters(self) -> tuple[set[str], set[str]]:
         """Those of requests at the server, and those of requests that wait."""
-        running, waiting = set[str](), set[str]()
+        running: set[str] = set()
+        waiting: set[str] = set()
         for stream in self._streams.values():
             if stream.request.adapter is not None:
                 (waiting if stream.waits else running).add(stream.request.adapter)

@@ -24,6 +24,7 @@ from batchedmodel_sidecar.protocols.json_bodies import (
     json_object,
     optional_text,
     require_few,
+    unable,
     usage,
 )
 from batchedmodel_sidecar.protocols.scores import (
@@ -64,7 +65,7 @@ class ClassifyAdapter(ScoreAdapter):
         asked = json_object(body, _KNOWN)
         named = adapter_of(asked, model.description.name, named=False)
         if model.description.classification is None:
-            raise InvalidInput("model", "does not classify", model.description.name)
+            raise unable(named, model.description.name, "does not classify")
         if ("inputs" in asked) == ("input" in asked):
             raise InvalidInput("inputs", "or input is required, and not both")
         optional_text(asked, "user")

@@ -46,6 +46,13 @@ def adapter_of(asked: dict[str, Any], served: str, *, named: bool) -> str | None
     return given
 
 
+def unable(named: str | None, served: str, rule: str) -> InvalidInput | ModelNotFound:
+    """The error of who asks the model for what it cannot do, or another that is not known yet."""
+    if named is None:
+        return InvalidInput("model", rule, served)
+    return ModelNotFound(f"model: {shown(named)} is not served here; {served} is, and {rule}")
+
+
 def require_text(asked: dict[str, Any], field: str) -> str:
     """A field that must be a text; raises `InvalidInput`."""
     value = asked.get(field)

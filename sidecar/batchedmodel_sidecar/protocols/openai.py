@@ -25,6 +25,7 @@ from batchedmodel_sidecar.protocols.json_bodies import (
     json_object,
     optional_text,
     require_few,
+    unable,
     usage,
     whole_number,
 )
@@ -50,7 +51,7 @@ class EmbeddingsAdapter(Adapter):
         asked = json_object(body, _KNOWN)
         named = adapter_of(asked, model.description.name, named=True)
         if model.description.embedding is None:
-            raise InvalidInput("model", "does not give embeddings", model.description.name)
+            raise unable(named, model.description.name, "does not give embeddings")
         encoding = asked.get("encoding_format") or "float"
         if encoding not in ("float", "base64"):
             raise InvalidInput("encoding_format", "is not one of float, base64", encoding)

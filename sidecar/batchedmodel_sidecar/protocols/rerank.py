@@ -18,6 +18,7 @@ from batchedmodel_sidecar.protocols.json_bodies import (
     json_object,
     require_few,
     require_text,
+    unable,
     usage,
     whole_number,
 )
@@ -55,7 +56,7 @@ class RerankAdapter(ScoreAdapter):
         asked = json_object(body, _OF_TEI | _OF_COHERE)
         named = adapter_of(asked, model.description.name, named=False)
         if model.description.ranking is None:
-            raise InvalidInput("model", "does not rank", model.description.name)
+            raise unable(named, model.description.name, "does not rank")
         tei = "texts" in asked
         for field in asked:
             if field not in (_OF_TEI if tei else _OF_COHERE):

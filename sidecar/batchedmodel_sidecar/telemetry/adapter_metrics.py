@@ -49,7 +49,8 @@ class AdaptersCollector(Collector):
         for phase in AdapterPhase:
             told.add_metric([phase.value], phases[phase])
         yield told
-        running, waiting = set[str](), set[str]()
+        running: set[str] = set()
+        waiting: set[str] = set()
         for work in self._works:
             at_server, in_line = work()
             running |= at_server
