@@ -84,6 +84,7 @@ class Batch:
         handed_over: float,
         packed: Mapping[str, Array] | None = None,
         params: Mapping[str, ParamColumn] | None = None,
+        adapters: NDArray[np.int32] | None = None,
     ) -> None:
         self._arrays = arrays
         self._sizes = sizes
@@ -93,6 +94,8 @@ class Batch:
         self.handed_over = handed_over
         """When the batch joined the compute queue, in monotonic seconds."""
         self.params = Params(params or {}, device)
+        self.adapters = adapters
+        """The slot of each row's adapter, 0 for none; None: no row has one."""
 
     def __contains__(self, name: str) -> bool:
         """Whether the model has an input of this name."""

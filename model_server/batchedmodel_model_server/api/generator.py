@@ -38,6 +38,8 @@ class StepPart(NamedTuple):
     draws: Sequence[Draw]
     """What is drawn behind the last of these tokens: nothing where more of the prompt follows,
     several where several choices begin."""
+    adapter: int = 0
+    """The slot of its adapter; 0 for none."""
 
 
 class Sampled(NamedTuple):

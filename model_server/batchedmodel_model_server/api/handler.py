@@ -26,6 +26,7 @@ import numpy as np
 from batchedmodel_contract.inference.description import Classification, CostRule, TextInput
 from batchedmodel_contract.inference.params import Param
 from batchedmodel_contract.inference.tensors import Datatype
+from batchedmodel_model_server.api.adapters import AdapterBounds, Adapters
 from batchedmodel_model_server.api.batch import Array, Batch, Packed, Params
 from batchedmodel_model_server.api.generator import CacheSettings, Generator
 
@@ -164,6 +165,10 @@ class Handler:
     """What generates text; None where the model generates none."""
     cache: CacheSettings = CacheSettings()
     """What the manifest asks of a generator's cache; set before `load`."""
+    adapters: AdapterBounds | None = None
+    """How many adapters the model may have at once; set before `load`. None: it has none."""
+    bank: Adapters | None = None
+    """Where they are put; None for a handler that takes none."""
 
     def device(self) -> str:
         """Where to run; asked once, before `load`."""
