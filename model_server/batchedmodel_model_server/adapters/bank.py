@@ -29,7 +29,8 @@ class AdapterBank:
         costs: Costs | None = None,
     ) -> None:
         """`modules`: those of the base by name. `costs`: measured here unless given."""
-        self._modules: Final = modules
+        self.modules: Final = modules
+        """Of the base, by name."""
         self._bounds: Final = bounds
         self._labels: Final = labels
         self._stacks: Final[dict[str, Stack]] = {}
@@ -44,7 +45,7 @@ class AdapterBank:
 
     def read(self, folder: Path) -> AdapterWeights:
         """An adapter's files, checked against the base; raises `CannotLoad`."""
-        return read_adapter(folder, self._modules, self._bounds.max_rank, self._labels)
+        return read_adapter(folder, self.modules, self._bounds.max_rank, self._labels)
 
     def bytes_of(self, weights: AdapterWeights) -> int:
         """Bytes of main memory that it takes."""
@@ -63,7 +64,7 @@ class AdapterBank:
             for name, pair in weights.modules.items():
                 self._stack(name).put(slot, pair)
             for name, head in weights.heads.items():
-                device = next(self._modules[name].parameters()).device
+                device = next(self.modules[name].parameters()).device
                 self._of_head(name)[slot] = {own: value.to(device) for own, value in head.items()}
 
     def clear(self, slot: int) -> None:
@@ -91,7 +92,7 @@ class AdapterBank:
 
     def _stack(self, name: str) -> Stack:
         if name not in self._stacks:
-            module = self._modules[name]
+            module = self.modules[name]
             sizes = sizes_of(module)
             assert sizes is not None, "reading checks this"
             self._stacks[name] = Stack(self._bounds, sizes, module.weight)
@@ -101,7 +102,7 @@ class AdapterBank:
     def _of_head(self, name: str) -> dict[int, Mapping[str, Any]]:
         if name not in self._heads:
             self._heads[name] = {}
-            self._modules[name].register_forward_hook(partial(self._replace, name))
+            self.modules[name].register_forward_hook(partial(self._replace, name))
         return self._heads[name]
 
     def _add(self, name: str, module: Any, args: tuple[Any, ...], output: Any) -> None:
