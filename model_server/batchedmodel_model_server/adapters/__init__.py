@@ -1,1 +1,1 @@
-"""Adapters of a model: found, fetched, read, kept, and put on the device."""
+"""Adapters (LoRA) of one base model: fetched and kept beside it, and computed in its passes."""

@@ -4,8 +4,10 @@ Whatever torch raises is translated here.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
+
+import numpy as np
 
 from batchedmodel_model_server.api.generator import Sampled, StepPart
 from batchedmodel_model_server.errors import ForwardFailed
@@ -13,10 +15,13 @@ from batchedmodel_model_server.execution.torch_errors import translated
 from batchedmodel_model_server.generation.paged_attention import StepAttention
 from batchedmodel_model_server.generation.paged_cache import PagedCache
 from batchedmodel_model_server.generation.sampling import sampled
-from batchedmodel_model_server.generation.step_layout import StepLayout, layout_of
+from batchedmodel_model_server.generation.step_layout import Integers, StepLayout, layout_of
 
 Pass = Callable[[Any, Any, Any], Any]
 """Ids and positions (1 x tokens) and which tokens' scores are wanted, to 1 x these x vocabulary."""
+Adapting = Callable[[Integers, Integers, Integers], AbstractContextManager[None]]
+"""Within it the model computes with adapters: the slot of each part as they lie in the row, the
+place of each part's last token, and of the tokens whose scores are wanted."""
 
 
 class TorchRunner:
@@ -28,11 +33,13 @@ class TorchRunner:
         cache: PagedCache,
         attention: Callable[[PagedCache, StepLayout], StepAttention],
         computing: Callable[[StepAttention], AbstractContextManager[None]],
+        adapting: Adapting | None = None,
     ) -> None:
         self._forward: Final = forward
         self._cache: Final = cache
         self._attention: Final = attention
         self._computing: Final = computing
+        self._adapting: Final = adapting
 
     @property
     def blocks(self) -> int:
@@ -77,12 +84,20 @@ class TorchRunner:
         layout = layout_of(parts, self._cache.block_tokens)
         device = self._cache.device
         drawing = [nth for nth, at in enumerate(layout.order) if parts[at].draws]
-        wanted = torch.from_numpy(layout.ends[drawing])
+        ends = layout.ends[drawing]
+        wanted = torch.from_numpy(ends)
+        slots = np.array([parts[at].adapter for at in layout.order], np.int64)
+        adapting: AbstractContextManager[None] = nullcontext()
+        if slots.any():
+            if self._adapting is None:
+                raise ForwardFailed("the model takes no adapters")
+            adapting = self._adapting(slots, layout.ends, ends)
         ids, positions = (
             torch.from_numpy(one)[None].to(device)
             for one in (layout.ids, layout.positions + offset)
         )
-        with torch.inference_mode(), self._computing(self._attention(self._cache, layout)):
+        attending = self._computing(self._attention(self._cache, layout))
+        with torch.inference_mode(), adapting, attending:
             rows = self._forward(ids, positions, wanted.to(device))[0]
             of_part = {layout.order[nth]: row for row, nth in enumerate(drawing)}
             order = [of_part[at] for at in range(len(parts)) if at in of_part]

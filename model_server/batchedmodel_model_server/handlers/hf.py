@@ -10,10 +10,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+import numpy as np
+
 from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_model_server.adapters.mix import of_rows
 from batchedmodel_model_server.api.batch import Batch
 from batchedmodel_model_server.api.handler import PARAMETERS, Handler
-from batchedmodel_model_server.errors import CannotLoad
+from batchedmodel_model_server.errors import CannotLoad, ForwardFailed
 from batchedmodel_model_server.handlers.checkpoint import TaskName, read_config, task_of
 from batchedmodel_model_server.handlers.hf_generation import text_generation
 from batchedmodel_model_server.handlers.hf_images import image_classifier, image_embedding
@@ -69,16 +72,18 @@ class HuggingFace(Handler):
         if name in (TaskName.IMAGE_CLASSIFICATION, TaskName.IMAGE_EMBEDDING):
             pixels = self.parameters.get("pixels", "float32")
             make = image_classifier if name is TaskName.IMAGE_CLASSIFICATION else image_embedding
+            if self.adapters is not None:
+                raise CannotLoad("spec.adapters: adapters of image models are not supported")
             return make(path, read_config(path), place, pixels)
         if "pixels" in self.parameters:
             raise CannotLoad(f"{PARAMETERS}.pixels: the model takes text, not images")
         if name is TaskName.TEXT_GENERATION:
-            return text_generation(path, place, self.cache, shortest)
+            return text_generation(path, place, self.cache, shortest, self.adapters)
         if name is TaskName.TEXT_EMBEDDING:
-            return text_embedding(path, place, shortest)
+            return text_embedding(path, place, shortest, self.adapters)
         if name is TaskName.TOKEN_CLASSIFICATION:
-            return token_classifier(path, place)
-        return text_classifier(path, place)
+            return token_classifier(path, place, self.adapters)
+        return text_classifier(path, place, self.adapters)
 
     def _shortest(self) -> int | None:
         given = self.parameters.get(_SHORTEST)
@@ -91,8 +96,16 @@ class HuggingFace(Handler):
 
     def forward(self, batch: Batch) -> Mapping[str, Any]:
         """Whatever the task gives."""
-        return self._task.run(batch)
+        slots, bank = batch.adapters, self._task.bank
+        if slots is None or not slots.any():
+            return self._task.run(batch)
+        if bank is None:
+            raise ForwardFailed("the model takes no adapters")
+        rows = slots.astype(np.int64)
+        with bank.using(of_rows(rows, batch.lengths), rows):
+            return self._task.run(batch)
 
     def unload(self) -> None:
         """Drop the weights."""
         del self._task
+        self.bank = None

@@ -7,17 +7,22 @@ is found out by trying (`generation_trial`), not by the model's name.
 import inspect
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from batchedmodel_model_server.adapters.bank import AdapterBank
+from batchedmodel_model_server.adapters.mix import of_step
+from batchedmodel_model_server.api.adapters import AdapterBounds
 from batchedmodel_model_server.api.generator import CacheSettings, Generator
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.execution.memory import free_bytes
 from batchedmodel_model_server.execution.torch_errors import words
 from batchedmodel_model_server.generation.paged_attention import PagedStep, StepAttention
 from batchedmodel_model_server.generation.paged_cache import PagedCache, block_bytes
-from batchedmodel_model_server.generation.step_layout import StepLayout
+from batchedmodel_model_server.generation.step_layout import Integers, StepLayout
 from batchedmodel_model_server.generation.torch_runner import TorchRunner
 from batchedmodel_model_server.handlers import packed_attention
 from batchedmodel_model_server.handlers.checkpoint import read_text_files
@@ -36,7 +41,12 @@ from batchedmodel_model_server.handlers.generation_trial import (
     tried,
 )
 from batchedmodel_model_server.handlers.hf_texts import embedding_of
-from batchedmodel_model_server.handlers.transformers_models import Place, Task, load_model
+from batchedmodel_model_server.handlers.transformers_models import (
+    Place,
+    Task,
+    bank_of,
+    load_model,
+)
 
 _PAGE: Final = 32
 _GPU_PAGE: Final = 256
@@ -53,7 +63,11 @@ _log = logging.getLogger(__name__)
 
 
 def text_generation(
-    path: Path, place: Place, cache: CacheSettings, shortest: int | None = None
+    path: Path,
+    place: Place,
+    cache: CacheSettings,
+    shortest: int | None = None,
+    adapters: AdapterBounds | None = None,
 ) -> Task:
     """A generator, and embeddings by the same weights; raises `CannotLoad`."""
     files = read_text_files(path)
@@ -63,7 +77,8 @@ def text_generation(
         raise CannotLoad(f"config.json: {files.architecture} is not a head on a base model")
     writer = _Writer(model, place)
     context = writer.tried(_context(model.config, cache.max_context_tokens), cache)
-    runner, context = writer.runner_for(context, cache)
+    bank = bank_of(model, adapters, None)
+    runner, context = writer.runner_for(context, cache, bank)
     generator = Generator(
         runner=runner,
         vocabulary=writer.vocabulary,
@@ -73,7 +88,7 @@ def text_generation(
         chat_template=said.chat_template,
         special_tokens=said.special_tokens,
     )
-    return embedding_of(model.base_model, files, place, shortest, generator=generator)
+    return embedding_of(model.base_model, files, place, shortest, generator=generator, bank=bank)
 
 
 def _context(config: Any, wanted: int | None) -> int:
@@ -138,7 +153,9 @@ class _Writer:
             _log.warning("%s: longer texts are not served", what)
         return found
 
-    def runner_for(self, context: int, cache: CacheSettings) -> tuple[TorchRunner, int]:
+    def runner_for(
+        self, context: int, cache: CacheSettings, bank: AdapterBank | None
+    ) -> tuple[TorchRunner, int]:
         """With a cache of its own, and how long texts may be; raises `CannotLoad`."""
         size = CacheSize(
             block_bytes=block_bytes(self._shapes, self._page, self._dtype.itemsize),
@@ -154,9 +171,9 @@ class _Writer:
             size.block_bytes,
             context,
         )
-        return self._runner(blocks), context
+        return self._runner(blocks, bank), context
 
-    def _runner(self, blocks: int) -> TorchRunner:
+    def _runner(self, blocks: int, bank: AdapterBank | None = None) -> TorchRunner:
         cache = PagedCache(
             self._shapes,
             blocks=blocks,
@@ -171,6 +188,7 @@ class _Writer:
             cache,
             attention,
             lambda step: packed_attention.stepping(self._model, step),
+            None if bank is None else partial(_adapting, bank),
         )
 
     def _scores(self, ids: Any, positions: Any, wanted: Any) -> Any:
@@ -206,6 +224,12 @@ class _Writer:
                 f"the model scores {logits.shape[-1]} tokens and takes {self.vocabulary}"
             )
         return found.layers
+
+
+def _adapting(
+    bank: AdapterBank, parts: Integers, ends: Integers, wanted: Integers
+) -> AbstractContextManager[None]:
+    return bank.using(of_step(parts, ends, wanted))
 
 
 def _lay_by_columns(model: Any) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from batchedmodel_contract.inference.description import TextInput
+from batchedmodel_model_server.adapters.bank import AdapterBank
+from batchedmodel_model_server.api.adapters import AdapterBounds
 from batchedmodel_model_server.api.batch import Batch
 from batchedmodel_model_server.api.handler import Spec
 from batchedmodel_model_server.errors import CannotLoad
@@ -25,6 +27,7 @@ from batchedmodel_model_server.handlers.transformers_models import (
     Encoder,
     Place,
     Task,
+    bank_of,
     load_model,
 )
 
@@ -34,14 +37,17 @@ SCORE: Final = "score"
 _POOLER: Final = "pooler."  # a head that some checkpoints lack and no embedding needs
 
 
-def text_embedding(path: Path, place: Place, shortest: int | None = None) -> Task:
+def text_embedding(
+    path: Path, place: Place, shortest: int | None = None, adapters: AdapterBounds | None = None
+) -> Task:
     """One vector for each text, which may be cut as the checkpoint or `shortest` says.
 
     Raises `CannotLoad`.
     """
     files = read_text_files(path)
     model, _ = load_model("AutoModel", files.folder, place, spare=_POOLER)
-    return embedding_of(model, files, place, shortest)
+    bank = bank_of(model, adapters, None)
+    return embedding_of(model, files, place, shortest, bank=bank)
 
 
 def embedding_of(
@@ -80,10 +86,10 @@ def embedding_of(
     )
 
 
-def text_classifier(path: Path, place: Place) -> Task:
+def text_classifier(path: Path, place: Place, adapters: AdapterBounds | None = None) -> Task:
     """A raw score for each label, or the one score of a model that ranks pairs of texts."""
     files = read_text_files(path)
-    encoder, head = _with_head(files, place)
+    encoder, head, bank = _with_head(files, place, adapters)
     classes = classes_of(files.config, LOGITS)
 
     def logits(batch: Batch) -> Any:
@@ -103,6 +109,7 @@ def text_classifier(path: Path, place: Place) -> Task:
             files,
             outputs={SCORE: Spec("FP32", ())},
             run=lambda batch: {SCORE: logits(batch)[:, 0]},
+            bank=bank,
             ranking=SCORE,
         )
     return _task(
@@ -110,14 +117,15 @@ def text_classifier(path: Path, place: Place) -> Task:
         files,
         outputs={LOGITS: Spec("FP32", (len(classes.labels),))},
         run=lambda batch: {LOGITS: logits(batch)},
+        bank=bank,
         classification=classes,
     )
 
 
-def token_classifier(path: Path, place: Place) -> Task:
+def token_classifier(path: Path, place: Place, adapters: AdapterBounds | None = None) -> Task:
     """A raw score for each label and token."""
     files = read_text_files(path)
-    encoder, head = _with_head(files, place)
+    encoder, head, bank = _with_head(files, place, adapters)
     classes = classes_of(files.config, LOGITS)
 
     def run(batch: Batch) -> Mapping[str, Any]:
@@ -127,18 +135,21 @@ def token_classifier(path: Path, place: Place) -> Task:
         return {LOGITS: logits[0] if batch.packed() else logits}
 
     outputs = {LOGITS: Spec("FP32", ("L", len(classes.labels)))}
-    return _task(encoder, files, outputs=outputs, run=run, classification=classes)
+    return _task(encoder, files, outputs=outputs, run=run, classification=classes, bank=bank)
 
 
-def _with_head(files: TextFiles, place: Place) -> tuple[Encoder, Callable[[Any, Any, Any], Any]]:
-    """The model without its head, and its head: states, ids and mask in, logits out."""
+def _with_head(
+    files: TextFiles, place: Place, adapters: AdapterBounds | None
+) -> tuple[Encoder, Callable[[Any, Any, Any], Any], AdapterBank | None]:
+    """The model without its head, its head (states, ids and mask in, logits out), its adapters."""
     model, _ = load_model(files.architecture, files.folder, place)
     if model.base_model is model:
         raise CannotLoad(f"config.json: {files.architecture} is not a head on a base model")
     if model.config.pad_token_id is None:
         # Some heads look for the last token of a text, which is the one before the padding.
         model.config.pad_token_id = files.pad
-    return Encoder(model.base_model, place.device), _head_on_states(model)
+    bank = bank_of(model, adapters, int(model.config.num_labels))
+    return Encoder(model.base_model, place.device), _head_on_states(model), bank
 
 
 def _head_on_states(model: Any) -> Callable[[Any, Any, Any], Any]:

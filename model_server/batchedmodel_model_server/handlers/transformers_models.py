@@ -16,6 +16,8 @@ from typing import Any, Final
 
 from batchedmodel_contract.inference.description import Classification, TextInput
 from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_model_server.adapters.bank import AdapterBank
+from batchedmodel_model_server.api.adapters import AdapterBounds
 from batchedmodel_model_server.api.batch import Batch
 from batchedmodel_model_server.api.generator import Generator
 from batchedmodel_model_server.api.handler import PARAMETERS, Spec
@@ -64,6 +66,7 @@ class Task:
     classification: Classification | None = None
     ranking: str | None = None
     generator: Generator | None = field(default=None, repr=False)
+    bank: AdapterBank | None = field(default=None, repr=False)
 
 
 def import_transformers() -> ModuleType:
@@ -186,6 +189,16 @@ def load_model(kind: str, folder: Path, place: Place, spare: str | None = None) 
     if missing:
         raise CannotLoad(f"{folder} lacks weights: {', '.join(missing[:5])}")
     return on_device(model.eval(), place.device), bool(info["missing_keys"])
+
+
+def bank_of(model: Any, bounds: AdapterBounds | None, labels: int | None) -> AdapterBank | None:
+    """Slots for adapters of a whole model, before its parts are moved; None where none are asked.
+
+    `labels`: how many it has; None where it classifies nothing.
+    """
+    if bounds is None:
+        return None
+    return AdapterBank(dict(model.named_modules()), bounds, labels=labels)
 
 
 class Encoder:
