@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from batchedmodel_autoscaler import model_metrics
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
 from batchedmodel_contract.processes import sidecar_metrics
 from support.repository import FOLDERS, ROOT
@@ -146,6 +147,8 @@ def test_the_operations_page_names_every_metric_and_every_label_value() -> None:
     ]
     assert len(names) > 10
     for name in names:
+        assert f"`{name}" in page, name
+    for name in model_metrics.FAMILIES:
         assert f"`{name}" in page, name
     for member in (*Rejection, *Outcome, *ReleaseReason):
         assert f"`{member.value}`" in page, member

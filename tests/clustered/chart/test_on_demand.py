@@ -1,6 +1,7 @@
 """What the chart makes only when the values ask for it, and what it leaves out."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -149,6 +150,8 @@ def test_pod_monitors_name_ports_that_are_there(helm: Helm) -> None:
         (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
         assert endpoint["port"] in [one["name"] for one in container(objects, deployment)["ports"]]
         assert endpoint["path"] == "/metrics"
+        # The autoscaler's series of models have a namespace of their own, which must stay.
+        assert endpoint.get("honorLabels", False) == (deployment == _AUTOSCALER)
 
 
 def test_models_are_monitored_by_their_label_wherever_they_are_watched(helm: Helm) -> None:
@@ -156,7 +159,9 @@ def test_models_are_monitored_by_their_label_wherever_they_are_watched(helm: Hel
     assert spec["namespaceSelector"] == {"any": True}
     (expression,) = spec["selector"]["matchExpressions"]
     assert expression == {"key": NAME_LABEL, "operator": "Exists"}
-    assert spec["podTargetLabels"] == [NAME_LABEL]
+    (endpoint,) = spec["podMetricsEndpoints"]
+    label = f"__meta_kubernetes_pod_label_{re.sub('[^a-z]', '_', NAME_LABEL)}"
+    assert endpoint["relabelings"] == [{"sourceLabels": [label], "targetLabel": "model"}]
     listed = helm.render("podMonitors.install=true", _NAMESPACES)
     spec = listed["PodMonitor", "bm-batchedmodel-models"]["spec"]
     assert spec["namespaceSelector"] == {"matchNames": ["a", "b"]}
