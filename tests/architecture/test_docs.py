@@ -152,3 +152,10 @@ def test_the_operations_page_names_every_metric_and_every_label_value() -> None:
         assert f"`{name}" in page, name
     for member in (*Rejection, *Outcome, *ReleaseReason):
         assert f"`{member.value}`" in page, member
+
+
+def test_the_operations_page_explains_every_alert_of_the_chart_and_no_other() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    rules = (ROOT / "charts" / "batchedmodel" / "files" / "rules.yaml").read_text()
+    alerts = re.findall(r"- alert: (\w+)", rules)
+    assert re.findall(r"^\| `(BatchedModel\w+)` \|", page, re.M) == alerts

@@ -167,6 +167,25 @@ def test_models_are_monitored_by_their_label_wherever_they_are_watched(helm: Hel
     assert spec["namespaceSelector"] == {"matchNames": ["a", "b"]}
 
 
+def test_rules_and_dashboards_are_the_charts_files_byte_for_byte(helm: Helm) -> None:
+    assert not [kind for kind, _ in helm.render() if kind in ("PrometheusRule", "ConfigMap")]
+    objects = helm.render(
+        *("prometheusRules.install=true", "prometheusRules.labels.release=prometheus"),
+        *("dashboards.install=true", "dashboards.labels.team=models"),
+    )
+    rule = objects["PrometheusRule", "bm-batchedmodel"]
+    assert rule["metadata"]["labels"]["release"] == "prometheus"
+    assert rule["spec"] == yaml.safe_load((CHART / "files" / "rules.yaml").read_text())
+    for name in ("model", "models"):
+        dashboard = objects["ConfigMap", f"bm-batchedmodel-dashboard-{name}"]
+        assert dashboard["metadata"]["labels"].items() >= {
+            "grafana_dashboard": "1", "team": "models",
+        }.items()  # fmt: skip
+        (text,) = dashboard["data"].values()
+        source = (CHART / "files" / "dashboards" / f"{name}.json").read_text()
+        assert json.loads(text) == json.loads(source)
+
+
 def test_what_helm_test_makes_is_made_for_it_alone_and_goes_with_it(helm: Helm) -> None:
     made = [
         one for one in helm.manifests() if "helm.sh/hook" in one["metadata"].get("annotations", {})
