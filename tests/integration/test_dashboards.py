@@ -17,6 +17,7 @@ import yaml
 import dashboards
 from batchedmodel_autoscaler import model_metrics
 from batchedmodel_autoscaler import telemetry as autoscaler_metrics
+from batchedmodel_contract.kubernetes import names
 from batchedmodel_contract.processes import sidecar_metrics
 from batchedmodel_operator.probes import Vitals, exposition
 from cluster.commands import run
@@ -25,6 +26,7 @@ from support.alert_scenarios import MODEL
 from support.chart import CHART
 from support.ports import unused_port
 from support.prometheus import programs
+from support.repository import ROOT
 
 _FILES: Final = CHART / "files"
 _DASHBOARDS: Final = {name: json.loads(text) for name, text in dashboards.documents().items()}
@@ -53,6 +55,14 @@ def _told_by_the_code() -> set[str]:
     return names | set(model_metrics.FAMILIES)
 
 
+_EXAMPLES: Final = ROOT / "examples" / "autoscaling"
+_SCALED: Final = yaml.safe_load((_EXAMPLES / "keda.yaml").read_text())
+_TRIGGER: Final = _SCALED["spec"]["triggers"][0]
+_RULES: Final = yaml.safe_load((_EXAMPLES / "prometheus-adapter.yaml").read_text())["rules"][
+    "custom"
+]
+
+
 def _queries() -> list[str]:
     groups = yaml.safe_load((_FILES / "rules.yaml").read_text())["groups"]
     rules = [rule["expr"] for group in groups for rule in group["rules"]]
@@ -62,7 +72,8 @@ def _queries() -> list[str]:
         for one in board["templating"]["list"]
         if one["type"] == "query"
     ]
-    return [*rules, *variables, *_PANELS.values()]
+    theirs = [_TRIGGER["metadata"]["query"], *(rule["seriesQuery"] for rule in _RULES)]
+    return [*rules, *variables, *theirs, *_PANELS.values()]
 
 
 @pytest.mark.parametrize("name", dashboards.documents())
@@ -205,3 +216,40 @@ def test_every_panel_shows_something_over_recorded_load(prometheus: _Prometheus)
         else:
             assert found, panel
             assert all(value != "NaN" for one in found for _, value in one["values"]), panel
+
+
+def test_keda_scales_the_model_itself_by_a_number_of_replicas() -> None:
+    target = _SCALED["spec"]["scaleTargetRef"]
+    assert target["apiVersion"] == f"{names.GROUP}/{names.VERSION}"
+    assert target["kind"] == "BatchedModel"
+    assert (_TRIGGER["metricType"], _TRIGGER["metadata"]["threshold"]) == ("AverageValue", "1")
+    assert _TRIGGER["metadata"]["ignoreNullValues"] == "false"
+    assert _SCALED["spec"]["minReplicaCount"] >= 1
+
+
+def test_the_adapters_rules_serve_what_the_hpas_of_models_ask_for() -> None:
+    served = {rule["name"]["as"] for rule in _RULES}
+    asked = {
+        names.REQUIRED_REPLICAS_METRIC,
+        names.QUEUE_LENGTH_METRIC,
+        names.CONCURRENCY_METRIC,
+    }
+    assert served == asked
+    for rule in _RULES:
+        assert rule["resources"]["overrides"] == {
+            "namespace": {"resource": "namespace"},
+            "model": {"group": names.GROUP, "resource": names.PLURAL.removesuffix("s")},
+        }
+
+
+@pytest.mark.slow
+def test_keda_and_prometheus_adapter_get_one_number(prometheus: _Prometheus) -> None:
+    (found,) = prometheus.ask(_TRIGGER["metadata"]["query"].replace("default", "team"))
+    assert {value for _, value in found["values"]} == {"1"}
+    for rule in _RULES:
+        # As the adapter fills it in when an HPA asks for one object.
+        series = rule["seriesQuery"].partition("{")[0]
+        query = rule["metricsQuery"].replace("<<.Series>>", series)
+        query = query.replace("<<.LabelMatchers>>", 'namespace="team",model="minilm"')
+        (found,) = prometheus.ask(query.replace("<<.GroupBy>>", "model"))
+        assert found["metric"] == {"model": "minilm"}
