@@ -106,7 +106,8 @@ crds: $(LIGHT) ## Make the custom resource from the contract, for crds/ and the 
 	cp crds/batchedmodels.yaml charts/batchedmodel/files/
 	$(BIN)/python crds/reference.py
 
-chart: crds ## Check the chart
+chart: crds ## Draw the chart's dashboards, and check the chart
+	$(BIN)/python charts/dashboards.py
 	$(BIN)/pytest tests/unit/chart tests/clustered/chart/test_rendering.py
 
 docs: $(SITE) ## Build docs/ as a site in build/site; a broken link or an unlisted page fails

@@ -34,6 +34,7 @@ from batchedmodel_autoscaler.listener import Listener
 from batchedmodel_autoscaler.metrics_api.certificates import Rotation, server_context
 from batchedmodel_autoscaler.metrics_api.registration import Registration
 from batchedmodel_autoscaler.metrics_api.server import MetricsApi
+from batchedmodel_autoscaler.model_metrics import exposition
 from batchedmodel_autoscaler.polling.poller import Poller
 from batchedmodel_autoscaler.polling.sidecars import Sidecars, most_kept
 from batchedmodel_autoscaler.settings import AutoscalerSettings
@@ -97,7 +98,9 @@ class Service:
         self._api = MetricsApi(self._state, telemetry, calendar=cluster.calendar)
         self._listener = Listener(self._api.application(), settings.host, settings.port)
         self._admin = Listener(
-            admin_application(registry, self._missing), settings.host, settings.admin_port
+            admin_application(registry, self._missing, self._metrics_of_models),
+            settings.host,
+            settings.admin_port,
         )
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -151,6 +154,9 @@ class Service:
         await stop.wait()
         self._leaving = True
         await asyncio.sleep(_LEAVING_SECONDS)
+
+    async def _metrics_of_models(self) -> str:
+        return await exposition(self._state, asyncio.get_running_loop().time)
 
     async def _use_renewed_certificates(self) -> None:
         while True:

@@ -1,6 +1,6 @@
 """What the autoscaler tells about itself: metrics in Prometheus' form, and probes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from enum import StrEnum
 from typing import Final
 
@@ -84,11 +84,14 @@ class StateCollector(Collector):
 
 
 def admin_application(
-    registry: CollectorRegistry, missing: Callable[[], list[str]]
+    registry: CollectorRegistry,
+    missing: Callable[[], list[str]],
+    of_models: Callable[[], Awaitable[str]],
 ) -> web.Application:
     """The routes of the admin port: probes for the kubelet, and these metrics.
 
-    `missing`: what must still come before questions can be answered.
+    `missing`: what must still come before questions can be answered. `of_models`: the text of the
+    metrics that each model has.
     """
 
     async def live(request: web.Request) -> web.Response:
@@ -101,7 +104,7 @@ def admin_application(
         return web.Response(text="ready\n")
 
     async def metrics(request: web.Request) -> web.Response:
-        body = generate_latest(registry)
+        body = generate_latest(registry) + (await of_models()).encode()
         return web.Response(body=body, headers={"Content-Type": _METRICS_TYPE})
 
     application = web.Application()

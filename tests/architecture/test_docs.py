@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from batchedmodel_autoscaler import model_metrics
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
 from batchedmodel_contract.processes import sidecar_metrics
 from support.repository import FOLDERS, ROOT
@@ -148,5 +149,14 @@ def test_the_operations_page_names_every_metric_and_every_label_value() -> None:
     assert len(names) > 10
     for name in names:
         assert f"`{name}" in page, name
+    for name in model_metrics.FAMILIES:
+        assert f"`{name}" in page, name
     for member in (*Rejection, *Outcome, *ReleaseReason):
         assert f"`{member.value}`" in page, member
+
+
+def test_the_operations_page_explains_every_alert_of_the_chart_and_no_other() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    rules = (ROOT / "charts" / "batchedmodel" / "files" / "rules.yaml").read_text()
+    alerts = re.findall(r"- alert: (\w+)", rules)
+    assert re.findall(r"^\| `(BatchedModel\w+)` \|", page, re.M) == alerts

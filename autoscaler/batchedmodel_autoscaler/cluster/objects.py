@@ -3,8 +3,11 @@
 import base64
 import binascii
 import json
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from typing import Final, NamedTuple
 
 from batchedmodel_contract.kubernetes.capacity import Capacity, capacity_of
@@ -19,6 +22,9 @@ from batchedmodel_contract.manifest.spec import Batching
 from batchedmodel_kube.reading import Object
 from batchedmodel_scheduling.autoscaling.formula import Target
 
+MOST_CONDITIONS: Final = 16
+_CONDITION_TYPE: Final = re.compile(r"[A-Za-z]{1,64}")
+"""A model's status may be written by more than the operator, and every type is a series."""
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
 _TAKEN_UP_SECONDS: Final = 5.0
 
@@ -39,6 +45,10 @@ class Model:
     target: Target
     capacity: Capacity | None
     """What its status remembers."""
+    max_replicas: int | None = None
+    """Pods that it may have; None where nothing scales it."""
+    conditions: tuple[tuple[str, bool], ...] = ()
+    """Types in its status, and whether they hold; the first `MOST_CONDITIONS` that are words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +139,18 @@ def read_model(found: Object) -> Model:
             ),
             queue_wait_seconds=wait / 1000,
         ),
+        max_replicas=scaling.get("maxReplicas"),
+        conditions=_conditions((found.get("status") or {}).get("conditions") or ()),
     )
+
+
+def _conditions(listed: Iterable[Object]) -> tuple[tuple[str, bool], ...]:
+    found = {
+        one["type"]: one.get("status") == "True"
+        for one in islice(listed, MOST_CONDITIONS)
+        if _CONDITION_TYPE.fullmatch(one.get("type") or "")
+    }
+    return tuple(found.items())
 
 
 def read_pod(found: Object) -> Pod:

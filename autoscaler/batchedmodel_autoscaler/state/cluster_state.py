@@ -202,6 +202,13 @@ class ClusterState:
             now=now,
         )
 
+    def work_is_known(self, key: ModelKey) -> bool:
+        """Whether all ready pods told their work in seconds of a device, and there are any."""
+        ready = [one for one in self._own_pods(key) if one.pod.ready and not one.pod.leaving]
+        return bool(ready) and all(
+            one.history is not None and one.history.window() is not None for one in ready
+        )
+
     def models(self) -> list[Model]:
         """All there are."""
         return [known.model for known in self._models.values()]

@@ -1,6 +1,7 @@
 """What the chart makes only when the values ask for it, and what it leaves out."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -149,6 +150,8 @@ def test_pod_monitors_name_ports_that_are_there(helm: Helm) -> None:
         (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
         assert endpoint["port"] in [one["name"] for one in container(objects, deployment)["ports"]]
         assert endpoint["path"] == "/metrics"
+        # The autoscaler's series of models have a namespace of their own, which must stay.
+        assert endpoint.get("honorLabels", False) == (deployment == _AUTOSCALER)
 
 
 def test_models_are_monitored_by_their_label_wherever_they_are_watched(helm: Helm) -> None:
@@ -156,10 +159,31 @@ def test_models_are_monitored_by_their_label_wherever_they_are_watched(helm: Hel
     assert spec["namespaceSelector"] == {"any": True}
     (expression,) = spec["selector"]["matchExpressions"]
     assert expression == {"key": NAME_LABEL, "operator": "Exists"}
-    assert spec["podTargetLabels"] == [NAME_LABEL]
+    (endpoint,) = spec["podMetricsEndpoints"]
+    label = f"__meta_kubernetes_pod_label_{re.sub('[^a-z]', '_', NAME_LABEL)}"
+    assert endpoint["relabelings"] == [{"sourceLabels": [label], "targetLabel": "model"}]
     listed = helm.render("podMonitors.install=true", _NAMESPACES)
     spec = listed["PodMonitor", "bm-batchedmodel-models"]["spec"]
     assert spec["namespaceSelector"] == {"matchNames": ["a", "b"]}
+
+
+def test_rules_and_dashboards_are_the_charts_files_byte_for_byte(helm: Helm) -> None:
+    assert not [kind for kind, _ in helm.render() if kind in ("PrometheusRule", "ConfigMap")]
+    objects = helm.render(
+        *("prometheusRules.install=true", "prometheusRules.labels.release=prometheus"),
+        *("dashboards.install=true", "dashboards.labels.team=models"),
+    )
+    rule = objects["PrometheusRule", "bm-batchedmodel"]
+    assert rule["metadata"]["labels"]["release"] == "prometheus"
+    assert rule["spec"] == yaml.safe_load((CHART / "files" / "rules.yaml").read_text())
+    for name in ("model", "models"):
+        dashboard = objects["ConfigMap", f"bm-batchedmodel-dashboard-{name}"]
+        assert dashboard["metadata"]["labels"].items() >= {
+            "grafana_dashboard": "1", "team": "models",
+        }.items()  # fmt: skip
+        (text,) = dashboard["data"].values()
+        source = (CHART / "files" / "dashboards" / f"{name}.json").read_text()
+        assert json.loads(text) == json.loads(source)
 
 
 def test_what_helm_test_makes_is_made_for_it_alone_and_goes_with_it(helm: Helm) -> None:

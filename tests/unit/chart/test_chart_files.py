@@ -51,6 +51,20 @@ def test_the_schema_requires_every_value_that_it_knows() -> None:
             assert set(section["required"]) == {*section["properties"]} - {"global"}, path
 
 
+def test_artifact_hub_is_told_of_every_image_that_the_values_name() -> None:
+    values = yaml.safe_load((_CHART / "values.yaml").read_text())
+    chart = yaml.safe_load((_CHART / "Chart.yaml").read_text())
+    told = yaml.safe_load(chart["annotations"]["artifacthub.io/images"])
+    named = {
+        f"{part['image']['repository']}:{part['image']['tag'] or values['images']['tag']}"
+        for part in values.values()
+        if isinstance(part, dict) and "image" in part
+    }
+    assert {one["image"] for one in told} == named
+    assert len(told) == len(named)
+    assert {tuple(one["platforms"]) for one in told} == {("linux/amd64", "linux/arm64")}
+
+
 def _declared(schema: Mapping[str, Any], whole: Mapping[str, Any], path: str = "") -> list[str]:
     """Paths of the values that the schema knows, down to where it names no more properties."""
     if "$ref" in schema:
