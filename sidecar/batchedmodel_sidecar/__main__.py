@@ -23,7 +23,8 @@ from batchedmodel_contract.processes.environment import (
     SidecarSettings,
     from_environment,
 )
-from batchedmodel_sidecar.service import CannotListen, Service
+from batchedmodel_sidecar.listening import CannotListen
+from batchedmodel_sidecar.service import Service
 from batchedmodel_sidecar.settings import SettingsFolder
 
 _OBJECTS_BETWEEN_COLLECTIONS: Final = 20_000

@@ -3,8 +3,6 @@
 import asyncio
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
@@ -14,9 +12,11 @@ from prometheus_client import CollectorRegistry
 from batchedmodel_contract.manifest.tenants import Share, share_of
 from batchedmodel_contract.processes.descriptors import raise_descriptors
 from batchedmodel_contract.processes.environment import SidecarSettings
+from batchedmodel_contract.processes.listening import authority
 from batchedmodel_contract.processes.sidecar_api import IDLE_SECONDS
 from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_scheduling.core.policy import MemoryCap
+from batchedmodel_sidecar import listening
 from batchedmodel_sidecar.admin_client import new_token
 from batchedmodel_sidecar.backends.base import Link
 from batchedmodel_sidecar.backends.foreign.catalogue import Foreign, foreign
@@ -63,7 +63,6 @@ from batchedmodel_sidecar.telemetry.metrics import (
 
 logger: Final = logging.getLogger(__name__)
 
-_BACKLOG: Final = 4096
 _OWN_DESCRIPTORS: Final = 256
 _ANSWERS_OF_BUDGET: Final = 4
 """An answer to a batch has at most so great a part of the bytes that may be held."""
@@ -74,10 +73,6 @@ _TIME_IS_OVER: Final = "this pod is stopping and its time is over"
 READERS_LEAVE_SECONDS: Final = 2.0  # of the admin port: a slow reader must not delay the exit
 STRAGGLERS_SECONDS: Final = 0.5
 """Callers of the last batch who come back at once get a 503 for so long, and no reset."""
-
-
-class CannotListen(Exception):
-    """A port is taken or forbidden; the message says which."""
 
 
 class Service:
@@ -251,7 +246,9 @@ class Service:
         if is_back:  # a new version beside the old one is no restart, which would end a drain
             self._lifecycle.resume()
         logger.info(
-            "ready: %s on http://%s:%d", model.description.name, self._settings.host, self._port
+            "ready: %s on http://%s",
+            model.description.name,
+            authority(self._settings.host, self._port),
         )
 
     def model_lost(self, reason: str) -> None:
@@ -328,19 +325,12 @@ class Service:
         listener: asyncio.Server | None = None
         try:
             host, port = self._settings.host, self._settings.port
-            with _listening(host, port):
-                listener = await asyncio.get_running_loop().create_server(
-                    connections.open, host, port, backlog=_BACKLOG
-                )
+            listener = await listening.data_port(connections.open, host, port)
             self._port = int(listener.sockets[0].getsockname()[1])
             await admin_runner.setup()
-            with _listening(host, self._settings.admin_port):
-                site = web.TCPSite(admin_runner, host, self._settings.admin_port, backlog=_BACKLOG)
-                await site.start()
-            admin_port = admin_runner.addresses[0][1]
+            admin = await listening.admin_port(admin_runner, host, self._settings.admin_port)
             form = "compiled" if is_compiled() else "interpreted"
-            listening = "listening: data port %d, admin port %d, %s"
-            logger.info(listening, self._port, admin_port, form)
+            logger.info("listening: data port %d, admin port %d, %s", self._port, admin, form)
             return await self._serve(stop)
         finally:
             # The order matters: callers get their answers before the connection to the model goes.
@@ -388,13 +378,3 @@ class Service:
             if self._generation is not None:
                 self._generation.configure(settings)
             logger.info("settings %s in force: %s", settings.digest(), settings.to_json())
-
-
-@contextmanager
-def _listening(host: str, port: int) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise CannotListen(f"cannot listen on {host}:{port}: {error.strerror}") from error
-    except UnicodeError as error:
-        raise CannotListen(f"cannot listen on {host}:{port}: no host has such a name") from error
