@@ -136,8 +136,14 @@ class Rollout:
     strategy: RolloutStrategy = setting(
         Choice(of=RolloutStrategy),
         "`Surge` puts new pods beside the old ones, `InPlace` takes old pods away first, `Auto` is "
-        "`Surge` unless no accelerator may be to spare, and changes to `InPlace` where none comes.",
+        "`Surge` unless a pod lacks an accelerator, and changes to `InPlace` where none comes.",
         default=RolloutStrategy.AUTO,
+    )
+    switch_after_seconds: int = setting(
+        Whole(minimum=0, maximum=86_400),
+        "How long a new pod may lack an accelerator until `Auto` changes to `InPlace`: as long as "
+        "a new node may take to come.",
+        default=600,
     )
     auto_rollback: bool = setting(
         Truth(),

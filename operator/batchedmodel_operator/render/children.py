@@ -29,7 +29,8 @@ from batchedmodel_operator.render.pod import pod_spec
 from batchedmodel_operator.rollout.rollout import Mode
 
 _PULL_SECONDS: Final = 600
-"""How much longer than the model's start a rollout may take until it counts as stuck."""
+"""How much longer than the model's start a rollout may take until it counts as stuck. It may wait
+for a node besides, as long as the manifest says."""
 _FETCH_SECONDS: Final = 3600
 """How much longer still where something runs before the model, such as what fetches its files."""
 _FOLLOWS_BATCHING: Final = 0
@@ -104,7 +105,7 @@ def deployment(
         "minReadySeconds": spec.rollout.min_ready_seconds,
         "progressDeadlineSeconds": (
             spec.startup.timeout_seconds
-            + _PULL_SECONDS
+            + max(_PULL_SECONDS, spec.rollout.switch_after_seconds)
             + (_FETCH_SECONDS if before else 0)
             + spec.rollout.min_ready_seconds
         ),
