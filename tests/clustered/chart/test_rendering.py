@@ -218,7 +218,7 @@ def test_a_wrong_value_is_refused_by_name(helm: Helm, assignment: str, complaint
 
 
 def test_an_older_kubernetes_is_refused(helm: Helm) -> None:
-    with pytest.raises(CommandFailed, match="1.29.0-0"):
+    with pytest.raises(CommandFailed, match="1.30.0-0"):
         helm.manifests("--kube-version", "1.28.9")
 
 
