@@ -49,7 +49,7 @@ class Accelerator:
     tolerate: bool = setting(
         Truth(),
         "Whether pods tolerate a taint that has the resource's name for a key and keeps others "
-        "off (NoSchedule).",
+        "off (NoSchedule); for NVIDIA's resources that of nvidia.com/gpu, too.",
         default=True,
     )
 

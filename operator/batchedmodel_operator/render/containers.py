@@ -46,6 +46,11 @@ from batchedmodel_operator.render.files import (
     files_mounts,
     source_in_pod,
 )
+from batchedmodel_operator.render.resources import (
+    model_resources,
+    resources,
+    sidecar_resources,
+)
 
 _TEMPORARY_PATH: Final = "/tmp"
 _TOKEN_FILE: Final = f"{_TEMPORARY_PATH}/admin-token"
@@ -56,6 +61,8 @@ _POD_UID: Final = {
     "name": POD_UID_VARIABLE,
     "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}},
 }
+_LAST_WORDS: Final = "FallbackToLogsOnError"
+"""What a container that failed said last stands in the pod's status."""
 _SIDECAR_START_SECONDS: Final = 120
 _STARTUP_PERIOD_SECONDS: Final = 2
 _ACCOUNT: Final = {
@@ -87,6 +94,8 @@ class PinnedBatching:
     max_batch_size: int
     """Largest batch to warm up for."""
     drain_timeout_seconds: int
+    max_queue_size: int
+    """By which the sidecar's memory is reserved."""
 
 
 def fetch_container(spec: Spec, images: Images) -> Manifest | None:
@@ -125,7 +134,8 @@ def fetch_container(spec: Spec, images: Images) -> Manifest | None:
         "imagePullPolicy": (model.image_pull_policy or images.pull_policy).value,
         "command": ["python", "-m", "batchedmodel_model_server.sources.fetch"],
         "env": [*_environment(variables), *tokens],
-        "resources": _resources(Resources(requests=requests, limits=limits)),
+        "resources": resources(Resources(requests=requests, limits=limits)),
+        "terminationMessagePolicy": _LAST_WORDS,
         "securityContext": _of_our_container(spec.security.profile),
         "volumeMounts": [
             {"name": FILES_VOLUME, "mountPath": HUB_PATH},
@@ -163,7 +173,8 @@ def sidecar_container(model: Model, spec: Spec, images: Images, pinned: PinnedBa
             {"name": "http", "containerPort": DATA_PORT, "protocol": "TCP"},
             {"name": "admin", "containerPort": ADMIN_PORT, "protocol": "TCP"},
         ],
-        "resources": _resources(spec.sidecar.resources),
+        "terminationMessagePolicy": _LAST_WORDS,
+        "resources": sidecar_resources(spec, pinned.max_queue_size),
         "securityContext": _of_our_container(spec.security.profile),
         "volumeMounts": [
             _SOCKET_MOUNT,
@@ -187,15 +198,13 @@ def model_container(model: Model, spec: Spec, images: Images, pinned: PinnedBatc
 
     Its probes and its hook ask the sidecar.
     """
-    limits, accelerator = {}, spec.accelerator
-    if accelerator is not None:
-        limits[accelerator.resource] = str(accelerator.count)
     container: Manifest = {
         "name": MODEL_CONTAINER,
         "image": spec.model.image or images.model_server,
         "imagePullPolicy": (spec.model.image_pull_policy or images.pull_policy).value,
         "env": _environment(_variables(model, spec, pinned)),
-        "resources": _resources(spec.model.resources, **limits),
+        "terminationMessagePolicy": _LAST_WORDS,
+        "resources": model_resources(spec),
         "securityContext": of_authors_container(spec.security.profile, spec.model.security_context),
         "volumeMounts": [
             _SOCKET_MOUNT,
@@ -238,12 +247,6 @@ def model_container(model: Model, spec: Spec, images: Images, pinned: PinnedBatc
 def _environment(variables: Mapping[str, str]) -> list[Manifest]:
     """A container's `env`, in an order that depends on the names only."""
     return [{"name": name, "value": variables[name]} for name in sorted(variables)]
-
-
-def _resources(wanted: Resources, **limits: str) -> Manifest:
-    """A container's `resources`; `limits` come on top of those of the manifest."""
-    given = {"requests": dict(wanted.requests), "limits": {**dict(wanted.limits), **limits}}
-    return {name: amounts for name, amounts in given.items() if amounts}
 
 
 def _of_our_container(profile: SecurityProfile) -> Manifest:
