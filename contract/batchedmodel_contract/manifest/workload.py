@@ -220,6 +220,13 @@ class SecurityProfile(StrEnum):
     BASELINE = "Baseline"
 
 
+class UserIds(StrEnum):
+    """Who says as which user and group pods run; see `Security.ids`."""
+
+    FIXED = "Fixed"
+    FROM_CLUSTER = "FromCluster"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
     """What the pods' containers may do."""
@@ -229,6 +236,11 @@ class Security:
         "Pod security standard that the pods meet. `Restricted` runs all containers as a user "
         "without rights; `Baseline` runs that of the model as the user its image names, root too.",
         default=SecurityProfile.RESTRICTED,
+    )
+    ids: UserIds | None = setting(
+        Choice(of=UserIds),
+        "`Fixed` runs pods as user and group 65532, `FromCluster` names no number: the cluster "
+        "gives them, as OpenShift's restricted-v2 does, or the images. Absent: as the chart says.",
     )
 
 

@@ -25,7 +25,7 @@ from batchedmodel_contract.kubernetes.names import (
 )
 from batchedmodel_contract.manifest.generation import Generation, KeyValueCache
 from batchedmodel_contract.manifest.spec import PullPolicy, Resources, ServerProtocol, Spec
-from batchedmodel_contract.manifest.workload import SecurityProfile
+from batchedmodel_contract.manifest.workload import SecurityProfile, UserIds
 from batchedmodel_contract.processes import sidecar_api
 from batchedmodel_contract.processes.environment import (
     PREFIX,
@@ -75,16 +75,21 @@ _ACCOUNT: Final = {
 _OF_ANY_CONTAINER: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
 _USER: Final = 65532
 GROUP_OF_FILES: Final = _USER
-OWN_USER: Final = {"runAsNonRoot": True, "runAsUser": _USER, "runAsGroup": _USER}
+_OWN_USER: Final = {"runAsNonRoot": True, "runAsUser": _USER, "runAsGroup": _USER}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Images:
-    """What the chart says about images."""
+    """What the chart says about images, and about the users that they run as."""
 
     sidecar: str
     model_server: str
     pull_policy: PullPolicy
+    ids: UserIds = UserIds.FIXED
+
+    def ids_of(self, spec: Spec) -> UserIds:
+        """What holds for a model."""
+        return spec.security.ids or self.ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +141,7 @@ def fetch_container(spec: Spec, images: Images) -> Manifest | None:
         "env": [*_environment(variables), *tokens],
         "resources": resources(Resources(requests=requests, limits=limits)),
         "terminationMessagePolicy": _LAST_WORDS,
-        "securityContext": _of_our_container(spec.security.profile),
+        "securityContext": _of_our_container(spec.security.profile, images.ids_of(spec)),
         "volumeMounts": [
             {"name": FILES_VOLUME, "mountPath": HUB_PATH},
             {"name": TEMPORARY_VOLUME, "mountPath": _TEMPORARY_PATH},
@@ -175,7 +180,7 @@ def sidecar_container(model: Model, spec: Spec, images: Images, pinned: PinnedBa
         ],
         "terminationMessagePolicy": _LAST_WORDS,
         "resources": sidecar_resources(spec, pinned.max_queue_size),
-        "securityContext": _of_our_container(spec.security.profile),
+        "securityContext": _of_our_container(spec.security.profile, images.ids_of(spec)),
         "volumeMounts": [
             _SOCKET_MOUNT,
             # The folder, not one file of it: a file that is mounted alone is never refreshed.
@@ -249,11 +254,17 @@ def _environment(variables: Mapping[str, str]) -> list[Manifest]:
     return [{"name": name, "value": variables[name]} for name in sorted(variables)]
 
 
-def _of_our_container(profile: SecurityProfile) -> Manifest:
+def own_user(ids: UserIds) -> dict[str, Any]:
+    """The part of a security context by which nobody is root."""
+    # A cluster that gives each namespace a range of its own refuses any number but its own.
+    return dict(_OWN_USER) if ids is UserIds.FIXED else {"runAsNonRoot": True}
+
+
+def _of_our_container(profile: SecurityProfile, ids: UserIds) -> Manifest:
     """The security context of a container of ours: without rights in every profile."""
     context = _restricted(read_only=True)
     # A pod of this profile leaves the user to the images.
-    return context | OWN_USER if profile is SecurityProfile.BASELINE else context
+    return context | own_user(ids) if profile is SecurityProfile.BASELINE else context
 
 
 def of_authors_container(

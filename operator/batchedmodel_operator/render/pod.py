@@ -13,18 +13,18 @@ from batchedmodel_contract.kubernetes.names import (
     TEMPORARY_VOLUME,
 )
 from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_contract.manifest.workload import SecurityProfile
+from batchedmodel_contract.manifest.workload import SecurityProfile, UserIds
 from batchedmodel_operator.kinds import Kind, child_name
 from batchedmodel_operator.reconcile.state import Model
 from batchedmodel_operator.render.common import Manifest, selector
 from batchedmodel_operator.render.containers import (
     GROUP_OF_FILES,
-    OWN_USER,
     Images,
     PinnedBatching,
     fetch_container,
     model_container,
     of_authors_container,
+    own_user,
     sidecar_container,
 )
 from batchedmodel_operator.render.files import files_volumes
@@ -51,7 +51,7 @@ def pod_spec(model: Model, spec: Spec, images: Images, pinned: PinnedBatching) -
         "initContainers": [*([] if fetch is None else [fetch]), sidecar, *_init_containers(spec)],
         "containers": [model_container(model, spec, images, pinned)],
         "volumes": [*_volumes(model, spec), *files_volumes(spec.model), *(spec.pod.volumes or ())],
-        "securityContext": _security_context(spec.security.profile),
+        "securityContext": _security_context(spec.security.profile, images.ids_of(spec)),
         "automountServiceAccountToken": spec.pod.automount_service_account_token,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": (
@@ -85,14 +85,12 @@ def _init_containers(spec: Spec) -> list[Manifest]:
     ]
 
 
-def _security_context(profile: SecurityProfile) -> Manifest:
-    context: Manifest = {
+def _security_context(profile: SecurityProfile, ids: UserIds) -> Manifest:
+    context: Manifest = {"seccompProfile": {"type": "RuntimeDefault"}}
+    if ids is UserIds.FIXED:
         # Whoever writes the socket, the sidecar can use it.
-        "fsGroup": GROUP_OF_FILES,
-        "fsGroupChangePolicy": "OnRootMismatch",
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-    return context | OWN_USER if profile is SecurityProfile.RESTRICTED else context
+        context |= {"fsGroup": GROUP_OF_FILES, "fsGroupChangePolicy": "OnRootMismatch"}
+    return context | own_user(ids) if profile is SecurityProfile.RESTRICTED else context
 
 
 def _placement(model: Model, spec: Spec) -> Manifest:

@@ -1,10 +1,12 @@
 """What a pod asks for, carries and tolerates when its manifest says nothing of it."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from batchedmodel_contract.kubernetes.names import REVISION_LABEL
+from batchedmodel_contract.manifest.workload import UserIds
 from batchedmodel_operator import render
 from support.operator_world import IMAGES, SIMULATED
 from support.rendered import (
@@ -122,6 +124,30 @@ def test_cut_and_shared_devices_are_found_in_pools_with_the_taint_of_whole_ones(
     tolerated = pod_of({**SIMULATED, "accelerator": {"resource": resource}})["tolerations"]
     assert [one["key"] for one in tolerated] == keys
     assert {(one["operator"], one["effect"]) for one in tolerated} == {("Exists", "NoSchedule")}
+
+
+@pytest.mark.parametrize("profile", ["Restricted", "Baseline"])
+@pytest.mark.parametrize("by_chart", [True, False], ids=["by the chart", "by the manifest"])
+def test_a_cluster_may_give_users_and_groups_itself(profile: str, by_chart: bool) -> None:
+    ids = {} if by_chart else {"ids": "FromCluster"}
+    images = replace(IMAGES, ids=UserIds.FROM_CLUSTER if by_chart else UserIds.FIXED)
+    spec = {**from_hub(), "security": {"profile": profile, **ids}}
+    model, read = read_model(spec)
+    pod = render.pod_template(model, read, images, render.pinned_batching(read))["spec"]
+    contexts = [pod["securityContext"]]
+    contexts += [one["securityContext"] for one in (*pod["initContainers"], *pod["containers"])]
+    for context in contexts:
+        assert not context.keys() & {"runAsUser", "runAsGroup", "fsGroup", "fsGroupChangePolicy"}
+    ours = pod["securityContext"] if profile == "Restricted" else contexts[1]
+    assert ours["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+def test_a_manifest_may_name_users_where_the_chart_does_not() -> None:
+    model, read = read_model({**SIMULATED, "security": {"ids": "Fixed"}})
+    images = replace(IMAGES, ids=UserIds.FROM_CLUSTER)
+    pod = render.pod_template(model, read, images, render.pinned_batching(read))["spec"]
+    assert pod["securityContext"]["runAsUser"] == 65532
 
 
 def test_a_mesh_is_told_what_the_service_speaks() -> None:
