@@ -82,7 +82,7 @@ def stored(server: ControlPlane, model: str) -> dict[str, Any]:
     return found
 
 
-def report(server: ControlPlane, model: str, **status: object) -> None:
+def report(server: ControlPlane, model: str, /, **status: object) -> None:
     """Writes the status as the operator does."""
     server.kubectl(
         *("patch", model, IN_NAMESPACE, "--subresource=status", "--type=merge"),
