@@ -69,6 +69,7 @@ bench: $(FULL) ## Quick benchmarks
 	$(BIN)/python bench/throughput.py --quick
 	$(BIN)/python bench/streams.py --quick
 	$(BIN)/python bench/generation.py --quick
+	$(BIN)/python bench/adapters.py --quick
 	$(BIN)/python bench/model_server.py --quick
 	$(BIN)/python bench/scheduling.py --quick
 	$(BIN)/python bench/autoscaling.py --quick

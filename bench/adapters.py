@@ -1,19 +1,23 @@
 """What adapters cost: batches and generation with many of them, over the base alone.
 
 An encoder of MiniLM's size with random numbers, float32 on the CPU, rank 8 on queries and values,
-and a Llama of 32 million. Rounds go in turns; a ratio is the median of the ratios of rounds.
+and a Llama of 32 million. Rounds go in turns; a ratio is the median of the ratios of rounds. Then
+what choosing rows by adapter is worth (`adapters_scheduling`, simulated), and what prompts save
+that share their beginning (`shared_prefix`).
 """
 
 import sys
 import time
 from array import array
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numpy as np
 
+import adapters_scheduling
 from batchedmodel_contract.generation.frames import Sampling
 from batchedmodel_model_server.api.adapters import AdapterBounds, AdapterWeights, LowRank
 from batchedmodel_model_server.api.batch import Batch
@@ -21,6 +25,7 @@ from batchedmodel_model_server.api.generator import CacheSettings, Draw, StepPar
 from batchedmodel_model_server.handlers.hf import HuggingFace
 from bench_report import Figure, at_least, at_most, new_parser, of_rounds, report, tell
 from engine_rivals import MODEL, restart_as_in_image
+from shared_prefix import prefix_figures
 from support.checkpoints import VOCABULARY, text_checkpoint
 from support.random_checkpoints import generating_checkpoint
 
@@ -43,10 +48,14 @@ def main() -> int:
     """Measure and report."""
     arguments = new_parser(__doc__ or "").parse_args()
     restart_as_in_image()
-    rounds = 5 if arguments.quick else 15
+    rounds = 3 if arguments.quick else 15
     with TemporaryDirectory() as folder:
         figures = [*batches(Path(folder) / "encoder", rounds)]
         figures += generation(Path(folder) / "llama", rounds)
+    figures += [
+        *adapters_scheduling.rows(quick=arguments.quick),
+        *prefix_figures(quick=arguments.quick),
+    ]
     return report(figures, arguments.json)
 
 
@@ -74,20 +83,18 @@ def batches(folder: Path, rounds: int) -> list[Figure]:
 
     ways: dict[str, Callable[[], None]] = {"none": lambda: batch([0] * _ROWS)}
     for count in _OVER_NONE:
-        ways[f"mixed {count}"] = lambda n=count: batch([1 + at % n for at in range(_ROWS)])  # type: ignore[misc]
+        ways[f"mixed {count}"] = partial(batch, [1 + at % count for at in range(_ROWS)])
     for count in _OVER_PARTS:
-        ways[f"parts {count}"] = lambda n=count: parts(n)  # type: ignore[misc]
+        ways[f"parts {count}"] = partial(parts, count)
     taken = in_turns(ways, rounds)
     found = []
     for count, bound in _OVER_NONE.items():
         name, ratios = f"batch with {count} adapters over none", taken[f"mixed {count}"]
-        found.append(
-            of_rounds(lambda v, n=name, b=bound: at_most(n, v, "x", b), ratios / taken["none"])
-        )
+        found.append(of_rounds(partial(_at_most, name, bound), ratios / taken["none"]))
     for count, bound in _OVER_PARTS.items():
         name = f"batches by adapter over one of {count} adapters"
         ratios = taken[f"parts {count}"] / taken[f"mixed {count}"]
-        found.append(of_rounds(lambda v, n=name, b=bound: at_least(n, v, "x", b), ratios))
+        found.append(of_rounds(partial(_at_least, name, bound), ratios))
     return found
 
 
@@ -109,7 +116,15 @@ def generation(folder: Path, rounds: int) -> list[Figure]:
 
     taken = in_turns({"none": lambda: step(0), "mixed": lambda: step(_OF_STREAMS)}, 4 * rounds)
     name = f"tokens/s of {_STREAMS} streams with {_OF_STREAMS} adapters over the base"
-    return [of_rounds(lambda v: at_least(name, v, "x", 0.9), taken["none"] / taken["mixed"])]
+    return [of_rounds(partial(_at_least, name, 0.9), taken["none"] / taken["mixed"])]
+
+
+def _at_most(name: str, bound: float, value: float) -> Figure:
+    return at_most(name, value, "x", bound)
+
+
+def _at_least(name: str, bound: float, value: float) -> Figure:
+    return at_least(name, value, "x", bound)
 
 
 def loaded(base: Path, slots: int, targets: tuple[str, ...]) -> HuggingFace:

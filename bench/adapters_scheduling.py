@@ -3,12 +3,9 @@
 A hundred adapters share eight slots; the n-th is asked for by n^-1.1 (Zipf). The device copies an
 adapter into a slot before the pass that needs it, and runs a batch of more adapters than slots in
 several passes. First come first served is the policy `greedy`, which knows nothing of adapters;
-`deadline` is shown as well with that knowledge taken away, so that one sees what it alone brings.
-
-    python bench/adapters_scheduling.py [--quick]
+`deadline` is shown as well with that knowledge taken away, so that one sees what it alone brings. Called by `adapters`.
 """
 
-import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
@@ -25,6 +22,7 @@ from batchedmodel_scheduling.simulator.engine import NANOSECONDS, AdapterCost, R
 from batchedmodel_scheduling.simulator.plants import Plant
 from batchedmodel_scheduling.simulator.search import highest_rate
 from batchedmodel_scheduling.simulator.workload import Constant, Workload, stream
+from bench_report import Figure, at_least
 
 ADAPTERS: Final = 100
 SLOTS: Final = 8
@@ -52,15 +50,6 @@ class Way:
 FIRST_COME: Final = Way(name="first come first served", policy=PolicyName.GREEDY, knows=False)
 UNAWARE: Final = Way(name="deadline without it", policy=PolicyName.DEADLINE, knows=False)
 OURS: Final = Way(name="deadline", policy=PolicyName.DEADLINE, knows=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """A figure and what it should be at least."""
-
-    name: str
-    value: float
-    least: float | None = None
 
 
 def drawn(seed: int, count: int, rate: float) -> list[Request]:
@@ -109,7 +98,7 @@ def served_rate(way: Way, seed: int, count: int) -> float:
     return highest_rate(holds, 800.0, tolerance=0.02)
 
 
-def rows(*, quick: bool) -> Iterator[Row]:
+def rows(*, quick: bool) -> Iterator[Figure]:
     """The figures; `quick` draws fewer requests."""
     seeds, count = ((1,), 6_000) if quick else ((1, 2, 3), 30_000)
     rates = {
@@ -117,21 +106,10 @@ def rows(*, quick: bool) -> Iterator[Row]:
         for way in (FIRST_COME, UNAWARE, OURS)
     }
     for name, rate in rates.items():
-        yield Row(name=f"rows/s in time, {name}", value=rate)
+        yield Figure(name=f"rows in time, {name}", value=rate, unit="1/s")
     worst = min(in_time(OURS, drawn(seed, count, 0.95 * rates[OURS.name]))[1] for seed in seeds)
-    yield Row(name="in time of the adapter that fares worst, at 95 % of that", value=worst)
+    name = "in time of the adapter that fares worst, at 95 % of that"
+    yield Figure(name=name, value=worst, unit="")
     ratio = rates[OURS.name] / rates[FIRST_COME.name]
-    yield Row(name="rate in time over first come first served", value=ratio, least=LEAST)
-
-
-def main() -> None:
-    """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer requests")
-    for row in rows(quick=parser.parse_args().quick):
-        bound = "" if row.least is None else f" (at least {row.least})"
-        print(f"{row.name}: {row.value:.2f}{bound}")
-
-
-if __name__ == "__main__":
-    main()
+    name = f"{ADAPTERS} adapters, {SLOTS} slots: rate in time over first come first served"
+    yield at_least(name, ratio, "x", LEAST)

@@ -17,6 +17,7 @@ from typing import Final
 from aiohttp import http_exceptions, web
 
 from batchedmodel_autoscaler.errors import CannotListen
+from batchedmodel_contract.processes.listening import authority, bound_socket
 from batchedmodel_kube.acceptor import BACKLOG, Acceptor
 
 logger: Final = logging.getLogger(__name__)
@@ -262,13 +263,8 @@ def _is_worth_a_line(record: logging.LogRecord) -> bool:
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
     try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.setblocking(False)
-        bound.bind((host, port))
+        return bound_socket(host, port)
     except OSError as error:
-        bound.close()
-        raise CannotListen(f"cannot listen on {host}:{port}: {error.strerror}") from error
-    return bound
+        where = authority(host, port)
+        raise CannotListen(f"cannot listen on {where}: {error.strerror}") from error

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from batchedmodel_contract.manifest.spec import LogLevel
+from batchedmodel_contract.processes.listening import EVERY_ADDRESS
 from batchedmodel_contract.schema.reading import setting
 from batchedmodel_contract.schema.rules import Choice, Real, Text, Whole
 from batchedmodel_contract.schema.shapes import Names
@@ -31,7 +32,9 @@ class AutoscalerSettings:
         "Namespaces whose BatchedModels it measures, as a JSON list; absent: all of them.",
         default=(),
     )
-    host: str = setting(Text(), "Address to listen on.", default="0.0.0.0")
+    host: str = setting(
+        Text(), "Address to listen on; `::` is every address, IPv4 too.", default=EVERY_ADDRESS
+    )
     port: int = setting(
         Whole(minimum=0, maximum=65535), "Port of the metrics API, TLS.", default=10250
     )

@@ -92,6 +92,7 @@ async def _run(settings: OperatorSettings) -> None:
             sidecar=settings.sidecar_image,
             model_server=settings.model_server_image,
             pull_policy=settings.image_pull_policy,
+            ids=settings.ids,
         ),
         clock=time.monotonic,
         calendar=client.calendar,

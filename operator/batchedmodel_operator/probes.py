@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
+from batchedmodel_contract.processes.listening import EVERY_ADDRESS, bound_socket
 from batchedmodel_kube.acceptor import BACKLOG, Acceptor
 
 STUCK_SECONDS: Final = 180.0
@@ -44,11 +45,8 @@ class Probes:
         self._vitals = vitals
         self._connections: dict[asyncio.Task[None], str] = {}
         """Each with its caller's address."""
-        both = socket.has_dualstack_ipv6()
-        family = socket.AF_INET6 if both else socket.AF_INET
-        listening = socket.create_server(
-            ("", port), family=family, dualstack_ipv6=both, backlog=BACKLOG
-        )
+        listening = bound_socket(EVERY_ADDRESS, port)
+        listening.listen(BACKLOG)
         self._acceptor = Acceptor(listening, self._enter)
 
     def close(self) -> None:

@@ -26,6 +26,7 @@ from batchedmodel_contract.processes.environment import (
     SidecarSettings,
     from_environment,
 )
+from batchedmodel_contract.processes.listening import reachable
 
 EXIT_REFUSED: Final = 1
 EXIT_NO_ANSWER: Final = 3
@@ -34,8 +35,6 @@ _LOAD_SECONDS: Final = 3600.0
 _LONGEST_ANSWER: Final = 65_536
 _TOKEN_BYTES: Final = 32
 _LONGEST_TOKEN: Final = 4 * _TOKEN_BYTES
-_EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""Where a process is reached that listens on all addresses."""
 
 
 def new_token(path: str) -> str:
@@ -96,7 +95,7 @@ def main(words: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def _post(settings: SidecarSettings, path: str, seconds: float) -> tuple[int, str]:
     headers = {sidecar_api.TOKEN_HEADER: read_token(settings.token_file)}
-    host = _EVERYWHERE.get(settings.host, settings.host)
+    host = reachable(settings.host)
     connection = http.client.HTTPConnection(host, settings.admin_port, timeout=seconds)
     try:
         connection.request("POST", path, headers=headers)

@@ -12,9 +12,11 @@ from prometheus_client import CollectorRegistry
 from batchedmodel_contract.manifest.tenants import Share, share_of
 from batchedmodel_contract.processes.descriptors import raise_descriptors
 from batchedmodel_contract.processes.environment import SidecarSettings
+from batchedmodel_contract.processes.listening import authority
 from batchedmodel_contract.processes.sidecar_api import IDLE_SECONDS
 from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_scheduling.core.policy import MemoryCap
+from batchedmodel_sidecar import listening
 from batchedmodel_sidecar.adapters.naming import AdapterNames
 from batchedmodel_sidecar.adapters.served import ServedAdapters
 from batchedmodel_sidecar.admin_client import new_token
@@ -48,7 +50,6 @@ from batchedmodel_sidecar.http.lone_turns import LoneTurns
 from batchedmodel_sidecar.http.passthrough import MOST_AT_ONCE, Passthrough
 from batchedmodel_sidecar.http.refusals import Refusals
 from batchedmodel_sidecar.lifecycle import DrainEnd, Lifecycle
-from batchedmodel_sidecar.listening import listening
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.settings import SettingsFolder
 from batchedmodel_sidecar.telemetry.adapter_metrics import AdaptersCollector
@@ -65,7 +66,6 @@ from batchedmodel_sidecar.telemetry.metrics import (
 
 logger: Final = logging.getLogger(__name__)
 
-_BACKLOG: Final = 4096
 _OWN_DESCRIPTORS: Final = 256
 _ANSWERS_OF_BUDGET: Final = 4
 """An answer to a batch has at most so great a part of the bytes that may be held."""
@@ -260,7 +260,9 @@ class Service:
         if is_back:  # a new version beside the old one is no restart, which would end a drain
             self._lifecycle.resume()
         logger.info(
-            "ready: %s on http://%s:%d", model.description.name, self._settings.host, self._port
+            "ready: %s on http://%s",
+            model.description.name,
+            authority(self._settings.host, self._port),
         )
 
     def model_lost(self, reason: str) -> None:
@@ -337,19 +339,12 @@ class Service:
         listener: asyncio.Server | None = None
         try:
             host, port = self._settings.host, self._settings.port
-            with listening(host, port):
-                listener = await asyncio.get_running_loop().create_server(
-                    connections.open, host, port, backlog=_BACKLOG
-                )
+            listener = await listening.data_port(connections.open, host, port)
             self._port = int(listener.sockets[0].getsockname()[1])
             await admin_runner.setup()
-            with listening(host, self._settings.admin_port):
-                site = web.TCPSite(admin_runner, host, self._settings.admin_port, backlog=_BACKLOG)
-                await site.start()
-            admin_port = admin_runner.addresses[0][1]
+            admin = await listening.admin_port(admin_runner, host, self._settings.admin_port)
             form = "compiled" if is_compiled() else "interpreted"
-            said = "listening: data port %d, admin port %d, %s"
-            logger.info(said, self._port, admin_port, form)
+            logger.info("listening: data port %d, admin port %d, %s", self._port, admin, form)
             return await self._serve(stop)
         finally:
             # The order matters: callers get their answers before the connection to the model goes.

@@ -82,7 +82,7 @@ def stored(server: ControlPlane, model: str) -> dict[str, Any]:
     return found
 
 
-def report(server: ControlPlane, model: str, **status: object) -> None:
+def report(server: ControlPlane, model: str, /, **status: object) -> None:
     """Writes the status as the operator does."""
     server.kubectl(
         *("patch", model, IN_NAMESPACE, "--subresource=status", "--type=merge"),
@@ -192,15 +192,15 @@ def test_a_status_that_says_no_reason_is_refused(server: ControlPlane) -> None:
 def test_a_list_of_models_tells_how_they_are(server: ControlPlane) -> None:
     model = created(server, "listed", autoscaling={"maxReplicas": 4})
     url = "http://listed.custom-resource.svc"
-    counts = {"replicas": 2, "desiredReplicas": 3}
+    counts = {"ready": "2/3", "model": "simulated", "replicas": 2, "desiredReplicas": 3}
     runs = {"model": {"image": "registry.example/model-server:1"}}
     report(server, model, conditions=[READY], **counts, url=url, effective=runs)
     short = server.kubectl("get", model, IN_NAMESPACE).splitlines()
-    assert short[0].split() == ["NAME", "READY", "REASON", "REPLICAS", "DESIRED", "AGE"]
-    assert short[1].split()[:5] == ["listed", "True", "Serving", "2", "3"]
+    assert short[0].split() == ["NAME", "READY", "MODEL", "MAX", "URL", "REASON", "AGE"]
+    assert short[1].split()[:6] == ["listed", "2/3", "simulated", "4", url, "Serving"]
     wide = server.kubectl("get", model, IN_NAMESPACE, "--output=wide").splitlines()
-    assert wide[0].split()[5:] == ["MAX", "BATCH", "IMAGE", "URL", "AGE"]
-    assert wide[1].split()[5:9] == ["4", "32", "registry.example/model-server:1", url]
+    assert wide[0].split()[6:] == ["BATCH", "IMAGE", "AGE"]
+    assert wide[1].split()[6:8] == ["32", "registry.example/model-server:1"]
     assert "batchedmodel.batchedmodel.dev/listed" in server.kubectl("get", "all", IN_NAMESPACE)
 
 

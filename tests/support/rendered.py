@@ -8,7 +8,7 @@ from batchedmodel_operator.reconcile.state import Model, model_from
 from batchedmodel_operator.rollout.rollout import Mode
 from support.operator_world import IMAGES, manifest
 
-PINNED = render.PinnedBatching(max_batch_size=16, drain_timeout_seconds=40)
+PINNED = render.PinnedBatching(max_batch_size=16, drain_timeout_seconds=40, max_queue_size=2048)
 
 
 def read_model(spec: dict[str, Any]) -> tuple[Model, Spec]:

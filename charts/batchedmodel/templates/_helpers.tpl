@@ -53,9 +53,11 @@ enableServiceLinks: false
 serviceAccountName: {{ include "batchedmodel.fullname" (index . 0) }}-{{ index . 1 }}
 securityContext:
   runAsNonRoot: true
+  {{- if eq (index . 0).Values.security.ids "Fixed" }}
   runAsUser: 65532
   runAsGroup: 65532
   fsGroup: 65532
+  {{- end }}
   seccompProfile: {type: RuntimeDefault}
 {{- with (index . 0).Values.images.pullSecrets }}
 imagePullSecrets:

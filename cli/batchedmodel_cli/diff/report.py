@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from batchedmodel_cli import formatting
 from batchedmodel_cli.diff.dry_run import Kind, Outcome
 from batchedmodel_cli.diff.effects import Difference, Edited, Effect, Followed
+from batchedmodel_contract.manifest.workload import RolloutStrategy
 
 if TYPE_CHECKING:
     from batchedmodel_cli.diff.forecast import Forecast, Side
@@ -148,6 +149,8 @@ class Replacement:
     """The accelerator's; empty: the pods have none."""
     devices: int
     """Spare accelerators that are needed."""
+    switches_after_seconds: int | None
+    """How long new pods may lack one until they are replaced in place instead; None: no change."""
 
 
 def replacement(before: Outcome, after: Outcome) -> Replacement:
@@ -159,13 +162,21 @@ def replacement(before: Outcome, after: Outcome) -> Replacement:
     fewer = min(pods, math.floor(_share(rules["maxUnavailable"], after.pods)))
     if not more and not fewer:
         fewer = min(pods, 1)
-    accelerator = after.spec.accelerator
+    accelerator, rollout = after.spec.accelerator, after.spec.rollout
+    # `maxUnavailable: 0` says that callers come first.
+    switches = (
+        bool(more)
+        and accelerator is not None
+        and rollout.strategy is RolloutStrategy.AUTO
+        and rollout.max_unavailable not in (0, "0%")
+    )
     return Replacement(
         pods=pods,
         more=more,
         fewer=fewer,
         resource="" if accelerator is None else accelerator.resource,
         devices=0 if accelerator is None else more * accelerator.count,
+        switches_after_seconds=rollout.switch_after_seconds if switches else None,
     )
 
 
@@ -208,11 +219,18 @@ def _rolled(how: Replacement) -> str:
     if how.more:
         fewer = f" and {how.fewer} fewer" if how.fewer else ""
         said += f", with up to {how.more} more{fewer} meanwhile"
-        return f"{said}, which needs {how.devices} spare {how.resource}" if how.resource else said
-    left = how.pods - how.fewer
-    serve = f"{left} serve" if left > 1 else "1 serves" if left else "none serves"
-    said += f" in place, {how.fewer} at a time: {serve} meanwhile"
+        if how.resource:
+            said += f", which needs {how.devices} spare {how.resource}"
+        if how.switches_after_seconds is None:
+            return said
+        left = _serving(how.pods - max(1, how.fewer))
+        return f"{said}; where none comes for {how.switches_after_seconds} s, in place: {left}"
+    said += f" in place, {how.fewer} at a time: {_serving(how.pods - how.fewer)} meanwhile"
     return f"{said}; no spare {how.resource} is needed" if how.resource else said
+
+
+def _serving(left: int) -> str:
+    return f"{left} serve" if left > 1 else "1 serves" if left else "none serves"
 
 
 def _scaled(before: Outcome, after: Outcome) -> str:

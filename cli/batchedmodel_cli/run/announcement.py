@@ -11,6 +11,7 @@ from typing import Final
 
 from batchedmodel_contract.manifest.manifest import BatchedModel
 from batchedmodel_contract.manifest.spec import ServerProtocol
+from batchedmodel_contract.processes.listening import authority, reachable
 from batchedmodel_contract.processes.server_api import ON_THE_CPU, ModelState
 
 _LISTENING: Final = re.compile(r"\blistening: data port (\d+), admin port (\d+)")
@@ -20,7 +21,6 @@ _CANNOT_SERVE: Final = re.compile(
     rf"(?:\S+ )?[A-Z]+ model not ready: the model is {ModelState.FAILED}(?:: (.*))?"
 )
 _ON_THE_CPU: Final = re.compile(rf"\S+ ERROR {ON_THE_CPU}: (.*)")
-_EVERY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 class Announcer:
@@ -109,8 +109,7 @@ def curl_line(manifest: BatchedModel, service: str) -> str:
 
 def url(host: str, port: int) -> str:
     """The address under which this machine reaches a service that listens on `host`."""
-    reachable = _EVERY_ADDRESS.get(host, host)
-    return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
+    return f"http://{authority(reachable(host), port)}"
 
 
 def _post(target: str, body: object) -> str:

@@ -105,7 +105,9 @@ class Resources:
     """What a container asks for and may use at most."""
 
     requests: tuple[tuple[str, str], ...] = setting(
-        QUANTITIES, "What is reserved for the container.", default=()
+        QUANTITIES,
+        "What is reserved for the container; of cpu and memory a little when nothing is said.",
+        default=(),
     )
     limits: tuple[tuple[str, str], ...] = setting(
         QUANTITIES, "What the container may use at most.", default=()

@@ -49,7 +49,7 @@ class Accelerator:
     tolerate: bool = setting(
         Truth(),
         "Whether pods tolerate a taint that has the resource's name for a key and keeps others "
-        "off (NoSchedule).",
+        "off (NoSchedule); for NVIDIA's resources that of nvidia.com/gpu, too.",
         default=True,
     )
 
@@ -136,8 +136,14 @@ class Rollout:
     strategy: RolloutStrategy = setting(
         Choice(of=RolloutStrategy),
         "`Surge` puts new pods beside the old ones, `InPlace` takes old pods away first, `Auto` is "
-        "`Surge` unless no accelerator may be to spare, and changes to `InPlace` where none comes.",
+        "`Surge` unless a pod lacks an accelerator, and changes to `InPlace` where none comes.",
         default=RolloutStrategy.AUTO,
+    )
+    switch_after_seconds: int = setting(
+        Whole(minimum=0, maximum=86_400),
+        "How long a new pod may lack an accelerator until `Auto` changes to `InPlace`: as long as "
+        "a new node may take to come.",
+        default=600,
     )
     auto_rollback: bool = setting(
         Truth(),
@@ -214,6 +220,13 @@ class SecurityProfile(StrEnum):
     BASELINE = "Baseline"
 
 
+class UserIds(StrEnum):
+    """Who says as which user and group pods run; see `Security.ids`."""
+
+    FIXED = "Fixed"
+    FROM_CLUSTER = "FromCluster"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
     """What the pods' containers may do."""
@@ -223,6 +236,11 @@ class Security:
         "Pod security standard that the pods meet. `Restricted` runs all containers as a user "
         "without rights; `Baseline` runs that of the model as the user its image names, root too.",
         default=SecurityProfile.RESTRICTED,
+    )
+    ids: UserIds | None = setting(
+        Choice(of=UserIds),
+        "`Fixed` runs pods as user and group 65532, `FromCluster` names no number: the cluster "
+        "gives them, as OpenShift's restricted-v2 does, or the images. Absent: as the chart says.",
     )
 
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from batchedmodel_contract.processes.listening import authority
+
 LARGEST_HEAD: Final = 16_384
 """Bytes, the empty line at its end included."""
 END_OF_HEAD: Final = b"\r\n\r\n"
@@ -54,8 +56,6 @@ def read_head(text: bytes) -> Head | None:
 
 def question(path: str, address: str, port: int, *, stays: bool) -> bytes:
     """The text of a GET."""
-    host = f"[{address}]" if ":" in address else address
+    host = authority(address, port)
     connection = "keep-alive" if stays else "close"
-    return (
-        f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: {connection}\r\n\r\n".encode()
-    )
+    return f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: {connection}\r\n\r\n".encode()

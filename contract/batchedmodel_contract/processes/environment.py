@@ -21,6 +21,7 @@ from batchedmodel_contract.manifest.spec import (
     LogLevel,
     ServerProtocol,
 )
+from batchedmodel_contract.processes.listening import EVERY_ADDRESS
 from batchedmodel_contract.schema.reading import Section, declarations, read, setting
 from batchedmodel_contract.schema.rules import Broken, Choice, Real, Text, Truth, Whole
 from batchedmodel_contract.schema.shapes import TEXT_MAP, MapOf
@@ -91,7 +92,9 @@ class SidecarSettings:
     settings_folder: str = setting(
         Text(), "Folder that holds the batch settings; watched.", required=True
     )
-    host: str = setting(Text(), "Address to listen on.", default="0.0.0.0")
+    host: str = setting(
+        Text(), "Address to listen on; `::` is every address, IPv4 too.", default=EVERY_ADDRESS
+    )
     port: int = setting(Whole(minimum=0, maximum=65535), "Port for callers.", default=8000)
     admin_port: int = setting(
         Whole(minimum=0, maximum=65535), "Port for probes, metrics, drain.", default=9090

@@ -95,16 +95,18 @@ def _version() -> Schema:
 
 
 def _columns() -> list[Schema]:
-    ready = '.status.conditions[?(@.type=="Ready")]'
     return [
-        {"name": "Ready", "type": "string", "jsonPath": f"{ready}.status"},
-        {"name": "Reason", "type": "string", "jsonPath": f"{ready}.reason"},
-        {"name": "Replicas", "type": "integer", "jsonPath": ".status.replicas"},
-        {"name": "Desired", "type": "integer", "jsonPath": ".status.desiredReplicas"},
-        _wide("Max", "integer", ".spec.autoscaling.maxReplicas"),
+        {"name": "Ready", "type": "string", "jsonPath": ".status.ready"},
+        {"name": "Model", "type": "string", "jsonPath": ".status.model"},
+        {"name": "Max", "type": "integer", "jsonPath": ".spec.autoscaling.maxReplicas"},
+        {"name": "URL", "type": "string", "jsonPath": ".status.url"},
+        {
+            "name": "Reason",
+            "type": "string",
+            "jsonPath": '.status.conditions[?(@.type=="Ready")].reason',
+        },
         _wide("Batch", "integer", ".spec.batching.maxBatchSize"),
         _wide("Image", "string", ".status.effective.model.image"),
-        _wide("URL", "string", ".status.url"),
         {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
     ]
 
@@ -170,6 +172,8 @@ def _status_schema() -> Schema:
                 "x-kubernetes-list-map-keys": ["type"],
                 "items": _condition_schema(),
             },
+            "ready": _text("Pods that serve and pods that are wanted, such as 2/3."),
+            "model": _text("What serves: the repository, the handler, or an image of one's own."),
             "replicas": _count("Pods that exist."),
             "readyReplicas": _count("Pods that serve."),
             "updatedReplicas": _count("Pods of the newest revision."),

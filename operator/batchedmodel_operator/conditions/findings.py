@@ -34,6 +34,7 @@ class Reason(StrEnum):
     COMPLETE = "Complete"
 
     SERVING = "Serving"
+    PARTIALLY_SERVING = "PartiallyServing"
     RECONCILE_FAILED = "ReconcileFailed"
     MODEL_LOADING = "ModelLoading"
     ROLLOUT_FAILED = "RolloutFailed"

@@ -32,7 +32,10 @@ def ready(view: View, reconciled: Finding) -> Finding:
         return yes(Reason.SCALED_TO_ZERO, "no pods are wanted")
     serving = sum(pod.ready for pod in view.living)
     if serving:
-        return yes(Reason.SERVING, f"{serving} of {view.counts.desired} pods serve")
+        # Whatever their revision: a rollout that misses nobody is no partial service.
+        all_serving, desired = max(serving, view.counts.ready), view.counts.desired
+        reason = Reason.SERVING if all_serving >= desired else Reason.PARTIALLY_SERVING
+        return yes(reason, f"{all_serving} of {desired} pods serve")
     if view.diagnosis is not None:
         return no(view.diagnosis.trouble, _beside_older(view, view.diagnosis.message))
     if view.living:

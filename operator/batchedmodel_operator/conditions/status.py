@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from batchedmodel_contract.kubernetes import capacity
 from batchedmodel_contract.kubernetes.names import NAME_LABEL
+from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.schema.custom_resource import ADAPTERS_FIELD
 from batchedmodel_operator.conditions import adapters, autoscaling, pods, serving
 from batchedmodel_operator.conditions.findings import Finding
@@ -33,6 +34,7 @@ def report(observed: Observed, plan: Plan, failure: Failure | None, *, at: str) 
     status: dict[str, Any] = {
         "observedGeneration": model.generation,
         "conditions": listed(before, findings(view), generation=model.generation, at=at),
+        "ready": f"{view.counts.ready}/{view.counts.desired}",
         "replicas": view.counts.replicas,
         "readyReplicas": view.counts.ready,
         "updatedReplicas": view.counts.updated,
@@ -47,15 +49,25 @@ def report(observed: Observed, plan: Plan, failure: Failure | None, *, at: str) 
         status["rollout"] = rollout.to_status()
     if plan.altered:
         # They still speak of what was applied.
-        kept = (SPEC_FIELD, "url", "effective")
+        kept = (SPEC_FIELD, "url", "model", "effective")
         status |= {name: model.status[name] for name in kept if name in model.status}
     elif model.spec is not None:
         port = model.spec.service.port
         suffix = "" if port == 80 else f":{port}"
         status[SPEC_FIELD] = model.spec_digest
         status["url"] = f"http://{model.key.name}.{model.key.namespace}.svc{suffix}"
+        status["model"] = called(model.spec)
         status["effective"] = effective.effective(model.spec, plan.model_image, rollout.mode)
     return status
+
+
+def called(spec: Spec) -> str:
+    """What serves, in a few words: the repository or the handler, or the image of one's own."""
+    model = spec.model
+    source = model.source
+    if source is not None and source.hugging_face is not None:
+        return source.hugging_face.repo
+    return model.handler or model.image or ""
 
 
 def findings(view: View) -> Mapping[str, Finding]:

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final
 
-from batchedmodel_contract.kubernetes.names import DATA_PORT, REVISION_LABEL
+from batchedmodel_contract.kubernetes.names import DATA_PORT, REVISION_LABEL, VOLUMES
 from batchedmodel_contract.manifest.batching import FILE_NAME, BatchSettings
 from batchedmodel_contract.manifest.generation import Generation
 from batchedmodel_contract.manifest.spec import Spec
@@ -27,16 +27,27 @@ from batchedmodel_operator.render.adapters import (
     adapters_data,
     pinned_adapters,
 )
-from batchedmodel_operator.render.common import Manifest, child, labels, selector
+from batchedmodel_operator.render.common import (
+    Manifest,
+    child,
+    labels,
+    recommended_labels,
+    selector,
+)
 from batchedmodel_operator.render.containers import Images, PinnedBatching
 from batchedmodel_operator.render.files import fetched_repository
 from batchedmodel_operator.render.pod import pod_spec
 from batchedmodel_operator.rollout.rollout import Mode
 
 _PULL_SECONDS: Final = 600
-"""How much longer than the model's start a rollout may take until it counts as stuck."""
+"""How much longer than the model's start a rollout may take until it counts as stuck. It may wait
+for a node besides, as long as the manifest says."""
 _FETCH_SECONDS: Final = 3600
 """How much longer still where something runs before the model, such as what fetches its files."""
+_USUAL_ANNOTATIONS: Final = {
+    # What stands in a pod's own volumes is fetched or made again: the pod may be moved for it.
+    "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes": ",".join(VOLUMES),
+}
 _FOLLOWS_BATCHING: Final = 0
 """Stands in a revision's digest for what may change without making another revision."""
 # Whatever is new in a manifest counts, unless it stands here: too much costs little.
@@ -71,6 +82,8 @@ def service(model: Model, spec: Spec) -> Manifest:
         "name": "http",
         "port": spec.service.port,
         "protocol": "TCP",
+        # By which meshes and gateways know what passes.
+        "appProtocol": "http",
         # A number: not every Kubernetes resolves the name of an init container's port.
         "targetPort": DATA_PORT,
     }
@@ -113,7 +126,7 @@ def deployment(
         "minReadySeconds": spec.rollout.min_ready_seconds,
         "progressDeadlineSeconds": (
             spec.startup.timeout_seconds
-            + _PULL_SECONDS
+            + max(_PULL_SECONDS, spec.rollout.switch_after_seconds)
             + (_FETCH_SECONDS if before else 0)
             + spec.rollout.min_ready_seconds
         ),
@@ -147,6 +160,7 @@ def pinned_batching(spec: Spec) -> PinnedBatching:
     return PinnedBatching(
         max_batch_size=spec.batching.max_batch_size,
         drain_timeout_seconds=effective.drain_timeout_seconds(spec),
+        max_queue_size=BatchSettings.of(spec).max_queue_size,
     )
 
 
@@ -156,6 +170,7 @@ def revision(model: Model, spec: Spec, images: Images) -> str:
         max_batch_size=_FOLLOWS_BATCHING,
         # A limit that is written down is no consequence of the batch settings.
         drain_timeout_seconds=spec.drain.timeout_seconds or _FOLLOWS_BATCHING,
+        max_queue_size=_FOLLOWS_BATCHING,
     )
     return digest(_template(model, spec, images, unpinned))
 
@@ -189,8 +204,10 @@ def revision_child(model: Model, name: str, number: int, template: Mapping[str, 
 
 
 def _template(model: Model, spec: Spec, images: Images, pinned: PinnedBatching) -> Manifest:
-    metadata: Manifest = {"labels": dict(spec.pod.labels) | labels(model)}
-    annotations = dict(spec.pod.annotations) | adapters_annotation(spec.adapters)
-    if annotations:
-        metadata["annotations"] = annotations
+    metadata = {
+        "labels": recommended_labels(model) | dict(spec.pod.labels) | labels(model),
+        "annotations": _USUAL_ANNOTATIONS
+        | dict(spec.pod.annotations)
+        | adapters_annotation(spec.adapters),
+    }
     return {"metadata": metadata, "spec": pod_spec(model, spec, images, pinned)}

@@ -14,6 +14,16 @@ def labels(model: Model) -> dict[str, str]:
     return {NAME_LABEL: model.key.name, MANAGED_BY_LABEL: MANAGED_BY}
 
 
+def recommended_labels(model: Model) -> dict[str, str]:
+    """What tools and people look for on pods; the manifest's own labels stand above them."""
+    return {
+        "app.kubernetes.io/name": "batchedmodel",
+        "app.kubernetes.io/instance": model.key.name,
+        "app.kubernetes.io/component": "model",
+        "app.kubernetes.io/part-of": "batchedmodel",
+    }
+
+
 def selector(model: Model) -> dict[str, str]:
     """What finds the pods. A Deployment's can never be changed, so it holds one label only."""
     return {NAME_LABEL: model.key.name}

@@ -25,7 +25,7 @@ from batchedmodel_contract.kubernetes.names import (
 )
 from batchedmodel_contract.manifest.generation import Generation, KeyValueCache
 from batchedmodel_contract.manifest.spec import PullPolicy, Resources, ServerProtocol, Spec
-from batchedmodel_contract.manifest.workload import SecurityProfile
+from batchedmodel_contract.manifest.workload import SecurityProfile, UserIds
 from batchedmodel_contract.processes import sidecar_api
 from batchedmodel_contract.processes.environment import (
     PREFIX,
@@ -47,6 +47,11 @@ from batchedmodel_operator.render.files import (
     files_mounts,
     source_in_pod,
 )
+from batchedmodel_operator.render.resources import (
+    model_resources,
+    resources,
+    sidecar_resources,
+)
 
 _TEMPORARY_PATH: Final = "/tmp"
 _TOKEN_FILE: Final = f"{_TEMPORARY_PATH}/admin-token"
@@ -59,6 +64,8 @@ _POD_UID: Final = {
     "name": POD_UID_VARIABLE,
     "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}},
 }
+_LAST_WORDS: Final = "FallbackToLogsOnError"
+"""What a container that failed said last stands in the pod's status."""
 _SIDECAR_START_SECONDS: Final = 120
 _STARTUP_PERIOD_SECONDS: Final = 2
 _ACCOUNT: Final = {
@@ -71,16 +78,21 @@ _ACCOUNT: Final = {
 _OF_ANY_CONTAINER: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
 _USER: Final = 65532
 GROUP_OF_FILES: Final = _USER
-OWN_USER: Final = {"runAsNonRoot": True, "runAsUser": _USER, "runAsGroup": _USER}
+_OWN_USER: Final = {"runAsNonRoot": True, "runAsUser": _USER, "runAsGroup": _USER}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Images:
-    """What the chart says about images."""
+    """What the chart says about images, and about the users that they run as."""
 
     sidecar: str
     model_server: str
     pull_policy: PullPolicy
+    ids: UserIds = UserIds.FIXED
+
+    def ids_of(self, spec: Spec) -> UserIds:
+        """What holds for a model."""
+        return spec.security.ids or self.ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +102,8 @@ class PinnedBatching:
     max_batch_size: int
     """Largest batch to warm up for."""
     drain_timeout_seconds: int
+    max_queue_size: int
+    """By which the sidecar's memory is reserved."""
 
 
 def fetch_container(spec: Spec, images: Images) -> Manifest | None:
@@ -128,8 +142,9 @@ def fetch_container(spec: Spec, images: Images) -> Manifest | None:
         "imagePullPolicy": (model.image_pull_policy or images.pull_policy).value,
         "command": ["python", "-m", "batchedmodel_model_server.sources.fetch"],
         "env": [*_environment(variables), *tokens],
-        "resources": _resources(Resources(requests=requests, limits=limits)),
-        "securityContext": _of_our_container(spec.security.profile),
+        "resources": resources(Resources(requests=requests, limits=limits)),
+        "terminationMessagePolicy": _LAST_WORDS,
+        "securityContext": _of_our_container(spec.security.profile, images.ids_of(spec)),
         "volumeMounts": [
             {"name": FILES_VOLUME, "mountPath": HUB_PATH},
             {"name": TEMPORARY_VOLUME, "mountPath": _TEMPORARY_PATH},
@@ -168,8 +183,9 @@ def sidecar_container(model: Model, spec: Spec, images: Images, pinned: PinnedBa
             {"name": "http", "containerPort": DATA_PORT, "protocol": "TCP"},
             {"name": "admin", "containerPort": ADMIN_PORT, "protocol": "TCP"},
         ],
-        "resources": _resources(spec.sidecar.resources),
-        "securityContext": _of_our_container(spec.security.profile),
+        "terminationMessagePolicy": _LAST_WORDS,
+        "resources": sidecar_resources(spec, pinned.max_queue_size),
+        "securityContext": _of_our_container(spec.security.profile, images.ids_of(spec)),
         "volumeMounts": [
             _SOCKET_MOUNT,
             _SETTINGS_MOUNT,
@@ -191,15 +207,13 @@ def model_container(model: Model, spec: Spec, images: Images, pinned: PinnedBatc
 
     Its probes and its hook ask the sidecar.
     """
-    limits, accelerator = {}, spec.accelerator
-    if accelerator is not None:
-        limits[accelerator.resource] = str(accelerator.count)
     container: Manifest = {
         "name": MODEL_CONTAINER,
         "image": spec.model.image or images.model_server,
         "imagePullPolicy": (spec.model.image_pull_policy or images.pull_policy).value,
         "env": [*_environment(_variables(model, spec, pinned)), *adapters_token(spec.adapters)],
-        "resources": _resources(spec.model.resources, **limits),
+        "terminationMessagePolicy": _LAST_WORDS,
+        "resources": model_resources(spec),
         "securityContext": of_authors_container(spec.security.profile, spec.model.security_context),
         "volumeMounts": [
             _SOCKET_MOUNT,
@@ -246,17 +260,17 @@ def _environment(variables: Mapping[str, str]) -> list[Manifest]:
     return [{"name": name, "value": variables[name]} for name in sorted(variables)]
 
 
-def _resources(wanted: Resources, **limits: str) -> Manifest:
-    """A container's `resources`; `limits` come on top of those of the manifest."""
-    given = {"requests": dict(wanted.requests), "limits": {**dict(wanted.limits), **limits}}
-    return {name: amounts for name, amounts in given.items() if amounts}
+def own_user(ids: UserIds) -> dict[str, Any]:
+    """The part of a security context by which nobody is root."""
+    # A cluster that gives each namespace a range of its own refuses any number but its own.
+    return dict(_OWN_USER) if ids is UserIds.FIXED else {"runAsNonRoot": True}
 
 
-def _of_our_container(profile: SecurityProfile) -> Manifest:
+def _of_our_container(profile: SecurityProfile, ids: UserIds) -> Manifest:
     """The security context of a container of ours: without rights in every profile."""
     context = _restricted(read_only=True)
     # A pod of this profile leaves the user to the images.
-    return context | OWN_USER if profile is SecurityProfile.BASELINE else context
+    return context | own_user(ids) if profile is SecurityProfile.BASELINE else context
 
 
 def of_authors_container(

@@ -7,31 +7,37 @@ from batchedmodel_contract.kubernetes.names import (
     CACHE_VOLUME,
     MEMORY_VOLUME,
     PRODUCT_LABEL,
+    PRODUCT_MAKER,
     SETTINGS_VOLUME,
     SOCKET_VOLUME,
     TEMPORARY_VOLUME,
 )
 from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_contract.manifest.workload import SecurityProfile
+from batchedmodel_contract.manifest.workload import SecurityProfile, UserIds
 from batchedmodel_operator.kinds import Kind, child_name
 from batchedmodel_operator.reconcile.state import Model
 from batchedmodel_operator.render.adapters import adapters_volumes
 from batchedmodel_operator.render.common import Manifest, selector
 from batchedmodel_operator.render.containers import (
     GROUP_OF_FILES,
-    OWN_USER,
     Images,
     PinnedBatching,
     fetch_container,
     model_container,
     of_authors_container,
+    own_user,
     sidecar_container,
 )
 from batchedmodel_operator.render.files import files_volumes
 
 _STOP_MARGIN_SECONDS: Final = 15
 """What the containers may take to end after the drain, before the kubelet kills them."""
+_OF_OURS: Final = "64Mi"
+"""Volumes in which only sockets and small files lie."""
+_SHARED_MEMORY: Final = "8Gi"
+"""Of a model whose memory has no limit."""
 _SPREAD_OVER: Final = ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
+_WHOLE_GPU: Final = "nvidia.com/gpu"
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -46,12 +52,12 @@ def pod_spec(model: Model, spec: Spec, images: Images, pinned: PinnedBatching) -
         "initContainers": [*([] if fetch is None else [fetch]), sidecar, *_init_containers(spec)],
         "containers": [model_container(model, spec, images, pinned)],
         "volumes": [
-            *_volumes(model),
+            *_volumes(model, spec),
             *files_volumes(spec.model),
             *adapters_volumes(spec.adapters),
             *(spec.pod.volumes or ()),
         ],
-        "securityContext": _security_context(spec.security.profile),
+        "securityContext": _security_context(spec.security.profile, images.ids_of(spec)),
         "automountServiceAccountToken": spec.pod.automount_service_account_token,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": (
@@ -61,16 +67,18 @@ def pod_spec(model: Model, spec: Spec, images: Images, pinned: PinnedBatching) -
     return body | _placement(model, spec)
 
 
-def _volumes(model: Model) -> list[Manifest]:
+def _volumes(model: Model, spec: Spec) -> list[Manifest]:
+    # It counts as memory of the container.
+    shared = dict(spec.model.resources.limits).get("memory", _SHARED_MEMORY)
     settings = {"name": child_name(Kind.CONFIG_MAP, model.key.name)}
     return [
-        {"name": SOCKET_VOLUME, "emptyDir": {}},
+        {"name": SOCKET_VOLUME, "emptyDir": {"sizeLimit": _OF_OURS}},
         {"name": SETTINGS_VOLUME, "configMap": settings},
         {"name": CACHE_VOLUME, "emptyDir": {}},
         {"name": TEMPORARY_VOLUME, "emptyDir": {}},
-        {"name": BATCHER_TEMPORARY_VOLUME, "emptyDir": {}},
+        {"name": BATCHER_TEMPORARY_VOLUME, "emptyDir": {"sizeLimit": _OF_OURS}},
         # The 64 MiB that a container gets otherwise are too few for servers of several processes.
-        {"name": MEMORY_VOLUME, "emptyDir": {"medium": "Memory"}},
+        {"name": MEMORY_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": shared}},
     ]
 
 
@@ -83,14 +91,12 @@ def _init_containers(spec: Spec) -> list[Manifest]:
     ]
 
 
-def _security_context(profile: SecurityProfile) -> Manifest:
-    context: Manifest = {
+def _security_context(profile: SecurityProfile, ids: UserIds) -> Manifest:
+    context: Manifest = {"seccompProfile": {"type": "RuntimeDefault"}}
+    if ids is UserIds.FIXED:
         # Whoever writes the socket, the sidecar can use it.
-        "fsGroup": GROUP_OF_FILES,
-        "fsGroupChangePolicy": "OnRootMismatch",
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-    return context | OWN_USER if profile is SecurityProfile.RESTRICTED else context
+        context |= {"fsGroup": GROUP_OF_FILES, "fsGroupChangePolicy": "OnRootMismatch"}
+    return context | own_user(ids) if profile is SecurityProfile.RESTRICTED else context
 
 
 def _placement(model: Model, spec: Spec) -> Manifest:
@@ -115,8 +121,12 @@ def _tolerations(spec: Spec) -> list[object]:
     if accelerator is None or not accelerator.tolerate:
         return given
     # Of that effect only: who takes devices out of service evicts with NoExecute.
-    own = {"key": accelerator.resource, "operator": "Exists", "effect": "NoSchedule"}
-    return [*given, own]
+    keys = [accelerator.resource]
+    if accelerator.resource.startswith(PRODUCT_MAKER) and accelerator.resource != _WHOLE_GPU:
+        # Pools whose devices are cut or shared have the taint of the whole ones.
+        keys.append(_WHOLE_GPU)
+    own = [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in keys]
+    return [*given, *own]
 
 
 def _affinity(spec: Spec) -> Manifest | None:
@@ -146,6 +156,13 @@ def _spread(model: Model, spec: Spec) -> list[Manifest]:
     if given is not None:
         return [pods | one for one in given]
     return [
-        {"maxSkew": 1, "topologyKey": topology, "whenUnsatisfiable": "ScheduleAnyway", **pods}
+        {
+            "maxSkew": 1,
+            "topologyKey": topology,
+            "whenUnsatisfiable": "ScheduleAnyway",
+            # Each revision by itself: pods that are to go leave no lopsided rest.
+            "matchLabelKeys": ["pod-template-hash"],
+            **pods,
+        }
         for topology in _SPREAD_OVER
     ]

@@ -4,7 +4,6 @@ from datetime import datetime
 
 from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_operator.interfaces import Body
-from batchedmodel_operator.reconcile import effective
 from batchedmodel_operator.reconcile.pod_failures import failed_start, lacks_accelerator_since
 from batchedmodel_operator.reconcile.state import Child, Observed, condition, revision_of
 from batchedmodel_operator.rollout.rollout import Fault, Signs
@@ -44,7 +43,6 @@ def signs(
         target=target,
         asked=spec.rollout,
         accelerator=spec.accelerator is not None,
-        desired=_desired(observed, spec),
         rolling=deployment is not None and len(newest) < len(pods),
         scarce=bool(lacking),
         waited=max(waits, default=None),
@@ -58,13 +56,6 @@ def signs(
             one.name for one in observed.revisions if revision_of(one.template) != wanted
         ),
     )
-
-
-def _desired(observed: Observed, spec: Spec) -> int:
-    if observed.deployment is None or spec.autoscaling is None or spec.suspend:
-        return effective.pods(spec)
-    replicas: int = observed.deployment.body["spec"].get("replicas", 1)
-    return replicas
 
 
 def _is_complete(deployment: Child, status: Body) -> bool:

@@ -15,11 +15,7 @@ from typing import Final
 from batchedmodel_contract.manifest.workload import Rollout, RolloutStrategy
 from batchedmodel_operator.interfaces import Body
 
-SURGE_WAITS_SECONDS: Final = 60.0
-"""How long a new pod may wait for an accelerator until old pods make room for it."""
 _NONE: Final = (0, "0%")
-_ENOUGH_FOR_A_GAP: Final = 2
-"""With fewer pods there is little reason to expect a device more than is used."""
 
 
 class Mode(StrEnum):
@@ -35,7 +31,6 @@ class Why(StrEnum):
     AS_SPECIFIED = "AsSpecified"
     NO_ACCELERATOR = "NoAccelerator"
     SPARE_EXPECTED = "SpareExpected"
-    FEW_REPLICAS = "FewReplicas"
     ACCELERATOR_SCARCE = "AcceleratorScarce"
     SURGE_FOUND_NONE = "SurgeFoundNoAccelerator"
 
@@ -44,10 +39,9 @@ SENTENCES: Final[Mapping[Why, str]] = {
     Why.AS_SPECIFIED: "as spec.rollout says",
     Why.NO_ACCELERATOR: "new pods come beside the old ones, for they need no accelerator",
     Why.SPARE_EXPECTED: "new pods come beside the old ones, for no pod lacks an accelerator",
-    Why.FEW_REPLICAS: "old pods go first, for with fewer than two none may be to spare",
     Why.ACCELERATOR_SCARCE: "old pods go first, for a pod lacked an accelerator at its beginning",
-    Why.SURGE_FOUND_NONE: "old pods go first now, for a new pod had lacked an accelerator for "
-    f"{SURGE_WAITS_SECONDS:.0f} s",
+    Why.SURGE_FOUND_NONE: "old pods go first now, for a new pod had lacked an accelerator for as "
+    "long as spec.rollout.switchAfterSeconds says",
 }
 
 
@@ -130,8 +124,6 @@ class Signs:
     asked: Rollout
     accelerator: bool
     """Whether each pod needs one."""
-    desired: int
-    """Pods that are wanted."""
     rolling: bool
     """Pods of another revision than the Deployment's are there."""
     scarce: bool
@@ -159,7 +151,7 @@ def decide(signs: Signs, before: Record) -> Record:
     fault = _fault(signs, earlier.fault, good)
     mode, why = _mode(signs, earlier)
     held = earlier.latched and _may_change(signs)
-    waited = signs.waited is not None and signs.waited >= SURGE_WAITS_SECONDS
+    waited = signs.waited is not None and signs.waited >= _may_wait(signs)
     latched = held or (fault == earlier.fault and waited and _can_switch(signs, mode))
     if latched:
         mode, why = Mode.IN_PLACE, Why.SURGE_FOUND_NONE
@@ -170,7 +162,7 @@ def seconds_left(signs: Signs, record: Record) -> float:
     """Until a pod will have lacked an accelerator for too long; endless where none may."""
     if signs.waited is None or not _can_switch(signs, record.mode):
         return math.inf
-    return max(0.0, SURGE_WAITS_SECONDS - signs.waited)
+    return max(0.0, _may_wait(signs) - signs.waited)
 
 
 def _fault(signs: Signs, known: Fault | None, good: str) -> Fault | None:
@@ -195,9 +187,12 @@ def _mode(signs: Signs, earlier: Record) -> tuple[Mode, Why]:
         return earlier.mode, earlier.why
     if signs.scarce:
         return Mode.IN_PLACE, Why.ACCELERATOR_SCARCE
-    if signs.desired < _ENOUGH_FOR_A_GAP:
-        return Mode.IN_PLACE, Why.FEW_REPLICAS
     return Mode.SURGE, Why.SPARE_EXPECTED
+
+
+def _may_wait(signs: Signs) -> float:
+    """Seconds that a new pod may lack an accelerator: a new node may have to come first."""
+    return float(signs.asked.switch_after_seconds)
 
 
 def _may_change(signs: Signs) -> bool:

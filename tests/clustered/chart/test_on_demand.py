@@ -8,7 +8,13 @@ import pytest
 import yaml
 
 from batchedmodel_autoscaler.settings import AutoscalerSettings
-from batchedmodel_contract.kubernetes.names import NAME_LABEL
+from batchedmodel_contract.kubernetes.names import (
+    ADMIN_PORT,
+    DATA_PORT,
+    MANAGED_BY,
+    MANAGED_BY_LABEL,
+    NAME_LABEL,
+)
 from batchedmodel_contract.manifest.manifest import read_manifest
 from batchedmodel_contract.processes.environment import from_environment
 from batchedmodel_operator.checkup import CheckupSettings
@@ -17,6 +23,7 @@ from cluster.errors import CommandFailed
 from support.chart import CHART, Helm, Objects, container, environment, setting
 
 _NAMESPACES = "watchNamespaces={a,b}"
+_NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 _OPERATOR, _AUTOSCALER = "bm-batchedmodel-operator", "bm-batchedmodel-autoscaler"
 
 
@@ -124,6 +131,29 @@ def test_pods_are_spread_over_nodes_unless_the_values_say_otherwise(
         if one["metadata"]["name"] == deployment and one["kind"] == "Deployment"
     ]
     assert "topologySpreadConstraints" not in pod
+
+
+def test_models_of_listed_namespaces_are_open_to_callers_and_to_those_who_measure(
+    helm: Helm,
+) -> None:
+    values = ("networkPolicy.models={a,b}", "networkPolicy.scrapers={monitoring}")
+    made = helm.manifests(*setting(values))
+    found = [one for one in made if one["kind"] == "NetworkPolicy"]
+    assert [one["metadata"]["namespace"] for one in found] == ["a", "b"]
+    policy = found[0]["spec"]
+    assert policy["podSelector"] == {"matchLabels": {MANAGED_BY_LABEL: MANAGED_BY}}
+    callers, measuring = policy["ingress"]
+    assert callers == {"ports": [{"protocol": "TCP", "port": DATA_PORT}]}
+    assert measuring["ports"] == [{"protocol": "TCP", "port": ADMIN_PORT}]
+    ours, scrapers = measuring["from"]
+    assert ours["namespaceSelector"] == {"matchLabels": {_NAMESPACE_LABEL: "models"}}
+    assert scrapers == {"namespaceSelector": {"matchLabels": {_NAMESPACE_LABEL: "monitoring"}}}
+    objects = helm.render()
+    for deployment in (_OPERATOR, _AUTOSCALER):
+        assert _selects(objects, ours["podSelector"], deployment)
+    on_nodes = helm.render(*values, "autoscaler.hostNetwork=true")
+    open_to_all = on_nodes["NetworkPolicy", "bm-batchedmodel-models"]["spec"]["ingress"][1]
+    assert "from" not in open_to_all, "whoever is on a node's network is no pod"
 
 
 def test_network_policies_open_the_ports_that_the_pods_listen_on(helm: Helm) -> None:

@@ -13,6 +13,7 @@ from batchedmodel_contract.kubernetes.names import (
     PLURAL,
 )
 from batchedmodel_contract.manifest.spec import LogLevel, PullPolicy
+from batchedmodel_contract.manifest.workload import UserIds
 from batchedmodel_contract.processes.environment import from_environment
 from batchedmodel_operator.settings import OperatorSettings
 from cluster.errors import CommandFailed
@@ -217,8 +218,41 @@ def test_a_wrong_value_is_refused_by_name(helm: Helm, assignment: str, complaint
     assert complaint in message
 
 
+def test_no_pod_names_a_user_where_the_cluster_gives_them(helm: Helm) -> None:
+    objects = helm.render("security.ids=FromCluster")
+    pods = [one["spec"]["template"]["spec"] for key, one in objects.items() if "Deployment" in key]
+    assert len(pods) == 2
+    for pod in pods:
+        assert pod["securityContext"] == {
+            "runAsNonRoot": True,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        }
+    operator = container(objects, "bm-batchedmodel-operator")
+    assert from_environment(OperatorSettings, environment(operator)).ids is UserIds.FROM_CLUSTER
+
+
+def test_the_metrics_api_may_be_on_the_nodes_network_at_other_ports(helm: Helm) -> None:
+    name = "bm-batchedmodel-autoscaler"
+    usual = helm.render()["Deployment", name]["spec"]["template"]["spec"]
+    assert "hostNetwork" not in usual
+    objects = helm.render(
+        "autoscaler.hostNetwork=true",
+        "autoscaler.port=10443",
+        "autoscaler.adminPort=18080",
+        "networkPolicy.install=true",
+    )
+    pod = objects["Deployment", name]["spec"]["template"]["spec"]
+    assert (pod["hostNetwork"], pod["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
+    found = container(objects, name)
+    settings = from_environment(AutoscalerSettings, environment(found))
+    assert (settings.port, settings.admin_port) == (10443, 18080)
+    assert _ports(found) == {"metrics-api": 10443, "admin": 18080}
+    (rule,) = objects["NetworkPolicy", name]["spec"]["ingress"]
+    assert [one["port"] for one in rule["ports"]] == [10443, 18080]
+
+
 def test_an_older_kubernetes_is_refused(helm: Helm) -> None:
-    with pytest.raises(CommandFailed, match="1.29.0-0"):
+    with pytest.raises(CommandFailed, match="1.30.0-0"):
         helm.manifests("--kube-version", "1.28.9")
 
 

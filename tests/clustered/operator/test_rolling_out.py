@@ -16,6 +16,7 @@ from support.plane import set_pod_status, until
 ENVIRONMENT = {"LEVEL": "2"}
 GOOD: dict[str, Any] = {**SIMULATED, "accelerator": {}}
 BETTER: dict[str, Any] = {**GOOD, "model": {"handler": "simulated", "env": ENVIRONMENT}}
+SOON: dict[str, Any] = {"rollout": {"switchAfterSeconds": 60}}
 SCALED: dict[str, Any] = {"autoscaling": {"minReplicas": 2, "maxReplicas": 5}}
 CRASHING: dict[str, Any] = {
     "phase": "Running",
@@ -103,10 +104,10 @@ def test_a_revision_that_crashes_gives_way_to_the_last_good_one(
 def test_a_surge_without_an_accelerator_goes_on_in_place(
     running: OperatorProcess, team: Team, sidecar: PretendSidecar
 ) -> None:
-    team.write({**GOOD, "replicas": 2})
+    team.write({**GOOD, **SOON, "replicas": 2})
     old = _serve(team, sidecar, 2)
     assert _budget(team) == {"maxSurge": 1, "maxUnavailable": 0}
-    team.write({**BETTER, "replicas": 2})
+    team.write({**BETTER, **SOON, "replicas": 2})
     until("a pod of the new revision is there", lambda: len(_others(team, old)) == 1)
     (new,) = _others(team, old)
     began = time.monotonic()
@@ -126,7 +127,7 @@ def test_a_surge_without_an_accelerator_goes_on_in_place(
     until("the rollout goes by it", lambda: _budget(team) == in_place)
     until("an old pod has made room", lambda: len(_pods(team) & old) == 1)
     assert _rollout(team)["strategyLatched"] == "InPlace"
-    assert "had lacked an accelerator for 60 s" in team.message("Progressing")
+    assert "spec.rollout.switchAfterSeconds" in team.message("Progressing")
     assert team.events().count(("Warning", "SwitchedToInPlace")) == 1
     _roll_out(team, sidecar)
     assert not _pods(team) & old

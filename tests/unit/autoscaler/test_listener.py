@@ -5,6 +5,7 @@ Each of these made it grow, 0.2 to 2 MB for a connection, until its container's 
 
 import asyncio
 import logging
+import socket
 import ssl
 import time
 from collections.abc import AsyncIterator
@@ -18,6 +19,7 @@ from aiohttp import web
 
 from batchedmodel_autoscaler.listener import Bounds, Listener
 from batchedmodel_autoscaler.metrics_api.certificates import make_identity, server_context
+from batchedmodel_contract.processes.listening import EVERY_ADDRESS
 
 HASTY = Bounds(head_seconds=0.4, idle_seconds=1.5)
 QUESTION = b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -40,12 +42,14 @@ async def _large(request: web.Request) -> web.Response:
 
 
 @asynccontextmanager
-async def listening(kind: str = PLAIN, bounds: Bounds | None = None) -> AsyncIterator[int]:
+async def listening(
+    kind: str = PLAIN, bounds: Bounds | None = None, host: str = "127.0.0.1"
+) -> AsyncIterator[int]:
     application = web.Application()
     application.router.add_get("/livez", _live)
     application.router.add_get("/fail", _fail)
     application.router.add_get("/large", _large)
-    listener = Listener(application, "127.0.0.1", 0, bounds)
+    listener = Listener(application, host, 0, bounds)
     identity = make_identity(["a.b.svc"], datetime.now(tz=UTC))
     await listener.use(server_context(identity, "") if kind == TLS else None)
     try:
@@ -95,6 +99,15 @@ async def answer(streams: Streams, question: bytes = QUESTION) -> bytes:
 
 async def open_ones(crowd: list[Streams]) -> int:
     return (await asyncio.gather(*map(has_ended, crowd))).count(False)
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this kernel has no IPv6")
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+async def test_callers_of_both_address_families_are_answered(address: str) -> None:
+    async with listening(host=EVERY_ADDRESS) as port:
+        streams = await asyncio.open_connection(address, port)
+        _callers.append(streams[1])
+        assert await answer(streams) == b"HTTP/1.1 200 OK"
 
 
 @pytest.mark.parametrize("kind", [PLAIN, TLS])

@@ -59,7 +59,7 @@ async def test_why_a_pod_has_no_node(message: str, reason: str) -> None:
     await world.settle()
     assert world.verdict("CapacityAvailable") == ("False", reason)
     assert message in world.condition("CapacityAvailable")["message"]
-    assert world.verdict("Ready") == ("True", "Serving"), "the other one serves"
+    assert world.verdict("Ready") == ("True", "PartiallyServing"), "the other one serves"
 
 
 async def test_capacity_is_known_only_of_pods_that_somebody_has_placed() -> None:

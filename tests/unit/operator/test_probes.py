@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from dataclasses import replace
 
 import pytest
@@ -18,8 +19,8 @@ WELL = Vitals(
 )
 
 
-async def _ask(port: int, request: bytes) -> tuple[bytes, bytes]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+async def _ask(port: int, request: bytes, address: str = "127.0.0.1") -> tuple[bytes, bytes]:
+    reader, writer = await asyncio.open_connection(address, port)
     writer.write(request)
     head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     writer.close()
@@ -40,6 +41,16 @@ async def test_a_probe_is_answered_and_what_else_is_asked_is_refused() -> None:
         status, _ = await _ask(port, request)
         assert status.split()[1] == expected
     assert (await _ask(port, b"x" * 100_000))[0] == b"", "it is cut off"
+    server.close()
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this kernel has no IPv6")
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+async def test_a_kubelet_asks_by_either_address_family(address: str) -> None:
+    port = unused_port()
+    server = Probes(port, lambda: WELL)
+    status, _ = await _ask(port, b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n", address)
+    assert status == b"HTTP/1.1 200 OK"
     server.close()
 
 

@@ -235,7 +235,7 @@ def test_an_accelerator_is_asked_for_and_its_taint_tolerated() -> None:
         "pod": {"tolerations": [{"key": "mine", "operator": "Exists"}]},
     }
     _, model = containers_of(spec)
-    assert model["resources"] == {"limits": {"memory": "8Gi", "amd.com/gpu": "2"}}
+    assert model["resources"]["limits"] == {"memory": "8Gi", "amd.com/gpu": "2"}
     assert pod_of(spec)["tolerations"] == [
         {"key": "mine", "operator": "Exists"},
         {"key": "amd.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
@@ -277,7 +277,8 @@ def test_the_token_is_a_file_on_a_volume_that_no_other_container_mounts() -> Non
         for mount in batcher["volumeMounts"]
         if file.startswith(f"{mount['mountPath']}/")
     ]
-    assert {"name": volume, "emptyDir": {}} in pod_of(SIMULATED)["volumes"]
+    assert volume in volumes_of(SIMULATED)
+    assert "emptyDir" in volumes_of(SIMULATED)[volume]
     assert volume not in [mount["name"] for mount in model["volumeMounts"]]
 
 

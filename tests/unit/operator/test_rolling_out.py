@@ -34,7 +34,7 @@ async def test_a_surge_that_finds_no_accelerator_becomes_a_rollout_in_place() ->
     await world.settle()
     assert budget(world) == IN_PLACE
     assert world.verdict("Progressing") == ("True", "SwitchedToInPlace")
-    assert "had lacked an accelerator for 60 s" in world.condition("Progressing")["message"]
+    assert "spec.rollout.switchAfterSeconds" in world.condition("Progressing")["message"]
     assert world.verdict("CapacityAvailable") == ("False", "InsufficientAccelerator")
     assert count(world, "SwitchedToInPlace") == 1
     assert (rollout(world)["strategy"], rollout(world)["strategyLatched"]) == ("InPlace",) * 2
@@ -58,6 +58,19 @@ async def test_a_surge_that_finds_no_accelerator_becomes_a_rollout_in_place() ->
     await world.settle()
     assert budget(world) == SURGE, "another edit tries again"
     assert "strategyLatched" not in rollout(world)
+
+
+async def test_the_only_pod_goes_on_serving_while_a_node_for_the_new_one_may_come() -> None:
+    one = {"replicas": 1, "rollout": {}}
+    world = await serving({**GOOD, **one})
+    assert budget(world) == SURGE
+    await edited(world, {**BETTER, **one}, **LACKING)
+    world.now += 599
+    await world.look()
+    assert budget(world) == SURGE
+    world.now += 1
+    await world.settle()
+    assert budget(world) == IN_PLACE
 
 
 async def test_another_operator_goes_on_counting_how_long_a_pod_has_waited() -> None:

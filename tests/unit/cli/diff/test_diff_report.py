@@ -51,6 +51,16 @@ def said(effect: Effect, found: Difference) -> str:
             "3 pods are replaced, with up to 1 more meanwhile, which needs 2 spare nvidia.com/gpu",
         ),
         (
+            {"accelerator": GPU},
+            "1 pod is replaced, with up to 1 more meanwhile, which needs 2 spare nvidia.com/gpu; "
+            "where none comes for 600 s, in place: none serves",
+        ),
+        (
+            {"replicas": 3, "accelerator": GPU, "rollout": {"switchAfterSeconds": 60}},
+            "3 pods are replaced, with up to 1 more meanwhile, which needs 2 spare nvidia.com/gpu; "
+            "where none comes for 60 s, in place: 2 serve",
+        ),
+        (
             {"replicas": 10, "rollout": {"maxSurge": "25%", "maxUnavailable": "25%"}},
             "10 pods are replaced, with up to 3 more and 2 fewer meanwhile",
         ),

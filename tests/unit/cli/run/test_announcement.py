@@ -152,7 +152,7 @@ def test_the_curl_line_for_a_class_asks_what_it_takes() -> None:
     [
         ("127.0.0.1", "http://127.0.0.1:80"),
         ("0.0.0.0", "http://127.0.0.1:80"),
-        ("::", "http://[::1]:80"),
+        ("::", "http://127.0.0.1:80"),
         ("fe80::1", "http://[fe80::1]:80"),
         ("box.local", "http://box.local:80"),
     ],

@@ -39,12 +39,27 @@ async def test_the_numbers_are_the_deployments() -> None:
         "updatedReplicas": 2,
         "desiredReplicas": 2,
     }
+    assert (status["ready"], status["model"]) == ("1/2", "simulated")
     assert status["observedGeneration"] == 1
     assert status["selector"] == "batchedmodel.dev/name=minilm"
     assert status["url"] == "http://minilm.team.svc:8080"
     assert status["effective"]["drain"] == {"timeoutSeconds": 35}
     assert status["effective"]["replicas"] == 2
     assert status["effective"]["rollout"] == {"maxSurge": "25%", "maxUnavailable": 0}
+
+
+@pytest.mark.parametrize(
+    ("model", "called"),
+    [
+        ({"handler": "hf", "source": {"huggingFace": {"repo": "us/minilm"}}}, "us/minilm"),
+        ({"handler": "mine:Model", "source": {"path": "/model"}}, "mine:Model"),
+        ({"image": "registry.example/mine:1", "protocol": "V2"}, "registry.example/mine:1"),
+    ],
+)
+async def test_a_list_of_models_says_what_each_serves(model: dict[str, Any], called: str) -> None:
+    world = await _world({"model": model})
+    status = world.cluster.objects[Kind.BATCHED_MODEL, KEY.namespace, KEY.name]["status"]
+    assert status["model"] == called
 
 
 async def test_a_new_generation_is_never_called_ready_by_the_old_pods() -> None:
@@ -112,7 +127,9 @@ async def test_more_pods_that_do_not_fit_leave_it_ready() -> None:
     world.start_pod("2", **_unschedulable("0/1 nodes: 1 Insufficient nvidia.com/gpu."))
     world.deployment_status(replicas=2, readyReplicas=1, updatedReplicas=2)
     await world.settle()
-    assert world.verdict("Ready") == ("True", "Serving")
+    assert world.verdict("Ready") == ("True", "PartiallyServing")
+    assert world.condition("Ready")["message"] == "1 of 2 pods serve"
+    assert world.verdict("Degraded") == ("True", "PartialReplicas")
     assert world.verdict("Progressing") == ("True", "Scaling")
     assert "Insufficient nvidia.com/gpu" in world.condition("Progressing")["message"]
 

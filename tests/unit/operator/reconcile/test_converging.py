@@ -121,12 +121,11 @@ def _is_as_the_spec_says(world: World) -> None:
     template = kept["data"]["template"]
     assert template["metadata"]["labels"][REVISION_LABEL] == render.revision(model, spec, IMAGES)
     replicas = None if spec.autoscaling else spec.replicas or 1
-    # Nothing runs in this world, so that only the manifest has a say.
-    mode = Mode.IN_PLACE if spec.accelerator else Mode.SURGE
+    # Nothing runs in this world, so that no pod lacks an accelerator.
     wanted = [
         render.config_map(model, spec),
         render.service(model, spec),
-        render.deployment(model, spec, template, mode=mode, replicas=replicas),
+        render.deployment(model, spec, template, mode=Mode.SURGE, replicas=replicas),
     ]
     for manifest in wanted:
         assert contains(world.child(Kind(manifest["kind"])), manifest)

@@ -82,13 +82,12 @@ def test_what_a_pod_carries_is_in_its_template_and_selects_nothing() -> None:
     assert (
         metadata["labels"].items() >= {"team": "search", "batchedmodel.dev/name": "minilm"}.items()
     )
-    assert metadata["annotations"] == {"example.com/scrape": "no"}
+    assert metadata["annotations"]["example.com/scrape"] == "no"
     assert body["selector"] == {"matchLabels": {"batchedmodel.dev/name": "minilm"}}
     assert volumes_of(spec)["data"] == {"name": "data", "emptyDir": {}}
     batcher, model = containers_of(spec)
     assert mounts_of(model)["data"] == mount
     assert "data" not in mounts_of(batcher)
-    assert "annotations" not in deployment_of(SIMULATED)["spec"]["template"]["metadata"]
 
 
 def test_pods_are_spread_over_zones_and_nodes_unless_said_otherwise() -> None:
@@ -100,6 +99,7 @@ def test_pods_are_spread_over_zones_and_nodes_unless_said_otherwise() -> None:
     ]
     assert {one["whenUnsatisfiable"] for one in usual} == {"ScheduleAnyway"}
     assert all(one["labelSelector"] == selector for one in usual)
+    assert all(one["matchLabelKeys"] == ["pod-template-hash"] for one in usual)
     racks = {"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}
     own = {"matchLabels": {"team": "search"}}
     given = [racks, racks | {"labelSelector": own}]

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from batchedmodel_contract.manifest.workload import Rollout, RolloutStrategy
 from batchedmodel_operator.rollout.rollout import (
     SENTENCES,
-    SURGE_WAITS_SECONDS,
     Fault,
     Mode,
     Record,
@@ -25,7 +24,6 @@ STEADY = Signs(
     target="m-a",
     asked=Rollout(),
     accelerator=True,
-    desired=3,
     rolling=False,
     scarce=False,
     waited=None,
@@ -47,12 +45,11 @@ GOOD = decide(STEADY, Record())
     [
         (replace(STEADY, accelerator=False), Mode.SURGE, Why.NO_ACCELERATOR),
         (STEADY, Mode.SURGE, Why.SPARE_EXPECTED),
-        (replace(STEADY, desired=1), Mode.IN_PLACE, Why.FEW_REPLICAS),
         (replace(STEADY, scarce=True), Mode.IN_PLACE, Why.ACCELERATOR_SCARCE),
-        (replace(STEADY, asked=Rollout(max_surge=2), desired=1), Mode.SURGE, Why.AS_SPECIFIED),
+        (replace(STEADY, asked=Rollout(max_surge=2), scarce=True), Mode.SURGE, Why.AS_SPECIFIED),
         (replace(STEADY, asked=Rollout(max_surge="0%")), Mode.IN_PLACE, Why.AS_SPECIFIED),
         (
-            replace(STEADY, asked=Rollout(max_unavailable=0), desired=1),
+            replace(STEADY, asked=Rollout(max_unavailable=0), scarce=True),
             Mode.SURGE,
             Why.AS_SPECIFIED,
         ),
@@ -78,17 +75,19 @@ def test_which_pods_go_first(signs: Signs, mode: Mode, why: Why) -> None:
 def test_a_rollout_that_has_begun_goes_on_as_it_began() -> None:
     begun = decide(replace(IN_FLIGHT, rolling=False), GOOD)
     assert begun.mode is Mode.SURGE
-    for change in ({"desired": 1}, {"scarce": True}, {"target": "m-c"}):
+    for change in ({"scarce": True}, {"target": "m-c"}):
         assert decide(replace(IN_FLIGHT, **change), begun).mode is Mode.SURGE
-    assert decide(replace(STEADY, desired=1), begun).mode is Mode.IN_PLACE
+    assert decide(replace(STEADY, scarce=True), begun).mode is Mode.IN_PLACE
 
 
-def test_a_new_pod_that_finds_no_accelerator_lets_old_pods_go_first() -> None:
-    waiting = replace(IN_FLIGHT, scarce=True, waited=SURGE_WAITS_SECONDS - 1)
+@pytest.mark.parametrize("seconds", [60, Rollout().switch_after_seconds])
+def test_a_new_pod_that_finds_no_accelerator_lets_old_pods_go_first(seconds: int) -> None:
+    asked = Rollout(switch_after_seconds=seconds)
+    waiting = replace(IN_FLIGHT, asked=asked, scarce=True, waited=seconds - 1.0)
     before = decide(waiting, GOOD)
     assert (before.mode, before.latched) == (Mode.SURGE, False)
     assert seconds_left(waiting, before) == 1
-    stuck = replace(waiting, waited=SURGE_WAITS_SECONDS)
+    stuck = replace(waiting, waited=float(seconds))
     after = decide(stuck, before)
     assert (after.mode, after.why, after.latched) == (Mode.IN_PLACE, Why.SURGE_FOUND_NONE, True)
     # It found one since, and the rollout came to its end.
@@ -157,6 +156,7 @@ _STRATEGIES = st.sampled_from(RolloutStrategy)
 _ASKED = st.builds(
     Rollout,
     strategy=_STRATEGIES,
+    switch_after_seconds=st.sampled_from([0, 60, 600]),
     auto_rollback=st.booleans(),
     max_surge=st.sampled_from([None, None, 1, "25%"]),
     max_unavailable=st.sampled_from([None, None, 0, 1]),
@@ -165,12 +165,11 @@ _ASKED = st.builds(
 
 @st.composite
 def _signs(draw: st.DrawFn) -> Signs:
-    waited = draw(st.none() | st.floats(0, 200))
+    waited = draw(st.none() | st.floats(0, 900))
     return Signs(
         target=draw(st.sampled_from(["m-a", "m-b", "m-c"])),
         asked=draw(_ASKED | st.just(Rollout())),
         accelerator=draw(st.booleans()),
-        desired=draw(st.integers(0, 5)),
         rolling=draw(st.booleans()),
         scarce=waited is not None or draw(st.booleans()),
         waited=waited,
@@ -199,7 +198,7 @@ def test_a_latch_falls_once_for_a_target_and_never_two_at_a_reconcile(looks: lis
         assert not (latched and failed)
         if latched:
             assert signs.waited is not None
-            assert signs.waited >= SURGE_WAITS_SECONDS
+            assert signs.waited >= signs.asked.switch_after_seconds
             assert signs.rolling
             assert signs.asked.strategy is RolloutStrategy.AUTO
         if failed:

@@ -1,0 +1,60 @@
+"""Where a process listens: at one address, or at every address of both families.
+
+A pod of a cluster may have an IPv4 address, an IPv6 address or both. The kubelet and the autoscaler
+use whichever comes first. So one socket takes both.
+"""
+
+import errno
+import socket
+from typing import Final
+
+EVERY_ADDRESS: Final = "::"
+"""As a host: every address, of IPv6 and of IPv4."""
+_EVERY_ADDRESS_OF_IPV4: Final = "0.0.0.0"
+_LOOPBACK: Final = "127.0.0.1"
+_NO_SUCH_FAMILY: Final = frozenset(
+    {errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT, errno.EADDRNOTAVAIL, errno.ENOPROTOOPT}
+)
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """A TCP socket that is bound and does not block or listen yet; raises `OSError`.
+
+    `host`: an address. `EVERY_ADDRESS` takes callers of IPv4 too, whose addresses look like
+    `::ffff:10.0.0.1` then; it is `0.0.0.0` where the kernel has no IPv6.
+    """
+    if host != EVERY_ADDRESS:
+        return _bound(socket.AF_INET6 if ":" in host else socket.AF_INET, host, port)
+    try:
+        return _bound(socket.AF_INET6, host, port, both=True)
+    except OSError as error:
+        if error.errno not in _NO_SUCH_FAMILY:
+            raise
+        return _bound(socket.AF_INET, _EVERY_ADDRESS_OF_IPV4, port)
+
+
+def reachable(host: str) -> str:
+    """The address or name under which this machine reaches who listens on `host`."""
+    # Whoever listens on all addresses has those of IPv4, be there IPv6 or not.
+    return _LOOPBACK if host in (EVERY_ADDRESS, _EVERY_ADDRESS_OF_IPV4) else host
+
+
+def authority(host: str, port: int) -> str:
+    """Host and port as a URL has them: an IPv6 address stands in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _bound(
+    family: socket.AddressFamily, host: str, port: int, *, both: bool = False
+) -> socket.socket:
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not both)
+        bound.setblocking(False)
+        bound.bind((host, port))
+    except OSError:
+        bound.close()
+        raise
+    return bound
