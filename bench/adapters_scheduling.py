@@ -3,7 +3,9 @@
 A hundred adapters share eight slots; the n-th is asked for by n^-1.1 (Zipf). The device copies an
 adapter into a slot before the pass that needs it, and runs a batch of more adapters than slots in
 several passes. First come first served is the policy `greedy`, which knows nothing of adapters;
-`deadline` is shown as well with that knowledge taken away, so that one sees what it alone brings. Called by `adapters`.
+`deadline` is shown as well with that knowledge taken away, so that one sees what it alone brings.
+
+Called by `adapters`.
 """
 
 from collections.abc import Iterator

@@ -99,7 +99,9 @@ class Sending:
         transport.write(response.head(close=close, chunked=chunked))
 
     def write(self, piece: bytes) -> None:
-        """Send a piece of the body, which is not empty."""
+        """Send a piece of the body. One without bytes is none: as a chunk it would end the body."""
+        if not piece:
+            return
         if self._chunked:
             piece = b"%x\r\n%b\r\n" % (len(piece), piece)
         self._transport.write(piece)

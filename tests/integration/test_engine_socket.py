@@ -38,6 +38,7 @@ from batchedmodel_contract.processes.server_api import (
     release_path,
     tokenizer_path,
 )
+from batchedmodel_model_server.generation.engine_loop import MOST_TEXTS
 from batchedmodel_model_server.handlers.simulated_generator import drawn
 from support.engine_frames import EngineCaller, engine_caller, submit
 from support.generating_handlers import FAILS, FILLS, HANGS, LOSES
@@ -232,10 +233,11 @@ async def test_a_first_token_that_would_come_too_late_is_refused(caller: EngineC
 
 
 async def test_more_than_the_engine_takes_may_come_again(caller: EngineCaller) -> None:
-    caller.send(*(submit(number, max_tokens=30) for number in range(4 * 64 + 1)))
+    most = MOST_TEXTS // 64
+    caller.send(*(submit(number, max_tokens=30, choices=64) for number in range(most + 1)))
     refused = await caller.refused()
-    assert (refused.id, refused.why) == (4 * 64, Refusal.BUSY)
-    caller.send(*(Cancel(id=number) for number in range(4 * 64)))
+    assert (refused.id, refused.why) == (most, Refusal.BUSY)
+    caller.send(*(Cancel(id=number) for number in range(most)))
     assert (await caller.idle()).free_blocks == BLOCKS
 
 
@@ -278,7 +280,7 @@ async def test_a_step_that_fails_ends_only_the_text_that_it_fails_with(
                 for token in tokens:
                     frames.setdefault(token.id, []).append(token)
     assert values(frames[1]) == expected(honest)
-    assert (refused[2].why, refused[3].why) == (Refusal.INVALID, Refusal.BUSY)
+    assert (refused[2].why, refused[3].why) == (Refusal.FAILED, Refusal.BUSY)
     assert "2 brings bad luck" in refused[2].message
 
 

@@ -75,6 +75,8 @@ class Refusal(IntEnum):
     """Its deadline for the first token passed."""
     BUSY = 3
     """There is no room for it now: it may come again."""
+    FAILED = 4
+    """The model failed over it."""
 
 
 class Sampling(NamedTuple):

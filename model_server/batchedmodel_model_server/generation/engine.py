@@ -310,8 +310,9 @@ class Engine:
                 found.append((part, self._run([part])[0]))
             except DeviceLost:
                 raise
-            except (ForwardFailed, OutOfMemory) as error:
-                self._end(self._texts[part.sequence], Refusal.INVALID, str(error))
+            except ForwardFailed as error:
+                why = Refusal.BUSY if isinstance(error, OutOfMemory) else Refusal.FAILED
+                self._end(self._texts[part.sequence], why, str(error))
         return found
 
     def _run(self, parts: Sequence[Part]) -> list[list[Sampled]]:

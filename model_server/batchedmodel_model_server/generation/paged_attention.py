@@ -3,7 +3,7 @@
 Each call writes the step's keys and values into their pages, then each token attends to its own
 sequence. Single tokens compute on the pages where they lie: each page is one small product, and
 what the pages of a sequence give is put together by their largest scores, as flash decoding does.
-Copying the pages together first was four to fifteen times slower (docs/adr/0074). Several tokens of
+Copying the pages together first was four to fifteen times slower. Several tokens of
 one sequence are enough work to copy its pages for, and are left to torch's own kernel.
 """
 

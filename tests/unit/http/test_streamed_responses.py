@@ -100,6 +100,7 @@ async def test_pieces_go_out_as_they_come_and_the_next_request_is_answered_behin
     assert body == b""
     source.sends(b"one")
     assert world.wire.written.endswith(b"\r\n\r\n3\r\none\r\n")
+    source.sends(b"")  # which as a chunk would be the end
     source.sends(b"x" * 20)
     source.ends()
     await turns()

@@ -7,6 +7,7 @@ next one, and go on there.
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from batchedmodel_contract.generation.frames import (
@@ -32,6 +33,11 @@ logger: Final = logging.getLogger(__name__)
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 1.0
 _MOST_DOUBLINGS: Final = 10
+_STATUS: Final[Mapping[Refusal, int]] = {
+    Refusal.INVALID: 400,
+    Refusal.LATE: 504,
+    Refusal.FAILED: 500,
+}
 _OTHER_TOKENIZER: Final = (
     "a model with another tokenizer serves now, to which these tokens mean nothing"
 )
@@ -290,6 +296,9 @@ class _Connection(asyncio.Protocol):
 
     def _stepped(self, report: StepReport) -> None:
         self._worked = True
+        if self._retired:
+            self._tell(report)  # how that engine is says nothing of the one that takes texts now
+            return
         self._link.step_ends()
         try:
             self._tell(report)
@@ -325,5 +334,5 @@ class _Connection(asyncio.Protocol):
         if refused.why is Refusal.BUSY:
             exchange.failed(Busy(refused.message))
             return
-        status = 400 if refused.why is Refusal.INVALID else 504
+        status = _STATUS[refused.why]
         exchange.failed(Unserved(refused.message, status=status, answered=True))

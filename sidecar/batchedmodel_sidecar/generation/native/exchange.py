@@ -24,8 +24,11 @@ from batchedmodel_sidecar.generation.native.requests.text_request import TextReq
 
 _MOST_BEHIND: Final = 64 * 1024
 """Bytes that wait for a caller who reads too slowly; then its texts end."""
+_STEPS_BEHIND: Final = 4
+"""The same in what the largest step makes."""
 _MOST_DEATHS: Final = 2
 """So many engines may be lost over a text."""
+_SEEDS: Final = 1 << 63
 _EVENTS: Final[Headers] = (
     ("Content-Type", "text/event-stream; charset=utf-8"),
     ("Cache-Control", "no-cache"),
@@ -82,8 +85,8 @@ class NativeExchange:
 
     __slots__ = (
         "_adapter", "_begun", "_behind", "_cached", "_deadline", "_deaths", "_engine", "_form",
-        "_keep", "_listener", "_open", "_paused", "_priority", "_request", "_salt", "_sampling",
-        "_texts", "_weight", "_where", "request_id",
+        "_keep", "_largest", "_listener", "_open", "_paused", "_priority", "_request", "_salt",
+        "_sampling", "_texts", "_weight", "_where", "request_id",
     )  # fmt: skip
 
     def __init__(
@@ -122,6 +125,8 @@ class NativeExchange:
         self._begun = False
         self._paused = False
         self._behind = bytearray()
+        self._largest = 0
+        """Bytes that a step made while the caller was behind."""
         self._deaths = 0
         stops = [StopString(stop) for stop in request.stop]
         self._texts = [
@@ -143,11 +148,12 @@ class NativeExchange:
         for at in range(0, len(self._texts), choices):
             texts = self._texts[at : at + choices]
             if choices > 1 and not any(text.given for text in texts):
-                self._submit(engine, texts)  # so that they share what is computed of their prompt
+                # So that they share what is computed of their prompt.
+                self._submit(engine, texts, at // choices)
                 continue
             for text in texts:
                 if text.reason is None:
-                    self._submit(engine, [text])
+                    self._submit(engine, [text], at // choices)
 
     def found(self, tokens: int) -> None:
         """The engine had so many tokens of a prompt; it is told in front of the first tokens."""
@@ -165,7 +171,7 @@ class NativeExchange:
             if text is None or text.reason is not None:
                 continue  # it ended here while the engine went on
             if token.finish is Finish.FAILED:
-                self.failed(Unserved("the engine has no memory left for this text", status=503))
+                self.failed(Unserved("the engine could not go on with this text", status=503))
                 return
             count += 1
             piece = self._add(text, token)
@@ -191,8 +197,8 @@ class NativeExchange:
         if self._listener is None:
             return  # its caller left over the head
         listener.tokens(count)
-        if data:
-            self._write(listener, b"".join(data))
+        if joined := b"".join(data):
+            self._write(listener, joined)
         if not self._open and self._listener is not None:
             self._end(listener)
 
@@ -242,8 +248,12 @@ class NativeExchange:
         if not self._open and self._listener is not None and self._begun:
             self._end(self._listener)
 
-    def _submit(self, engine: Submits, texts: Sequence[_Text]) -> None:
+    def _submit(self, engine: Submits, texts: Sequence[_Text], prompt: int) -> None:
         number, first = engine.next_id(), texts[0]
+        sampling = self._sampling
+        if prompt and not self._request.seeded:
+            # The same prompt twice in a list has two texts.
+            sampling = sampling._replace(seed=(sampling.seed + prompt) % _SEEDS)
         for text in texts:
             self._where[number, text.number] = text
         engine.submit(
@@ -253,12 +263,13 @@ class NativeExchange:
                 ids=first.ids,
                 given=first.given,
                 max_tokens=self._request.max_tokens,
-                sampling=self._sampling,
+                sampling=sampling,
                 stop_ids=self._request.stop_ids,
                 choices=len(texts),
                 first_choice=first.number,
                 priority=self._priority,
-                deadline=None if self._begun else max(0.0, self._deadline()),
+                # It means the first token of all: the other prompts of a list begin as they can.
+                deadline=None if self._begun or prompt else max(0.0, self._deadline()),
                 salt=self._salt,
                 adapter=0 if self._adapter is None else self._adapter.number,
                 weight=self._weight,
@@ -301,7 +312,9 @@ class NativeExchange:
             listener.piece(data)
             return
         self._behind += data
-        if len(self._behind) > _MOST_BEHIND:
+        # What one step makes of many texts with their probabilities may be more than that.
+        self._largest = max(self._largest, len(data))
+        if len(self._behind) > max(_MOST_BEHIND, _STEPS_BEHIND * self._largest):
             self.failed(Unserved("the answer is read more slowly than it is made", status=503))
 
     def _end(self, listener: AnswerListener) -> None:

@@ -101,7 +101,7 @@ def test_a_prompt_that_fails_steps_ends_alone_with_the_reason() -> None:
     told.submit(2, 3, BAD)
     told.submit(3, 4, 5)
     told.finish()
-    assert [(one.id, one.why) for one in told.refused] == [(2, Refusal.INVALID)]
+    assert [(one.id, one.why) for one in told.refused] == [(2, Refusal.FAILED)]
     assert "13 brings bad luck" in told.refused[0].message
     assert (told.finishes(1), told.finishes(3)) == (Finish.LENGTH, Finish.LENGTH)
 

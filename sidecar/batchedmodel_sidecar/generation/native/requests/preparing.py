@@ -42,6 +42,9 @@ _SMALL_AT_ONCE: Final = 2
 """So that the process has the next one when it has answered."""
 _LARGE_AT_ONCE: Final = 1
 _MOST_TRIES: Final = 2
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 1.0
+_MOST_DOUBLINGS: Final = 10
 _STUCK_SECONDS: Final = 20.0
 """A body that takes longer hangs: a template is ended by itself after a second of CPU."""
 
@@ -95,8 +98,9 @@ class _Body:
 class PreparingLine:
     """At most one process, and the line in front of it."""
 
-    def __init__(self, at_once: int) -> None:
+    def __init__(self, at_once: int, stuck_seconds: float = _STUCK_SECONDS) -> None:
         """Starts nothing yet; needs a running loop. `at_once`: bodies that are with the process."""
+        self._stuck_seconds = stuck_seconds
         self._loop = asyncio.get_running_loop()
         self._turns = FairTurns(at_once=lambda: at_once, room=_MOST_BODIES)
         self._bodies: dict[int, _Body] = {}
@@ -106,6 +110,8 @@ class PreparingLine:
         self._process: _Process | None = None
         self._starting: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._failures = 0
+        """Processes in a row that ended without an answer."""
         self._closed = False
 
     def begin(self) -> None:
@@ -147,6 +153,7 @@ class PreparingLine:
 
     def answered(self, data: bytes, reader: MessageReader) -> None:
         """From the process: some bytes."""
+        self._failures = 0
         for message in reader.feed(data):
             one = self._bodies.pop(message.number, None)
             if one is None or one.waiter.done():
@@ -163,6 +170,8 @@ class PreparingLine:
         if process is not self._process:
             return
         self._process = self._told = None
+        self._stop_watch()
+        self._failures += 1
         if self._closed:
             return
         logger.warning("the process that reads requests for text ended")
@@ -175,6 +184,9 @@ class PreparingLine:
         self.begin()
 
     async def _start(self) -> None:
+        if self._failures:
+            doublings = min(self._failures - 1, _MOST_DOUBLINGS)
+            await asyncio.sleep(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**doublings))
         try:
             process = await _Process.start(self)
         except OSError as error:
@@ -205,11 +217,14 @@ class PreparingLine:
 
     def _watch(self) -> None:
         """The oldest must be answered in time."""
+        self._stop_watch()
+        if self._bodies and self._process is not None:
+            self._timer = self._loop.call_later(self._stuck_seconds, self._process.kill)
+
+    def _stop_watch(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._bodies and self._process is not None:
-            self._timer = self._loop.call_later(_STUCK_SECONDS, self._process.kill)
 
     def _fail_all(self, reason: str) -> None:
         bodies, self._bodies = self._bodies, {}

@@ -204,10 +204,11 @@ async def test_another_version_of_the_same_files_has_a_connection_of_its_own(
         link.start(later)
         await _until(lambda: len(server.came) == 2 and server.submits(1))
         # What runs at the old version ends there, and its connection behind it.
-        number = server.submits(0)[0].id
+        number, steps = server.submits(0)[0].id, hearing.steps
         server.tell(0, Token(number, 0, ord("a"), 0.0, Finish.LENGTH))
         await _until(lambda: told.ends)
         await _until(lambda: server.ended[0])
+        assert hearing.steps == steps, "how the old engine is says nothing of the new one"
         assert not server.ended[1]
         assert not hearing.closed
 

@@ -122,6 +122,7 @@ class Listener:
 
     def piece(self, data: bytes) -> None:
         assert self.heads
+        assert data, "a piece without bytes would end a body in chunks"
         assert not self.ends
         self.body += data
 
@@ -246,6 +247,27 @@ def test_texts_are_told_whole_and_once_over_lost_engines(seed: int) -> None:
         assert document["usage"] == usage
         told = [(one["text"], one["finish_reason"]) for one in document["choices"]]
         assert told == [(text, reason) for text, reason, _ in wanted]
+
+
+def test_a_text_whose_first_token_tells_nothing_is_told_whole() -> None:
+    listener, exchange = _exchange(replace(_REQUEST, stop=("ab",)))
+    exchange.start(Engine())
+    for at, byte in enumerate("aé".encode()):
+        finish = Finish.LENGTH if at == 2 else Finish.NONE
+        exchange.told([Token(1, 0, byte, 0.0, finish)])
+    *events, _ = listener.events
+    assert "".join(one["choices"][0]["text"] for one in events) == "aé"
+
+
+def test_of_a_list_of_prompts_each_has_draws_of_its_own_and_the_first_has_the_deadline() -> None:
+    prompts = (array("i", [97]),) * 3
+    for seeded in (False, True):
+        _, exchange = _exchange(replace(_REQUEST, prompts=prompts, seeded=seeded))
+        engine = Engine()
+        exchange.start(engine)
+        submits = list(engine.submits.values())
+        assert len({one.sampling.seed for one in submits}) == (1 if seeded else 3)
+        assert [one.deadline for one in submits] == [30.0, None, None]
 
 
 def test_what_has_not_begun_is_given_back_when_the_engine_is_lost() -> None:
