@@ -102,8 +102,6 @@ def check_submit(
     if not settings.holds(whole):
         room = settings.blocks * settings.block_tokens
         raise InvalidInput("prompt", f"with its text has {whole} tokens; the cache holds {room}")
-    if settings.blocks_of(len(ids)) + choices - 1 > settings.blocks:
-        raise InvalidInput("n", "is more than the cache holds behind this prompt", choices)
     _check_sampling(submit.sampling)
 
 

@@ -93,8 +93,11 @@ class GenerationRequest(NamedTuple):
     """Calls of an agent that come together."""
 
     def fits(self, limits: EngineLimits) -> bool:
-        """Whether an engine ever holds it, with all that it may become."""
-        longest = self.prompt_tokens + (self.max_tokens or 1) * self.choices
+        """Whether an engine ever holds a choice of it, with all that it may become.
+
+        It need not hold all at once: they give way to one another.
+        """
+        longest = self.prompt_tokens + (self.max_tokens or 1)
         return longest <= limits.cache_tokens and self.choices <= limits.max_sequences
 
 

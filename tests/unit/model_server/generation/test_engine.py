@@ -122,6 +122,19 @@ def test_choices_begin_beside_what_runs_and_wait_for_places_as_others_do(blocks:
         assert told[2][-1][0] < told[1][-1][0], "no step waits for all places"
 
 
+def test_choices_of_which_the_cache_holds_one_all_come_to_their_end() -> None:
+    engine = engine_over(ReadingRunner(8, 4))
+    one = submit(0, [1] * 12, choices=4, max_tokens=20, stop_ids=(_STOP,))
+    engine.submit(one, 0.0)
+    told: dict[int, list[Token]] = {}
+    while engine.busy:
+        engine.step(0.0)
+        for token in engine.take(0.0)[0].tokens:
+            told.setdefault(token.choice, []).append(token)
+    for choice in range(4):
+        _check(one, choice, told[choice])
+
+
 class _Counting(ReadingRunner):
     most = 0
 
