@@ -16,7 +16,6 @@ from __future__ import annotations  # array.array takes no type argument at run 
 import logging
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Final
 
 from batchedmodel_contract.generation.frames import (
@@ -96,7 +95,8 @@ class Engine:
         size = self._planner.settings.block_tokens
         hashes = PrefixHashes.of_text(ids, size, submit.salt, submit.adapter)
         text = EngineText(submit, submit.first_choice, ids, hashes, deadline)
-        self._wait(text, places=submit.choices)
+        text.choices = submit.choices
+        self._wait(text)
         self._adapters.add(text.sequence, submit.adapter, weights, now)
 
     def cancel(self, request_id: int, choice: int | None = None) -> None:
@@ -104,10 +104,9 @@ class Engine:
         for text in list(self._texts.values()):
             if text.submit.id != request_id:
                 continue
-            places = text.sequence.places
-            if choice is None or (places == 1 and text.choice == choice):
+            if choice is None or (text.choices == 1 and text.choice == choice):
                 self._leave(text)
-            elif places > 1:
+            elif text.choices > 1:
                 text.unwanted.add(choice)
 
     def configure(self, bounds: Configure) -> None:
@@ -155,11 +154,6 @@ class Engine:
         """End the newest text, and compute all others anew: nobody knows what a step has left."""
         newest = (self._running or self._waiting)[-1:]
         self._fail([self._texts[one] for one in newest])
-        # Choices that did not all begin do so again, with the first of them.
-        again = {one.id for one in self._texts if one.places > 1}
-        for one in [one for one in self._texts if one.places == 1 and one.id in again]:
-            self._adapters.forget(one)
-            del self._texts[one]
         here = [*self._running, *self._waiting]
         for one in self._running:
             self._adapters.leave(one)
@@ -200,11 +194,10 @@ class Engine:
         )
         return report, refused
 
-    def _wait(self, text: EngineText, *, places: int = 1) -> None:
+    def _wait(self, text: EngineText) -> None:
         one = EngineSequence(
             id=text.submit.id,
             length=len(text.ids),
-            places=places,
             priority=Priority(text.submit.priority),
             tenant=text.submit.salt,
             weight=text.submit.weight,
@@ -316,16 +309,17 @@ class Engine:
         return found
 
     def _run(self, parts: Sequence[Part]) -> list[list[Sampled]]:
-        return self._runner.run([self._step_part(part) for part in parts])
-
-    def _step_part(self, part: Part) -> StepPart:
-        one, tokens = part
-        text, start, draws = self._texts[one], one.computed, list[Draw]()
-        if start + tokens == one.length:
-            others = [text.draw._replace(choice=text.choice + at) for at in range(1, one.places)]
-            draws = [text.draw, *others]
-        ids = text.ids[start : start + tokens]
-        return StepPart(ids, start, text.blocks, draws, self._adapters.slot(one))
+        # No step draws more than it has places for: its memory is measured by these.
+        places, found = self._places, list[StepPart]()
+        for one, tokens in parts:
+            text, start = self._texts[one], one.computed
+            draws: list[Draw] = []
+            if start + tokens == one.length:
+                draws = text.draws(places)
+                places -= len(draws) - 1
+            ids, slot = text.ids[start : start + tokens], self._adapters.slot(one)
+            found.append(StepPart(ids, start, text.blocks, draws, slot))
+        return self._runner.run(found)
 
     def _advance(self, part: Part, sampled: Sequence[Sampled]) -> None:
         one, tokens = part
@@ -337,34 +331,45 @@ class Engine:
         one.computed += tokens
         for at in range(whole, one.computed // size):
             self._pool.keep(text.blocks[at], text.hashes.of(at))
-        if one.places == 1:
+        if text.choices == 1:
             for drawn in sampled:
                 self._tell(text, drawn)
         elif sampled:
             self._begin_choices(text, sampled)
 
-    def _begin_choices(self, text: EngineText, sampled: Sequence[Sampled]) -> None:
-        """The first token of each."""
-        others = [self._fork(text, text.choice + at) for at in range(1, text.sequence.places)]
-        text.sequence.places = 1
-        for each, drawn in zip((text, *others), sampled, strict=True):
-            self._tell(each, drawn)
-            if each.choice in text.unwanted and each.sequence in self._texts:
-                self._leave(each)
+    @property
+    def _places(self) -> int:
+        """That nobody has."""
+        return max(0, self._planner.settings.max_sequences - len(self._running))
 
-    def _fork(self, text: EngineText, choice: int) -> EngineText:
-        """Another choice of the same prompt, which goes on from what was computed of it."""
-        ids = array("i", text.ids)
-        other = EngineText(text.submit, choice, ids, text.hashes.of_fork(ids), text.deadline)
-        other.cached = 0  # it is told of their prompt once
-        one = replace(text.sequence, places=1, computed=0, blocks=0, shared=0)
-        other.sequence = one
-        self._texts[one] = other
-        self._adapters.fork(text.sequence, one)
-        whole, rest = divmod(text.sequence.computed, self._planner.settings.block_tokens)
-        if rest and not self._pool.free:
-            self._waiting.insert(0, one)  # it is computed anew
-            return other
+    def _begin_choices(self, text: EngineText, sampled: Sequence[Sampled]) -> None:
+        """Each goes on for itself: it runs where there is room, and else it waits."""
+        places, here = self._places, len(self._running)
+        begin, wait = list[EngineText](), list[EngineText]()
+        for at in range(1, text.choices):
+            other = text.fork(text.choice + at)
+            self._adapters.fork(text.sequence, other.sequence)
+            # A block more for each that runs, as for any other that begins.
+            room = at < len(sampled) and len(begin) < places and self._pool.free > here + len(begin)
+            (begin if room and self._go_on(other, text) else wait).append(other)
+        # None is here before all can be: what fails until then fails for all of them.
+        unwanted, text.choices = text.unwanted, 1
+        self._texts.update({one.sequence: one for one in (*begin, *wait)})
+        self._running += [one.sequence for one in begin]
+        for one in begin:
+            self._adapters.enter(one.sequence)
+        self._waiting[:0] = [one.sequence for one in wait]
+        each = sorted((text, *begin, *wait), key=lambda one: one.choice)
+        for one, drawn in zip(each, sampled, strict=False):
+            self._tell(one, drawn)
+        for one in each:
+            if one.choice in unwanted and one.sequence in self._texts:
+                self._leave(one)
+
+    def _go_on(self, other: EngineText, text: EngineText) -> bool:
+        """Whether this choice has what was computed of its prompt; else it is computed anew."""
+        one, computed = other.sequence, text.sequence.computed
+        whole, rest = divmod(computed, self._planner.settings.block_tokens)
         copies: list[int] = []
         if rest:
             copies = [self._pool.take()]
@@ -375,14 +380,11 @@ class Engine:
             except ForwardFailed as error:
                 _log.warning("a block could not be copied: %s", error)
                 self._pool.give_back(copies)
-                self._waiting.insert(0, one)
-                return other
+                return False
         self._pool.share(text.blocks[:whole])
         other.blocks.extend([*text.blocks[:whole], *copies])
-        one.computed, one.blocks = text.sequence.computed, len(other.blocks)
-        self._running.append(one)
-        self._adapters.enter(one)
-        return other
+        one.computed, one.blocks = computed, len(other.blocks)
+        return True
 
     def _tell(self, text: EngineText, drawn: Sampled) -> None:
         submit = text.submit

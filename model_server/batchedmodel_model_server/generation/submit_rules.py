@@ -4,6 +4,7 @@ from __future__ import annotations  # array.array takes no type argument at run 
 
 import math
 from array import array
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -30,8 +31,8 @@ class EngineText:
     """One text, or several choices of it until the first token of each is there."""
 
     __slots__ = (
-        *("blocks", "cached", "choice", "deadline", "draw", "given", "hashes", "ids", "sequence"),
-        *("submit", "unwanted"),
+        *("blocks", "cached", "choice", "choices", "deadline", "draw", "given", "hashes", "ids"),
+        *("sequence", "submit", "unwanted"),
     )
 
     def __init__(
@@ -39,6 +40,8 @@ class EngineText:
     ) -> None:
         self.submit: Final = submit
         self.choice: Final = choice
+        self.choices = 1
+        """That this is until the first token; then each of them is a text."""
         self.ids: Final = ids
         self.hashes: Final = hashes
         self.cached: int | None = None
@@ -56,8 +59,21 @@ class EngineText:
 
     @property
     def begun(self) -> bool:
-        """Whether a token of it was told since it came."""
-        return self.given > self.submit.given
+        """Whether a token of its request was told since that came."""
+        return self.given > self.submit.given or self.choice > self.submit.first_choice
+
+    def draws(self, places: int) -> list[Draw]:
+        """Its next token; of several choices those of as many more as there are places."""
+        more = range(1, min(self.choices, 1 + places))
+        return [self.draw, *(self.draw._replace(choice=self.choice + at) for at in more)]
+
+    def fork(self, choice: int) -> EngineText:
+        """Another choice of the same prompt, of which nothing is in the cache yet."""
+        ids = array("i", self.ids)
+        other = EngineText(self.submit, choice, ids, self.hashes.of_fork(ids), self.deadline)
+        other.cached = 0  # it is told of their prompt once
+        other.sequence = replace(self.sequence, computed=0, blocks=0, shared=0, unused=0)
+        return other
 
 
 def check_submit(
@@ -86,8 +102,6 @@ def check_submit(
     if not settings.holds(whole):
         room = settings.blocks * settings.block_tokens
         raise InvalidInput("prompt", f"with its text has {whole} tokens; the cache holds {room}")
-    if settings.blocks_of(len(ids)) + choices - 1 > settings.blocks:
-        raise InvalidInput("n", "is more than the cache holds behind this prompt", choices)
     _check_sampling(submit.sampling)
 
 

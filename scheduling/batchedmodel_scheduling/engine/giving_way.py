@@ -94,20 +94,18 @@ class GivingWay:
         """
         if now < self._next_at:
             return []
-        taken = sum([one.places for one in running]) + first.places
-        places = taken - settings.max_sequences
+        places = len(running) + 1 - settings.max_sequences
         going_on = [one for one in running if one.missing == 1]
-        blocks = settings.lacks(first, first.missing) + taken - 1
+        blocks = settings.lacks(first, first.missing) + len(running)
         blocks -= free_blocks - settings.needed(going_on)
         if places <= 0 and blocks <= 0:
             return []
         parts = _parts(running, settings)
         whole = settings.blocks_of(first.length)
-        if not parts.has_little(first.tenant, first.weight, first.places, whole):
+        if not parts.has_little(first.tenant, first.weight, 1, whole):
             return []
         most, moved = parts.most(), list[EngineSequence]()
-        # Choices that have not begun do so soon, and then each gives way for itself.
-        theirs = [one for one in reversed(running) if one.tenant == most and one.places == 1]
+        theirs = [one for one in reversed(running) if one.tenant == most]
         for one in sorted(theirs, key=lambda one: (one.moved, -one.priority)):
             moved.append(one)
             places -= 1
@@ -127,5 +125,5 @@ class GivingWay:
 def _parts(running: Sequence[EngineSequence], settings: StepSettings) -> EngineParts:
     parts = EngineParts(settings.max_sequences, settings.blocks)
     for one in running:
-        parts.add(one.tenant, one.weight, one.places, one.blocks)
+        parts.add(one.tenant, one.weight, 1, one.blocks)
     return parts

@@ -77,9 +77,6 @@ class EngineSequence:
     """Of these, the ones that others hold as well, which it does not free."""
     unused: int = 0
     """Of those found, the ones that nobody holds: they count as free until it runs."""
-    places: int = 1
-    """Sequences that it becomes with its first token: choices of one prompt share what is computed
-    of it."""
     priority: Priority = Priority.NORMAL
     tenant: str = ""
     """Whose it is."""
@@ -146,20 +143,17 @@ class StepPlanner:
         going_on = [one for one in kept if one.length - one.computed == 1]
         parts = [Part(one, 1) for one in going_on]
         free -= self.settings.needed(going_on)
-        places = sum([one.places for one in kept])
+        taken = len(kept)
         prompts = [one for one in kept if one.missing > 1] if len(parts) < len(kept) else []
         known = len(prompts)
         # Whoever had to give way just now would only have to again.
         for one in () if preempted else waiting:
-            taken = places + one.places
             lacks = self.settings.lacks(one, one.missing)
             # A block more for each that runs, or the next steps would end somebody for this one.
-            # One with more places than all, as an edit may have left it, runs alone.
-            crowded = places > 0 and taken > self.settings.max_sequences
-            if crowded or lacks + taken - 1 > free:
+            if taken >= self.settings.max_sequences or lacks + taken > free:
                 break
             prompts.append(one)
-            places = taken
+            taken += 1
             free -= lacks
         read = self._read(prompts, self._prefill_tokens(parts))
         parts += [Part(one, read[one]) for one in prompts if one in read]

@@ -95,8 +95,11 @@ class GenerationRequest(NamedTuple):
     """Of an engine of ours, the adapter of the model that it names."""
 
     def fits(self, limits: EngineLimits) -> bool:
-        """Whether an engine ever holds it, with all that it may become."""
-        longest = self.prompt_tokens + (self.max_tokens or 1) * self.choices
+        """Whether an engine ever holds a choice of it, with all that it may become.
+
+        It need not hold all at once: they give way to one another.
+        """
+        longest = self.prompt_tokens + (self.max_tokens or 1)
         return longest <= limits.cache_tokens and self.choices <= limits.max_sequences
 
 

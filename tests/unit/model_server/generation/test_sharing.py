@@ -50,6 +50,20 @@ def test_a_choice_of_who_holds_all_places_gives_way_and_no_token_is_lost_or_told
         assert [*first, *told[1, choice]] == alone([1, 2, 3], choice, 30)
 
 
+def test_as_many_choices_as_there_are_places_keep_no_other_salt_waiting() -> None:
+    engine = engine_over(ReadingRunner(64, 4), sequences=8)
+    engine.submit(submit(1, [1], max_tokens=50, salt="long"), 0.0)
+    engine.step(0.0)
+    engine.submit(submit(2, [1, 2, 3], choices=8, max_tokens=9, salt="many"), 0.0)
+    for number in (3, 4, 5):
+        engine.submit(submit(number, [number], max_tokens=2, salt=str(number)), 0.0)
+    for _ in range(3):
+        engine.step(0.0)
+    ended = {one.id for one in engine.take(0.0)[0].tokens if one.finish is not Finish.NONE}
+    assert ended == {3, 4, 5}
+    assert {(2, choice) for choice in range(8)} <= set(texts(engine))
+
+
 def test_texts_of_one_salt_do_not_give_way_to_one_another() -> None:
     engine = engine_over(ReadingRunner(64, 4), sequences=2)
     for number in range(5):

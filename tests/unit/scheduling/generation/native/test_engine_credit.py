@@ -195,8 +195,10 @@ def test_what_the_engine_can_never_hold_is_refused_at_once() -> None:
         refusal = admission.offer(one, 0.0)
         assert refusal is not None
         assert refusal.reason is Rejection.TOO_LARGE
-    offered(admission, request(prompt=1550))
-    assert len(admission.poll(0.0).release) == 1
+    for one in (request(prompt=1550), request(prompt=1550, choices=4)):
+        offered(admission, one)
+        assert admission.poll(0.0).release == (one.id,)
+        admission.ended(one.id, 0.0, output_tokens=None)
 
 
 def test_other_bounds_hold_from_the_next_grant_on() -> None:
