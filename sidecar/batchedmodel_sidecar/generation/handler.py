@@ -309,6 +309,7 @@ class GenerationHandler:
             streams=fields.streams,
             priority=terms.priority,
             group=terms.request_group,
+            at_once=fields.at_once,
         )
         work = self._admission.work(request)
         self.work.add(work, now)

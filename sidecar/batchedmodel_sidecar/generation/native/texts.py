@@ -76,11 +76,12 @@ class NativeTexts:
         at_once = request.at_once(model.texts.description, self._link.sequences(model.texts))
         fields = Fields(
             model=model.description.name,
-            prompt_tokens=at_once.prompt_tokens,
+            prompt_tokens=request.prompt_tokens,
             max_tokens=request.max_tokens,
-            choices=at_once.texts,
+            choices=request.texts,
             # Its tokens are seen as they come, whatever its caller gets.
             streams=True,
+            at_once=at_once,
         )
         version = model.description.version
         return Draft(fields, partial(self._ask, version, model.texts, request, held.keep))
