@@ -143,8 +143,11 @@ async def test_several_prompts_are_answered_in_their_order(chain: Chain) -> None
 
 async def test_a_list_longer_than_what_runs_at_once_is_answered_whole(chain: Chain) -> None:
     document = {"model": "m", "prompt": [str(n) for n in range(100)], "max_tokens": 3}
+    before = await chain.metric(names.PROMPT_TOKENS)
     status, answer = await asked(chain, COMPLETIONS, document)
     assert status == 200
+    after = await chain.metric(names.PROMPT_TOKENS)
+    assert answer["usage"]["prompt_tokens"] == after - before >= 190
     assert [len(one["text"]) for one in answer["choices"]] == [3] * 100
 
 
@@ -187,6 +190,29 @@ async def test_what_never_runs_at_once_is_refused_for_good(chain: Chain) -> None
         assert (response.status, "Retry-After" in response.headers) == (413, False)
         assert "more texts" in (await response.json())["error"]["message"]
     assert (await asked(chain, CHAT, chat(n=4)))[0] == 200
+
+
+async def test_choices_that_take_all_places_keep_no_other_caller_waiting(chain: Chain) -> None:
+    await chain.goes_by(BatchSettings(max_sequences=4))
+    long = asyncio.create_task(said(chain, max_tokens=200))
+    await chain.until(names.GENERATION_RUNNING, lambda running: running == 1)
+    elsewhere = aiohttp.TCPConnector(local_addr=("127.0.0.2", 0))
+    async with aiohttp.ClientSession(connector=elsewhere) as session:
+        body = chat(n=4, max_tokens=50, stream=True)
+        async with session.post(chain.url(CHAT), json=body) as many:
+            # Its first token comes while the long one has a place.
+            begun = await many.content.readany()
+            third = aiohttp.TCPConnector(local_addr=("127.0.0.3", 0))
+            async with (
+                aiohttp.ClientSession(connector=third) as other,
+                other.post(chain.url(CHAT), json=chat(max_tokens=4)) as small,
+            ):
+                assert small.status == 200
+                await small.read()
+            assert not long.done()
+            found = events(begun + await many.read())
+    assert [len(text_of(found, choice)) for choice in range(4)] == [50] * 4
+    assert len(await long) == 200
 
 
 async def test_an_edit_of_how_many_texts_run_is_in_force_at_once(chain: Chain) -> None:

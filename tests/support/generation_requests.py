@@ -9,6 +9,7 @@ from batchedmodel_scheduling.generation.admission import (
     AdmissionSettings,
     GenerationRequest,
 )
+from batchedmodel_scheduling.generation.requests import AtOnce
 
 NUMBERS = itertools.count()
 
@@ -24,11 +25,12 @@ def request(
     prompt: int = 100,
     most: float = 1.0,
     choices: int = 1,
+    at_once: AtOnce | None = None,
 ) -> GenerationRequest:
     return GenerationRequest(
         id=next(NUMBERS), share=Share(tenant, most=most), key=key, prompt_tokens=prompt,
         max_tokens=50, choices=choices, arrived=arrived, deadline=arrived + patience,
-        streams=True, priority=priority, group=group,
+        streams=True, priority=priority, group=group, at_once=at_once,
     )  # fmt: skip
 
 

@@ -171,7 +171,8 @@ class Admission:
         """The first token of a released request came."""
         running = self._server.first_token(request_id, now)
         if running is not None:
-            prompt, took = running.read_tokens, now - running.released_at
+            prompt = max(0, running.waiting.request.there.prompt_tokens - running.cached)
+            took = now - running.released_at
             self._costs.saw_first_token(prompt, took, self.limit, room=running.alone)
 
     def tokens(self, request_id: int, count: int, now: float) -> None:
@@ -230,7 +231,7 @@ class Admission:
         request, limit = waiting.request, self.limit
         waiting.places = self._room.counted(request)
         self._waiting.release(waiting)
-        prompt = self._costs.prompt_token(limit) * request.prompt_tokens
+        prompt = self._costs.prompt_token(limit) * request.there.prompt_tokens
         known = self._costs.knows_first_tokens
         self._room.released(waiting, now)
         self._server.released(
@@ -287,7 +288,8 @@ class Admission:
         if not self._room.any_free:
             ahead = self._waiting.turns.ahead(request.share, request.priority)
             at += self._costs.wait(ahead)
-        late_by = at + self._costs.first_token(request.prompt_tokens, self.limit) - request.deadline
+        late_by = at + self._costs.first_token(request.there.prompt_tokens, self.limit)
+        late_by -= request.deadline
         if self._waiting.refuses_late:
             late_by = max(late_by, at - self._late_from(waiting))
         return late_by

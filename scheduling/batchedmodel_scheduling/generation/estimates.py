@@ -41,5 +41,5 @@ class Estimates:
         """
         if waiting.due == NEVER:
             return NEVER
-        first = self.costs.cautious_first_token(waiting.request.prompt_tokens, limit)
+        first = self.costs.cautious_first_token(waiting.request.there.prompt_tokens, limit)
         return waiting.due - min(first, (waiting.due - waiting.request.arrived) / 2)

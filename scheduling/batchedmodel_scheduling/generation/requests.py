@@ -71,18 +71,26 @@ class AdmissionSettings:
         )
 
 
+class AtOnce(NamedTuple):
+    """As much of a request as runs at once."""
+
+    prompt_tokens: int
+    texts: int
+
+
 class GenerationRequest(NamedTuple):
-    """One request for text, of one or more choices."""
+    """One request for texts, of one prompt or more."""
 
     id: int
     share: Share
     key: Hashable
     """The model or adapter that it names: what rests, and whose lengths are learnt."""
     prompt_tokens: int
-    """As far as is known."""
+    """Of all prompts, as far as is known."""
     max_tokens: int | None
     """What the caller allows for each choice; None for no bound."""
     choices: int
+    """Of all prompts."""
     arrived: float
     deadline: float
     """When its caller stops waiting for the first token."""
@@ -93,14 +101,22 @@ class GenerationRequest(NamedTuple):
     """Calls of an agent that come together."""
     adapter: str | None = None
     """Of an engine of ours, the adapter of the model that it names."""
+    at_once: AtOnce | None = None
+    """Of a list of prompts, of which the engine has a part at a time; None: all of it."""
+
+    @property
+    def there(self) -> AtOnce:
+        """What the server has of it at a time."""
+        return self.at_once or AtOnce(self.prompt_tokens, self.choices)
 
     def fits(self, limits: EngineLimits) -> bool:
         """Whether an engine ever holds a choice of it, with all that it may become.
 
         It need not hold all at once: they give way to one another.
         """
-        longest = self.prompt_tokens + (self.max_tokens or 1)
-        return longest <= limits.cache_tokens and self.choices <= limits.max_sequences
+        there = self.there
+        longest = there.prompt_tokens + (self.max_tokens or 1)
+        return longest <= limits.cache_tokens and there.texts <= limits.max_sequences
 
 
 class GrantReason(StrEnum):

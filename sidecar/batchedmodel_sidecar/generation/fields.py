@@ -9,6 +9,7 @@ import orjson
 
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_scheduling.generation.requests import AtOnce
 
 _BYTES_PER_TOKEN: Final = 4
 _MOST_CHOICES: Final = 128
@@ -24,12 +25,15 @@ class Fields(NamedTuple):
 
     model: str
     prompt_tokens: int
-    """Estimated by bytes; of a prompt of token ids exact."""
+    """Of all prompts. Estimated by bytes; of token ids exact."""
     max_tokens: int | None
     choices: int
+    """Of all prompts."""
     streams: bool
     adapter: str | None = None
     """Of our own engine's model."""
+    at_once: AtOnce | None = None
+    """See `GenerationRequest`."""
 
 
 def fields_of(body: Buffer, *, readable: bool, chat: bool) -> Fields:

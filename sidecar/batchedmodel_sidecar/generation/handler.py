@@ -319,6 +319,7 @@ class GenerationHandler:
             priority=terms.priority,
             group=terms.request_group,
             adapter=fields.adapter,
+            at_once=fields.at_once,
         )
         work = self._admission.work(request)
         self.work.add(work, now)

@@ -105,8 +105,8 @@ class EngineCredit(Room):
         return bool(self._turns)
 
     def counted(self, request: GenerationRequest) -> int:
-        """Sequences that it becomes."""
-        return request.choices
+        """Sequences that it becomes at a time."""
+        return request.there.texts
 
     def free_for(self, request: GenerationRequest, now: float) -> bool:
         """Whether the engine can begin with it, or it may wait there for what ends next."""
@@ -152,7 +152,7 @@ class EngineCredit(Room):
         return self._not_running < 1 + math.ceil(_ENDS_AHEAD * self._ends)
 
     def _has_room(self, request: GenerationRequest, step: EngineStep) -> bool:
-        places = self._server.sequences + request.choices <= self.limit
+        places = self._server.sequences + request.there.texts <= self.limit
         if not places and not self._may_wait_there:
             return False
         lacks = self._lacks(request, step)
@@ -168,10 +168,8 @@ class EngineCredit(Room):
             for one in self._server.newest():
                 share = one.waiting.request.share
                 self._parts.add(share.tenant, share.weight, one.waiting.places, _tokens(one))
-        share = request.share
-        return self._parts.has_little(
-            share.tenant, share.weight, request.choices, request.prompt_tokens
-        )
+        share, there = request.share, request.there
+        return self._parts.has_little(share.tenant, share.weight, there.texts, there.prompt_tokens)
 
     def _waits_for_own_prompts(self, request: GenerationRequest) -> bool:
         """Whether its tenant has prompts to be read first, where there are enough of them."""
@@ -179,7 +177,7 @@ class EngineCredit(Room):
         if self._unread() < _STEPS_AHEAD * step:
             return False
         own = self._unread(request.share.tenant)
-        return own + min(request.prompt_tokens, step) > step
+        return own + min(request.there.prompt_tokens, step) > step
 
     def _unread(self, tenant: str | None = None) -> float:
         """Tokens of prompts that the engine has not read; of one tenant, or of all.
@@ -194,7 +192,8 @@ class EngineCredit(Room):
                 left -= 1
                 if tenant not in (None, one.waiting.request.share.tenant):
                     continue
-                unread += min(one.waiting.request.prompt_tokens, self._costs.prompts_in_step)
+                prompts = one.waiting.request.there.prompt_tokens
+                unread += min(prompts, self._costs.prompts_in_step)
         return unread
 
     def _lacks(self, request: GenerationRequest, step: EngineStep) -> float:
@@ -227,11 +226,13 @@ class EngineCredit(Room):
             asked = one.waiting.request
             usual = self._lengths.mean(asked.key, asked.max_tokens)
             left = max(_LEFT * usual, usual - one.tokens / asked.choices)
-            yield left, _tokens(one), asked.choices
+            yield left, _tokens(one), asked.there.texts
         usual = self._lengths.mean(request.key, request.max_tokens)
-        yield usual, request.prompt_tokens, request.choices
+        yield usual, request.there.prompt_tokens, request.there.texts
 
 
 def _tokens(one: Running) -> int:
     """That it has in the cache, or will have when its prompt is read."""
-    return one.waiting.request.prompt_tokens + one.tokens
+    request = one.waiting.request
+    there = request.there
+    return there.prompt_tokens + one.tokens * there.texts // max(1, request.choices)

@@ -84,12 +84,13 @@ class NativeTexts:
         at_once = request.at_once(model.texts.description, self._link.sequences(model.texts))
         fields = Fields(
             model=model.description.name if chosen is None else chosen.name,
-            prompt_tokens=at_once.prompt_tokens,
+            prompt_tokens=request.prompt_tokens,
             max_tokens=request.max_tokens,
-            choices=at_once.texts,
+            choices=request.texts,
             # Its tokens are seen as they come, whatever its caller gets.
             streams=True,
             adapter=None if chosen is None else chosen.name,
+            at_once=at_once,
         )
         version = model.description.version
         ask = partial(self._ask, version, model.texts, request, chosen, held.keep)

@@ -5,20 +5,13 @@ from __future__ import annotations  # array.array takes no type argument at run 
 from array import array
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
 
 from batchedmodel_contract.generation.description import GenerationDescription
 from batchedmodel_contract.generation.frames import Sampling
+from batchedmodel_scheduling.generation.requests import AtOnce
 
 MOST_TEXTS = 128
 """Texts that one request may ask for."""
-
-
-class AtOnce(NamedTuple):
-    """As much of a request as runs at once."""
-
-    prompt_tokens: int
-    texts: int
 
 
 class TextEndpoint(StrEnum):

@@ -13,6 +13,7 @@ from batchedmodel_scheduling.generation.admission import (
     EngineStep,
     EngineView,
 )
+from batchedmodel_scheduling.generation.requests import AtOnce
 from support.generation_requests import offered, request
 
 LIMITS = EngineLimits(
@@ -199,6 +200,39 @@ def test_what_the_engine_can_never_hold_is_refused_at_once() -> None:
         offered(admission, one)
         assert admission.poll(0.0).release == (one.id,)
         admission.ended(one.id, 0.0, output_tokens=None)
+
+
+def test_a_list_of_prompts_takes_room_by_what_runs_at_once_and_counts_as_a_whole() -> None:
+    admission = told()
+    # Of a hundred prompts four are there at a time.
+    listed = request("list", prompt=40_000, choices=100, at_once=AtOnce(1200, 4))
+    plain = [request("list", prompt=400) for _ in range(100)]
+    assert admission.work(listed) == pytest.approx(sum(map(admission.work, plain)))
+    offered(admission, listed)
+    assert admission.poll(0.0).release == (listed.id,)
+    tells(admission, running=4, free_blocks=25)
+    admission.first_token(listed.id, 0.1)
+    before = admission.backlog_work
+    admission.found(listed.id, 30_000)
+    assert before - admission.backlog_work == pytest.approx(30_000 * LIMITS.cost.prefill_token)
+    admission.tokens(listed.id, 50 * 60 - 1, 0.2)
+    other = request("other", prompt=20)
+    offered(admission, other)
+    assert admission.poll(0.2).release == (other.id,)
+
+
+def test_of_a_list_of_prompts_the_length_of_one_answer_is_learnt() -> None:
+    admissions = [told(), told()]
+    for _ in range(50):
+        listed = request(prompt=400, choices=20, at_once=AtOnce(80, 4))
+        for admission, one, tokens in zip(
+            admissions, (listed, request(prompt=20)), (20 * 10, 10), strict=True
+        ):
+            offered(admission, one)
+            admission.poll(0.0)
+            admission.ended(one.id, 0.0, output_tokens=tokens)
+    by_lists, by_texts = (admission.work(request()) for admission in admissions)
+    assert by_lists == pytest.approx(by_texts)
 
 
 def test_other_bounds_hold_from_the_next_grant_on() -> None:
