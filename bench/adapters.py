@@ -2,8 +2,11 @@
 
 An encoder of MiniLM's size with random numbers, float32 on the CPU, rank 8 on queries and values,
 and a Llama of 32 million. Rounds go in turns; a ratio is the median of the ratios of rounds. Then
-what choosing rows by adapter is worth (`adapters_scheduling`, simulated), and what prompts save
-that share their beginning (`shared_prefix`).
+what callers notice when one is added (`adapter_added`), what choosing rows by adapter is worth
+(`adapters_scheduling`, simulated), and what prompts save that share their beginning
+(`shared_prefix`).
+
+    python bench/adapters.py [--quick] [--json FILE]
 """
 
 import sys
@@ -17,7 +20,10 @@ from typing import Any, Final
 
 import numpy as np
 
+sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("tests", "images")]
+
 import adapters_scheduling
+from adapter_added import added_figures
 from batchedmodel_contract.generation.frames import Sampling
 from batchedmodel_model_server.api.adapters import AdapterBounds, AdapterWeights, LowRank
 from batchedmodel_model_server.api.batch import Batch
@@ -53,6 +59,7 @@ def main() -> int:
         figures = [*batches(Path(folder) / "encoder", rounds)]
         figures += generation(Path(folder) / "llama", rounds)
     figures += [
+        *added_figures(_MINILM, quick=arguments.quick),
         *adapters_scheduling.rows(quick=arguments.quick),
         *prefix_figures(quick=arguments.quick),
     ]

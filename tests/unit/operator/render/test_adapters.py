@@ -66,7 +66,7 @@ def test_the_hash_of_the_batch_settings_names_the_file_so_that_pods_are_told_of_
 def test_a_model_without_adapters_has_nothing_of_it() -> None:
     template = pod(None)
     assert list(render.config_map(*read(None))["data"]) == [FILE_NAME]
-    assert "annotations" not in template["metadata"]
+    assert "adapters" not in str(template["metadata"])
     (model,) = template["spec"]["containers"]
     assert "BATCHEDMODEL_ADAPTERS_FOLDER" not in variables(model)
     assert SETTINGS_PATH not in [mount["mountPath"] for mount in model["volumeMounts"]]
