@@ -84,7 +84,7 @@ def wanted(monkeypatch: pytest.MonkeyPatch) -> Wanted:
     told = Wanted()
 
     def choosy(make: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *arguments: Choosy(make(*arguments), told)
+        return lambda *arguments, **named: Choosy(make(*arguments, **named), told)
 
     for name in ("new_policy", "relearning"):
         monkeypatch.setattr(policies, name, choosy(getattr(policies, name)))
