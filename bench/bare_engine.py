@@ -40,9 +40,9 @@ def loaded(checkpoint: Path) -> Generator:
     return handler.generator
 
 
-def rate(generator: Generator, requests: Iterable[tuple[list[int], int]]) -> float:
-    """Tokens per second."""
-    engine = Engine(
+def engine_of(generator: Generator) -> Engine:
+    """An engine that knows nothing of costs and has no target."""
+    return Engine(
         generator.runner,
         StepSettings(
             max_sequences=SEQUENCES,
@@ -54,6 +54,11 @@ def rate(generator: Generator, requests: Iterable[tuple[list[int], int]]) -> flo
         vocabulary=generator.vocabulary,
         max_context_tokens=generator.max_context_tokens,
     )
+
+
+def rate(generator: Generator, requests: Iterable[tuple[list[int], int]]) -> float:
+    """Tokens per second."""
+    engine = engine_of(generator)
     began, given = time.perf_counter(), 0
     for number, (ids, tokens) in enumerate(requests):
         greedy = Sampling(temperature=0.0)

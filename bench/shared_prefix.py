@@ -13,11 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from bare_engine import SEQUENCES, TOKENS_PER_STEP, loaded
+from bare_engine import engine_of, loaded
 from batchedmodel_contract.generation.frames import Sampling, Submit
-from batchedmodel_model_server.generation.engine import Engine
-from batchedmodel_scheduling.engine.step_cost import StepCost
-from batchedmodel_scheduling.engine.step_planner import StepSettings
 from bench_report import Figure, at_most, of_rounds, tell
 from engine_rivals import MODEL
 from support.random_checkpoints import generating_checkpoint
@@ -28,7 +25,6 @@ _MOST_SHARE: Final = 0.2
 _QUICK_ROUNDS: Final = 3
 _ROUNDS: Final = 7
 _LONGER: Final = {**MODEL, "max_position_embeddings": 4096}
-_FREE: Final = StepCost(base=0.0, prefill_token=0.0, sequence=0.0)
 
 
 def prefix_figures(*, quick: bool) -> list[Figure]:
@@ -72,19 +68,7 @@ class _Asked:
     """An engine that has one request at a time."""
 
     def __init__(self, checkpoint: Path) -> None:
-        generator = loaded(checkpoint)
-        self._engine = Engine(
-            generator.runner,
-            StepSettings(
-                max_sequences=SEQUENCES,
-                max_tokens_per_step=TOKENS_PER_STEP,
-                block_tokens=generator.runner.block_tokens,
-                blocks=generator.runner.blocks,
-            ),
-            _FREE,
-            vocabulary=generator.vocabulary,
-            max_context_tokens=generator.max_context_tokens,
-        )
+        self._engine = engine_of(loaded(checkpoint))
         self._number = 0
 
     def first_token(self, prompt: Sequence[int]) -> float:
