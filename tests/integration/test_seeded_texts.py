@@ -125,7 +125,7 @@ def test_a_text_whose_scores_are_no_numbers_fails_alone(generator: Generator) ->
             assert token.finish is not Finish.FAILED
             told.setdefault(token.id, []).append(token.token)
     [refusal] = refusals
-    assert (refusal.id, refusal.why) == (99, Refusal.INVALID)
+    assert (refusal.id, refusal.why) == (99, Refusal.FAILED)
     assert "no number" in refusal.message
     assert told == {submit.id: alone[submit.id, 0] for submit in good}
 

@@ -34,7 +34,8 @@ _STEPS_AHEAD: Final = 3.0
 """Steps' worth of prompts in the engine: of the step that runs when the report of the one before
 comes, of the next one, and of one more, so that it has shorter ones to read first."""
 _ENDS_AHEAD: Final = 1.5
-"""Times the sequences that end with a step, and one: so many more may be there than run."""
+"""Times the sequences that end with a step of a full engine, and one: so many more may be there
+than run."""
 _FEW: Final = 8
 """Requests without a first token: while there are more, nobody goes for whom there is no room."""
 _PASSED: Final = 32
@@ -69,8 +70,10 @@ class EngineCredit(Room):
         """Whether somebody found no room since then."""
         self._parts: EngineParts | None = None
         """What of the engine each tenant has; None: it is not counted yet."""
-        self._ends = 0.0
+        self._ended = 0.0
         """Sequences that end with a step, lately."""
+        self._ran = 1.0
+        """Sequences that run in a step, lately."""
 
     @property
     def limit(self) -> int:
@@ -134,7 +137,8 @@ class EngineCredit(Room):
         self._idle_there = max(0, self._server.sequences - step.running)
         self._costs.stepped(step)
         if step.seconds > 0:
-            self._ends += _NEWEST * (step.ended - self._ends)
+            self._ended += _NEWEST * (step.ended - self._ended)
+            self._ran += _NEWEST * (step.running + step.ended - self._ran)
 
     def configure(self, settings: AdmissionSettings) -> None:
         """The engine may have other limits from now on."""
@@ -146,6 +150,11 @@ class EngineCredit(Room):
     def _not_running(self) -> int:
         # Of an engine that has nothing more to do no report may come.
         return min(self._idle_there, self._server.sequences)
+
+    @property
+    def _ends(self) -> float:
+        """Sequences that end with a step when all places are taken."""
+        return self.limit * self._ended / max(1.0, self._ran)
 
     @property
     def _may_wait_there(self) -> bool:

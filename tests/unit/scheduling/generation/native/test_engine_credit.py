@@ -66,6 +66,21 @@ def test_as_many_go_as_run_at_once_and_one_more_for_the_place_that_is_free_next(
     assert admission.poll(0.2).release == ()
 
 
+def test_what_ended_together_in_a_larger_engine_lets_no_more_wait_in_a_smaller_one() -> None:
+    admission = told(replace(LIMITS, max_sequences=48, blocks=1000))
+    offered(admission, *(request(prompt=20) for _ in range(48)))
+    for step in range(20):
+        tells(admission, running=48, free_blocks=900, now=0.02 * step)
+    for number in admission.poll(0.4).release:
+        admission.ended(number, 0.4, output_tokens=20)
+    tells(admission, free_blocks=1000, ended=48, now=0.42)
+
+    smaller = AdmissionSettings(engine=replace(LIMITS, max_sequences=2))
+    admission.configure(smaller, 0.5)
+    offered(admission, *(request(prompt=20) for _ in range(8)), now=0.5)
+    assert len(admission.poll(0.5).release) <= 4
+
+
 def test_where_many_end_with_a_step_as_many_wait_there() -> None:
     admission = told(replace(LIMITS, max_sequences=8))
     requests = [request(prompt=20) for _ in range(20)]
