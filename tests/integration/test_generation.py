@@ -320,6 +320,9 @@ async def test_edited_bounds_apply_at_once(chain: Chain) -> None:
     # Two run, and two may wait at the engine for what ends next.
     assert await chain.metric(names.GENERATION_RUNNING) <= 4
     assert [len(text) for text in await asyncio.gather(*more)] == [30] * 6
+    _, several = await asked(chain, CHAT, chat(n=5, max_tokens=7))
+    assert sorted(one["index"] for one in several["choices"]) == [0, 1, 2, 3, 4]
+    assert several["usage"]["completion_tokens"] == 35
 
 
 async def test_a_model_that_generates_nothing_says_so(tmp_path_factory: Any) -> None:

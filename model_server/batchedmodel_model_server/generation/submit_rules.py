@@ -92,9 +92,6 @@ def check_submit(
         raise InvalidInput("max_tokens", f"is not above the {given} tokens given")
     if choices > 1 and given:
         raise InvalidInput("n", "is more than 1 for a text that has begun", choices)
-    if choices > settings.max_sequences:
-        rule = f"is more than the {settings.max_sequences} texts that run at once"
-        raise InvalidInput("n", rule, choices)
     whole = len(ids) - given + submit.max_tokens
     if whole > max_context_tokens:
         rule = f"with its text has {whole} tokens; the model takes {max_context_tokens}"

@@ -114,9 +114,7 @@ class GenerationRequest(NamedTuple):
 
         It need not hold all at once: they give way to one another.
         """
-        there = self.there
-        longest = there.prompt_tokens + (self.max_tokens or 1)
-        return longest <= limits.cache_tokens and there.texts <= limits.max_sequences
+        return self.there.prompt_tokens + (self.max_tokens or 1) <= limits.cache_tokens
 
 
 class GrantReason(StrEnum):

@@ -60,8 +60,7 @@ class _Text:
     """One choice of one prompt."""
 
     __slots__ = (
-        "decoder", "given", "ids", "index", "number", "offset", "prompt_tokens", "reason",
-        "tokens",
+        "decoder", "given", "ids", "index", "number", "prompt_tokens", "reason", "tokens",
     )  # fmt: skip
 
     def __init__(self, index: int, number: int, prompt: array[int], decoder: TextDecoder) -> None:
@@ -73,8 +72,6 @@ class _Text:
         self.ids = array("i", prompt)
         self.decoder = decoder
         self.given = 0
-        self.offset = 0
-        """Characters that were told."""
         self.tokens: list[Token] = []
         """Those behind what was told, where probabilities are wanted."""
         self.reason: str | None = None
@@ -303,9 +300,7 @@ class NativeExchange:
         if not new and text.reason is None:
             return None
         tokens, text.tokens = text.tokens, []
-        piece = Piece(text.index, new, text.reason, tokens, text.offset)
-        text.offset += len(new)
-        return piece
+        return Piece(text.index, new, text.reason, tokens)
 
     def _write(self, listener: AnswerListener, data: bytes) -> None:
         if not self._paused:

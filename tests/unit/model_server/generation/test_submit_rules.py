@@ -21,7 +21,7 @@ def check(one: Submit, context: int = 40) -> None:
 def test_what_fits_is_taken() -> None:
     check(GOOD)
     check(replace(GOOD, given=1))
-    check(replace(GOOD, choices=4))
+    check(replace(GOOD, choices=5))
     check(submit(1, [1] * 16, max_tokens=16))
     check(submit(1, [1] * 16, max_tokens=16, choices=4))
 
@@ -35,7 +35,6 @@ def test_what_fits_is_taken() -> None:
         (submit(1, [1, -1]), "prompt: -1 holds a token id"),
         (submit(1, [1, 2], given=1, max_tokens=1), "max_tokens: is not above the 1 tokens given"),
         (replace(GOOD, choices=2, given=1), "n: 2 is more than 1 for a text that has begun"),
-        (replace(GOOD, choices=5), "n: 5 is more than the 4 texts that run at once"),
         (replace(GOOD, max_tokens=39), "prompt: with its text has 41 tokens; the model takes 40"),
         (replace(GOOD, max_tokens=31), "prompt: with its text has 33 tokens; the cache holds 32"),
         (replace(GOOD, sampling=Sampling(temperature=-1.0)), "temperature: -1.0 is not from 0"),

@@ -38,8 +38,6 @@ class Piece(NamedTuple):
     """Why it ended: `stop` or `length`; None where it has not."""
     tokens: Sequence[Token] = ()
     """What it was made of, where probabilities are wanted."""
-    offset: int = 0
-    """Characters of the choice in front of it."""
 
 
 class KeptText:

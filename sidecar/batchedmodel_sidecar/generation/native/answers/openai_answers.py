@@ -128,6 +128,8 @@ class CompletionForm:
         self._logprobs = logprobs
         self._chunks = _Chunks(known, "text_completion", include_usage=include_usage)
         self._kept: dict[int, KeptText] = {}
+        self._offsets: dict[int, int] = {}
+        """Characters of a choice's tokens so far: some of its text may be held back."""
 
     def begin(self, choice: int) -> bytes:
         """Nothing."""
@@ -164,29 +166,25 @@ class CompletionForm:
 
     def _columns(self, piece: Piece) -> dict[str, Sequence[Any]]:
         names = [name_of(self._tokenizer, token.token) for token in piece.tokens]
-        offsets, at = [], piece.offset
+        offsets, at = [], self._offsets.get(piece.choice, 0)
         for name in names:
             offsets.append(at)
             at += len(name)
+        self._offsets[piece.choice] = at
         return {
             "tokens": names,
-            "token_logprobs": [_bounded(token) for token in piece.tokens],
-            "top_logprobs": [
-                {
-                    name_of(self._tokenizer, one): max(_LEAST_LOGPROB, logprob)
-                    for one, logprob in token.top
-                }
-                for token in piece.tokens
-            ],
+            "token_logprobs": [max(_LEAST_LOGPROB, token.logprob) for token in piece.tokens],
+            "top_logprobs": [self._top(token) for token in piece.tokens],
             "text_offset": offsets,
         }
+
+    def _top(self, token: Token) -> dict[str, float]:
+        """The likeliest, and the one that was chosen, which may be none of them."""
+        told = (*token.top, (token.token, token.logprob))
+        return {name_of(self._tokenizer, one): max(_LEAST_LOGPROB, value) for one, value in told}
 
 
 def name_of(tokenizer: Tokenizer, token: int) -> str:
     """The text of a token by itself."""
     name: str = tokenizer.decode([token], skip_special_tokens=False)
     return name
-
-
-def _bounded(token: Token) -> float:
-    return max(_LEAST_LOGPROB, token.logprob)

@@ -11,6 +11,8 @@ from array import array
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+import orjson
+
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.schema.rules import Whole
 from batchedmodel_sidecar.generation.native.requests.request_fields import (
@@ -182,10 +184,12 @@ def _message(given: Any, field: str) -> dict[str, Any]:
     if message.get("role") not in _ROLES:
         raise InvalidInput(f"{field}.role", f"is not one of {', '.join(_ROLES)}", given.get("role"))
     calls = message.get("tool_calls")
-    if calls is not None and (
-        not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls)
-    ):
-        raise InvalidInput(f"{field}.tool_calls", "is not a list of objects", calls)
+    if calls is not None:
+        if not isinstance(calls, list):
+            raise InvalidInput(f"{field}.tool_calls", "is not a list of objects", calls)
+        message["tool_calls"] = [
+            _tool_call(call, f"{field}.tool_calls[{at}]") for at, call in enumerate(calls)
+        ]
     for name in ("name", "tool_call_id"):
         optional_text(message, name)
     content = message.get("content")
@@ -200,6 +204,23 @@ def _message(given: Any, field: str) -> dict[str, Any]:
     elif not isinstance(content, str):
         raise InvalidInput(f"{field}.content", "is not a text or a list of parts", content)
     return message
+
+
+def _tool_call(given: Any, field: str) -> dict[str, Any]:
+    """Templates take the arguments as an object; OpenAI's clients send its text."""
+    if not isinstance(given, dict):
+        raise InvalidInput(field, "is not an object", given)
+    function = given.get("function")
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return given
+    field = f"{field}.function.arguments"
+    try:
+        arguments = orjson.loads(function["arguments"] or "{}")
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput(field, "is not the text of a JSON object") from error
+    if not isinstance(arguments, dict):
+        raise InvalidInput(field, "is not the text of a JSON object")
+    return {**given, "function": {**function, "arguments": arguments}}
 
 
 def _part(given: Any, field: str) -> str:

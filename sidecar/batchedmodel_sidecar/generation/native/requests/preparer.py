@@ -142,7 +142,8 @@ class TextPreparer:
             TextEndpoint.COMPLETIONS,
             [self._encoded(one, "prompt") if isinstance(one, str) else one for one in given],
             asked,
-            max_tokens=max_tokens_of(asked, "max_tokens") or _USUAL_TOKENS,
+            max_tokens=max_tokens_of(asked, "max_tokens"),
+            usual_tokens=_USUAL_TOKENS,
             logprobs=logprobs_of(asked, "logprobs"),
             choices=choices_of(asked),
             streaming=streaming_of(asked),
@@ -161,7 +162,8 @@ class TextPreparer:
             endpoint,
             [self._encoded(generate.text, "text_input")],
             generate.parameters,
-            max_tokens=max_tokens_of(generate.parameters, "max_tokens") or _USUAL_TOKENS,
+            max_tokens=max_tokens_of(generate.parameters, "max_tokens"),
+            usual_tokens=_USUAL_TOKENS,
             logprobs=None,
             choices=1,
             streaming=Streaming(streams, include_usage=False),
@@ -180,6 +182,7 @@ class TextPreparer:
         choices: int,
         streaming: Streaming,
         field: str,
+        usual_tokens: int | None = None,
         id: str | None = None,
         adapter: str | None = None,
     ) -> TextRequest:
@@ -188,13 +191,10 @@ class TextPreparer:
         longest = max(map(len, prompts))
         most = self._most_tokens()
         if max_tokens is None:
-            max_tokens = max(1, most - longest)
+            max_tokens = max(1, min(usual_tokens or most, most - longest))
         if len(prompts) * choices > MOST_TEXTS:
             rule = f"asks for {len(prompts)} x {choices} texts; at most {MOST_TEXTS} are taken"
             raise InvalidInput("n", rule)
-        if choices > self.description.max_sequences:
-            rule = f"is more than the {self.description.max_sequences} texts that run at once"
-            raise InvalidInput("n", rule, choices)
         for prompt in prompts:
             self._check(prompt, field)
         if longest + max_tokens > most:

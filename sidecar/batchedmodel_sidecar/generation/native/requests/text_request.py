@@ -56,11 +56,11 @@ class TextRequest:
     def at_once(self, engine: GenerationDescription, sequences: int) -> AtOnce:
         """How much of it an engine runs at once that runs so many, where it has nothing else.
 
-        Texts of one prompt begin together and share it. Of a long list of prompts each begins where
-        there is room for it.
+        Texts of one prompt share it, and begin together where there are places for them. Of a long
+        list of prompts each begins where there is room for it.
         """
         if len(self.prompts) == 1:
-            return AtOnce(len(self.prompts[0]), self.choices)
+            return AtOnce(len(self.prompts[0]), min(self.choices, sequences))
         longest = max(map(len, self.prompts))
         held = engine.blocks * engine.block_tokens // (longest + self.max_tokens)
         texts = max(1, min(self.texts, sequences, held))

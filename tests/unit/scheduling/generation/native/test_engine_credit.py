@@ -207,11 +207,11 @@ def test_nobody_who_has_much_passes_a_prompt_that_waits_for_blocks() -> None:
 
 def test_what_the_engine_can_never_hold_is_refused_at_once() -> None:
     admission = told()
-    for one in (request(prompt=1551), request(prompt=10, choices=5)):
-        refusal = admission.offer(one, 0.0)
-        assert refusal is not None
-        assert refusal.reason is Rejection.TOO_LARGE
-    for one in (request(prompt=1550), request(prompt=1550, choices=4)):
+    refusal = admission.offer(request(prompt=1551), 0.0)
+    assert refusal is not None
+    assert refusal.reason is Rejection.TOO_LARGE
+    # More choices than run at once wait there for one another.
+    for one in (request(prompt=1550), request(prompt=1550, choices=5)):
         offered(admission, one)
         assert admission.poll(0.0).release == (one.id,)
         admission.ended(one.id, 0.0, output_tokens=None)

@@ -338,6 +338,21 @@ def test_a_whole_answer_tells_the_probabilities_that_a_stream_tells(
     assert {len(values) for values in told[0].values()} <= {0, 5}
 
 
+def test_a_completion_tells_where_each_token_begins_also_behind_text_that_was_held_back() -> None:
+    sampling = Sampling(logprobs=1)
+    request = replace(_REQUEST, sampling=sampling, stop=("bX",), include_usage=False)
+    form = CompletionForm(_KNOWN, _TOKENIZER, include_usage=False, logprobs=True)
+    listener, exchange = _exchange(request, form)
+    exchange.start(Engine())
+    for at, byte in enumerate(b"abcd"):
+        finish = Finish.LENGTH if at == 3 else Finish.NONE
+        exchange.told([Token(1, 0, byte, -0.5, finish, ((98, -0.25),))])
+    told = _logprobs(listener, streams=True)
+    assert told["text_offset"] == [0, 1, 2, 3]
+    # The likeliest one and the chosen one, where they are two.
+    assert told["top_logprobs"][:2] == [{"b": -0.25, "a": -0.5}, {"b": -0.5}]
+
+
 def test_an_answer_that_finds_no_room_ends_at_the_engine_and_says_so() -> None:
     room = 300
 

@@ -7,6 +7,7 @@ import pytest
 
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.errors import ModelNotFound
+from batchedmodel_sidecar.generation.native.requests.openai_requests import chat_of
 from batchedmodel_sidecar.generation.native.requests.preparer import TextPreparer
 from batchedmodel_sidecar.generation.native.requests.text_request import TextEndpoint, TextRequest
 from support.byte_tokenizer import BEGIN, END, described, tokenizer_json
@@ -68,6 +69,26 @@ def test_parts_of_text_and_answers_of_tools_reach_the_template() -> None:
     assert bytes(prompt.tolist()) == b"<user>ab\n<assistant>\n<tool>42\n<assistant>"
 
 
+def test_arguments_of_tools_reach_the_template_as_objects() -> None:
+    calls = [
+        {"id": "1", "function": {"name": "f", "arguments": arguments}}
+        for arguments in ('{"city": "Ulm"}', "", {"city": "Bonn"})
+    ]
+    asked = chat_of({"messages": [{"role": "assistant", "tool_calls": calls}]})
+    told = [call["function"]["arguments"] for call in asked.messages[0]["tool_calls"]]
+    assert told == [{"city": "Ulm"}, {}, {"city": "Bonn"}]
+
+
+def test_a_text_of_unknown_length_fits_beside_a_prompt_that_leaves_little_room() -> None:
+    most = _PREPARER.description.max_context_tokens
+    assert _completion(prompt=[1] * (most - 5)).max_tokens == 5
+    assert _completion(prompt=[1] * (most - 50)).max_tokens == 16
+
+
+def test_more_choices_than_run_at_once_are_taken() -> None:
+    assert _chat(n=_PREPARER.description.max_sequences + 1).texts == 9
+
+
 def test_sampling_is_as_it_was_asked() -> None:
     sampling = _chat(
         temperature=0.5,
@@ -115,7 +136,6 @@ def test_the_models_own_stops_may_be_ignored() -> None:
         ({"temperature": -1}, "temperature: "),
         ({"top_p": 0}, "top_p: "),
         ({"n": 0}, "n: "),
-        ({"n": 9}, "n: 9 is more than the 8"),
         ({"n": 200}, "n: "),
         ({"max_tokens": 0}, "max_tokens: "),
         ({"max_tokens": 500}, "max_tokens: 500 is above 180: the prompt has 20 tokens"),
@@ -130,7 +150,16 @@ def test_the_models_own_stops_may_be_ignored() -> None:
         ({"parallel_tool_calls": 1}, "parallel_tool_calls: 1 is not supported"),
         ({"stop_token_ids": 0}, "stop_token_ids: 0 is not a list"),
         ({"metadata": []}, "metadata: [] is not an object"),
-        ({"messages": [{**_USER, "tool_calls": [1]}]}, "messages[0].tool_calls: "),
+        ({"messages": [{**_USER, "tool_calls": 1}]}, "messages[0].tool_calls: "),
+        ({"messages": [{**_USER, "tool_calls": [1]}]}, "messages[0].tool_calls[0]: "),
+        (
+            {"messages": [{**_USER, "tool_calls": [{"function": {"arguments": "[1"}}]}]},
+            "messages[0].tool_calls[0].function.arguments: is not the text of a JSON object",
+        ),
+        (
+            {"messages": [{**_USER, "tool_calls": [{"function": {"arguments": "[1]"}}]}]},
+            "messages[0].tool_calls[0].function.arguments: is not the text of a JSON object",
+        ),
         ({"chat_template_kwargs": ""}, "chat_template_kwargs: "),
         ({"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs.self: "),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages: "),
@@ -209,8 +238,10 @@ def test_a_template_that_cannot_be_compiled_is_told_to_every_chat() -> None:
 
 def test_a_prompt_is_bounded_by_the_cache_too() -> None:
     preparer = TextPreparer("m", described(blocks=2, block_tokens=4), tokenizer_json())
+    asked = {"model": "m", "prompt": "ab"}
+    assert preparer.prepare(TextEndpoint.COMPLETIONS, orjson.dumps(asked)).max_tokens == 5
     with pytest.raises(InvalidInput, match="max_tokens: 16 is above 5"):
-        preparer.prepare(TextEndpoint.COMPLETIONS, orjson.dumps({"model": "m", "prompt": "ab"}))
+        preparer.prepare(TextEndpoint.COMPLETIONS, orjson.dumps({**asked, "max_tokens": 16}))
 
 
 def test_of_a_long_list_as_much_counts_as_runs_at_once() -> None:
