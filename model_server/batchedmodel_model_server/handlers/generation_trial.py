@@ -32,7 +32,7 @@ _OTHER: Final = (0, 21, 1, 12, 1, 1)
 _BEYOND: Final = 24
 """Tokens on each side of a bound."""
 _SECONDS: Final = 60.0
-"""For long texts; what would take longer is left out."""
+"""For a long text that nobody asked for by `maxContextTokens`."""
 _log = logging.getLogger(__name__)
 
 Plain = Callable[[Any, Any, Any], Any]
@@ -45,6 +45,15 @@ class Layer(NamedTuple):
     shape: LayerShape
     terms: Terms
     dtype: Any
+
+
+class Reach(NamedTuple):
+    """How far the model generates what it computes in one pass."""
+
+    tokens: int
+    """Of a prompt and its text."""
+    why: str
+    """Why no more; empty where that is as many as are wanted."""
 
 
 class Discovery:
@@ -174,12 +183,15 @@ def longest(windows: Iterable[int], context: int) -> int:
     return max([sum(_SHORT), *reached])
 
 
-def tried(trial: Trial, windows: Iterable[int], switches: Iterable[int], context: int) -> int:
+def tried(
+    trial: Trial, windows: Iterable[int], switches: Iterable[int], context: int, *, asked: bool
+) -> Reach:
     """Up to how many tokens the model generates what it computes in one pass.
 
-    `context`: as many as are wanted. Raises `CannotLoad` where the model cannot generate at all.
+    `context`: as many as are wanted; `asked`: somebody named it, so that it is tried however long
+    that takes. Raises `CannotLoad` where the model cannot generate at all.
     """
-    began = time.monotonic()
+    began, why = time.monotonic(), ""
     trial.short()
     took = time.monotonic() - began
     for window in sorted(windows):
@@ -188,17 +200,15 @@ def tried(trial: Trial, windows: Iterable[int], switches: Iterable[int], context
             continue
         # Longer passes make better use of a processor: it is this at most, but for attention.
         expected = took * count / (sum(_SHORT) + sum(_OTHER))
-        if expected > _SECONDS:
-            _log.warning(
-                "not tried: a text longer than the window of %d tokens, for %.0f s",
-                window,
-                expected,
-            )
-            continue
+        if expected > _SECONDS and not asked:
+            why = f"trying one beyond the window of {window} would take {expected:.0f} s here"
+            context = window
+            break
         trial.beyond(window)
     for switch in sorted(switches):
         if switch <= _BEYOND or switch + _BEYOND > context:
             continue
         if not trial.across(switch):
-            return switch
-    return context
+            why = f"the model's tables of positions change behind {switch}, also for tokens before"
+            return Reach(switch, why)
+    return Reach(context, why)

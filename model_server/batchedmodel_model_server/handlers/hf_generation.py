@@ -142,15 +142,12 @@ class _Writer:
             vocabulary=self.vocabulary,
             tolerance=TOLERANCES[self._place.dtype],
         )
-        found = tried(trial, windows, switches_of(config), context)
+        asked = cache.max_context_tokens is not None
+        found, why = tried(trial, windows, switches_of(config), context, asked=asked)
         if found < context:
-            what = f"the model's tables of positions change behind {found} tokens"
-            if cache.max_context_tokens is not None:
-                raise CannotLoad(
-                    f"maxContextTokens {context}: {what}, also for texts and tokens before; "
-                    f"at most {found} are served"
-                )
-            _log.warning("%s: longer texts are not served", what)
+            if asked:
+                raise CannotLoad(f"maxContextTokens {context}: at most {found} are served: {why}")
+            _log.warning("a prompt with its text may have %d tokens: %s", found, why)
         return found
 
     def runner_for(
