@@ -1,6 +1,7 @@
 """Whether the sidecar takes work: serving, then draining, then gone, or back to serving.
 
-A drain loses nothing that was accepted. SIGTERM begins it, or the kubelet's hook as soon as the pod
+A drain loses nothing that was accepted, and refuses nobody who has not heard of it: it takes work
+until nobody calls any more. SIGTERM begins it, or the kubelet's hook as soon as the pod
 is to end, while the model still runs. A drain that the hook began is taken back when the model
 returns, and when no SIGTERM comes: only a pod that is ending stays drained.
 """
@@ -12,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from typing import Final
 
+from batchedmodel_contract.manifest.spec import MOST_DRAIN_DELAYS
 from batchedmodel_sidecar.backends.base import LinkStatus
 from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.batching.rejections import MODEL_GONE
@@ -53,7 +55,8 @@ class Lifecycle:
         passing: Callable[[], Awaitable[None]] | None = None,
         refuses: Callable[[], None] = lambda: None,
     ) -> None:
-        """`delay`: seconds that still accept work; `limit`: seconds that accepted work may take.
+        """`delay`: work is accepted until none has come for so many seconds, up to three times as
+        long; `limit`: seconds that accepted work may take.
 
         `watch` is told when a drain begins and ends: meanwhile the link must notice every restart
         of the model, which ends the drain. `passing` returns when no request is on its way past the
@@ -69,6 +72,8 @@ class Lifecycle:
         self._drain: asyncio.Future[DrainEnd] | None = None
         self._work: asyncio.Task[None] | None = None
         self._begun = asyncio.Event()
+        self._called_at = 0.0
+        """When a drain took a call last."""
         self.refusing = False
         """Whether new calls are refused."""
         self._terminating = False
@@ -77,6 +82,12 @@ class Lifecycle:
     def draining(self) -> bool:
         """Whether the pod is not ready and connections are being closed."""
         return self._drain is not None
+
+    def takes_calls(self) -> bool:
+        """Whether one that comes now is taken. A drain notes that one came."""
+        if self.draining:
+            self._called_at = asyncio.get_running_loop().time()
+        return not self.refusing
 
     def begin_drain(self) -> "asyncio.Future[DrainEnd]":
         """Take no more work from now on, in steps; the future says how that ends.
@@ -128,9 +139,11 @@ class Lifecycle:
 
     async def _run(self, ended: asyncio.Future[DrainEnd]) -> None:
         loop = asyncio.get_running_loop()
-        followed_by = loop.time() + self._delay + self._limit + FOLLOWED_SECONDS
-        if self._delay:
-            await asyncio.sleep(self._delay)
+        self._called_at = loop.time()
+        latest = self._called_at + MOST_DRAIN_DELAYS * self._delay
+        while (ends_at := min(self._called_at + self._delay, latest)) > loop.time():
+            await asyncio.sleep(ends_at - loop.time())
+        followed_by = loop.time() + self._limit + FOLLOWED_SECONDS
         self.refusing = True
         self._refuses()
         self._batcher.flush(True)

@@ -51,6 +51,8 @@ MAX_BATCH_TOKENS: Final = MAX_BATCH_SIZE * MAX_LENGTH
 DEFAULT_MODEL_PORT: Final = 8080
 DRAIN_MARGIN_SECONDS: Final = 5
 """How much longer a drain may take than a request."""
+MOST_DRAIN_DELAYS: Final = 3
+"""Times the delay of a drain: so long requests are accepted where they do not cease to come."""
 
 
 class PolicyName(StrEnum):
@@ -309,7 +311,8 @@ class Drain:
 
     delay_seconds: int = setting(
         Whole(minimum=0, maximum=120),
-        "How long a pod that is told to stop still accepts requests, while endpoints are updated.",
+        "A pod that is told to stop accepts requests until none has come for so long, but at most "
+        f"{MOST_DRAIN_DELAYS} times as long: callers hear late that its address is gone.",
         default=5,
     )
     timeout_seconds: int | None = setting(

@@ -110,7 +110,7 @@ class SidecarSettings:
     )
     drain_delay_seconds: float = setting(
         Real(minimum=0, maximum=120),
-        "How long a drain still accepts requests, while endpoints are updated elsewhere.",
+        "A drain accepts requests until none has come for so long, or for three times as long.",
         default=0.0,
     )
     drain_timeout_seconds: float = setting(

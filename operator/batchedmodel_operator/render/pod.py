@@ -12,7 +12,7 @@ from batchedmodel_contract.kubernetes.names import (
     SOCKET_VOLUME,
     TEMPORARY_VOLUME,
 )
-from batchedmodel_contract.manifest.spec import Spec
+from batchedmodel_contract.manifest.spec import MOST_DRAIN_DELAYS, Spec
 from batchedmodel_contract.manifest.workload import SecurityProfile, UserIds
 from batchedmodel_operator.kinds import Kind, child_name
 from batchedmodel_operator.reconcile.state import Model
@@ -61,7 +61,9 @@ def pod_spec(model: Model, spec: Spec, images: Images, pinned: PinnedBatching) -
         "automountServiceAccountToken": spec.pod.automount_service_account_token,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": (
-            spec.drain.delay_seconds + pinned.drain_timeout_seconds + _STOP_MARGIN_SECONDS
+            MOST_DRAIN_DELAYS * spec.drain.delay_seconds
+            + pinned.drain_timeout_seconds
+            + _STOP_MARGIN_SECONDS
         ),
     }
     return body | _placement(model, spec)

@@ -350,7 +350,7 @@ class InferenceHandler:
 
     def require_open(self) -> None:
         """Raise `Rejected` while the pod is stopping."""
-        if self._lifecycle.refusing:
+        if not self._lifecycle.takes_calls():
             message = "this pod is stopping; another one will answer"
             raise Rejected(Rejection.DRAINING, message, retry_after=RETRY_SOON)
 

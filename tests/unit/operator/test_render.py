@@ -258,7 +258,7 @@ def test_a_model_with_an_accelerator_is_told_to_fail_without(
 
 def test_a_pod_may_take_as_long_to_end_as_its_drain() -> None:
     pod = pod_of({**SIMULATED, "drain": {"delaySeconds": 7}})
-    assert pod["terminationGracePeriodSeconds"] == 7 + 40 + 15
+    assert pod["terminationGracePeriodSeconds"] == 3 * 7 + 40 + 15
 
 
 def test_the_sidecars_own_hook_drains_and_the_models_only_waits_for_it() -> None:

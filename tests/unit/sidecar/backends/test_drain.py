@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.manifest.spec import MOST_DRAIN_DELAYS, PolicyName
 from batchedmodel_sidecar.backends.base import LinkStatus
 from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.lifecycle import (
@@ -48,6 +48,25 @@ async def test_work_is_taken_until_others_know_and_then_nothing_waits_for_compan
     assert lifecycle.refusing
     assert rows_of(await late) == [b"late"]
     assert now() == pytest.approx(DELAY + FIXED + PER_ROW), "flushed when the delay was over"
+
+
+async def test_work_is_taken_until_none_has_come_for_the_delay() -> None:
+    lifecycle = lifecycle_of(world(HELD))
+    drain = lifecycle.begin_drain()
+    for _ in range(2):
+        await asyncio.sleep(DELAY - 1.0)
+        assert lifecycle.takes_calls()
+    assert await drain is DrainEnd.EMPTY
+    assert now() == 2 * (DELAY - 1.0) + DELAY
+    assert not lifecycle.takes_calls()
+
+
+async def test_callers_that_never_hear_of_a_drain_are_refused_in_the_end() -> None:
+    lifecycle = lifecycle_of(world(HELD))
+    lifecycle.begin_drain()
+    while lifecycle.takes_calls():
+        await asyncio.sleep(1.0)
+    assert now() == MOST_DRAIN_DELAYS * DELAY
 
 
 async def test_what_is_not_done_at_the_limit_ends_the_drain_and_is_told_so() -> None:
