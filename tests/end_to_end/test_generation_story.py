@@ -1,14 +1,18 @@
-"""Our own engine on a real cluster: pods follow the load of texts, and no edit breaks a stream."""
+"""Our own engine on a real cluster: pods follow the load, and no edit and no kill breaks a text."""
 
 import asyncio
+import json
+from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
 import pytest
 
-from support.kube import Kube, metric
+from support.kube import Kube, killed_process, metric
+from support.model_server_hub import hub
 from support.simulated_texts import chatted
 from support.steady_load import SteadyLoad
+from support.story_models import llama_files, llama_from_hub
 
 pytestmark = pytest.mark.timeout(600, func_only=True)
 
@@ -48,6 +52,43 @@ async def test_pods_follow_the_load_of_texts_and_an_edit_reaches_them_without_a_
         await kube.eventually("another pod", lambda: _is_whole_without(kube, min(pods)), within=90)
     assert load.failed == []
     assert load.outcomes["right"] > 100
+
+
+async def test_a_chat_with_a_small_checkpoint_goes_on_when_its_engine_is_killed(
+    kube: Kube, tmp_path: Path
+) -> None:
+    if kube.cluster.control_plane is None:
+        pytest.skip("pods of a cluster that is not ours may not reach this machine")
+    files = await asyncio.to_thread(llama_files, tmp_path)
+    async with hub("us/llama", files, host=kube.cluster.control_plane.host_address) as served:
+        kube.apply(llama_from_hub(served.endpoint))
+        await kube.serves("llama", within=300)
+    url = kube.service_url("llama") + CHAT
+    asked = {
+        "model": "llama",
+        "messages": [{"role": "user", "content": "What is batching?"}],
+        "max_tokens": 1500,
+        "temperature": 0,
+    }
+    async with aiohttp.ClientSession() as session:
+        async with session.post(url, json=asked) as response:
+            assert response.status == 200, await response.text()
+            document = await response.json()
+        whole = document["choices"][0]["message"]["content"]
+        assert document["usage"]["completion_tokens"] == 1500
+
+        [pod] = kube.ready_pods("llama")
+        told, killed = "", False
+        async with session.post(url, json={**asked, "stream": True}) as response:
+            async for line in response.content:
+                if not line.startswith(b"data: {"):
+                    continue
+                told += json.loads(line[6:])["choices"][0]["delta"].get("content", "")
+                if told and not killed:
+                    assert killed_process(pod, "batchedmodel_model_server")
+                    killed = True
+    assert killed
+    assert told == whole, "nothing is lost and nothing doubled"
 
 
 async def _each_says(kube: Kube, name: str, holds: Any) -> None:

