@@ -127,7 +127,7 @@ class Engine:
     def step(self, now: float) -> None:
         """Compute one step; raises `DeviceLost`. `take` says what came of it."""
         self._refuse_late(now)
-        if self._waiting or self._pool.free < len(self._running):
+        if self._pool.free < len(self._running) or self._has_rivals:
             # Somebody may have to give way: it matters how much that frees.
             for one in self._running:
                 one.shared = self._pool.shared(self._texts[one].blocks)
@@ -336,6 +336,14 @@ class Engine:
                 self._tell(text, drawn)
         elif sampled:
             self._begin_choices(text, sampled)
+
+    @property
+    def _has_rivals(self) -> bool:
+        """Whether one tenant waits while another one runs."""
+        waiting = self._waiting
+        return bool(waiting) and any(
+            [one.tenant != waiting[0].tenant for one in (*waiting, *self._running)]
+        )
 
     @property
     def _places(self) -> int:
