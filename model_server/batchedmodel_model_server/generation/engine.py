@@ -342,7 +342,7 @@ class Engine:
         """Whether one tenant waits while another one runs."""
         waiting = self._waiting
         return bool(waiting) and any(
-            [one.tenant != waiting[0].tenant for one in (*waiting, *self._running)]
+            one.tenant != waiting[0].tenant for one in (*waiting, *self._running)
         )
 
     @property
