@@ -15,6 +15,7 @@ from batchedmodel_autoscaler.errors import CannotListen
 from batchedmodel_autoscaler.service import Service
 from batchedmodel_autoscaler.settings import AutoscalerSettings
 from batchedmodel_contract.invalid_input import InvalidManifest
+from batchedmodel_contract.processes import logs
 from batchedmodel_contract.processes.environment import (
     EXIT_CANNOT_LISTEN,
     EXIT_WRONG_SETTINGS,
@@ -34,12 +35,7 @@ def main() -> int:
     except InvalidManifest as error:
         print(error, file=sys.stderr)  # noqa: T201  # logging is configured by these settings
         return EXIT_WRONG_SETTINGS
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=settings.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(message)s",
-        datefmt="%H:%M:%S",
-    )
+    logs.configure(settings.log_level, settings.log_format, logs.Process.AUTOSCALER)
     # Theirs at debug hold whole requests.
     for foreign in ("asyncio", "kubernetes", "aiohttp"):
         logging.getLogger(foreign).setLevel(logging.WARNING)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from batchedmodel_contract.manifest.spec import LogLevel
 from batchedmodel_contract.processes.listening import EVERY_ADDRESS
+from batchedmodel_contract.processes.logs import LogFormat
 from batchedmodel_contract.schema.reading import setting
 from batchedmodel_contract.schema.rules import Choice, Real, Text, Whole
 from batchedmodel_contract.schema.shapes import Names
@@ -49,3 +50,6 @@ class AutoscalerSettings:
         default=2.0,
     )
     log_level: LogLevel = setting(Choice(of=LogLevel), "How much to log.", default=LogLevel.INFO)
+    log_format: LogFormat = setting(
+        Choice(of=LogFormat), "In which form to log.", default=LogFormat.TEXT
+    )

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from batchedmodel_contract.invalid_input import InvalidInput, InvalidManifest
 from batchedmodel_contract.manifest.source import Source
-from batchedmodel_contract.processes import shared_region
+from batchedmodel_contract.processes import logs, shared_region
 from batchedmodel_contract.processes.environment import (
     EXIT_DEVICE_LOST,
     EXIT_WRONG_SETTINGS,
@@ -54,11 +54,11 @@ def main() -> int:
         source = source_from_json(settings.source)
     except (InvalidManifest, InvalidInput) as error:
         return _refused(str(error))
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=settings.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(message)s",
-        datefmt="%H:%M:%S",
+    logs.configure(
+        settings.log_level,
+        settings.log_format,
+        logs.Process.MODEL_SERVER,
+        model=settings.model_name,
     )
     bound_threads(read_processor(), os.environ)
     try:

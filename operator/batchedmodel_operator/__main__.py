@@ -16,6 +16,7 @@ from typing import Final
 
 from batchedmodel_contract.invalid_input import InvalidManifest
 from batchedmodel_contract.manifest.spec import LogLevel
+from batchedmodel_contract.processes import logs
 from batchedmodel_contract.processes.descriptors import raise_descriptors
 from batchedmodel_contract.processes.environment import EXIT_WRONG_SETTINGS, from_environment
 from batchedmodel_kube.client import Client
@@ -52,12 +53,7 @@ def main() -> int:
     except InvalidManifest as error:
         print(error, file=sys.stderr)  # noqa: T201  # logging is configured by these settings
         return EXIT_WRONG_SETTINGS
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=settings.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(message)s",
-        datefmt="%H:%M:%S",
-    )
+    logs.configure(settings.log_level, settings.log_format, logs.Process.OPERATOR)
     if settings.log_level is not LogLevel.DEBUG:
         # A line for each event of each object, all of which say "succeeded".
         logging.getLogger("kopf").setLevel(logging.WARNING)
@@ -93,6 +89,7 @@ async def _run(settings: OperatorSettings) -> None:
             model_server=settings.model_server_image,
             pull_policy=settings.image_pull_policy,
             ids=settings.ids,
+            log_format=settings.log_format,
         ),
         clock=time.monotonic,
         calendar=client.calendar,
@@ -106,6 +103,7 @@ async def _run(settings: OperatorSettings) -> None:
         reconciler.reconcile,
         at_most=_MOST_AT_ONCE,
         clock=time.monotonic,
+        log_fields=Key.fields,
     )
 
     def add(key: Key, *, awaited: bool = False, version: str = "") -> None:

@@ -5,6 +5,7 @@ from typing import Final
 
 from batchedmodel_contract.manifest.spec import LogLevel, PullPolicy
 from batchedmodel_contract.manifest.workload import UserIds
+from batchedmodel_contract.processes.logs import LogFormat
 from batchedmodel_contract.schema.reading import setting
 from batchedmodel_contract.schema.rules import Choice, Text, Whole
 from batchedmodel_contract.schema.shapes import Names
@@ -45,3 +46,8 @@ class OperatorSettings:
         Whole(minimum=1, maximum=65535), "Port of probes and metrics.", default=8080
     )
     log_level: LogLevel = setting(Choice(of=LogLevel), "How much to log.", default=LogLevel.INFO)
+    log_format: LogFormat = setting(
+        Choice(of=LogFormat),
+        "In which form to log; new pods of models do the same.",
+        default=LogFormat.TEXT,
+    )

@@ -16,6 +16,7 @@ from typing import Final
 import uvloop
 
 from batchedmodel_contract.invalid_input import InvalidInput, InvalidManifest, Mistake
+from batchedmodel_contract.processes import logs
 from batchedmodel_contract.processes.environment import (
     EXIT_CANNOT_LISTEN,
     EXIT_WRONG_SETTINGS,
@@ -39,11 +40,11 @@ def main() -> int:
     except InvalidManifest as error:
         print(error, file=sys.stderr)  # noqa: T201  # logging is configured by these settings
         return EXIT_WRONG_SETTINGS
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=settings.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(message)s",
-        datefmt="%H:%M:%S",
+    logs.configure(
+        settings.log_level,
+        settings.log_format,
+        logs.Process.SIDECAR,
+        model=settings.model_name,
     )
     # For large bodies and answers numpy asks for huge pages. The first byte that is written to one
     # stops the loop until all two megabytes are there: 9 ms on a virtual machine.

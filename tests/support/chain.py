@@ -211,7 +211,7 @@ class Chain:
 
     async def ready(self, *, after: int = 0) -> None:
         """Return once the sidecar has said that it is ready, in a line from `after` on."""
-        await self.sidecar.wait_for(f"INFO ready: {self.name} on ", after=after)
+        await self.sidecar.wait_for(f'(INFO |")ready: {self.name} on ', after=after)
 
 
 def write_settings(folder: Path, settings: BatchSettings) -> None:
@@ -266,6 +266,7 @@ async def running_chain(
         adapters_folder=adapters_folder,
         cache_folder=str(folder / "cache"),
         log_level=sidecar_settings.get("log_level", "info"),  # type: ignore[arg-type]
+        log_format=sidecar_settings.get("log_format", "text"),  # type: ignore[arg-type]
     )
     values: dict[str, object] = {
         "model_name": name,

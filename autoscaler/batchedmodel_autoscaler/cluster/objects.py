@@ -19,6 +19,7 @@ from batchedmodel_contract.manifest.effective import (
     target_utilization_percent,
 )
 from batchedmodel_contract.manifest.spec import Batching
+from batchedmodel_contract.processes.logs import about
 from batchedmodel_kube.reading import Object
 from batchedmodel_scheduling.autoscaling.formula import Target
 
@@ -34,6 +35,10 @@ class ModelKey(NamedTuple):
 
     namespace: str
     name: str
+
+    def fields(self, *, pod_uid: str = "", reason: str = "") -> dict[str, object]:
+        """`extra` of a log's line about it, and about a pod of it."""
+        return about(namespace=self.namespace, model=self.name, pod_uid=pod_uid, reason=reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

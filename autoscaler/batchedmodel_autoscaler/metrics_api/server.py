@@ -148,6 +148,7 @@ class MetricsApi:
         logger.debug(
             "%s/%s %s = %s, %s: %s",
             *(key.namespace, key.name, name, verdict.value, verdict.reason, verdict.sentence),
+            extra=key.fields(reason=verdict.reason),
         )
         return verdict.value
 

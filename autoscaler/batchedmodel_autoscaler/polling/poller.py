@@ -144,17 +144,18 @@ class Poller:
             self._state.answered(uid, answer, self._clock())
         except SomebodyElse as error:
             if not self._silences[uid]:
-                logger.warning("dropped: %s", error)
+                logger.warning("dropped: %s", error, extra=model.fields(pod_uid=uid))
             self._silent(uid, PollResult.OTHER)
         except SidecarSilent as error:
-            logger.debug("no stats: %s", error)
+            logger.debug("no stats: %s", error, extra=model.fields(pod_uid=uid))
             self._silent(uid)
         except ENDINGS:
             raise
         except BaseException:
             # Our bug, met by this pod only: the others must be heard all the same.
             if not self._silences[uid]:
-                logger.exception("the answer of %s could not be used", address)
+                fields = model.fields(pod_uid=uid)
+                logger.exception("the answer of %s could not be used", address, extra=fields)
             self._silent(uid)
         else:
             self._silences[uid] = 0

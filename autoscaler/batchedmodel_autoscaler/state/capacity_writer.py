@@ -104,7 +104,9 @@ class CapacityWriter:
         except ENDINGS:
             raise
         except BaseException:
-            logger.exception("what was learnt of %s cannot be told", model.key)
+            logger.exception(
+                "what was learnt of %s cannot be told", model.key, extra=model.key.fields()
+            )
             return None
 
     async def _write_all(self, due: Mapping[str, Iterable[_News]]) -> None:
@@ -154,7 +156,11 @@ class CapacityWriter:
         }
         try:
             await self._apply(path, manifest, manager=FIELD_MANAGER)
-            logger.info("%s/%s: learnt %s", key.namespace, key.name, manifest["status"][FIELD])
+            logger.info(
+                "%s/%s: learnt %s",
+                *(key.namespace, key.name, manifest["status"][FIELD]),
+                extra=key.fields(),
+            )
         except (Gone, Conflict):
             # Another may have its name. There is nothing to write.
             return
@@ -164,7 +170,7 @@ class CapacityWriter:
                 # It is not for this model alone.
                 raise
             if before is None or not before.refused:
-                logger.warning("%s/%s: %s", key.namespace, key.name, error)
+                logger.warning("%s/%s: %s", key.namespace, key.name, error, extra=key.fields())
 
 
 def _in_turns(due: Mapping[str, Iterable[_News]]) -> Iterator[_News]:

@@ -22,6 +22,7 @@ from batchedmodel_contract.manifest.spec import (
     ServerProtocol,
 )
 from batchedmodel_contract.processes.listening import EVERY_ADDRESS
+from batchedmodel_contract.processes.logs import LogFormat
 from batchedmodel_contract.schema.reading import Section, declarations, read, setting
 from batchedmodel_contract.schema.rules import Broken, Choice, Real, Text, Truth, Whole
 from batchedmodel_contract.schema.shapes import TEXT_MAP, MapOf
@@ -151,6 +152,9 @@ class SidecarSettings:
         default=60.0,
     )
     log_level: LogLevel = setting(Choice(of=LogLevel), "How much to log.", default=LogLevel.INFO)
+    log_format: LogFormat = setting(
+        Choice(of=LogFormat), "In which form to log.", default=LogFormat.TEXT
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +202,9 @@ class ModelServerSettings:
     )
     cache_folder: str = setting(Text(), "Folder for downloaded models.", required=True)
     log_level: LogLevel = setting(Choice(of=LogLevel), "How much to log.", default=LogLevel.INFO)
+    log_format: LogFormat = setting(
+        Choice(of=LogFormat), "In which form to log.", default=LogFormat.TEXT
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +216,9 @@ class FetchSettings:
     cache_folder: str = setting(Text(), "Folder for downloaded models.", required=True)
     report_file: str = setting(Text(), "Where to write why nothing could be fetched.", default="")
     log_level: LogLevel = setting(Choice(of=LogLevel), "How much to log.", default=LogLevel.INFO)
+    log_format: LogFormat = setting(
+        Choice(of=LogFormat), "In which form to log.", default=LogFormat.TEXT
+    )
 
 
 def from_environment(of: type[Settings], environ: Mapping[str, str]) -> Settings:

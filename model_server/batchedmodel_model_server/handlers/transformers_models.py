@@ -169,6 +169,9 @@ def load_model(kind: str, folder: Path, place: Place, spare: str | None = None) 
     # Progress bars would run through the log, and failures come as exceptions.
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    # What it says goes the way of all other lines, in their form.
+    logging.disable_default_handler()
+    logging.enable_propagation()
     made = getattr(transformers, kind, None)
     if made is None:
         raise CannotLoad(f"config.json: transformers has no class {kind}")

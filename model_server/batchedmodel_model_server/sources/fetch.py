@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Final
 
 from batchedmodel_contract.invalid_input import InvalidInput, InvalidManifest
+from batchedmodel_contract.processes import logs
 from batchedmodel_contract.processes.environment import (
     EXIT_WRONG_SETTINGS,
     FetchSettings,
@@ -37,12 +38,7 @@ def main() -> int:
     except (InvalidManifest, InvalidInput) as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_WRONG_SETTINGS
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=settings.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(message)s",
-        datefmt="%H:%M:%S",
-    )
+    logs.configure(settings.log_level, settings.log_format, logs.Process.FETCH)
     try:
         folder = model_folder(source, Path(settings.cache_folder), trust=settings.trust)
     except CannotLoad as error:

@@ -24,6 +24,7 @@ from batchedmodel_contract.processes.admin_answer import (
     question,
     read_head,
 )
+from batchedmodel_contract.processes.logs import about
 from batchedmodel_contract.processes.sidecar_api import Whom
 
 _log: Final = logging.getLogger(__name__)
@@ -102,7 +103,11 @@ async def _answer(
     if head is None:
         return None, b""
     if other := whom.other(head.header):
-        _log.warning("dropped: %s is %s, and not %s of %s", address, other, whom.pod, whom.model)
+        _log.warning(
+            "dropped: %s is %s, and not %s of %s",
+            *(address, other, whom.pod, whom.model),
+            extra=about(model=whom.model, pod_uid=whom.pod),
+        )
         return None, b""
     wanted = min(_LARGEST_ANSWER, _LARGEST_ANSWER if head.length is None else head.length)
     body = bytearray()

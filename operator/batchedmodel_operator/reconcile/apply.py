@@ -46,7 +46,7 @@ async def take(cluster: Cluster, key: Key, plan: Plan) -> Outcome:
         try:
             await cluster.delete(deletion.kind, key.namespace, deletion.name, deletion.uid)
             deleted.add(deletion.uid)
-            _log.info("%s: deleted %s %s", key, deletion.kind, deletion.name)
+            _log.info("%s: deleted %s %s", key, deletion.kind, deletion.name, extra=key.fields())
         except (Refused, Unreachable) as error:
             failure = failure or Failure(kind=deletion.kind, name=deletion.name, error=error)
     refused: set[Kind] = set()
@@ -70,7 +70,7 @@ async def take(cluster: Cluster, key: Key, plan: Plan) -> Outcome:
                 content=content(body, step.manifest),
                 repair=step.repair,
             )
-            _log.info("%s: applied %s", key, step.kind)
+            _log.info("%s: applied %s", key, step.kind, extra=key.fields())
     # A kubelet that is told to look must find the new settings.
     for refresh in plan.refreshes if failure is None else ():
         annotation = {BATCHING_HASH_ANNOTATION: refresh.annotation}
@@ -78,7 +78,11 @@ async def take(cluster: Cluster, key: Key, plan: Plan) -> Outcome:
             await cluster.annotate(refresh.pod, key.namespace, refresh.uid, annotation)
         except ClusterError as error:
             # The inquiry that goes with it comes back to this pod.
-            _log.warning("%s: pod %s was not told of settings: %s", key, refresh.pod, error)
+            _log.warning(
+                "%s: pod %s was not told of settings: %s",
+                *(key, refresh.pod, error),
+                extra=key.fields(pod=refresh.pod),
+            )
     return Outcome(applied=applied, live=live, deleted=deleted, failure=failure)
 
 

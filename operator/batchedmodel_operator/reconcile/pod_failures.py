@@ -15,6 +15,7 @@ from typing import Final
 
 from batchedmodel_contract.kubernetes.names import FETCH_CONTAINER, MODEL_CONTAINER
 from batchedmodel_contract.manifest.spec import Spec
+from batchedmodel_contract.processes.logs import as_text
 from batchedmodel_contract.processes.server_api import ModelState
 from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.reconcile.state import Child, Pod, condition
@@ -320,11 +321,11 @@ def _of_crashes(
     elif container["name"] == FETCH_CONTAINER or (prepares and not again):
         # It brings what the model needs, and is tried again; once is enough to know.
         if ended or again:
-            text = f"{where}: {(ended.get('message') or _NOT_SAID).strip()}"
+            text = f"{where}: {as_text(ended.get('message') or _NOT_SAID)}"
             yield Diagnosis(trouble=PodFailureReason.FETCH_FAILED, message=text)
     elif again:
         code = ended.get("exitCode", "unknown")
-        detail = f": {ended['message'].strip()}" if ended.get("message") else ""
+        detail = f": {as_text(ended['message'])}" if ended.get("message") else ""
         # Restart counts would make every crash a new message, and that a write.
         text = f"{where}: ends again and again, last with exit code {code}{detail}"
         yield Diagnosis(trouble=PodFailureReason.CRASH_LOOPING, message=text)

@@ -78,7 +78,7 @@ class Reconciler:
             try:
                 return await self._bring_about(nothing_of(model), now)
             except Conflict as error:
-                _log.info("%s: new, but not alone: %s", key, error)
+                _log.info("%s: new, but not alone: %s", key, error, extra=key.fields())
         observed = await observe(self._cluster, self._sidecars, model, memory or Memory(), now)
         try:
             return await self._bring_about(observed, now)
@@ -100,7 +100,7 @@ class Reconciler:
         except Gone:
             # The namespace or the object itself is being deleted. Its end makes another event.
             if key not in self._ending:
-                _log.info("%s: it is being deleted, or its namespace", key)
+                _log.info("%s: it is being deleted, or its namespace", key, extra=key.fields())
             self._memories.pop(key, None)
             model = observed.model
             self._ending[key] = model.uid, model.generation, now + _ENDING_SECONDS
@@ -147,14 +147,18 @@ class Reconciler:
         altered_at = observed.memory.altered_at
         if altered_at is not None and now < altered_at + _UNWRITTEN_SECONDS:
             if now == altered_at:
-                _log.error("%s: another definition of BatchedModel has altered it", model.key)
+                _log.error(
+                    "%s: another definition of BatchedModel has altered it",
+                    model.key,
+                    extra=model.key.fields(),
+                )
                 await self._announce(observed, found, at, now)
             return
         try:
             await self._write(model, found)
         except Refused as error:
             # Pods matter more than what is said about them.
-            _log.error("%s: the status was refused: %s", model.key, error)
+            _log.error("%s: the status was refused: %s", model.key, error, extra=model.key.fields())
             return
         # After the status, by which the next reconcile tells what has been announced.
         await self._announce(observed, found, at, now)
@@ -175,7 +179,9 @@ class Reconciler:
         try:
             await self._report(observed, Plan(rollout=Record.of(model.status)), outcome, now)
         except Exception:
-            _log.exception("%s: its status cannot be written either", model.key)
+            _log.exception(
+                "%s: its status cannot be written either", model.key, extra=model.key.fields()
+            )
 
     async def _announce(self, observed: Observed, found: Body, at: str, now: float) -> None:
         model, memory = observed.model, observed.memory
@@ -187,7 +193,9 @@ class Reconciler:
             try:
                 await self._cluster.apply(event, manager=FIELD_MANAGER)
             except ClusterError as error:
-                _log.warning("%s: an event was not taken: %s", model.key, error)
+                _log.warning(
+                    "%s: an event was not taken: %s", model.key, error, extra=model.key.fields()
+                )
 
     def _at(self) -> str:
         return self._calendar().strftime("%Y-%m-%dT%H:%M:%SZ")

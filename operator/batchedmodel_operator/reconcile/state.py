@@ -19,6 +19,7 @@ from batchedmodel_contract.kubernetes.names import (
 )
 from batchedmodel_contract.manifest.manifest import read_manifest
 from batchedmodel_contract.manifest.spec import Spec
+from batchedmodel_contract.processes.logs import about
 from batchedmodel_operator.interfaces import Body, Unread
 from batchedmodel_operator.kinds import CHILDREN, FIELD_MANAGER, Kind
 from batchedmodel_operator.reconcile.effective import beyond_defaults
@@ -40,6 +41,10 @@ class Key:
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+    def fields(self, *, pod: str = "") -> dict[str, object]:
+        """`extra` of a log's line about it, and about a pod of it."""
+        return about(namespace=self.namespace, model=self.name, pod=pod)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

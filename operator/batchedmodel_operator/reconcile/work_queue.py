@@ -17,7 +17,7 @@ import asyncio
 import heapq
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable, Iterable
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -261,12 +261,17 @@ class Workers(Generic[K]):
         *,
         at_most: int,
         clock: Callable[[], float],
+        log_fields: Callable[[K], Mapping[str, object]] = lambda _: {},
     ) -> None:
-        """`reconcile` returns seconds until the next, or None to forget the key."""
+        """`reconcile` returns seconds until the next, or None to forget the key.
+
+        `log_fields`: `extra` of a log's line about a key.
+        """
         self._queue = queue
         self._reconcile = reconcile
         self._at_most = at_most
         self._clock = clock
+        self._log_fields = log_fields
         self._wake = asyncio.Event()
         self._running: set[asyncio.Task[None]] = set()
         self._closing = False
@@ -335,12 +340,15 @@ class Workers(Generic[K]):
             overtaken = isinstance(error, Conflict)
             self.reconciles["overtaken" if overtaken else "failed"] += 1
             level = logging.INFO if overtaken else logging.WARNING
-            _log.log(level, "%s: %s; again in %.1f s", key, error, delay)
+            _log.log(
+                level, "%s: %s; again in %.1f s", key, error, delay, extra=self._log_fields(key)
+            )
         except BaseException:
             # Our bug, met by this key only: the others must be served all the same.
             delay = self._queue.failed(key, self._clock())
             self.reconciles["failed"] += 1
-            _log.exception("%s: failed unexpectedly; again in %.1f s", key, delay)
+            fields = self._log_fields(key)
+            _log.exception("%s: failed unexpectedly; again in %.1f s", key, delay, extra=fields)
         else:
             self.reconciles["succeeded"] += 1
             self._queue.succeeded(key, self._clock(), come_back_after)

@@ -36,6 +36,7 @@ from batchedmodel_contract.processes.environment import (
     source_to_json,
     to_environment,
 )
+from batchedmodel_contract.processes.logs import LogFormat
 from batchedmodel_operator.reconcile import effective
 from batchedmodel_operator.reconcile.state import Model
 from batchedmodel_operator.render.adapters import adapters_mounts, adapters_token
@@ -83,12 +84,13 @@ _OWN_USER: Final = {"runAsNonRoot": True, "runAsUser": _USER, "runAsGroup": _USE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Images:
-    """What the chart says about images, and about the users that they run as."""
+    """What the chart says about images, the users that they run as, and how they log."""
 
     sidecar: str
     model_server: str
     pull_policy: PullPolicy
     ids: UserIds = UserIds.FIXED
+    log_format: LogFormat = LogFormat.TEXT
 
     def ids_of(self, spec: Spec) -> UserIds:
         """What holds for a model."""
@@ -119,6 +121,7 @@ def fetch_container(spec: Spec, images: Images) -> Manifest | None:
         trust=model.trust_remote_code,
         cache_folder=CACHE_PATH,
         report_file="/dev/termination-log",
+        log_format=images.log_format,
     )
     # Proxies and mirrors are told to it as they are to the model.
     own = {name: value for name, value in model.env if not name.startswith(PREFIX)}
@@ -170,6 +173,7 @@ def sidecar_container(model: Model, spec: Spec, images: Images, pinned: PinnedBa
         drain_delay_seconds=float(spec.drain.delay_seconds),
         drain_timeout_seconds=float(pinned.drain_timeout_seconds),
         log_level=spec.sidecar.log_level,
+        log_format=images.log_format,
         adapter_header="" if spec.adapters is None else spec.adapters.header,
         adapter_slots=0 if spec.adapters is None else spec.adapters.slots,
     )
@@ -211,7 +215,10 @@ def model_container(model: Model, spec: Spec, images: Images, pinned: PinnedBatc
         "name": MODEL_CONTAINER,
         "image": spec.model.image or images.model_server,
         "imagePullPolicy": (spec.model.image_pull_policy or images.pull_policy).value,
-        "env": [*_environment(_variables(model, spec, pinned)), *adapters_token(spec.adapters)],
+        "env": [
+            *_environment(_variables(model, spec, images, pinned)),
+            *adapters_token(spec.adapters),
+        ],
         "terminationMessagePolicy": _LAST_WORDS,
         "resources": model_resources(spec),
         "securityContext": of_authors_container(spec.security.profile, spec.model.security_context),
@@ -297,7 +304,7 @@ def _admin_probe(path: str, **timing: int) -> Manifest:
     return {"httpGet": {"path": path, "port": ADMIN_PORT}, "timeoutSeconds": 5, **timing}
 
 
-def _variables(model: Model, spec: Spec, pinned: PinnedBatching) -> dict[str, str]:
+def _variables(model: Model, spec: Spec, images: Images, pinned: PinnedBatching) -> dict[str, str]:
     given = dict(spec.model.env)
     if spec.model.handler is None:
         return given
@@ -318,6 +325,7 @@ def _variables(model: Model, spec: Spec, pinned: PinnedBatching) -> dict[str, st
         max_context_tokens=generation.max_context_tokens or 0,
         adapters_folder="" if spec.adapters is None else SETTINGS_PATH,
         cache_folder=CACHE_PATH,
+        log_format=images.log_format,
     )
     usual = _ACCOUNT | ({"HF_HUB_OFFLINE": "1"} if fetched_repository(spec.model) else {})
     # Users may change cache and account, but nothing that the sidecar relies on.

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.processes.logs import about
 from batchedmodel_http.response import Response
 from batchedmodel_sidecar.batching.rejections import invalid
 from batchedmodel_sidecar.errors import CallError, Rejected
@@ -31,7 +32,9 @@ class Refusals:
         if isinstance(error, Rejected):
             self._ledger.rejected[error.reason] += 1
             # Not in the words that its caller reads, which may quote the body.
-            logger.debug("refused: %s, %d", error.reason, error.status)
+            if logger.isEnabledFor(logging.DEBUG):
+                told = about(reason=error.reason)
+                logger.debug("refused: %s, %d", error.reason, error.status, extra=told)
         adapter = asked.route.adapter if asked.route else None
         if adapter is None:
             # The path is no protocol's own: the error has the form that such callers expect.

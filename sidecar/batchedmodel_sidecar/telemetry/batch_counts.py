@@ -7,6 +7,7 @@ import logging
 from typing import Final
 
 from batchedmodel_contract.inference.batch_wire import BatchReply
+from batchedmodel_contract.processes.logs import about
 from batchedmodel_scheduling.core.policy import Batch
 from batchedmodel_sidecar.batching.pending_request import Members
 from batchedmodel_sidecar.telemetry.durations import Durations
@@ -34,7 +35,9 @@ class BatchCounts:
             # By these ids the logs of its callers are found.
             traces = sorted({pending.terms.trace or "-" for pending, _ in members})
             logger.debug(
-                "batch %d: %d rows, %s, traces %s", batch.id, len(members), batch.reason, traces
+                "batch %d: %d rows, %s, traces %s",
+                *(batch.id, len(members), batch.reason, traces),
+                extra=about(reason=batch.reason, trace=" ".join(traces)),
             )
 
     def ends(self, batch: Batch, reply: BatchReply | None, now: float) -> None:

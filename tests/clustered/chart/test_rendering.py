@@ -15,6 +15,7 @@ from batchedmodel_contract.kubernetes.names import (
 from batchedmodel_contract.manifest.spec import LogLevel, PullPolicy
 from batchedmodel_contract.manifest.workload import UserIds
 from batchedmodel_contract.processes.environment import from_environment
+from batchedmodel_contract.processes.logs import LogFormat
 from batchedmodel_operator.settings import OperatorSettings
 from cluster.errors import CommandFailed
 from support.chart import CHART, Helm, container, environment, setting
@@ -209,6 +210,7 @@ def test_pods_are_placed_as_the_values_say(helm: Helm) -> None:
         ("operator.tolerations[0].operator=Maybe", "operator.tolerations.0.operator"),
         ("customMetrics.reader.serviceAccount=", "customMetrics.reader.serviceAccount"),
         ("sidecar.resources.limits.cpu=1", "resources"),
+        ("logging.format=xml", "logging.format"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(helm: Helm, assignment: str, complaint: str) -> None:
@@ -229,6 +231,15 @@ def test_no_pod_names_a_user_where_the_cluster_gives_them(helm: Helm) -> None:
         }
     operator = container(objects, "bm-batchedmodel-operator")
     assert from_environment(OperatorSettings, environment(operator)).ids is UserIds.FROM_CLUSTER
+
+
+def test_one_value_says_how_all_processes_log(helm: Helm) -> None:
+    for told, form in (((), LogFormat.TEXT), (("logging.format=json",), LogFormat.JSON)):
+        objects = helm.render(*told)
+        operator = container(objects, "bm-batchedmodel-operator")
+        autoscaler = container(objects, "bm-batchedmodel-autoscaler")
+        assert from_environment(OperatorSettings, environment(operator)).log_format is form
+        assert from_environment(AutoscalerSettings, environment(autoscaler)).log_format is form
 
 
 def test_the_metrics_api_may_be_on_the_nodes_network_at_other_ports(helm: Helm) -> None:

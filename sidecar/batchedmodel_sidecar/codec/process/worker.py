@@ -17,6 +17,7 @@ from typing import Final
 
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_contract.processes import logs
 from batchedmodel_sidecar.backends.foreign.protocol import ParsedRequest, drafted
 from batchedmodel_sidecar.body.buffers import json_bytes
 from batchedmodel_sidecar.calls import Call, Row
@@ -170,11 +171,7 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     os.nice(_NICER)
-    logging.basicConfig(
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s helper: %(message)s",
-        datefmt="%H:%M:%S",
-    )
+    logs.configure("warning", logs.inherited_format(os.environ), logs.Process.CODEC)
     worker = Worker()
     # Bodies make millions of objects and no cycles: looking for some takes longer than parsing.
     gc.collect()

@@ -18,6 +18,7 @@ from batchedmodel_contract.processes.environment import (
     source_to_json,
     to_environment,
 )
+from batchedmodel_contract.processes.logs import LogFormat
 from support.examples import examples
 
 SIDECAR = {
@@ -134,6 +135,7 @@ def test_parameters_are_strings_by_name() -> None:
         upstream_protocol=st.sampled_from(ServerProtocol),
         idempotent=st.booleans(),
         log_level=st.sampled_from(LogLevel),
+        log_format=st.sampled_from(LogFormat),
     )
 )
 def test_sidecar_settings_survive_the_environment(told: SidecarSettings) -> None:
@@ -158,6 +160,7 @@ def test_sidecar_settings_survive_the_environment(told: SidecarSettings) -> None
         max_context_tokens=st.integers(0, 2**20),
         cache_folder=texts,
         log_level=st.sampled_from(LogLevel),
+        log_format=st.sampled_from(LogFormat),
     )
 )
 def test_model_server_settings_survive_the_environment(told: ModelServerSettings) -> None:
@@ -211,4 +214,5 @@ def test_every_variable_that_is_written_is_text() -> None:
         "BATCHEDMODEL_KV_CACHE_FRACTION": "0.0",
         "BATCHEDMODEL_MAX_CONTEXT_TOKENS": "0",
         "BATCHEDMODEL_LOG_LEVEL": "info",
+        "BATCHEDMODEL_LOG_FORMAT": "text",
     }

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from batchedmodel_contract.kubernetes.names import NAME_LABEL
+from batchedmodel_contract.processes.logs import LogFormat
 from batchedmodel_kube.errors import Invalid, NameTaken
 from batchedmodel_operator import render
 from batchedmodel_operator.kinds import Kind
@@ -37,6 +38,19 @@ async def test_an_operator_with_other_images_leaves_the_pods_as_they_are() -> No
     assert world.cluster.writes == before
     status = world.cluster.objects[Kind.BATCHED_MODEL, KEY.namespace, KEY.name]["status"]
     assert status["effective"]["model"]["image"] == IMAGES.model_server, "it is what runs"
+
+
+async def test_an_operator_that_is_told_to_log_otherwise_leaves_the_pods_as_they_are() -> None:
+    world = World()
+    await world.settle()
+    before = world.cluster.writes
+    world.restart(replace(IMAGES, log_format=LogFormat.JSON))
+    await world.settle()
+    assert world.cluster.writes == before
+    world.spec(ANOTHER)
+    await world.settle()
+    told = _template(world)["spec"]["containers"][0]["env"]
+    assert {"name": "BATCHEDMODEL_LOG_FORMAT", "value": "json"} in told
 
 
 async def test_a_batching_edit_under_another_operator_leaves_the_pods_as_they_are() -> None:

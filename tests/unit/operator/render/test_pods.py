@@ -7,6 +7,7 @@ import pytest
 
 from batchedmodel_contract.kubernetes.names import REVISION_LABEL
 from batchedmodel_contract.manifest.workload import UserIds
+from batchedmodel_contract.processes.logs import LogFormat
 from batchedmodel_operator import render
 from support.operator_world import IMAGES, SIMULATED
 from support.rendered import (
@@ -148,6 +149,15 @@ def test_a_manifest_may_name_users_where_the_chart_does_not() -> None:
     images = replace(IMAGES, ids=UserIds.FROM_CLUSTER)
     pod = render.pod_template(model, read, images, render.pinned_batching(read))["spec"]
     assert pod["securityContext"]["runAsUser"] == 65532
+
+
+def test_all_containers_of_ours_log_in_the_form_of_the_chart() -> None:
+    model, read = read_model(from_hub())
+    images = replace(IMAGES, log_format=LogFormat.JSON)
+    pod = render.pod_template(model, read, images, render.pinned_batching(read))["spec"]
+    for container in (*pod["initContainers"], *pod["containers"]):
+        told = {one["name"]: one.get("value") for one in container["env"]}
+        assert told["BATCHEDMODEL_LOG_FORMAT"] == "json", container["name"]
 
 
 def test_a_mesh_is_told_what_the_service_speaks() -> None:

@@ -15,6 +15,7 @@ from typing import Final
 
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_contract.processes import logs
 from batchedmodel_sidecar.errors import Rejected
 from batchedmodel_sidecar.generation.native.requests.preparer import TextPreparer
 from batchedmodel_sidecar.generation.native.requests.process_limits import limit_memory
@@ -76,11 +77,7 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     os.nice(_NICER)
-    logging.basicConfig(
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s preparing: %(message)s",
-        datefmt="%H:%M:%S",
-    )
+    logs.configure("warning", logs.inherited_format(os.environ), logs.Process.PREPARING)
     worker, reader = Worker(), MessageReader()
     gc.collect()
     gc.freeze()
