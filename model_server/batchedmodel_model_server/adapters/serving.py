@@ -161,6 +161,10 @@ class Adapters:
         self._store.release(kept, self._clock())
         self._store.make_room(self.device.resident)
 
+    def labels_of(self, number: int) -> tuple[str, ...] | None:
+        """By which an adapter classifies, if it is here and has some of its own."""
+        return self._store.labels_of(number)
+
     async def in_memory(self, kept: Kept) -> Weights:
         """The weights of one that is held; raises `CannotLoad`."""
         while kept.weights is None:
@@ -264,8 +268,9 @@ class Adapters:
         if read.digest != content.digest:
             raise CannotLoad("its files change while they are read")
         with suppress(KeyError):  # it was removed meanwhile
-            replaced = self._roster.loaded(job, number)
-            self._store.add(Kept(number, content, weights, size))
+            labels = self.device.bank.labels_of(weights)
+            replaced = self._roster.loaded(job, number, own_labels=labels is not None)
+            self._store.add(Kept(number, content, weights, size, labels))
             now = self._clock()
             self._store.retire([] if replaced is None else [replaced], now)
             self._store.make_room(self.device.resident)

@@ -7,13 +7,14 @@ of the HTTP client and answers that make no sense become `Unserved` here.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Final, NamedTuple
 
 import aiohttp
 import orjson
 from yarl import URL
 
+from batchedmodel_contract.adapters.state import AdapterState
 from batchedmodel_contract.inference import packed
 from batchedmodel_contract.inference.batch_wire import (
     BatchReply,
@@ -237,7 +238,7 @@ class NativeLink:
             event = _event(line)
             self._hung = event.state is ModelState.HUNG
             if event.adapters is not None:
-                self._adapters.told(event.adapters)
+                await self._hear(event.adapters)
                 served = self._model and self._model.description.version
                 if event.state is ModelState.READY and served and event.version == served:
                     continue  # nothing else is new
@@ -250,6 +251,14 @@ class NativeLink:
                 coming = event.state in (ModelState.LOADING, ModelState.WARMING)
                 level = logging.INFO if coming else logging.WARNING
                 self._lose(f"the model is {event.state}{detail}", level)
+
+    async def _hear(self, states: Sequence[AdapterState]) -> None:
+        """Learn the states of adapters, and the labels of those that are new."""
+        lacking = self._adapters.unlabelled(states)
+        async with asyncio.timeout(_HANDSHAKE_SECONDS):
+            found = {number: await self._handshake.labels(number) for number in lacking}
+        labels = {number: told for number, told in found.items() if told is not None}
+        self._adapters.told(states, labels)
 
     async def _events(self) -> AsyncIterator[bytes]:
         url = BASE + server_api.events_path(self._name)
