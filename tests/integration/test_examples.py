@@ -1,6 +1,7 @@
 """Every example is served by `batchedmodel run` and answers as its model does by itself."""
 
 import json
+import re
 import runpy
 import shutil
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -154,3 +156,21 @@ def test_a_chat_is_answered_piece_by_piece_by_what_its_model_has_learnt() -> Non
             (choice,) = ask(url, document)["choices"]
             assert choice["message"]["content"] == learnt[question]
             assert choice["finish_reason"] == "stop"
+
+
+def test_adapters_answer_beside_their_model_as_the_page_says() -> None:
+    page = (ROOT / "docs" / "adapters.md").read_text("utf-8")
+    answers = dict(re.findall(r"^\| `(chat|support|legal)` \| (.*) \|$", page, re.MULTILINE))
+    with served(EXAMPLES / "adapters.yaml") as address, ThreadPoolExecutor() as threads:
+
+        def answer(name: str) -> str:
+            messages = [{"role": "user", "content": "What is batching?"}]
+            document = {"model": name, "messages": messages, "temperature": 0}
+            (choice,) = ask(f"{address}/v1/chat/completions", document)["choices"]
+            return str(choice["message"]["content"])
+
+        names = [*answers] * 3
+        assert list(threads.map(answer, names)) == [answers[name] for name in names]
+        document = {"text_input": "What is batching?"}
+        assert ask(f"{address}/v2/models/legal/generate", document)["model_name"] == "legal"
+    assert set(answers) == {"chat", "support", "legal"}
