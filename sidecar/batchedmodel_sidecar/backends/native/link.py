@@ -59,6 +59,8 @@ that is started again is found soon."""
 _HANDSHAKE_SECONDS: Final = 30.0
 _MOST_DOUBLINGS: Final = 10
 _THREADS: Final = 2
+_LINE_BUFFER: Final = 4 << 20
+"""Bytes; a line may have twice as many. It has the reasons of all adapters that failed."""
 _BINARY: Final = "application/octet-stream"
 _UNANSWERED: Final = 2  # batches in a row after which only a restart helps
 _DEPTH: Final = 2  # one batch that runs and one handed over just in time
@@ -264,7 +266,7 @@ class NativeLink:
         url = BASE + server_api.events_path(self._name)
         async with asyncio.timeout(_HANDSHAKE_SECONDS):
             # A stopped process still has its connections taken by the kernel, and says nothing.
-            opened = await self._session.get(url)
+            opened = await self._session.get(url, read_bufsize=_LINE_BUFFER)
         async with opened as response:
             if response.status != 200:
                 raise LinkBroken(
