@@ -215,7 +215,11 @@ class Service:
             adapters=adapters,
         )
         if self._generation is not None:
-            registry.register(GenerationCollector(counts, self._generation.handler))
+            registry.register(
+                GenerationCollector(
+                    counts, self._generation.handler, lambda: self._link.status.model
+                )
+            )
             if adapters.are_known:
                 works = (self._batcher.adapters, self._generation.handler.adapters)
                 rows = self._ledger.adapters

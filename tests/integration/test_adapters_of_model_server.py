@@ -16,7 +16,12 @@ from batchedmodel_contract.adapters.state import AdapterPhase, AdapterState
 from batchedmodel_contract.inference.batch_wire import BatchReply, BatchRequest
 from batchedmodel_contract.inference.ragged import ragged
 from batchedmodel_contract.inference.tensors import Datatype
+from batchedmodel_contract.manifest.source import HuggingFace, Source
+from batchedmodel_contract.processes.environment import ModelServerSettings
 from batchedmodel_contract.processes.server_api import ModelState
+from batchedmodel_model_server.adapters.serving import AdapterWishes
+from batchedmodel_model_server.errors import CannotLoad
+from support.model_server_hub import hub
 from support.model_server_process import ModelServerProcess, model_server
 
 pytestmark = pytest.mark.asyncio
@@ -152,6 +157,34 @@ async def test_what_is_in_force_follows_the_files_while_old_numbers_go_on(tmp_pa
         adapter(tmp_path, "one", "1000")
         newest = await found.number("one", above=newer)
         assert await found.values(newest, newer) == [1001, 101]
+
+
+@pytest.mark.parametrize("online", [True, False])
+async def test_a_hub_is_asked_for_adapters_though_the_models_own_files_are_read_offline(
+    tmp_path: Path, *, online: bool
+) -> None:
+    settings = ModelServerSettings(
+        model_name="m",
+        model_socket="s",
+        handler="hf",
+        adapters_folder="/a",
+        adapters_online=online,
+        cache_folder=str(tmp_path),
+    )
+    async with hub("team/sql", {"adapter_config.json": b"{}"}) as served:
+        environ = {"HF_ENDPOINT": served.endpoint, "HF_HUB_OFFLINE": "1"}
+        wishes = AdapterWishes(settings, environ)
+        source = Source(hugging_face=HuggingFace(repo="team/sql"))
+        if online:
+            content = await asyncio.to_thread(wishes.find, source)
+            assert content.folder is not None
+            assert (content.folder / "adapter_config.json").read_bytes() == b"{}"
+            # The model's own are mounted for reading alone.
+            assert os.listdir(tmp_path) == ["adapters"]
+        else:
+            with pytest.raises(CannotLoad, match="offline no hub is asked"):
+                await asyncio.to_thread(wishes.find, source)
+            assert served.authorized == {}
 
 
 async def test_a_model_that_takes_no_adapters_says_so(tmp_path: Path) -> None:

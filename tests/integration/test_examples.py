@@ -1,6 +1,7 @@
 """Every example is served by `batchedmodel run` and answers as its model does by itself."""
 
 import json
+import re
 import runpy
 import shutil
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -55,9 +57,9 @@ def _address(run: subprocess.Popen[str]) -> str:
     raise AssertionError("never ready:\n" + "".join(lines))
 
 
-def ask(url: str, document: object) -> Any:
+def ask(url: str, document: object, **headers: str) -> Any:
     """The answer to a JSON body."""
-    headers = {"content-type": "application/json"}
+    headers["content-type"] = "application/json"
     request = urllib.request.Request(url, json.dumps(document).encode(), headers)
     with urllib.request.urlopen(request, timeout=60) as response:
         return json.load(response)
@@ -154,3 +156,20 @@ def test_a_chat_is_answered_piece_by_piece_by_what_its_model_has_learnt() -> Non
             (choice,) = ask(url, document)["choices"]
             assert choice["message"]["content"] == learnt[question]
             assert choice["finish_reason"] == "stop"
+
+
+def test_adapters_answer_beside_their_model_as_the_page_says() -> None:
+    page = (ROOT / "docs" / "adapters.md").read_text("utf-8")
+    answers = dict(re.findall(r"^\| `(chat|support|legal)` \| (.*) \|$", page, re.MULTILINE))
+    with served(EXAMPLES / "adapters.yaml") as address, ThreadPoolExecutor() as threads:
+
+        def answer(name: str, **headers: str) -> str:
+            messages = [{"role": "user", "content": "What is batching?"}]
+            document = {"model": name, "messages": messages, "temperature": 0}
+            (choice,) = ask(f"{address}/v1/chat/completions", document, **headers)["choices"]
+            return str(choice["message"]["content"])
+
+        names = [*answers] * 3
+        assert list(threads.map(answer, names)) == [answers[name] for name in names]
+        assert answer("chat", **{"task-id": "legal"}) == answers["legal"]
+    assert set(answers) == {"chat", "support", "legal"}

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 from collections.abc import AsyncIterator
 from typing import Any, Final
@@ -15,6 +16,7 @@ from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_contract.processes import sidecar_metrics as names
 from support.books import assert_books_balance, settled
 from support.chain import Chain, running_chain
+from support.repository import ROOT
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -105,6 +107,12 @@ async def test_usage_says_what_of_a_prompt_was_in_the_cache(chain: Chain) -> Non
     # 140 tokens in blocks of 16; of the last block a part.
     assert details == [{"cached_tokens": 0}, {"cached_tokens": 128}]
     await chain.until("batchedmodel_prompt_tokens_cached_total", lambda found: found >= 128)
+
+
+async def test_endpoint_pickers_are_told_how_large_the_cache_is(chain: Chain) -> None:
+    (spec,) = re.findall(r"cacheInfoSpec: (\w+)`", (ROOT / "docs/language-models.md").read_text())
+    assert f"# TYPE {spec} gauge" in await chain.metrics()
+    assert await chain.metric(spec, block_size="16", num_gpu_blocks="256") == 1
 
 
 async def test_the_same_seed_gives_the_same_texts_in_any_company(chain: Chain) -> None:

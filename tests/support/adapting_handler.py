@@ -29,6 +29,9 @@ class AddingBank:
         """See `AdapterBank`."""
         return 4
 
+    def labels_of(self, weights: Any) -> None:
+        """See `AdapterBank`."""
+
     def put(self, slot: int, weights: Any) -> None:
         """See `AdapterBank`."""
         self._added[slot] = weights

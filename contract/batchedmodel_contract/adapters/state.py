@@ -44,11 +44,14 @@ class AdapterState:
     phase: AdapterPhase
     reason: str = ""
     """Why it is not READY; empty where it is."""
+    own_labels: bool = False
+    """Whether it classifies by other labels than the model; `labels_path` tells them."""
 
     def to_mapping(self) -> dict[str, Any]:
         """As JSON."""
         told = {"name": self.name, "number": self.number, "phase": self.phase}
-        return told | ({"reason": self.reason} if self.reason else {})
+        told |= {"reason": self.reason} if self.reason else {}
+        return told | ({"ownLabels": True} if self.own_labels else {})
 
 
 def adapter_state_from_mapping(mapping: Any) -> AdapterState:
@@ -62,6 +65,7 @@ def adapter_state_from_mapping(mapping: Any) -> AdapterState:
             number=number,
             phase=AdapterPhase(mapping["phase"]),
             reason=str(mapping.get("reason", "")),
+            own_labels=mapping.get("ownLabels") is True,
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidInput("adapter", f"cannot be read: {error!r}") from error

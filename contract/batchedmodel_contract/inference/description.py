@@ -5,7 +5,7 @@ measures lengths by it and shows it to its own callers.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -84,6 +84,10 @@ class Classification:
     labels: tuple[str, ...]
     activation: Activation
 
+    def by(self, labels: tuple[str, ...] | None) -> "Classification":
+        """The same by the labels of an adapter, where it has some of its own."""
+        return self if labels is None else replace(self, labels=labels)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelDescription:
@@ -118,6 +122,11 @@ class ModelDescription:
         return classes is not None and any(
             spec.name == classes.output and len(spec.shape) > 1 for spec in self.outputs
         )
+
+    def of_adapter(self, name: str, labels: tuple[str, ...] | None) -> "ModelDescription":
+        """The same of one of its adapters; `labels`: see `Classification.by`."""
+        classes = self.classification
+        return replace(self, name=name, classification=classes and classes.by(labels))
 
     def to_metadata(self) -> dict[str, Any]:
         """The v2 metadata document; what v2 has no word for stands under a key of our own."""

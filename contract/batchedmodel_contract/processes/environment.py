@@ -200,6 +200,12 @@ class ModelServerSettings:
     adapters_folder: str = setting(
         Text(), "Folder that holds adapters.json; watched. Empty: no adapters.", default=""
     )
+    adapters_online: bool = setting(
+        Truth(),
+        "Whether hubs are asked for adapters although HF_HUB_OFFLINE is set, which is for the "
+        "model: its files were fetched before.",
+        default=False,
+    )
     cache_folder: str = setting(Text(), "Folder for downloaded models.", required=True)
     log_level: LogLevel = setting(Choice(of=LogLevel), "How much to log.", default=LogLevel.INFO)
     log_format: LogFormat = setting(

@@ -115,6 +115,11 @@ def engine_socket_path(model_socket: str) -> str:
     return f"{model_socket}.engine"
 
 
+def labels_path(name: str, number: int | str) -> str:
+    """GET: the labels by which the adapter of this number classifies, as a JSON list; or 404."""
+    return f"{model_path(name)}/adapters/{number}/labels"
+
+
 def release_path(name: str, version: str) -> str:
     """POST: the sidecar needs this version no longer, which another one has replaced."""
     return f"{model_path(name, version)}/release"

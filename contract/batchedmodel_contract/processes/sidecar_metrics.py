@@ -58,6 +58,8 @@ GENERATION_WAITING: Final = f"{PREFIX}_num_requests_waiting"
 PREEMPTIONS: Final = f"{PREFIX}_num_preemptions_total"
 GENERATION_LIMIT: Final = f"{PREFIX}_max_concurrent_requests"
 CACHE_USAGE: Final = f"{PREFIX}_kv_cache_usage_perc"  # 0 to 1, as vLLM names and counts it
+CACHE_INFO: Final = f"{PREFIX}_cache_config_info"
+"""By block_size and num_gpu_blocks, as vLLM names them; 1."""
 SETTINGS: Final = f"{PREFIX}_settings_info"  # hash
 SETTINGS_ERRORS: Final = f"{PREFIX}_settings_errors_total"
 MODEL_READY: Final = f"{PREFIX}_model_ready"

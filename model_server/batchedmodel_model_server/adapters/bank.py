@@ -18,7 +18,7 @@ from batchedmodel_model_server.api.adapters import AdapterBounds, AdapterWeights
 
 
 class AdapterBank:
-    """Implements `Adapters`. All but `read` and `bytes_of` runs on the device thread."""
+    """Implements `Adapters`. `put`, `clear` and `using` run on the device thread."""
 
     def __init__(
         self,
@@ -52,6 +52,10 @@ class AdapterBank:
         pairs = (part for pair in weights.modules.values() for part in pair)
         heads = (part for head in weights.heads.values() for part in head.values())
         return sum(int(part.nbytes) for part in (*pairs, *heads))
+
+    def labels_of(self, weights: AdapterWeights) -> tuple[str, ...] | None:
+        """By which it classifies; None: by those of the base."""
+        return weights.labels
 
     def put(self, slot: int, weights: AdapterWeights) -> None:
         """Copy it into a slot, in place of what was there."""

@@ -38,6 +38,7 @@ class _Version:
     phase: AdapterPhase
     content: Content | None = None
     reason: str = ""
+    own_labels: bool = False
 
 
 @dataclass(slots=True)
@@ -120,16 +121,17 @@ class Roster:
         coming.phase, coming.reason, coming.content = AdapterPhase.LOADING, "", content
         return coming.number
 
-    def loaded(self, job: Job, number: int) -> int | None:
+    def loaded(self, job: Job, number: int, *, own_labels: bool = False) -> int | None:
         """It is read, and READY: the number of the one whose place it takes, if there was one.
 
-        Raises `KeyError` where it is not wanted any more.
+        `own_labels`: whether it classifies by others than the model. Raises `KeyError` where it is
+        not wanted any more.
         """
         wanted = self._of(job)
         if wanted is None or wanted.coming is None or wanted.coming.number != number:
             raise KeyError(number)
         replaced, wanted.served, wanted.coming = wanted.served, wanted.coming, None
-        wanted.served.phase = AdapterPhase.READY
+        wanted.served.phase, wanted.served.own_labels = AdapterPhase.READY, own_labels
         wanted.failures = 0
         return None if replaced is None else replaced.number
 
@@ -162,7 +164,13 @@ class Roster:
     def states(self) -> tuple[AdapterState, ...]:
         """Of each name what serves and what is to take its place."""
         return tuple(
-            AdapterState(name=name, number=one.number, phase=one.phase, reason=one.reason)
+            AdapterState(
+                name=name,
+                number=one.number,
+                phase=one.phase,
+                reason=one.reason,
+                own_labels=one.own_labels,
+            )
             for name, wanted in sorted(self._wanted.items())
             for one in (wanted.served, wanted.coming)
             if one is not None

@@ -6,6 +6,7 @@ to batches and texts. On the event loop; files are read by threads.
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ from batchedmodel_contract.adapters.settings import AdapterSettings
 from batchedmodel_contract.adapters.state import AdapterState
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.source import Source
+from batchedmodel_contract.processes.environment import ModelServerSettings
 from batchedmodel_model_server.adapters.device import DeviceAdapters
 from batchedmodel_model_server.adapters.roster import AT_ONCE, Job, Roster
 from batchedmodel_model_server.adapters.store import AdapterStore, Kept, Weights
@@ -27,11 +29,14 @@ from batchedmodel_model_server.api.adapters import Adapters as Bank
 from batchedmodel_model_server.errors import CannotLoad, legible
 from batchedmodel_model_server.execution.torch_errors import words
 from batchedmodel_model_server.sources.folder import Content, content_of
+from batchedmodel_model_server.sources.hub import OFFLINE
 from batchedmodel_scheduling.core.policy import NEVER
 
 GONE: Final = "its adapter is not served any more"
 Result = TypeVar("Result")
 Told = Callable[[tuple[AdapterState, ...]], None]
+_FETCHED: Final = "adapters"
+"""What adapters from a hub lie in, below the cache folder."""
 _LONGEST_REASON: Final = 1024
 _READERS: Final = 2
 _log = logging.getLogger(__name__)
@@ -50,10 +55,19 @@ class Lent:
 class AdapterWishes:
     """Where a process is told which adapters there should be, and the numbers that it has given."""
 
-    def __init__(self, folder: str, cache_folder: Path) -> None:
-        """`folder` has the file that says so; empty: there are none."""
+    def __init__(
+        self, settings: ModelServerSettings, environ: Mapping[str, str] = os.environ
+    ) -> None:
+        folder = settings.adapters_folder
         self._folder: Final = Path(folder) if folder else None
-        self._cache_folder: Final = cache_folder
+        # Not among the model's own files: in a pod these can only be read.
+        self._cache_folder: Final = Path(settings.cache_folder, _FETCHED)
+        online = settings.adapters_online
+        self._environ: Final = (
+            {name: value for name, value in environ.items() if name not in OFFLINE}
+            if online
+            else environ
+        )
         self._numbers: Final = count(1)
 
     def read(self) -> AdapterSettings | None:
@@ -63,6 +77,10 @@ class AdapterWishes:
         except InvalidInput as error:
             raise CannotLoad(f"adapters: {error}") from error
 
+    def find(self, source: Source) -> Content:
+        """An adapter's files, fetched if need be; raises `CannotLoad`. For threads that block."""
+        return content_of(source, self._cache_folder, environ=self._environ)
+
     def begin(self, bank: Bank, settings: AdapterSettings, told: Told) -> "Adapters":
         """The adapters of one version of the model, which follow the file from now on."""
         assert self._folder is not None, "the settings are those of the file"
@@ -70,7 +88,7 @@ class AdapterWishes:
             DeviceAdapters(bank, settings.slots),
             self._folder,
             settings,
-            self._cache_folder,
+            self.find,
             self._numbers,
             told,
         )
@@ -86,17 +104,20 @@ class Adapters:
         device: DeviceAdapters,
         folder: Path,
         settings: AdapterSettings,
-        cache_folder: Path,
+        find: Callable[[Source], Content],
         numbers: Iterator[int],
         told: Told,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`folder` has the file with the settings; `told` hears of every change of the states."""
+        """`folder` has the file with the settings; `find` brings the files of a source.
+
+        `told` hears of every change of the states.
+        """
         self.device: Final = device
         self._folder: Final = folder
         self._settings = settings
         self._sources: dict[str, Source] = {}
-        self._cache_folder: Final = cache_folder
+        self._find: Final = find
         self._tell: Final = told
         self._clock: Final = clock
         self._roster: Final = Roster(numbers)
@@ -160,6 +181,10 @@ class Adapters:
         """The end of what `hold` began."""
         self._store.release(kept, self._clock())
         self._store.make_room(self.device.resident)
+
+    def labels_of(self, number: int) -> tuple[str, ...] | None:
+        """By which an adapter classifies, if it is here and has some of its own."""
+        return self._store.labels_of(number)
 
     async def in_memory(self, kept: Kept) -> Weights:
         """The weights of one that is held; raises `CannotLoad`."""
@@ -255,7 +280,7 @@ class Adapters:
             self._wake.set()
 
     async def _brought_up(self, job: Job) -> None:
-        content = await self._aside(self._fetching, content_of, job.source, self._cache_folder)
+        content = await self._aside(self._fetching, self._find, job.source)
         number = self._roster.found(job, content)
         if number is None:
             return
@@ -264,8 +289,9 @@ class Adapters:
         if read.digest != content.digest:
             raise CannotLoad("its files change while they are read")
         with suppress(KeyError):  # it was removed meanwhile
-            replaced = self._roster.loaded(job, number)
-            self._store.add(Kept(number, content, weights, size))
+            labels = self.device.bank.labels_of(weights)
+            replaced = self._roster.loaded(job, number, own_labels=labels is not None)
+            self._store.add(Kept(number, content, weights, size, labels))
             now = self._clock()
             self._store.retire([] if replaced is None else [replaced], now)
             self._store.make_room(self.device.resident)
@@ -275,7 +301,7 @@ class Adapters:
         """The adapter in a folder, its size, and what the folder holds once it is read."""
         assert folder is not None, "every adapter has a source"
         weights = self.device.bank.read(folder)
-        content = content_of(Source(path=str(folder)), self._cache_folder)
+        content = self._find(Source(path=str(folder)))
         return weights, self.device.bank.bytes_of(weights), content
 
     def _failed(self, job: Job, reason: str) -> None:

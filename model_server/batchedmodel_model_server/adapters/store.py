@@ -21,15 +21,33 @@ QUIET_SECONDS: Final = 60.0
 class Kept:
     """One version of an adapter."""
 
-    __slots__ = ("content", "in_work", "number", "quiet_since", "retired", "size", "weights")
+    __slots__ = (
+        "content",
+        "in_work",
+        "labels",
+        "number",
+        "quiet_since",
+        "retired",
+        "size",
+        "weights",
+    )
 
-    def __init__(self, number: int, content: Content, weights: Weights, size: int) -> None:
+    def __init__(
+        self,
+        number: int,
+        content: Content,
+        weights: Weights,
+        size: int,
+        labels: tuple[str, ...] | None = None,
+    ) -> None:
         self.number: Final = number
         self.content: Final = content
         """What it was read from."""
         self.weights: Weights | None = weights
         """None: not in main memory now."""
         self.size = size
+        self.labels: Final = labels
+        """Of its own classification."""
         self.in_work = 0
         self.retired = False
         self.quiet_since = NEVER
@@ -75,6 +93,11 @@ class AdapterStore:
             kept.in_work += 1
             self._kept.move_to_end(number)
         return kept
+
+    def labels_of(self, number: int) -> tuple[str, ...] | None:
+        """Of an adapter's own classification, if it is here and has any."""
+        kept = self._kept.get(number)
+        return None if kept is None else kept.labels
 
     def release(self, kept: Kept, now: float) -> None:
         """The end of what `hold` began."""

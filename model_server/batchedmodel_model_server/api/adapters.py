@@ -53,3 +53,7 @@ class Adapters(Protocol):
     def bytes_of(self, weights: AdapterWeights) -> int:
         """Bytes of main memory that it takes."""
         ...
+
+    def labels_of(self, weights: AdapterWeights) -> tuple[str, ...] | None:
+        """By which it classifies, as many as the base has; None: by those of the base."""
+        ...

@@ -22,6 +22,7 @@ from batchedmodel_contract.processes.server_api import (
     events_path,
     generation_path,
     infer_path,
+    labels_path,
     load_path,
     model_path,
     profile_path,
@@ -40,6 +41,7 @@ _SERVICE: Final = web.AppKey("service", ModelService)
 _REGIONS: Final = web.AppKey("regions", Regions)
 _NAME: Final = "{name}"
 _VERSION: Final = "{version}"
+_NUMBER: Final = "{number:[0-9]{1,10}}"
 
 ServiceHandler = Callable[[web.Request, ModelService], Awaitable[web.StreamResponse]]
 RequestHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -59,6 +61,7 @@ def make_app(service: ModelService, regions: Regions) -> web.Application:
             web.get("/v2/health/live", _live),
             web.get("/v2/health/ready", _ready),
             web.get(events_path(_NAME), _of_model(_events)),
+            web.get(labels_path(_NAME, _NUMBER), _of_model(_labels)),
             web.post(INDEX, _index),
             web.post(load_path(_NAME), _of_model(_load)),
             web.post(unload_path(_NAME), _of_model(_unload)),
@@ -152,6 +155,14 @@ async def _generation(request: web.Request, service: ModelService) -> web.Respon
     if generation is None:
         return _web(told(404, f"model {service.name} generates nothing"))
     return _json(generation.to_mapping())
+
+
+async def _labels(request: web.Request, service: ModelService) -> web.Response:
+    adapters, number = service.of().adapters, request.match_info["number"]
+    labels = None if adapters is None else adapters.labels_of(int(number))
+    if labels is None:
+        return _web(told(404, f"adapter {number} has no labels of its own"))
+    return _json(labels)
 
 
 async def _index(request: web.Request) -> web.Response:

@@ -76,7 +76,7 @@ class ModelService:
         self._known = Versions(self.name)
         self._changes = Changes(self._not_ready)
         self._watchdog = Watchdog(self._loop, self._watched)
-        self._wishes = AdapterWishes(settings.adapters_folder, Path(settings.cache_folder))
+        self._wishes = AdapterWishes(settings)
         self.lost = asyncio.Event()
         """Set when only a new process can use the device again."""
         self._hopeless = asyncio.Event()

@@ -10,6 +10,7 @@ import hashlib
 import importlib
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -40,9 +41,15 @@ class Content:
     package do; other files may be copied over those of a folder without numbers."""
 
 
-def content_of(source: Source | None, cache_folder: Path, *, trust: bool = False) -> Content:
+def content_of(
+    source: Source | None,
+    cache_folder: Path,
+    *,
+    trust: bool = False,
+    environ: Mapping[str, str] = os.environ,
+) -> Content:
     """What the source holds now, fetched if need be; raises `CannotLoad`."""
-    folder = model_folder(source, cache_folder, trust=trust)
+    folder = model_folder(source, cache_folder, trust=trust, environ=environ)
     if source is None or folder is None:
         return Content()
     try:
@@ -54,11 +61,17 @@ def content_of(source: Source | None, cache_folder: Path, *, trust: bool = False
         raise CannotLoad(f"{folder} cannot be read: {error}") from error
 
 
-def model_folder(source: Source | None, cache_folder: Path, *, trust: bool = False) -> Path | None:
+def model_folder(
+    source: Source | None,
+    cache_folder: Path,
+    *,
+    trust: bool = False,
+    environ: Mapping[str, str] = os.environ,
+) -> Path | None:
     """The source's folder, None without a source; raises `CannotLoad`.
 
     Downloads go to a folder of their own in `cache_folder`, and are found there the next time.
-    Code and pickles are fetched only with `trust`.
+    Code and pickles are fetched only with `trust`. `environ` says which hub is asked, and whether.
     """
     if source is None:
         return None
@@ -68,7 +81,7 @@ def model_folder(source: Source | None, cache_folder: Path, *, trust: bool = Fal
         return _of_package(source.python_package)
     if source.hugging_face is not None:
         wanted = (*_WANTED, *_TRUSTED) if trust else _WANTED
-        return fetched(source.hugging_face, cache_folder / HUB_FOLDER, wanted, os.environ)
+        return fetched(source.hugging_face, cache_folder / HUB_FOLDER, wanted, environ)
     raise CannotLoad("source names neither path nor pythonPackage nor huggingFace")
 
 

@@ -94,10 +94,12 @@ class HubAccess:
         return replace(self, patience=replace(self.patience, tries=1))
 
 
+OFFLINE: Final = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+
+
 def is_offline(environ: Mapping[str, str]) -> bool:
     """Whether no hub may be asked; by the variables that the hub's own libraries heed."""
-    names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-    return any(environ.get(name, "").upper() in _TRUE for name in names)
+    return any(environ.get(name, "").upper() in _TRUE for name in OFFLINE)
 
 
 def hub_access(environ: Mapping[str, str]) -> HubAccess:

@@ -76,6 +76,8 @@ _ACCOUNT: Final = {
     "XDG_CACHE_HOME": CACHE_PATH,
     "HF_HOME": f"{CACHE_PATH}/huggingface",
 }
+_OFFLINE: Final = frozenset({"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"})
+"""What authors set where no hub may be asked."""
 _OF_ANY_CONTAINER: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
 _USER: Final = 65532
 GROUP_OF_FILES: Final = _USER
@@ -308,6 +310,8 @@ def _variables(model: Model, spec: Spec, images: Images, pinned: PinnedBatching)
     given = dict(spec.model.env)
     if spec.model.handler is None:
         return given
+    # A model's files are fetched before; adapters come while it serves.
+    offline = {"HF_HUB_OFFLINE": "1"} if fetched_repository(spec.model) else {}
     generation = spec.generation or Generation()
     cache = generation.kv_cache or KeyValueCache()
     settings = ModelServerSettings(
@@ -324,10 +328,11 @@ def _variables(model: Model, spec: Spec, images: Images, pinned: PinnedBatching)
         kv_cache_fraction=cache.fraction or 0.0,
         max_context_tokens=generation.max_context_tokens or 0,
         adapters_folder="" if spec.adapters is None else SETTINGS_PATH,
+        adapters_online=spec.adapters is not None and bool(offline) and not _OFFLINE & given.keys(),
         cache_folder=CACHE_PATH,
         log_format=images.log_format,
     )
-    usual = _ACCOUNT | ({"HF_HUB_OFFLINE": "1"} if fetched_repository(spec.model) else {})
+    usual = _ACCOUNT | offline
     # Users may change cache and account, but nothing that the sidecar relies on.
     own = {name: value for name, value in given.items() if not name.startswith(PREFIX)}
     for variable in adapters_token(spec.adapters):

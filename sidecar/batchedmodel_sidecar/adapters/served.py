@@ -1,6 +1,6 @@
 """The adapters that the model server tells of, and which of them a request may have."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from batchedmodel_contract.adapters.state import AdapterPhase, AdapterState
@@ -8,6 +8,7 @@ from batchedmodel_contract.invalid_input import shown
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_sidecar.errors import RETRY_SOON, ModelNotFound, Rejected
 
+Labels = tuple[str, ...]
 UNKNOWN: Final = 2**31 - 1
 """The number of an adapter that there is no more: the server answers its rows with an error."""
 _BEST_FIRST: Final[Sequence[AdapterPhase]] = (
@@ -21,10 +22,18 @@ _BEST_FIRST: Final[Sequence[AdapterPhase]] = (
 class ChosenAdapter:
     """The adapter of one request: the version that was served when it was asked for."""
 
-    __slots__ = ("_number", "_process", "_served", "name")
+    __slots__ = ("_labels", "_number", "_process", "_served", "name")
 
-    def __init__(self, name: str, number: int, process: int, served: "ServedAdapters") -> None:
+    def __init__(
+        self,
+        name: str,
+        number: int,
+        process: int,
+        served: "ServedAdapters",
+        labels: Labels | None = None,
+    ) -> None:
         self.name: Final = name
+        self._labels = labels
         self._number = number
         self._process = process
         self._served = served
@@ -40,6 +49,14 @@ class ChosenAdapter:
             return self._number
         return self._served.number_of(self.name)
 
+    @property
+    def labels(self) -> Labels | None:
+        """By which it classifies, whichever server answers; None: by those of the model."""
+        number = self.number
+        if self._process == self._served.process or number == UNKNOWN:
+            return self._labels
+        return self._served.labels_of(number)
+
 
 class ServedAdapters:
     """What is known of one model's adapters."""
@@ -49,6 +66,8 @@ class ServedAdapters:
         self._states: tuple[AdapterState, ...] = ()
         self._known: dict[str, AdapterState] = {}
         """The best version of each name."""
+        self._labels: dict[int, Labels] = {}
+        """By number: of those that classify by labels of their own."""
         self.process = 0
         """Counts the processes behind: in each of them numbers mean something else."""
 
@@ -57,9 +76,24 @@ class ServedAdapters:
         """All versions, as the server told them last."""
         return self._states
 
-    def told(self, states: Iterable[AdapterState]) -> None:
-        """The server has these, and no others."""
-        self._states = tuple(states)
+    def unlabelled(self, states: Iterable[AdapterState]) -> list[int]:
+        """The numbers of those that have labels of their own, which are not known yet."""
+        return [one.number for one in states if one.own_labels and one.number not in self._labels]
+
+    def told(
+        self, states: Iterable[AdapterState], labels: Mapping[int, Labels] | None = None
+    ) -> None:
+        """The server has these, and no others; `labels`: by number, of those that lacked them.
+
+        One that still lacks them has gone meanwhile, as the server is about to say.
+        """
+        known_labels = {**self._labels, **(labels or {})}
+        self._states = tuple(
+            [one for one in states if not one.own_labels or one.number in known_labels]
+        )
+        self._labels = {
+            one.number: known_labels[one.number] for one in self._states if one.own_labels
+        }
         known: dict[str, AdapterState] = {}
         for state in self._states:
             before = known.get(state.name)
@@ -88,12 +122,17 @@ class ServedAdapters:
         if state is None:
             raise ModelNotFound(f"model: {shown(name)} is not served here; {self._model} is")
         if state.phase is AdapterPhase.READY:
-            return ChosenAdapter(name, state.number, self.process, self)
+            labels = self._labels.get(state.number)
+            return ChosenAdapter(name, state.number, self.process, self, labels)
         if state.phase is AdapterPhase.FAILED:
             message = f"adapter {name} cannot be served: {state.reason}"
             raise Rejected(Rejection.NOT_READY, message, field="model")
         message = f"adapter {name} is {state.phase}"
         raise Rejected(Rejection.NOT_READY, message, retry_after=RETRY_SOON, field="model")
+
+    def labels_of(self, number: int) -> Labels | None:
+        """By which the adapter of this number classifies; None: by those of the model."""
+        return self._labels.get(number)
 
     def number_of(self, name: str) -> int:
         """The number of the version that is ready under this name, or of none."""

@@ -117,7 +117,7 @@ class Codec:
             return adapter.render(parsed, answer, model)
         foreign = adapter if isinstance(adapter, ForeignAdapter) else None
         head, parts = wire.write_question(parsed.call.lengths, answer, parsed.memo)
-        job = RenderJob(self._by(adapter), head, parsed.named)
+        job = RenderJob(self._by(adapter), head, parsed.named, parsed.labels)
         known = None if foreign else model
         body = await self._answered(wire.read_rendered, job, parts, known, share)
         return foreign.addressed(body, answer) if foreign else body

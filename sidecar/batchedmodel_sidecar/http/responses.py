@@ -115,15 +115,16 @@ def info_response(
     if other is not None:
         raise other
     adapter = found.adapter
+    chosen = None
     if adapter is not None and status.model is not None:
-        adapters.choose(adapter)
+        chosen = adapters.choose(adapter)
     if found.endpoint is Endpoint.MODEL_READY:
         return _json({"name": adapter or name, "ready": ready}, code)
     if status.model is None:
         raise CallError(status.reason, status=503, retry_after=RETRY_SOON)
     match found.endpoint:
         case Endpoint.V2_MODEL:
-            return _json(v2.metadata(status.model, adapter))
+            return _json(v2.metadata(status.model, chosen))
         case Endpoint.MODEL:
             return _json(openai.about_model(status.model, adapter))
     return _json(openai.models(status.model, adapters.ready()))

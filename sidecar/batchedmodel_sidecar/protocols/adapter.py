@@ -5,7 +5,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from batchedmodel_contract.inference.tensors import Buffer
-from batchedmodel_sidecar.adapters.served import ChosenAdapter
+from batchedmodel_sidecar.adapters.served import ChosenAdapter, Labels
 from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.calls import Call
 from batchedmodel_sidecar.errors import CallError
@@ -35,7 +35,7 @@ class Body:
 class Parsed:
     """A call, what its body wishes, and what the adapter must remember to answer it."""
 
-    __slots__ = ("call", "kept", "memo", "named", "options")
+    __slots__ = ("_labels", "call", "kept", "memo", "named", "options")
 
     def __init__(
         self,
@@ -44,22 +44,31 @@ class Parsed:
         options: RequestOptions = NO_OPTIONS,
         kept: int = 0,
         named: str | None = None,
+        labels: Labels | None = None,
     ) -> None:
         """Only the adapter looks into `memo`, which can be pickled.
 
         `kept`: bytes of the memory in which rows and memo lie, where they lie in some of their own.
-        `named`: what the body names beside the model, such as one of its fine-tunings.
+        `named`: what the body names beside the model, such as one of its fine-tunings. `labels`:
+        those of the call's adapter, where the call comes without it.
         """
         self.call: Final = call
         self.memo: Final = memo
         self.options: Final = options
         self.kept: Final = kept
         self.named: Final = named
+        self._labels: Final = labels
 
     def for_adapter(self, chosen: ChosenAdapter) -> "Parsed":
         """The same for one of the model's fine-tunings, by whose name it is answered."""
         call = self.call.for_adapter(chosen)
         return Parsed(call, self.memo, self.options, self.kept, chosen.name)
+
+    @property
+    def labels(self) -> Labels | None:
+        """By which its adapter classifies; None: by those of the model."""
+        adapter = self.call.adapter
+        return self._labels if adapter is None else adapter.labels
 
     def answered_by(self, model: ReadyModel) -> str:
         """Who answers, by the name that the answer says."""

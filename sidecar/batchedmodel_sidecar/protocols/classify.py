@@ -98,6 +98,7 @@ class ClassifyAdapter(ScoreAdapter):
         form: _Form = parsed.memo
         classes = model.description.classification
         assert classes is not None, "asked of a model that does not classify: our bug"
+        classes = classes.by(parsed.labels)
         if form.marks is not None:
             each = zip(raw_scores(answer, classes.output), form.marks, strict=True)
             told = [labelled(row, marks, classes, raw=form.raw) for row, marks in each]

@@ -24,6 +24,7 @@ from batchedmodel_contract.inference.v2 import (
     write_answer,
 )
 from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_sidecar.adapters.served import ChosenAdapter
 from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.codec.rows import rows_of_tensors, rows_of_texts
 from batchedmodel_sidecar.errors import refuse_many
@@ -129,14 +130,15 @@ def server_metadata(version: str) -> dict[str, Any]:
     return {"name": "batchedmodel", "version": version, "extensions": [BINARY_EXTENSION]}
 
 
-def metadata(model: ReadyModel, adapter: str | None = None) -> dict[str, Any]:
+def metadata(model: ReadyModel, adapter: ChosenAdapter | None = None) -> dict[str, Any]:
     """The v2 metadata of the model: the server's, with the text input that the sidecar adds.
 
-    An adapter takes and gives what the model does.
+    An adapter takes and gives what the model does; labels may be its own.
     """
-    document = model.description.to_metadata()
+    description = model.description
     if adapter is not None:
-        document["name"] = adapter
+        description = description.of_adapter(adapter.name, adapter.labels)
+    document = description.to_metadata()
     text = model.description.text
     if text is not None:
         entry = {"name": text.name, "datatype": Datatype.BYTES, "shape": [-1]}

@@ -22,6 +22,7 @@ from batchedmodel_contract.processes import sidecar_metrics as names
 from batchedmodel_scheduling.core.signals import Signals
 from batchedmodel_scheduling.generation.admission import Admission
 from batchedmodel_sidecar.compiled import is_compiled
+from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.telemetry.durations import Durations, Histogram
 from batchedmodel_sidecar.telemetry.generation_counts import GenerationCounts
 from batchedmodel_sidecar.telemetry.ledger import Ledger
@@ -115,9 +116,16 @@ class Admits(Protocol):
 class GenerationCollector(Collector):
     """Shows what is known of generated text."""
 
-    def __init__(self, counts: GenerationCounts, admits: Admits) -> None:
+    def __init__(
+        self,
+        counts: GenerationCounts,
+        admits: Admits,
+        model: Callable[[], ReadyModel | None],
+    ) -> None:
+        """`model`: the one that can be asked now."""
         self._counts = counts
         self._admits = admits
+        self._model = model
 
     def collect(self) -> Iterator[Metric]:
         """All of it as it is now."""
@@ -139,6 +147,16 @@ class GenerationCollector(Collector):
         doc = "Texts of our engine that gave their blocks to others and were computed anew"
         yield _counter(names.PREEMPTIONS, doc, counts.preemptions)
         yield _gauge(names.CACHE_USAGE, "Of the server's cache, 0 to 1", counts.cache_usage)
+        blocks = GaugeMetricFamily(
+            names.CACHE_INFO,
+            "Tokens of a block of our engine's cache, and blocks on whichever device it has",
+            labels=["block_size", "num_gpu_blocks"],
+        )
+        model = self._model()
+        if model is not None and model.texts is not None:
+            engine = model.texts.description
+            blocks.add_metric([str(engine.block_tokens), str(engine.blocks)], 1)
+        yield blocks
 
 
 def _by_tenant(books: TenantCounts) -> Iterator[Metric]:

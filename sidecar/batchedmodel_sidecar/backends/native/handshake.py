@@ -60,27 +60,38 @@ class Handshake:
             rows_pad=not description.equal_lengths,
         )
 
+    async def labels(self, adapter: int) -> tuple[str, ...] | None:
+        """By which the adapter of this number classifies; None: it is not there any more."""
+        path = server_api.labels_path(self._name, adapter)
+        labels = await self._json(path, absent=b"null")
+        if labels is not None and not isinstance(labels, list):
+            raise LinkBroken(f"the model server answers no labels at {path}")
+        return None if labels is None else tuple(map(str, labels))
+
     async def _generation(self, version: str | None) -> TextPreparer | None:
         """How the model generates text, if it does."""
         path = server_api.generation_path(self._name, version)
-        async with self._session.get(BASE + path) as response:
-            if response.status == HTTPStatus.NOT_FOUND:
-                return None
-            described = generation_from_mapping(orjson.loads(await response.read()))
+        told = await self._json(path, absent=b"null")
+        if told is None:
+            return None
+        described = generation_from_mapping(told)
         tokenizer = await self._get(server_api.tokenizer_path(self._name, version))
         texts = self._texts
         if texts is None or not texts.is_of(described, tokenizer):
             texts = self._texts = TextPreparer(self._name, described, tokenizer)
         return texts
 
-    async def _json(self, path: str) -> Any:
+    async def _json(self, path: str, absent: bytes | None = None) -> Any:
         try:
-            return orjson.loads(await self._get(path))
+            return orjson.loads(await self._get(path, absent))
         except orjson.JSONDecodeError as error:
             raise LinkBroken(f"the model server answers no JSON at {path}: {error}") from error
 
-    async def _get(self, path: str) -> bytes:
+    async def _get(self, path: str, absent: bytes | None = None) -> bytes:
+        """What is at a path; `absent`: what stands for a 404, where one is no failure."""
         async with self._session.get(BASE + path) as response:
-            if response.status != 200:
+            if response.status == HTTPStatus.NOT_FOUND and absent is not None:
+                return absent
+            if response.status != HTTPStatus.OK:
                 raise LinkBroken(f"the model server answers {response.status} at {path}")
             return await response.read()

@@ -7,13 +7,14 @@ of the HTTP client and answers that make no sense become `Unserved` here.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Final, NamedTuple
 
 import aiohttp
 import orjson
 from yarl import URL
 
+from batchedmodel_contract.adapters.state import AdapterState
 from batchedmodel_contract.inference import packed
 from batchedmodel_contract.inference.batch_wire import (
     BatchReply,
@@ -58,6 +59,8 @@ that is started again is found soon."""
 _HANDSHAKE_SECONDS: Final = 30.0
 _MOST_DOUBLINGS: Final = 10
 _THREADS: Final = 2
+_LINE_BUFFER: Final = 4 << 20
+"""Bytes; a line may have twice as many. It has the reasons of all adapters that failed."""
 _BINARY: Final = "application/octet-stream"
 _UNANSWERED: Final = 2  # batches in a row after which only a restart helps
 _DEPTH: Final = 2  # one batch that runs and one handed over just in time
@@ -237,7 +240,7 @@ class NativeLink:
             event = _event(line)
             self._hung = event.state is ModelState.HUNG
             if event.adapters is not None:
-                self._adapters.told(event.adapters)
+                await self._hear(event.adapters)
                 served = self._model and self._model.description.version
                 if event.state is ModelState.READY and served and event.version == served:
                     continue  # nothing else is new
@@ -251,11 +254,19 @@ class NativeLink:
                 level = logging.INFO if coming else logging.WARNING
                 self._lose(f"the model is {event.state}{detail}", level)
 
+    async def _hear(self, states: Sequence[AdapterState]) -> None:
+        """Learn the states of adapters, and the labels of those that are new."""
+        lacking = self._adapters.unlabelled(states)
+        async with asyncio.timeout(_HANDSHAKE_SECONDS):
+            found = {number: await self._handshake.labels(number) for number in lacking}
+        labels = {number: told for number, told in found.items() if told is not None}
+        self._adapters.told(states, labels)
+
     async def _events(self) -> AsyncIterator[bytes]:
         url = BASE + server_api.events_path(self._name)
         async with asyncio.timeout(_HANDSHAKE_SECONDS):
             # A stopped process still has its connections taken by the kernel, and says nothing.
-            opened = await self._session.get(url)
+            opened = await self._session.get(url, read_bufsize=_LINE_BUFFER)
         async with opened as response:
             if response.status != 200:
                 raise LinkBroken(

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from batchedmodel_contract.inference.tensors import Buffer, Shape
 from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_sidecar.adapters.served import Labels
 from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.backends.foreign.protocol import (
     BackendProtocol,
@@ -57,6 +58,8 @@ class RenderJob(NamedTuple):
     head: int
     named: str | None = None
     """See `Parsed.named`."""
+    labels: Labels | None = None
+    """See `Parsed.labels`."""
     granted: bool = False
 
 

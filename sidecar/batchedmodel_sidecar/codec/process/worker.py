@@ -114,7 +114,7 @@ class Worker:
             return job.by.render(memo, answer)
         model = self._known()
         call = Call(rows=_rows(lengths), description=model.description, key=None)
-        parsed = Parsed(call=call, memo=memo, named=job.named)
+        parsed = Parsed(call=call, memo=memo, named=job.named, labels=job.labels)
         return self._adapters[job.by].render(parsed, answer, model)
 
     def _known(self) -> ReadyModel:

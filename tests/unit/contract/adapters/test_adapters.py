@@ -43,6 +43,7 @@ STATES = st.builds(
     number=NUMBERS,
     phase=st.sampled_from(AdapterPhase),
     reason=st.text(max_size=8),
+    own_labels=st.booleans(),
 )
 SOURCES = st.sampled_from(
     (

@@ -213,6 +213,7 @@ def test_every_variable_that_is_written_is_text() -> None:
         "BATCHEDMODEL_KV_CACHE_BYTES": "0",
         "BATCHEDMODEL_KV_CACHE_FRACTION": "0.0",
         "BATCHEDMODEL_MAX_CONTEXT_TOKENS": "0",
+        "BATCHEDMODEL_ADAPTERS_ONLINE": "false",
         "BATCHEDMODEL_LOG_LEVEL": "info",
         "BATCHEDMODEL_LOG_FORMAT": "text",
     }

@@ -33,6 +33,9 @@ class Bank:
     def bytes_of(self, weights: Any) -> int:
         return 1
 
+    def labels_of(self, weights: Any) -> None:
+        return None
+
     def put(self, slot: int, weights: Any) -> None:
         self.held[slot - 1] = -1
         if self.fails is not None:

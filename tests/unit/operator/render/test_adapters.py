@@ -21,18 +21,19 @@ CHAT: Final = {
 OTHER: Final = {"name": "other", "source": {"volume": {"claimName": "tunings.team"}}}
 
 
-def read(adapters: Any) -> tuple[Model, Spec]:
-    given = manifest(SIMULATED if adapters is None else {**SIMULATED, "adapters": adapters})
+def read(adapters: Any, model: Any = None) -> tuple[Model, Spec]:
+    spec = SIMULATED if model is None else {"model": model}
+    given = manifest(spec if adapters is None else {**spec, "adapters": adapters})
     given["metadata"]["uid"] = "6a"
-    model = model_from(given)
-    assert model.spec is not None, model.mistakes
-    return model, model.spec
+    found = model_from(given)
+    assert found.spec is not None, found.mistakes
+    return found, found.spec
 
 
-def pod(adapters: Any) -> dict[str, Any]:
-    model, spec = read(adapters)
+def pod(adapters: Any, model: Any = None) -> dict[str, Any]:
+    found, spec = read(adapters, model)
     pinned = render.pinned_batching(spec)
-    return dict(render.pod_template(model, spec, IMAGES, pinned))
+    return dict(render.pod_template(found, spec, IMAGES, pinned))
 
 
 def variables(container: dict[str, Any]) -> dict[str, Any]:
@@ -87,6 +88,26 @@ def test_the_token_comes_from_its_secret_whatever_the_manifest_says_of_the_varia
     assert [one["valueFrom"] for one in model["env"] if one["name"] == "HF_TOKEN"] == [
         {"secretKeyRef": {"name": "hub", "key": "token"}}
     ]
+
+
+HUB: Final = {"source": {"huggingFace": {"repo": "a/b"}}}
+
+
+@pytest.mark.parametrize(
+    ("model", "online"),
+    [
+        (HUB, "true"),
+        ({**HUB, "env": {"HF_HUB_OFFLINE": "1"}}, "false"),
+        ({**HUB, "env": {"TRANSFORMERS_OFFLINE": "1"}}, "false"),
+        ({"source": {"path": "/m"}, "env": {"HF_HUB_OFFLINE": "1"}}, "false"),
+    ],
+    ids=str,
+)
+def test_hubs_are_asked_for_adapters_though_the_model_is_fetched_unless_its_author_is_offline(
+    model: dict[str, Any], online: str
+) -> None:
+    (container,) = pod({"items": [SQL]}, {"handler": "hf", **model})["spec"]["containers"]
+    assert variables(container)["BATCHEDMODEL_ADAPTERS_ONLINE"] == online
 
 
 def test_the_sidecar_is_told_the_header_and_the_slots() -> None:

@@ -10,8 +10,10 @@ FETCHING, LOADING = AdapterPhase.FETCHING, AdapterPhase.LOADING
 READY, FAILED = AdapterPhase.READY, AdapterPhase.FAILED
 
 
-def state(name: str, number: int, phase: AdapterPhase, reason: str = "") -> AdapterState:
-    return AdapterState(name=name, number=number, phase=phase, reason=reason)
+def state(
+    name: str, number: int, phase: AdapterPhase, reason: str = "", *, labelled: bool = False
+) -> AdapterState:
+    return AdapterState(name=name, number=number, phase=phase, reason=reason, own_labels=labelled)
 
 
 def served(*states: AdapterState) -> ServedAdapters:
@@ -80,3 +82,37 @@ def test_in_another_process_a_call_asks_for_the_version_there_and_never_for_anot
     assert before.number == UNKNOWN
     adapters.told([state("b", 1, READY), state("a", 2, READY)])
     assert before.number == 2
+
+
+def test_one_with_labels_of_its_own_is_there_once_they_are_known_and_they_are_asked_for_once() -> (
+    None
+):
+    adapters = served(state("a", 1, READY), state("b", 2, READY, labelled=True))
+    assert adapters.ready() == ["a"]
+    states = [state("a", 1, READY), state("b", 2, READY, labelled=True)]
+    assert adapters.unlabelled(states) == [2]
+    adapters.told(states, {2: ("spam", "fine")})
+    assert adapters.unlabelled([*states, state("c", 3, READY, labelled=True)]) == [3]
+    assert labels(adapters, "a") is None
+    assert labels(adapters, "b") == ("spam", "fine")
+
+
+def test_a_call_has_the_labels_of_its_version_or_of_the_one_in_another_process() -> None:
+    first, second = state("a", 1, READY, labelled=True), state("a", 2, READY, labelled=True)
+    adapters = ServedAdapters("m")
+    adapters.told([first], {1: ("old", "older")})
+    before = adapters.choose("a")
+    assert before is not None
+    adapters.told([second], {2: ("new", "newer")})
+    assert (before.labels, labels(adapters, "a")) == (("old", "older"), ("new", "newer"))
+    adapters.lost()
+    assert before.labels == ("old", "older")
+    # Its number there is another's here.
+    adapters.told([state("b", 1, READY, labelled=True), second], {1: ("x", "y"), 2: ("b", "c")})
+    assert before.labels == ("b", "c")
+
+
+def labels(adapters: ServedAdapters, name: str) -> tuple[str, ...] | None:
+    chosen = adapters.choose(name)
+    assert chosen is not None
+    return chosen.labels

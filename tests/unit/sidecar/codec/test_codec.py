@@ -19,6 +19,7 @@ from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_http.response import LARGE
+from batchedmodel_sidecar.adapters.served import ChosenAdapter, ServedAdapters
 from batchedmodel_sidecar.answers import Answer, Output
 from batchedmodel_sidecar.body.buffers import json_bytes
 from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
@@ -153,8 +154,11 @@ async def test_a_large_answer_that_the_helper_fails_at_is_an_error_of_its_call()
     assert (failed.value.status, failed.value.retry_after) == (503, 1.0)
 
 
+@pytest.mark.parametrize("own", [None, ("C", "D")], ids=["the model's", "an adapter's"])
 @pytest.mark.parametrize(("words", "helped"), [(20, False), (500, False), (1000, True)])
-async def test_labels_of_many_tokens_are_made_by_the_helper(words: int, helped: bool) -> None:
+async def test_labels_of_many_tokens_are_made_by_the_helper(
+    words: int, helped: bool, own: tuple[str, str] | None
+) -> None:
     text = TextInput(name="text", tokens="ids", max_tokens=4096)
     labels = Classification(output="y", labels=("A", "B"), activation=Activation.SOFTMAX)
     description = replace(
@@ -170,6 +174,8 @@ async def test_labels_of_many_tokens_are_made_by_the_helper(words: int, helped: 
     ours, classify = codec(helper), adapters()[Endpoint.CLASSIFY]
     body = orjson.dumps({"inputs": " ".join(["w1"] * words)})
     parsed = await ours.parse(classify, body, None, tagger, held())
+    chosen = ChosenAdapter("a", 1, 0, ServedAdapters("m"), own)
+    parsed = parsed if own is None else parsed.for_adapter(chosen)
     length = parsed.call.rows[0].length
     scores = Value((length, 2), array("f", [1, 3] * length).tobytes())
     # Of a size that is nothing to write when the numbers are all there is.
@@ -178,9 +184,10 @@ async def test_labels_of_many_tokens_are_made_by_the_helper(words: int, helped: 
     if helped:
         with pytest.raises(Unserved):
             await ours.render(classify, parsed, given, tagger)
+        assert helper.jobs[0].labels == own
     else:
         told = await ours.render(classify, parsed, given, tagger)
         entries = orjson.loads(bytes(told.data))
         assert len(entries) >= words
-        assert {entry["entity"] for entry in entries} == {"B"}
+        assert {entry["entity"] for entry in entries} == {"B" if own is None else "D"}
     assert len(helper.jobs) == helped

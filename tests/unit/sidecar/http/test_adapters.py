@@ -14,9 +14,11 @@ from batchedmodel_contract.manifest.tenants import TenantsBy
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_http.response import Response
 from batchedmodel_sidecar.adapters.naming import AdapterNames
-from batchedmodel_sidecar.adapters.served import ServedAdapters
+from batchedmodel_sidecar.adapters.served import ChosenAdapter, ServedAdapters
+from batchedmodel_sidecar.protocols.v2 import metadata
 from batchedmodel_sidecar.telemetry.adapter_metrics import AdaptersCollector
 from support.handler_world import Here, body, here, text
+from support.right_bodies import TEXTS
 
 pytestmark = pytest.mark.looptime
 
@@ -124,6 +126,16 @@ async def test_an_adapter_has_the_models_metadata_under_its_own_name() -> None:
     for name, status in (("late", 503), ("broken", 503), ("other", 404)):
         for path in (f"/v2/models/{name}", f"/v2/models/{name}/ready", f"/v1/models/{name}"):
             assert (await made.asked(path)).status == status, path
+
+
+def test_an_adapter_with_labels_of_its_own_has_them_in_its_metadata() -> None:
+    chosen = ChosenAdapter("spam", 1, 0, ServedAdapters("m"), ("ham", "spam", "eggs"))
+    ours = metadata(TEXTS, chosen)["batchedmodel"]["classification"]
+    assert ours["labels"] == ("ham", "spam", "eggs")
+    whole = metadata(TEXTS) | {"name": "spam"}
+    assert whole["batchedmodel"]["classification"]["labels"] == ("good", "bad", "odd")
+    whole["batchedmodel"]["classification"] = ours
+    assert whole == metadata(TEXTS, chosen)
 
 
 async def test_where_adapters_are_tenants_their_rows_are_counted_and_shared_by_their_names() -> (

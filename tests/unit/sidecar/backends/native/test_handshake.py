@@ -6,6 +6,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from batchedmodel_contract.adapters.state import AdapterPhase, AdapterState
 from batchedmodel_contract.inference.description import (
     RAGGED,
     CostRule,
@@ -18,6 +19,7 @@ from batchedmodel_contract.processes.server_api import (
     ModelState,
     StateEvent,
     events_path,
+    labels_path,
     model_path,
     profile_path,
     tokenizer_path,
@@ -116,3 +118,69 @@ async def test_a_tokenizer_that_is_still_the_same_is_not_read_again(tmp_path: Pa
     assert second is first
     assert third is not first
     assert fourth is not third
+
+
+async def test_the_labels_of_adapters_are_asked_for_once_and_many_long_reasons_make_a_line(
+    tmp_path: Path,
+) -> None:
+    failed = tuple(
+        AdapterState(name=f"a{at}", number=at, phase=AdapterPhase.FAILED, reason="x" * 1024)
+        for at in range(1, 512)
+    )
+    own = AdapterState(name="own", number=600, phase=AdapterPhase.READY, own_labels=True)
+    gone = AdapterState(name="gone", number=601, phase=AdapterPhase.READY, own_labels=True)
+    asked, taken = [], asyncio.Semaphore(0)
+
+    async def events(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for version in ("1", "2"):
+            states = (*failed, own, gone)
+            event = StateEvent(state=ModelState.READY, detail="", version=version, adapters=states)
+            await response.write(json.dumps(event.to_mapping()).encode() + b"\n")
+            await taken.acquire()
+        await asyncio.Event().wait()
+        return response
+
+    async def describe(_: web.Request) -> web.Response:
+        return web.json_response(described(TEXT).to_metadata())
+
+    async def labels(request: web.Request) -> web.Response:
+        asked.append(request.match_info["number"])
+        if asked[-1] == "601":
+            return web.Response(status=404)
+        return web.json_response(["ham", "spam"])
+
+    async def profile(_: web.Request) -> web.Response:
+        return web.json_response(PROFILE.to_mapping())
+
+    async def tokenizer(_: web.Request) -> web.Response:
+        return web.Response(body=tokenizer_json())
+
+    application = web.Application()
+    application.router.add_get(events_path("m"), events)
+    application.router.add_get(labels_path("m", "{number}"), labels)
+    for version in ("1", "2"):
+        application.router.add_get(model_path("m", version), describe)
+        application.router.add_get(profile_path("m", version), profile)
+        application.router.add_get(tokenizer_path("m", version), tokenizer)
+    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.UnixSite(runner, str(tmp_path / "s")).start()
+    listener, served = Listener(), ServedAdapters("m")
+    link = NativeLink("m", str(tmp_path / "s"), listener, SharedSlots(1), ByteBudget(1), served)
+    following = asyncio.create_task(link.follow())
+    try:
+        async with asyncio.timeout(10):
+            for _ in range(2):
+                await listener.models.get()
+                assert served.ready() == ["own"]
+                chosen = served.choose("own")
+                assert chosen is not None
+                assert chosen.labels == ("ham", "spam")
+                taken.release()
+    finally:
+        following.cancel()
+        await link.close()
+        await runner.cleanup()
+    assert asked.count("600") == 1

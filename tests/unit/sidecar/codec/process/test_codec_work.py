@@ -233,6 +233,20 @@ async def test_an_answer_has_the_same_body(right: Right, data: st.DataObject) ->
         assert rendered == expected
 
 
+async def test_an_answer_of_an_adapter_is_told_by_its_labels() -> None:
+    parsed = await ADAPTERS[Endpoint.CLASSIFY].parse(b'{"inputs":"a"}', None, TEXTS, 10)
+    scores = Value((3,), np.array([1, 3, 2], "<f4").tobytes())
+    empty = Value((4,), bytes(16)), Value((), bytes(4))
+    outputs = tuple(Output(name, Datatype.FP32) for name in ("vector", "scores", "score"))
+    answer = Answer(outputs=outputs, rows=((empty[0], scores, empty[1]),))
+    head, parts = wire.write_question([3], answer, parsed.memo)
+    job = RenderJob(Endpoint.CLASSIFY, head, "spam", ("ham", "spam", "eggs"))
+    answered = await (await informed(TEXTS)).work(job, filled(parts))
+    assert answered is not None
+    told = orjson.loads(bytes(wire.read_rendered(answered[1].view(), answered[0].head).data))
+    assert [one["label"] for one in told] == ["spam", "eggs", "ham"]
+
+
 async def test_a_large_memory_of_the_question_is_carried_unread() -> None:
     documents = ["b" * 50_000, "c" * 50_000]
     asked = {"query": "a", "documents": documents, "return_documents": True}
