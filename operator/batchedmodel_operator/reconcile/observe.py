@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.model_class import class_name_of
 from batchedmodel_contract.processes.sidecar_api import Whom
 from batchedmodel_operator.interfaces import Body, Cluster, Sidecars
 from batchedmodel_operator.kinds import CHILDREN, Kind, child_name
@@ -60,7 +61,9 @@ async def find(cluster: Cluster, key: Key) -> Model | None:
     if body is None or "deletionTimestamp" in body["metadata"]:
         # Owner references delete the children.
         return None
-    return model_from(body)
+    name = class_name_of(body)
+    found = None if name is None else await cluster.get(Kind.MODEL_CLASS, "", name)
+    return model_from(body, found)
 
 
 async def observe(
