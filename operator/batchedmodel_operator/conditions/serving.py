@@ -50,7 +50,8 @@ def reconciled(view: View) -> Finding:
     if model.unread:
         return no(Reason.INVALID_OBJECT, model.unread)
     if model.lacks_class:
-        text = f"there is no BatchedModelClass {model.class_name}; what runs goes on as it is"
+        what = f"there is no BatchedModelClass {model.class_name} that the operator may read"
+        text = f"{what}; what runs goes on as it is"
         return no(Reason.CLASS_NOT_FOUND, text)
     if model.spec is None:
         return no(Reason.INVALID_SPEC, "; ".join(model.mistakes))
