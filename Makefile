@@ -102,9 +102,9 @@ images: ## Build the images with whichever of buildah, podman and docker answers
 	$(PYTHON) images/build_images.py $(if $(ENGINE),--engine $(ENGINE)) $(if $(BASE),--base $(BASE)) \
 		$(if $(MODEL_PACKAGE),--model-package $(MODEL_PACKAGE)) $(IMAGES)
 
-crds: $(LIGHT) ## Make the custom resource from the contract, for crds/ and the chart, and its reference
+crds: $(LIGHT) ## Make the custom resources from the contract, for crds/ and the chart, and its reference
 	$(BIN)/python crds/generate.py
-	cp crds/batchedmodels.yaml charts/batchedmodel/files/
+	cp crds/batchedmodel*.yaml charts/batchedmodel/files/
 	$(BIN)/python crds/reference.py
 
 chart: crds ## Draw the chart's dashboards, and check the chart

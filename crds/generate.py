@@ -1,13 +1,13 @@
-"""Writes `batchedmodels.yaml` beside itself from the contract's declarations, for `make crds`."""
+"""Writes the custom resources beside itself from the contract's declarations, for `make crds`."""
 
 from pathlib import Path
 
 import yaml
 
-from batchedmodel_contract.schema.custom_resource import custom_resource
+from batchedmodel_contract.schema.custom_resource import class_resource, custom_resource
 
 _HEAD = (
-    "# The custom resource BatchedModel. Written by crds/generate.py from the declarations in\n"
+    "# The custom resource {}. Written by crds/generate.py from the declarations in\n"
     "# contract/; change those, then run `make crds`.\n"
 )
 
@@ -24,11 +24,16 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-def content() -> str:
-    """What the file should hold."""
-    definition = custom_resource()
-    return _HEAD + yaml.dump(definition, Dumper=_Dumper, sort_keys=False, width=100)
+def contents() -> dict[str, str]:
+    """What the files should hold, by their names."""
+    found = {}
+    for definition in (custom_resource(), class_resource()):
+        names = definition["spec"]["names"]
+        text = yaml.dump(definition, Dumper=_Dumper, sort_keys=False, width=100)
+        found[f"{names['plural']}.yaml"] = _HEAD.format(names["kind"]) + text
+    return found
 
 
 if __name__ == "__main__":
-    Path(__file__).with_name("batchedmodels.yaml").write_text(content(), "utf-8")
+    for name, text in contents().items():
+        Path(__file__).with_name(name).write_text(text, "utf-8")

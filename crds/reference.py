@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_contract.schema.custom_resource import custom_resource
+from batchedmodel_contract.schema.custom_resource import class_schema, custom_resource
 from batchedmodel_contract.schema.reading import Setting, declared_at
 
 Schema = dict[str, Any]
@@ -19,15 +19,22 @@ Every field of `apiVersion: batchedmodel.dev/v1alpha1`, `kind: BatchedModel`, as
 it and as `kubectl explain batchedmodel.spec` shows it. Written by `crds/reference.py` from the
 declarations in `contract/`; change those, then run `make crds`.
 
-Defaults are filled in by the API server, so that `kubectl get batchedmodel NAME -o yaml` shows what
-holds; what depends on other fields stands under `status.effective`. An unknown field is an error of
-`batchedmodel run`, and of an API server where the client is strict, as kubectl is.
+A default holds where neither the manifest nor its [class](#class) says anything. It is not written
+into the object; what depends on other fields stands under `status.effective`. An unknown field is
+an error of `batchedmodel run`, and of an API server where the client is strict, as kubectl is.
 """
 _RULES: Final = """\
 ## Rules over several fields
 
 An API server refuses a manifest that breaks one of them, and so does `batchedmodel run`. Each line
 is what they say of the field; dots stand for a value.
+"""
+_CLASS: Final = """\
+## Class
+
+A `BatchedModelClass` (`kubectl get bmc`) belongs to the cluster and to no namespace. Its `spec` has
+these fields of a BatchedModel's, each of which may be absent; they mean what they mean there, and
+hold for the BatchedModels that name the class and do not say the same themselves.
 """
 _TABLE: Final = ("| Field | Type | Default | Meaning |", "|---|---|---|---|")
 _MESSAGE: Final = re.compile(r'("(?:[^"\\]|\\.)*")\.format\(\[.*\]\)')
@@ -50,6 +57,8 @@ def content() -> str:
         *_rules(schema["spec"]["x-kubernetes-validations"]),
         "",
         *_sections("status", schema["status"], level=2),
+        _CLASS,
+        *_class_fields("spec", class_schema()),
     ]
     return "\n".join(parts).rstrip() + "\n"
 
@@ -70,6 +79,16 @@ def _sections(path: str, schema: Schema, *, level: int) -> Iterator[str]:
             yield from _sections(f"{path}.{name}", below, level=3)
 
 
+def _class_fields(path: str, schema: Schema) -> Iterator[str]:
+    for name, field in schema["properties"].items():
+        below = f"{path}.{name}"
+        if below == "spec.model":
+            yield from _class_fields(below, field)
+        else:
+            link = below if _has_section(field) else path
+            yield f"- [`{below}`](#{_anchor(link)})"
+
+
 def _has_section(schema: Schema) -> bool:
     # Fields that nobody describes here are of Kubernetes' own types, which it explains itself.
     fields = schema.get("properties", {}).values()
@@ -78,9 +97,10 @@ def _has_section(schema: Schema) -> bool:
 
 def _row(path: str, name: str, field: Schema, *, required: bool) -> str:
     shown = f"[`{name}`](#{_anchor(path)})" if _has_section(field.get("items", field)) else name
-    default = "required" if required else _default(field)
     kind = _type(field)
-    meaning = field["description"] + _rule(path, kind, field["description"])
+    description, _, given = field["description"].partition(" Default: ")
+    default = "required" if required else given and f"`{given.removesuffix('.')}`"
+    meaning = description + _rule(path, kind, description)
     cells = (shown if "[" in shown else f"`{name}`", kind, default, meaning)
     return f"| {' | '.join(cells)} |"
 
@@ -102,11 +122,6 @@ def _said(rule: str, kind: str) -> bool:
 
 def _anchor(path: str) -> str:
     return re.sub(r"[^a-z0-9-]", "", path.lower())
-
-
-def _default(field: Schema) -> str:
-    given = field.get("default")
-    return "" if given in (None, {}) else f"`{json.dumps(given).strip(chr(34))}`"
 
 
 def _type(field: Schema) -> str:

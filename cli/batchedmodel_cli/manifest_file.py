@@ -4,15 +4,22 @@ The contract checks what a field may hold; here it is files, folders and install
 """
 
 import dataclasses
+from collections.abc import Callable, Mapping
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from batchedmodel_cli.yaml_text import NotOneDocument, read_document, read_text
+from batchedmodel_cli.yaml_text import NotOneDocument, read_documents, read_text
 from batchedmodel_contract.invalid_input import InvalidManifest, Mistake, shown
 from batchedmodel_contract.manifest.adapters import Adapters
-from batchedmodel_contract.manifest.manifest import BatchedModel, read_manifest
+from batchedmodel_contract.manifest.manifest import KIND, BatchedModel, read_manifest
+from batchedmodel_contract.manifest.model_class import (
+    CLASS_KIND,
+    ModelClass,
+    class_name_of,
+    read_class,
+)
 from batchedmodel_contract.manifest.source import Source
 from batchedmodel_contract.manifest.spec import Model, Spec
 from batchedmodel_contract.schema.reading import value_at
@@ -35,14 +42,39 @@ class UnusableManifest(ValueError):
         super().__init__("\n".join(messages))
 
 
-def read_manifest_file(file: Path) -> BatchedModel:
-    """The manifest in a YAML (or JSON) file; raises `UnusableManifest`."""
+def read_manifest_file(
+    file: Path, class_of: Callable[[str], ModelClass | None] = lambda _: None
+) -> BatchedModel:
+    """The manifest in a YAML (or JSON) file, with the class that it names.
+
+    The class is a document of the same file, or what `class_of` its name gives. Raises
+    `UnusableManifest`.
+    """
     try:
-        return read_manifest(read_document(read_text(file)))
+        documents = read_documents(read_text(file))
+        classes = [read_class(one) for one in documents if _is_class(one)]
+        manifests = [one for one in documents if not _is_class(one)]
+        if len(manifests) != 1:
+            rule = f"one {KIND} per file, and {CLASS_KIND}es beside it"
+            raise UnusableManifest(f"holds {len(manifests)} manifests; {rule}")
+        name = class_name_of(manifests[0])
+        found = next((one for one in classes if one.name == name), None)
+        if name is not None and found is None:
+            found = class_of(name)
+        return read_manifest(manifests[0], found)
     except NotOneDocument as error:
         raise UnusableManifest(str(error)) from error
     except InvalidManifest as error:
         raise UnusableManifest(*map(str, error.mistakes)) from error
+
+
+def holds_class(file: Path) -> bool:
+    """Whether a file that `read_manifest_file` takes holds a class as well."""
+    return any(map(_is_class, read_documents(read_text(file))))
+
+
+def _is_class(document: object) -> bool:
+    return isinstance(document, Mapping) and document.get("kind") == CLASS_KIND
 
 
 def on_this_machine(manifest: BatchedModel, folder: Path) -> BatchedModel:

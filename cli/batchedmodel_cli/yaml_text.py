@@ -1,4 +1,4 @@
-"""Reads one YAML (or JSON) document from a file or a text, within bounds.
+"""Reads YAML (or JSON) documents from a file or a text, within bounds.
 
 A few lines of aliases to aliases can stand for billions of values. So each alias is counted as the
 values that it stands for while the text is read, and reading ends where there are too many.
@@ -28,7 +28,7 @@ _UNREADABLE: Final = (
 
 
 class NotOneDocument(ValueError):
-    """A file or text that is not read as one YAML document; the message says why."""
+    """A file or text that is not read as YAML documents, or as one; the message says why."""
 
 
 class _TooMuch(yaml.MarkedYAMLError):
@@ -53,6 +53,14 @@ def read_text(file: Path) -> str:
 
 def read_document(text: str) -> object:
     """The one document that a text holds; raises `NotOneDocument`."""
+    documents = read_documents(text)
+    if len(documents) > 1:
+        raise NotOneDocument(f"holds {len(documents)} documents; one manifest per file")
+    return documents[0]
+
+
+def read_documents(text: str) -> list[object]:
+    """The documents that a text holds, at least one; raises `NotOneDocument`."""
     if len(text) > MOST_CHARACTERS:
         raise NotOneDocument(f"is longer than {MOST_CHARACTERS} characters")
     try:
@@ -68,9 +76,7 @@ def read_document(text: str) -> object:
     documents = [document for document in documents if document is not None]
     if not documents:
         raise NotOneDocument("is empty")
-    if len(documents) > 1:
-        raise NotOneDocument(f"holds {len(documents)} documents; one manifest per file")
-    return documents[0]
+    return documents
 
 
 class _Loader(yaml.SafeLoader):

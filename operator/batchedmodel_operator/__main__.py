@@ -11,7 +11,8 @@ import os
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from batchedmodel_contract.invalid_input import InvalidManifest
@@ -111,6 +112,10 @@ async def _run(settings: OperatorSettings) -> None:
         if awaited or not reconciler.wrote(key, version):
             workers.add(key, awaited=awaited)
 
+    def class_changed(name: str) -> None:
+        for key in reconciler.of_class(name):
+            workers.add(key)
+
     def vitals() -> Vitals:
         return Vitals(
             leads=candidacy.leads(),
@@ -123,7 +128,13 @@ async def _run(settings: OperatorSettings) -> None:
     try:
         await unless(told, candidacy.won())
         if not told.is_set():
-            await _lead(cluster, candidacy, workers, add, settings.watch_namespaces, told)
+            watching = Watching(
+                cluster=cluster,
+                add=add,
+                class_changed=class_changed,
+                namespaces=settings.watch_namespaces,
+            )
+            await _lead(watching, candidacy, workers, told)
     finally:
         # Not before the last reconcile has ended: from then on somebody else may write.
         await candidacy.release()
@@ -132,20 +143,26 @@ async def _run(settings: OperatorSettings) -> None:
         await leases.close()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watching:
+    """What is watched, and who hears of it."""
+
+    cluster: KubernetesCluster
+    add: Add
+    class_changed: Callable[[str], None]
+    namespaces: Sequence[str]
+    """Empty: all of them."""
+
+
 async def _lead(
-    cluster: KubernetesCluster,
-    election: Election,
-    workers: Workers[Key],
-    add: Add,
-    namespaces: Sequence[str],
-    told: asyncio.Event,
+    watching: Watching, election: Election, workers: Workers[Key], told: asyncio.Event
 ) -> None:
     # Before Kopf's own tasks, with which it would end.
     losing = asyncio.create_task(_end_when_lost(election), name="lease")
     working = asyncio.create_task(_work(workers, told), name="workers")
     try:
-        await unless(told, _begin_with_news(cluster, add, namespaces))
-        await _watch(cluster, add, namespaces, told)
+        await unless(told, _begin_with_news(watching))
+        await _watch(watching, told)
     finally:
         workers.close()
         try:
@@ -162,37 +179,47 @@ async def _work(workers: Workers[Key], told: asyncio.Event) -> None:
         told.set()
 
 
-async def _begin_with_news(cluster: KubernetesCluster, add: Add, namespaces: Sequence[str]) -> None:
+async def _begin_with_news(watching: Watching) -> None:
     """Queue what was edited while nobody led, before Kopf has listed all children."""
-    for namespace in namespaces or ("",):
+    for namespace in watching.namespaces or ("",):
         try:
-            async for body in cluster.each(Kind.BATCHED_MODEL, namespace):
+            async for body in watching.cluster.each(Kind.BATCHED_MODEL, namespace):
                 if is_news(body):
                     metadata = body["metadata"]
-                    add(Key(namespace=metadata["namespace"], name=metadata["name"]), awaited=True)
+                    key = Key(namespace=metadata["namespace"], name=metadata["name"])
+                    watching.add(key, awaited=True)
         except ClusterError as error:
             # Kopf fails in the same way, and goes on asking.
             _log.info("edited models wait for Kopf: %s", error)
 
 
-async def _watch(
-    cluster: KubernetesCluster,
-    add: Add,
-    namespaces: Sequence[str],
-    told: asyncio.Event,
-) -> None:
+async def _watch(watching: Watching, told: asyncio.Event) -> None:
+    cluster, namespaces = watching.cluster, watching.namespaces
+
     async def everywhere(definition: Definition, stop: asyncio.Event) -> None:
-        found = registry(add, definition.changed)
+        found = registry(watching.add, definition.changed, await _class_changed(watching))
         await watch(found, stop=stop, take_signals=lambda: listen(told))
 
     async def within(there: Sequence[str], stop: asyncio.Event) -> None:
-        found = registry(add, None)
+        found = registry(watching.add, None, await _class_changed(watching))
         await watch(found, namespaces=there, stop=stop, take_signals=lambda: listen(told))
 
     if namespaces:
         await keep_watching_in(namespaces, within, lambda one: _holds_models(cluster, one), told)
     else:
         await keep_watching(everywhere, lambda: _serves_models(cluster), told)
+
+
+async def _class_changed(watching: Watching) -> Callable[[str], None] | None:
+    """Who hears of classes; None where they cannot be watched, which must end no other watching."""
+    try:
+        if not await watching.cluster.may_list(Kind.MODEL_CLASS, ""):
+            _log.warning("edits of BatchedModelClasses go unseen: no such kind, or no right to it")
+            return None
+    except ClusterError:
+        # Kopf fails in the same way, and goes on asking.
+        pass
+    return watching.class_changed
 
 
 async def _end_when_lost(election: Election) -> None:

@@ -4,7 +4,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from batchedmodel_contract.kubernetes.names import GROUP, MANAGED_BY, PLURAL, VERSION
+from batchedmodel_contract.kubernetes.names import (
+    CLASS_PLURAL,
+    GROUP,
+    MANAGED_BY,
+    PLURAL,
+    VERSION,
+)
 
 FIELD_MANAGER: Final = MANAGED_BY
 SEED_MANAGER: Final = f"{FIELD_MANAGER}-seed"
@@ -15,6 +21,7 @@ class Kind(StrEnum):
     """As `kind` stands in a manifest."""
 
     BATCHED_MODEL = "BatchedModel"
+    MODEL_CLASS = "BatchedModelClass"
     CONFIG_MAP = "ConfigMap"
     SERVICE = "Service"
     DEPLOYMENT = "Deployment"
@@ -43,6 +50,7 @@ class Resource:
 
 RESOURCES: Final = {
     Kind.BATCHED_MODEL: Resource(group=GROUP, version=VERSION, plural=PLURAL),
+    Kind.MODEL_CLASS: Resource(group=GROUP, version=VERSION, plural=CLASS_PLURAL),
     Kind.CONFIG_MAP: Resource(group="", version="v1", plural="configmaps"),
     Kind.SERVICE: Resource(group="", version="v1", plural="services"),
     Kind.DEPLOYMENT: Resource(group="apps", version="v1", plural="deployments"),

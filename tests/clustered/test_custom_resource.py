@@ -46,11 +46,11 @@ def tried(server: ControlPlane, manifest: Mapping[str, Any]) -> dict[str, Any]:
     return completed
 
 
-def at(spec: Any, path: str) -> object:
-    """The value under a path such as ``batching.policy``; None when it is absent."""
-    for name in path.split("."):
-        spec = spec.get(name) if spec is not None else None
-    return spec
+def without_nulls(value: Any) -> Any:
+    """The value without the fields that are null, which say nothing."""
+    if isinstance(value, Mapping):
+        return {name: without_nulls(one) for name, one in value.items() if one is not None}
+    return [without_nulls(one) for one in value] if isinstance(value, list) else value
 
 
 def is_readable(manifest: Mapping[str, Any]) -> bool:
@@ -112,13 +112,9 @@ def test_the_definition_has_no_fault_that_the_server_would_note(server: ControlP
 
 
 @pytest.mark.parametrize("right", RIGHT, ids=[right.id for right in RIGHT])
-def test_a_right_manifest_is_stored_with_its_defaults(
-    server: ControlPlane, right: RightManifest
-) -> None:
+def test_a_right_manifest_is_stored_as_it_is(server: ControlPlane, right: RightManifest) -> None:
     completed = tried(server, right.manifest)
-    assert {path: at(completed["spec"], path) for path in right.reads} == right.reads
-    assert [path for path in right.lacks if at(completed["spec"], path) is not None] == []
-    # With or without the defaults filled in, it is the same manifest.
+    assert without_nulls(completed["spec"]) == without_nulls(right.manifest["spec"])
     assert read_manifest(completed) == read_manifest(right.manifest)
 
 
@@ -193,15 +189,44 @@ def test_a_list_of_models_tells_how_they_are(server: ControlPlane) -> None:
     model = created(server, "listed", autoscaling={"maxReplicas": 4})
     url = "http://listed.custom-resource.svc"
     counts = {"ready": "2/3", "model": "simulated", "replicas": 2, "desiredReplicas": 3}
-    runs = {"model": {"image": "registry.example/model-server:1"}}
+    image = {"model": {"image": "registry.example/model-server:1"}}
+    runs = {**image, "batching": {"maxBatchSize": 32}}
     report(server, model, conditions=[READY], **counts, url=url, effective=runs)
     short = server.kubectl("get", model, IN_NAMESPACE).splitlines()
     assert short[0].split() == ["NAME", "READY", "MODEL", "MAX", "URL", "REASON", "AGE"]
     assert short[1].split()[:6] == ["listed", "2/3", "simulated", "4", url, "Serving"]
     wide = server.kubectl("get", model, IN_NAMESPACE, "--output=wide").splitlines()
-    assert wide[0].split()[6:] == ["BATCH", "IMAGE", "AGE"]
+    assert wide[0].split()[6:] == ["CLASS", "BATCH", "IMAGE", "AGE"]
     assert wide[1].split()[6:8] == ["32", "registry.example/model-server:1"]
     assert "batchedmodel.batchedmodel.dev/listed" in server.kubectl("get", "all", IN_NAMESPACE)
+
+
+def test_of_a_class_each_field_is_judged_and_of_a_model_what_no_class_says(
+    server: ControlPlane,
+) -> None:
+    def a_class(**spec: Any) -> str:
+        manifest = {
+            "apiVersion": "batchedmodel.dev/v1alpha1",
+            "kind": "BatchedModelClass",
+            "metadata": {"name": "custom-resource"},
+            "spec": spec,
+        }
+        return server.kubectl("apply", "--filename=-", stdin=json.dumps(manifest))
+
+    with pytest.raises(CommandFailed, match=r"spec\.batching\.maxBatchSize: Invalid value: 5000"):
+        a_class(batching={"maxBatchSize": 5000})
+    a_class(batching={"maxBatchSize": 100}, model={"image": "registry.example/own:1"})
+    assert json.loads(server.kubectl("get", "bmc", "custom-resource", "--output=json"))["spec"] == {
+        "batching": {"maxBatchSize": 100},
+        "model": {"image": "registry.example/own:1"},
+    }
+    # With its class it may be right, which the server does not know.
+    own = {"className": "custom-resource", "model": {"protocol": "V2"}}
+    model = created(server, "of-a-class", **own, batching={"maxQueueSize": 20})
+    assert stored(server, model)["spec"]["batching"] == {"maxQueueSize": 20}
+    with pytest.raises(CommandFailed, match="2 is above maxReplicas"):
+        applied(server, "wrong", **own, autoscaling={"minReplicas": 2, "maxReplicas": 1})
+    server.kubectl("delete", "bmc", "custom-resource")
 
 
 def test_kubectl_scales_a_model_whose_manifest_has_no_replicas(server: ControlPlane) -> None:

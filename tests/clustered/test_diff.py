@@ -49,7 +49,6 @@ def test_an_edit_is_compared_with_the_object_that_the_api_server_has(
     )
 
     server.kubectl("apply", "--filename", file)
-    # The API server has filled in its defaults; they are no difference.
     assert main(["diff", str(file)]) == 0
     assert capsys.readouterr().out == "minilm: nothing is different\n"
 

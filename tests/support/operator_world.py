@@ -101,6 +101,10 @@ class World:
         """Whether this version of the BatchedModel has nothing new but a status of the operator."""
         return self._reconciler.wrote(KEY, version)
 
+    def of_class(self, name: str) -> tuple[Key, ...]:
+        """The BatchedModels that were seen to name this class."""
+        return self._reconciler.of_class(name)
+
     def child(self, kind: Kind) -> dict[str, Any]:
         return self.cluster.objects[kind, KEY.namespace, child_name(kind, KEY.name)]
 

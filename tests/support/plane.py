@@ -23,7 +23,8 @@ from cluster.waiting import waited
 
 Manifest = dict[str, Any]
 
-CRD = Path(__file__).parents[2] / "crds" / "batchedmodels.yaml"
+CRDS = Path(__file__).parents[2] / "crds"
+CRD = CRDS / "batchedmodels.yaml"
 CRD_NAME = f"{PLURAL}.{GROUP}"
 
 
@@ -34,7 +35,8 @@ def apply(plane: ControlPlane, *manifests: Mapping[str, Any]) -> None:
 
 
 def install_crd(plane: ControlPlane) -> None:
-    plane.kubectl("apply", "--server-side", "--force-conflicts", "--filename", CRD)
+    for file in sorted(CRDS.glob("*.yaml")):
+        plane.kubectl("apply", "--server-side", "--force-conflicts", "--filename", file)
     until("the custom resource is established", lambda: _established(plane))
 
 

@@ -122,6 +122,10 @@ def read_model(found: Object) -> Model:
     """A BatchedModel. The schema has checked ranges; an absent field has its default here."""
     spec = found.get("spec") or {}
     scaling, batching = spec.get("autoscaling") or {}, spec.get("batching") or {}
+    if spec.get("className"):
+        # What the class says of batching shows in what the operator made of both.
+        in_force = (found.get("status") or {}).get("effective") or {}
+        scaling = {**(in_force.get("autoscaling") or {}), **scaling}
     batch = batching.get("maxBatchSize") or Batching().max_batch_size
     wait = target_queue_time_milliseconds(
         scaling.get("targetQueueTimeMilliseconds"),

@@ -47,6 +47,7 @@ MODELS: Final = Collection(
     path=path_of(GROUP, VERSION, PLURAL),
     read=_reader(
         spec={
+            "className": None,
             "autoscaling": dict.fromkeys(
                 (
                     "targetUtilizationPercent",
@@ -59,7 +60,7 @@ MODELS: Final = Collection(
                 ("maxBatchSize", "maxConcurrentBatches", "targetLatencyMilliseconds")
             ),
         },
-        status={capacity.FIELD: None},
+        status={capacity.FIELD: None, "effective": {"autoscaling": None}},
     ),
 )
 PODS: Final = Collection(

@@ -5,17 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from batchedmodel_cli.diff import live, report
 from batchedmodel_cli.diff.effects import difference
+from batchedmodel_cli.manifest_file import holds_class
 from batchedmodel_cli.simulate import inputs
+from batchedmodel_contract.manifest.model_class import CLASS_KIND
 
 if TYPE_CHECKING:
     from batchedmodel_cli.diff.dry_run import LiveModel
     from batchedmodel_cli.simulate.simulator import SimulatedPods
     from batchedmodel_contract.manifest.manifest import BatchedModel
+    from batchedmodel_contract.manifest.model_class import ModelClass
 
 NAME = "diff"
 HELP = "say what applying a manifest does to the live model: restarts, pods, accelerators, latency"
@@ -68,12 +72,13 @@ def carry_out(arguments: argparse.Namespace) -> int:
     """Compare; the exit code."""
     progress = inputs.Progress()
     try:
-        manifest = inputs.manifest(arguments.file)
+        objects = _LiveObjects(arguments)
+        manifest = inputs.manifest(arguments.file, objects.class_of)
         pods = _pods(arguments, manifest, progress)
         other = arguments.new_profile
         if other is not None:
             other = inputs.profile("--new-profile", other, manifest.name)
-        found = difference(_live(arguments, manifest), manifest.spec)
+        found = difference(objects.model(manifest.name), manifest.spec)
         foretold = None
         if pods is not None:
             # Late, because the simulator needs numpy and a plain comparison does without.
@@ -97,16 +102,40 @@ def carry_out(arguments: argparse.Namespace) -> int:
     return _DIFFERENT if found.edited else _SAME
 
 
-def _live(arguments: argparse.Namespace, manifest: BatchedModel) -> LiveModel:
-    if arguments.live is None:
-        text = live.from_cluster(
-            arguments.file, context=arguments.context, namespace=arguments.namespace
-        )
-    elif arguments.live == _STANDARD_INPUT:
-        text = live.from_stream(sys.stdin)
-    else:
-        text = live.from_file(Path(arguments.live))
-    return live.read_live(text, manifest.name)
+class _LiveObjects:
+    """What is live, read once it is asked for; all its methods raise `Refused`."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._arguments = arguments
+        self._classes: dict[str, ModelClass | None] = {}
+
+    @cached_property
+    def _text(self) -> str:
+        arguments = self._arguments
+        if arguments.live is None:
+            # A class that is in the file need not be in the cluster yet.
+            missing = ("--ignore-not-found",) if holds_class(arguments.file) else ()
+            return self._asked(f"--filename={arguments.file}", *missing)
+        if arguments.live == _STANDARD_INPUT:
+            return live.from_stream(sys.stdin)
+        return live.from_file(Path(arguments.live))
+
+    def _asked(self, *what: str) -> str:
+        arguments = self._arguments
+        return live.from_cluster(*what, context=arguments.context, namespace=arguments.namespace)
+
+    def model(self, name: str) -> LiveModel:
+        """The BatchedModel of that name."""
+        return live.read_live(self._text, name, self.class_of)
+
+    def class_of(self, name: str) -> ModelClass | None:
+        """The class of that name; None where it is not there."""
+        if self._arguments.live is not None:
+            return live.read_live_class(self._text, name)
+        if name not in self._classes:
+            text = self._asked(CLASS_KIND.lower(), name, "--ignore-not-found")
+            self._classes[name] = live.read_live_class(text, name)
+        return self._classes[name]
 
 
 def _pods(

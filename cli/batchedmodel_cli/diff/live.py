@@ -5,7 +5,7 @@ kubectl knows the person's clusters, contexts and ways to log in. Called by `com
 
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -14,6 +14,12 @@ from batchedmodel_cli.simulate.inputs import Refused
 from batchedmodel_cli.yaml_text import MOST_CHARACTERS, NotOneDocument, read_document, read_text
 from batchedmodel_contract.invalid_input import InvalidManifest
 from batchedmodel_contract.manifest.manifest import KIND, read_manifest
+from batchedmodel_contract.manifest.model_class import (
+    CLASS_KIND,
+    ModelClass,
+    class_name_of,
+    read_class,
+)
 
 _KUBECTL: Final = "kubectl"
 _LOG_LINE: Final = re.compile(r"[A-Z]\d{4} \d")
@@ -24,9 +30,9 @@ _LONGEST_SECONDS: Final = 300
 """A person may have to log in meanwhile."""
 
 
-def from_cluster(manifest: Path, *, context: str | None, namespace: str | None) -> str:
-    """kubectl's output about the object that the manifest names; raises `Refused`."""
-    command = [_KUBECTL, "get", f"--filename={manifest}", "--output=yaml"]
+def from_cluster(*what: str, context: str | None, namespace: str | None) -> str:
+    """kubectl's output about what these arguments of `get` name; raises `Refused`."""
+    command = [_KUBECTL, "get", *what, "--output=yaml"]
     command.append(f"--request-timeout={_REQUEST_SECONDS}s")
     command += [] if context is None else [f"--context={context}"]
     command += [] if namespace is None else [f"--namespace={namespace}"]
@@ -68,18 +74,27 @@ def from_stream(stream: TextIO) -> str:
         raise Refused(f"--live -: is not UTF-8 text: {error.reason}") from error
 
 
-def read_live(text: str, name: str) -> LiveModel:
-    """The BatchedModel of that name in kubectl's output, YAML or JSON; raises `Refused`."""
+def read_live(
+    text: str, name: str, class_of: Callable[[str], ModelClass | None] = lambda _: None
+) -> LiveModel:
+    """The BatchedModel of that name in kubectl's output, YAML or JSON; raises `Refused`.
+
+    `class_of` gives the class of a name, where the output does not hold it.
+    """
     if not text.strip():
         raise Refused(f"the live object: nothing was given; is there a {KIND} {name}?")
-    try:
-        document = read_document(text)
-    except NotOneDocument as error:
-        raise Refused(f"the live object: {error}") from error
-    body = _of_the_name(document, name)
+    named = _named(text, KIND)
+    if name not in named:
+        others = f", only {', '.join(sorted(named))}" if named else ""
+        raise Refused(f"the live object: there is no {KIND} {name}{others}")
+    body = named[name]
     metadata = body["metadata"]
+    class_name = class_name_of(body)
+    found = None
+    if class_name is not None:
+        found = read_live_class(text, class_name) or class_of(class_name)
     try:
-        spec = read_manifest(body).spec
+        spec = read_manifest(body, found).spec
     except InvalidManifest as error:
         # An earlier custom resource definition allowed it; its children stay as they are.
         said = (f"the live object: {mistake}" for mistake in error.mistakes)
@@ -106,17 +121,27 @@ def _status(found: object) -> Mapping[str, Any]:
     return found
 
 
-def _of_the_name(document: object, name: str) -> Mapping[str, Any]:
+def read_live_class(text: str, name: str) -> ModelClass | None:
+    """The class of that name in kubectl's output, None where it is not there; raises `Refused`."""
+    body = _named(text, CLASS_KIND).get(name) if text.strip() else None
+    try:
+        return None if body is None else read_class(body)
+    except InvalidManifest as error:
+        raise Refused("\n".join(f"the live object: {one}" for one in error.mistakes)) from error
+
+
+def _named(text: str, kind: str) -> Mapping[str, Mapping[str, Any]]:
+    """The objects of a kind in kubectl's output, by their names."""
+    try:
+        document = read_document(text)
+    except NotOneDocument as error:
+        raise Refused(f"the live object: {error}") from error
     found: Any = document if isinstance(document, dict) else {}
     items = found["items"] if isinstance(found.get("items"), list) else [found]
-    named: dict[str, Mapping[str, Any]] = {
+    return {
         str(item["metadata"].get("name")): item
         for item in items
         if isinstance(item, dict)
-        and item.get("kind") == KIND
+        and item.get("kind") == kind
         and isinstance(item.get("metadata"), dict)
     }
-    if name not in named:
-        others = f", only {', '.join(sorted(named))}" if named else ""
-        raise Refused(f"the live object: there is no {KIND} {name}{others}")
-    return named[name]

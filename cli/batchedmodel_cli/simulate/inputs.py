@@ -22,6 +22,7 @@ from batchedmodel_cli.simulate import sources
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.manifest import BatchedModel
+from batchedmodel_contract.manifest.model_class import ModelClass
 from batchedmodel_contract.manifest.spec import Spec
 
 if TYPE_CHECKING:
@@ -172,10 +173,12 @@ def missing_library() -> str:
     )
 
 
-def manifest(file: Path) -> BatchedModel:
-    """The manifest in a file; raises `Refused`."""
+def manifest(
+    file: Path, class_of: Callable[[str], ModelClass | None] = lambda _: None
+) -> BatchedModel:
+    """The manifest in a file, as `read_manifest_file` reads it; raises `Refused`."""
     try:
-        return read_manifest_file(file)
+        return read_manifest_file(file, class_of)
     except UnusableManifest as error:
         raise Refused("\n".join(f"{file}: {line}" for line in error.messages)) from error
 

@@ -5,6 +5,7 @@ from typing import Final
 GROUP: Final = "batchedmodel.dev"
 VERSION: Final = "v1alpha1"
 PLURAL: Final = "batchedmodels"
+CLASS_PLURAL: Final = "batchedmodelclasses"
 
 NAME_LABEL: Final = f"{GROUP}/name"
 """On every child, its value the BatchedModel's name. The only selector of pods."""

@@ -18,7 +18,6 @@ from batchedmodel_contract.schema.reading import (
     Setting,
     declared_at,
     getter,
-    is_filled_in,
     value_at,
 )
 from batchedmodel_contract.schema.rules import Schema, Text, Truth, Whole
@@ -34,7 +33,7 @@ class Condition:
 
     holds: Callable[[Spec], bool]
     cel: str
-    """The same in CEL, as an operand. `self` is the spec with its defaults."""
+    """The same in CEL, as an operand. `self` is the spec as its author gave it."""
 
     def __and__(self, other: "Condition") -> "Condition":
         return Condition(
@@ -59,8 +58,9 @@ def where(test: Callable[..., bool], cel: str, *paths: str) -> Condition:
     `cel` is the test of ``{0}``, ``{1}`` and so on. Where one of the values, or a section on the
     way to it, is absent, the condition does not hold.
     """
-    tests = [guard for path in paths for guard in _guards(path)]
-    tests += [cel.format(*(f"self.{path}" for path in paths))] if cel else []
+    reads = [_read(path) for path in paths]
+    tests = [guard for guards, _ in reads for guard in guards]
+    tests += [cel.format(*(value for _, value in reads))] if cel else []
     getters = [getter(Spec, path) for path in paths]
 
     def holds(spec: Spec) -> bool:
@@ -72,13 +72,26 @@ def where(test: Callable[..., bool], cel: str, *paths: str) -> Condition:
     return Condition(holds=holds, cel=f"({joined})" if " " in joined else joined)
 
 
-def _guards(path: str) -> Iterator[str]:
-    """What CEL must ask before it may read the value under a path."""
-    below = "self"
+def _read(path: str) -> tuple[tuple[str, ...], str]:
+    """What CEL must ask before it may read the value under a path, and how it reads it.
+
+    A value that has a default is read with it: an API server does not fill it in.
+    """
+    below, guards, known = "self", list[str](), list[str]()
+    default: object = None
     for field, declared in declared_at(Spec, path):
-        below = f"{below}.{declared.name}"
-        if not declared.required and not is_filled_in(field, declared):
-            yield f"has({below})"
+        below, default = f"{below}.{declared.name}", field.default
+        if declared.required:
+            continue
+        known.append(f"has({below})")
+        if default is None or default == ():
+            guards += known
+            known = []
+    if not known:
+        return tuple(guards), below
+    text = json.dumps(default)
+    literal = repr(str(default)) if isinstance(default, str) else text
+    return tuple(guards), f"({' && '.join(known)} ? {below} : {literal})"
 
 
 def given(path: str) -> Condition:
@@ -148,7 +161,7 @@ class Check:
             fields, sentence = [self.field, *fields], f"%s {sentence}"
         if fields:
             # Joining texts by `+` would exceed the cost that an API server allows.
-            values = ", ".join(f"self.{field}" for field in fields)
+            values = ", ".join(_read(field)[1] for field in fields)
             said = {"messageExpression": f"{json.dumps(sentence)}.format([{values}])"}
         return {
             "rule": (~self.fault).cel,

@@ -4,15 +4,22 @@
 rules over several fields, and the bound of the whole, are judged once every field keeps its own.
 """
 
+import dataclasses
 import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from batchedmodel_contract.invalid_input import InvalidManifest, Mistake, shown
 from batchedmodel_contract.kubernetes.names import GROUP, VERSION
 from batchedmodel_contract.manifest.cross_field_rules import CHECKS
+from batchedmodel_contract.manifest.model_class import (
+    CLASS_KIND,
+    ModelClass,
+    comes_from,
+    merged,
+)
 from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.schema.reading import read, unknown_field
 from batchedmodel_contract.schema.rules import Schema
@@ -42,11 +49,12 @@ class BatchedModel:
     spec: Spec
 
 
-def read_manifest(manifest: object) -> BatchedModel:
-    """The record of a manifest.
+def read_manifest(manifest: object, model_class: ModelClass | None = None) -> BatchedModel:
+    """The record of a manifest, with the values of the class that it names.
 
     Raises `InvalidManifest` with the mistakes of its head and every mistake that a single field of
-    its spec makes; if none does, with every mistake that fields make together.
+    its spec makes; if none does, with every mistake that fields make together. These say what comes
+    from the class.
     """
     if not isinstance(manifest, Mapping):
         raise InvalidManifest(
@@ -61,11 +69,50 @@ def read_manifest(manifest: object) -> BatchedModel:
     if spec is not None:
         if rule := too_large(manifest["spec"]):
             mistakes.append(Mistake(field="spec", rule=rule))
-        mistakes.extend(mistake for check in CHECKS for mistake in check.mistakes(spec))
+        if spec.class_name is None:
+            mistakes.extend(_together(spec))
+        elif model_class is None or model_class.name != spec.class_name:
+            mistakes.append(_no_class(spec.class_name))
+        elif not mistakes:
+            spec = _with_class(manifest["spec"], model_class, mistakes)
+    if spec is not None:
         mistakes.extend(_named_as_an_adapter(manifest, spec))
     if spec is None or mistakes:
         raise InvalidManifest(tuple(mistakes))
     return BatchedModel(name=manifest["metadata"]["name"], spec=spec)
+
+
+def read_own_spec(manifest: Mapping[str, object]) -> Spec | None:
+    """What a manifest's spec says itself, whatever its class says; None where a field is wrong."""
+    return read(Spec, manifest.get("spec"), "spec", [])
+
+
+def _together(spec: Spec) -> Iterator[Mistake]:
+    return (mistake for check in CHECKS for mistake in check.mistakes(spec))
+
+
+def _no_class(name: str) -> Mistake:
+    rule = f"is a {CLASS_KIND} that is not there"
+    return Mistake(field="spec.className", rule=rule, value=shown(name))
+
+
+def _with_class(
+    given: Mapping[str, Any], model_class: ModelClass, mistakes: list[Mistake]
+) -> Spec | None:
+    """The spec with its class's values; `mistakes` gets those that it makes only with them."""
+    whole = merged(given, model_class.given)
+    found: list[Mistake] = []
+    spec = read(Spec, whole, "spec", found)
+    if spec is not None:
+        if rule := too_large(whole):
+            found.append(Mistake(field="spec", rule=rule))
+        found.extend(_together(spec))
+    where = f"{CLASS_KIND} {model_class.name}"
+    for mistake in found:
+        of_class = comes_from(mistake.field, given, model_class.given)
+        said = f"from {where}" if of_class else f"with what {where} says"
+        mistakes.append(dataclasses.replace(mistake, rule=f"{mistake.rule} ({said})"))
+    return spec
 
 
 def _wrong_header(manifest: Mapping[str, object]) -> Iterator[Mistake]:

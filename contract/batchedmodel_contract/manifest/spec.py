@@ -23,7 +23,14 @@ from batchedmodel_contract.manifest.workload import (
 )
 from batchedmodel_contract.schema.kubernetes_types import ENV_FROM, SECURITY_CONTEXT, VOLUME_MOUNT
 from batchedmodel_contract.schema.reading import section, setting
-from batchedmodel_contract.schema.rules import Choice, Text, Truth, VariableText, Whole
+from batchedmodel_contract.schema.rules import (
+    LONGEST_OBJECT_NAME,
+    Choice,
+    Text,
+    Truth,
+    VariableText,
+    Whole,
+)
 from batchedmodel_contract.schema.shapes import (
     QUANTITIES,
     TEXT_MAP,
@@ -49,6 +56,12 @@ PASS_PATHS: Final = Names(
 )
 MAX_BATCH_TOKENS: Final = MAX_BATCH_SIZE * MAX_LENGTH
 DEFAULT_MODEL_PORT: Final = 8080
+CLASS_NAME: Final = Text(
+    pattern=r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?",
+    form="a name of lower-case letters, digits, '-' and '.'",
+    at_most=LONGEST_OBJECT_NAME,
+)
+"""Of a BatchedModelClass."""
 DRAIN_MARGIN_SECONDS: Final = 5
 """How much longer a drain may take than a request."""
 MOST_DRAIN_DELAYS: Final = 3
@@ -206,7 +219,10 @@ class Batching:
         default=PolicyName.DEADLINE,
     )
     max_batch_size: int = setting(
-        Whole(minimum=1, maximum=MAX_BATCH_SIZE), "Rows in one batch.", default=32
+        Whole(minimum=1, maximum=MAX_BATCH_SIZE),
+        "Rows in one batch.",
+        effective="what the class says",
+        default=32,
     )
     max_batch_tokens: int | None = setting(
         Whole(minimum=1, maximum=MAX_BATCH_TOKENS),
@@ -326,6 +342,10 @@ class Drain:
 class Spec:
     """The whole `spec`."""
 
+    class_name: str | None = setting(
+        CLASS_NAME,
+        "BatchedModelClass whose values hold where this manifest says nothing itself.",
+    )
     suspend: bool = setting(
         Truth(),
         "Whether the model rests: no pods, while its objects and its URL stay.",

@@ -1,16 +1,18 @@
-"""The definition of the custom resource `BatchedModel`, as the mapping that `crds/` holds.
+"""The definitions of `BatchedModel` and `BatchedModelClass`, as the mappings that `crds/` holds.
 
-Pure. `crds/generate.py` writes it to a file, and a test holds the file to it. The schema of `spec`
-follows from its declarations: names, rules, descriptions and defaults come from the records, rules
+Pure. `crds/generate.py` writes them to files, and a test holds the files to them. The schema of
+`spec` follows from its declarations: names, rules and descriptions come from the records, rules
 over several fields from `cross_field_rules`.
 """
 
 import json
+import re
 from typing import Any, Final
 
 from batchedmodel_contract.kubernetes.capacity import FIELD
-from batchedmodel_contract.kubernetes.names import GROUP, PLURAL, VERSION
+from batchedmodel_contract.kubernetes.names import CLASS_PLURAL, GROUP, PLURAL, VERSION
 from batchedmodel_contract.manifest.adapters import MOST_ITEMS
+from batchedmodel_contract.manifest.cross_field_rule import Check
 from batchedmodel_contract.manifest.cross_field_rules import CHECKS
 from batchedmodel_contract.manifest.manifest import (
     KIND,
@@ -18,6 +20,11 @@ from batchedmodel_contract.manifest.manifest import (
     NAME_RULE,
     same_name_validation,
     size_validation,
+)
+from batchedmodel_contract.manifest.model_class import (
+    CLASS_KIND,
+    ClassSpec,
+    may_come_from_class,
 )
 from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.schema.reading import Section, declarations
@@ -28,12 +35,14 @@ ADAPTERS_FIELD: Final = "adapters"
 """Of the status."""
 _WIDE: Final = 1
 """Priority of columns that only `kubectl get --output wide` shows."""
+_READ: Final = re.compile(r"\bself\.([A-Za-z]+(?:\.[A-Za-z]+)*)(?![A-Za-z(])")
+"""The path of a field that a rule in CEL reads."""
 _KINDS: Final = ("type", "x-kubernetes-int-or-string")
 """The keywords of which a value's schema has one."""
 
 
 def custom_resource() -> Schema:
-    """The CustomResourceDefinition."""
+    """The CustomResourceDefinition of BatchedModel."""
     names = {
         "plural": PLURAL,
         "singular": KIND.lower(),
@@ -50,10 +59,68 @@ def custom_resource() -> Schema:
     }
 
 
+def class_resource() -> Schema:
+    """The CustomResourceDefinition of BatchedModelClass."""
+    names = {
+        "plural": CLASS_PLURAL,
+        "singular": CLASS_KIND.lower(),
+        "kind": CLASS_KIND,
+        "listKind": f"{CLASS_KIND}List",
+        "shortNames": ["bmc"],
+        "categories": ["inference"],
+    }
+    properties = {
+        "apiVersion": {"type": "string"},
+        "kind": {"type": "string"},
+        "metadata": {"type": "object"},
+        "spec": {"description": "What holds where a manifest says nothing.", **class_schema()},
+    }
+    version = {
+        "name": VERSION,
+        "served": True,
+        "storage": True,
+        "additionalPrinterColumns": [
+            {"name": "Image", "type": "string", "jsonPath": ".spec.model.image"},
+            {"name": "Batch", "type": "integer", "jsonPath": ".spec.batching.maxBatchSize"},
+            {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+        ],
+        "schema": {
+            "openAPIV3Schema": {
+                "description": "Defaults for the BatchedModels that name it.",
+                "type": "object",
+                "required": ["spec"],
+                "properties": properties,
+            }
+        },
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{CLASS_PLURAL}.{GROUP}"},
+        "spec": {"group": GROUP, "scope": "Cluster", "names": names, "versions": [version]},
+    }
+
+
+def class_schema() -> Schema:
+    """The schema of a class's `spec`."""
+    return record_schema(ClassSpec) | {"x-kubernetes-validations": [size_validation()]}
+
+
 def spec_schema() -> Schema:
     """The schema of `spec`."""
-    validations = [size_validation(), *(check.validation() for check in CHECKS)]
+    validations = [size_validation(), *(_validation(check) for check in CHECKS)]
     return record_schema(Spec) | {"x-kubernetes-validations": validations}
+
+
+def _validation(check: Check) -> Schema:
+    """The rule of a check, but for manifests whose class may say something of it.
+
+    An API server does not know what: the operator judges these.
+    """
+    found = check.validation()
+    if any(may_come_from_class(path) for path in _READ.findall(found["rule"])):
+        found["rule"] = f"has(self.className) || {found['rule']}"
+    return found
 
 
 def effective_schema(of: type[Any]) -> Schema:
@@ -105,7 +172,8 @@ def _columns() -> list[Schema]:
             "type": "string",
             "jsonPath": '.status.conditions[?(@.type=="Ready")].reason',
         },
-        _wide("Batch", "integer", ".spec.batching.maxBatchSize"),
+        _wide("Class", "string", ".spec.className"),
+        _wide("Batch", "integer", ".status.effective.batching.maxBatchSize"),
         _wide("Image", "string", ".status.effective.model.image"),
         {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
     ]

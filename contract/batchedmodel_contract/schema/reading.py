@@ -7,6 +7,7 @@ stopping at the first, because an author wants to mend a manifest in one go.
 
 import dataclasses
 import difflib
+import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -51,6 +52,12 @@ def setting(
     """Declare a field. Absent and without a default it is None; `effective` says what holds."""
     declared = Setting(name="", rule=rule, doc=doc, required=required, effective=effective)
     return dataclasses.field(default=default, metadata={_DECLARATION: declared})
+
+
+def as_in(of: type[Any], name: str) -> Any:
+    """Declare a field as another record has it."""
+    found = next(field for field in dataclasses.fields(of) if field.name == name)
+    return dataclasses.field(default=found.default, metadata=found.metadata)
 
 
 def section(of: type[Any], doc: str, *, required: bool = False, default: Any = None) -> Any:
@@ -109,15 +116,11 @@ def value_at(record: object, path: str) -> Any:
     return getter(type(record), path)(record)
 
 
-def is_filled_in(field: dataclasses.Field[Any], declared: Setting | Section) -> bool:
-    """Whether an API server writes a default where the author gives nothing.
-
-    An empty list or mapping says no more than its absence, and would clutter every object.
-    """
-    if declared.required or field.default in (None, ()):
-        return False
-    below = declarations(declared.of) if isinstance(declared, Section) else ()
-    return isinstance(declared, Setting) or any(is_filled_in(*one) for one in below)
+def default_text(field: dataclasses.Field[Any], declared: Setting | Section) -> str:
+    """The default of a setting as JSON has it; empty where it says no more than its absence."""
+    if isinstance(declared, Section) or declared.required or field.default in (None, ()):
+        return ""
+    return json.dumps(field.default).strip('"')
 
 
 def read(of: type[Record], value: object, path: str, mistakes: list[Mistake]) -> Record | None:

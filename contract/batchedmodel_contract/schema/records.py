@@ -5,8 +5,7 @@ own, by its declaration.
 """
 
 from collections import Counter
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import Field, dataclass
 from typing import Any
 
 from batchedmodel_contract.invalid_input import Mistake
@@ -14,7 +13,7 @@ from batchedmodel_contract.schema.reading import (
     Section,
     Setting,
     declarations,
-    is_filled_in,
+    default_text,
     read,
 )
 from batchedmodel_contract.schema.rules import Broken, Schema, Text
@@ -62,26 +61,24 @@ def _record(of: type[Any], entry: object, where: str) -> Any:
 
 
 def record_schema(of: type[Any]) -> Schema:
-    """The schema of a record, for an API server."""
+    """The schema of a record, for an API server.
+
+    It fills in no defaults: those that were written out could not be told from what an author says,
+    and a BatchedModelClass gives what authors do not say.
+    """
     required = [declared.name for _, declared in declarations(of) if declared.required]
     properties: Schema = {}
     for field, declared in declarations(of):
-        schema: Schema = {"description": _described(declared)}
         if isinstance(declared, Section):
-            # An API server fills in defaults only below what is there.
-            default: object = {}
             below = record_schema(declared.of)
         else:
-            default = str(field.default) if isinstance(field.default, StrEnum) else field.default
             below = declared.rule.schema()
-        if is_filled_in(field, declared):
-            schema["default"] = default
-        properties[declared.name] = schema | below
+        properties[declared.name] = {"description": _described(field, declared), **below}
     needed = {"required": required} if required else {}
     return {"type": "object", **needed, "properties": properties}
 
 
-def _described(declared: Setting | Section) -> str:
+def _described(field: Field[Any], declared: Setting | Section) -> str:
     if isinstance(declared, Section):
         return declared.doc
     sentences = [declared.doc]
@@ -89,4 +86,6 @@ def _described(declared: Setting | Section) -> str:
         sentences.append(f"Must be {declared.rule.form}.")
     if declared.effective:
         sentences.append(f"When absent: {declared.effective}.")
+    if default := default_text(field, declared):
+        sentences.append(f"Default: {default}.")
     return " ".join(sentences)

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol, cast
 import kopf
 
 from batchedmodel_contract.kubernetes.names import (
+    CLASS_PLURAL,
     GROUP,
     MANAGED_BY,
     MANAGED_BY_LABEL,
@@ -53,11 +54,13 @@ class Add(Protocol):
 def registry(
     add: Add,
     definition_changed: Callable[[bool], None] | None,
+    class_changed: Callable[[str], None] | None = None,
 ) -> kopf.OperatorRegistry:
     """Handlers that call `add` for each event.
 
     `definition_changed` hears of the custom resource: whether it is there and established. None:
-    the account may not look at definitions, nor at anything else outside its namespaces.
+    the account may not look at definitions. `class_changed` hears the name of a class that was
+    edited, made or deleted. None: the account may not look at classes, or there is no such kind.
     """
     found = kopf.OperatorRegistry()
 
@@ -80,6 +83,12 @@ def registry(
         if namespace is not None:
             key, version = Key(namespace=namespace, name=name), body.metadata.get("resourceVersion")
             add(key, awaited=is_news(body), version=version or "")
+
+    if class_changed is not None:
+
+        @kopf.on.event(GROUP, VERSION, CLASS_PLURAL, registry=found)
+        async def class_seen(name: str, **_: Any) -> None:
+            class_changed(name)
 
     if definition_changed is not None:
 

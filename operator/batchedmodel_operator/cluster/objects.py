@@ -57,7 +57,7 @@ _MODEL_METADATA: Final = dict.fromkeys(
 
 
 def read_model(text: bytes) -> Body:
-    """A BatchedModel, with an `Unread` in place of a spec that cannot be read.
+    """A BatchedModel or its class, with an `Unread` in place of a spec that cannot be read.
 
     Raises `Unreadable` only for its metadata.
     """
@@ -137,6 +137,7 @@ def reader_of(kind: Kind) -> Callable[[bytes], Body]:
     """How the objects of a kind are read."""
     special: Mapping[Kind, Callable[[bytes], Body]] = {
         Kind.BATCHED_MODEL: read_model,
+        Kind.MODEL_CLASS: read_model,
         Kind.CONTROLLER_REVISION: _read_revision,
         Kind.POD: read_pod,
         Kind.REPLICA_SET: partial(pick, wanted={"metadata": _OWNED}),

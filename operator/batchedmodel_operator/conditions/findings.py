@@ -9,6 +9,7 @@ class Reason(StrEnum):
 
     APPLIED = "Applied"
     INVALID_SPEC = "InvalidSpec"
+    CLASS_NOT_FOUND = "ClassNotFound"
     DEFINITION_CHANGED = "DefinitionChanged"
     NAME_CONFLICT = "NameConflict"
     WAITING_FOR_DELETION = "WaitingForDeletion"

@@ -49,6 +49,10 @@ def reconciled(view: View) -> Finding:
     model, plan, failure = view.observed.model, view.plan, view.failure
     if model.unread:
         return no(Reason.INVALID_OBJECT, model.unread)
+    if model.lacks_class:
+        what = f"there is no BatchedModelClass {model.class_name} that the operator may read"
+        text = f"{what}; what runs goes on as it is"
+        return no(Reason.CLASS_NOT_FOUND, text)
     if model.spec is None:
         return no(Reason.INVALID_SPEC, "; ".join(model.mistakes))
     if plan.altered:

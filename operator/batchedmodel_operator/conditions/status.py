@@ -51,6 +51,11 @@ def report(observed: Observed, plan: Plan, failure: Failure | None, *, at: str) 
         # They still speak of what was applied.
         kept = (SPEC_FIELD, "url", "model", "effective")
         status |= {name: model.status[name] for name in kept if name in model.status}
+    elif model.spec is None and model.class_name:
+        # What runs goes on, by what was in force; the class may be at fault and not the manifest.
+        in_force = ("url", "model", "effective")
+        status |= {name: model.status[name] for name in in_force if name in model.status}
+        status |= {SPEC_FIELD: model.spec_digest} if model.spec_digest else {}
     elif model.spec is not None:
         port = model.spec.service.port
         suffix = "" if port == 80 else f":{port}"

@@ -85,9 +85,13 @@ def effective(spec: Spec, model_image: str, mode: Mode) -> dict[str, Any]:
     model: dict[str, Any] = {"image": model_image}
     if spec.model.protocol is not None:
         model["port"] = model_port(spec)
+    settings = BatchSettings.of(spec)
     found: dict[str, Any] = {
         "model": model,
-        "batching": {"maxQueueSize": BatchSettings.of(spec).max_queue_size},
+        "batching": {
+            "maxBatchSize": settings.max_batch_size,
+            "maxQueueSize": settings.max_queue_size,
+        },
         "drain": {"timeoutSeconds": drain_timeout_seconds(spec)},
         "rollout": rolling_update(spec, mode),
     }

@@ -11,11 +11,14 @@ the reference to its controller.
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.model_class import class_name_of
 from batchedmodel_contract.processes.sidecar_api import Whom
+from batchedmodel_kube.errors import Forbidden
 from batchedmodel_operator.interfaces import Body, Cluster, Sidecars
 from batchedmodel_operator.kinds import CHILDREN, Kind, child_name
 from batchedmodel_operator.reconcile.memory import Memory, Tries, asked_again
@@ -60,7 +63,13 @@ async def find(cluster: Cluster, key: Key) -> Model | None:
     if body is None or "deletionTimestamp" in body["metadata"]:
         # Owner references delete the children.
         return None
-    return model_from(body)
+    name = class_name_of(body)
+    found = None
+    if name is not None:
+        # An operator of some namespaces may have no right to what is the cluster's.
+        with suppress(Forbidden):
+            found = await cluster.get(Kind.MODEL_CLASS, "", name)
+    return model_from(body, found)
 
 
 async def observe(

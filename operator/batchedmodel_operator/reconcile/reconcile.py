@@ -54,6 +54,12 @@ class Reconciler:
         """The version of the object that the last write of its status made."""
         self._ending: dict[Key, tuple[str, int, float]] = {}
         """Uid and generation of those for which nothing can be made any more, and when to try."""
+        self._classes: dict[Key, str] = {}
+        """The class of each that names one."""
+
+    def of_class(self, name: str) -> tuple[Key, ...]:
+        """The BatchedModels that were seen to name this class."""
+        return tuple(key for key, named in self._classes.items() if named == name)
 
     def wrote(self, key: Key, version: str) -> bool:
         """Whether this version of the object has nothing new but the status that was written."""
@@ -67,9 +73,13 @@ class Reconciler:
         now, memory = self._clock(), self._memories.get(key)
         model = await find(self._cluster, key)
         if model is None:
-            for known in (self._memories, self._written, self._ending):
+            for known in (self._memories, self._written, self._ending, self._classes):
                 known.pop(key, None)
             return None
+        if model.class_name:
+            self._classes[key] = model.class_name
+        else:
+            self._classes.pop(key, None)
         *ending, again_at = self._ending.get(key, ("", 0, now))
         if ending == [model.uid, model.generation] and now < again_at:
             return again_at - now

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from batchedmodel_contract.invalid_input import InvalidManifest
+from batchedmodel_contract.invalid_input import InvalidManifest, Mistake
 from batchedmodel_contract.kubernetes.names import (
     BATCHER_CONTAINER,
     BATCHING_HASH_ANNOTATION,
@@ -17,7 +17,13 @@ from batchedmodel_contract.kubernetes.names import (
     NAME_LABEL,
     REVISION_LABEL,
 )
-from batchedmodel_contract.manifest.manifest import read_manifest
+from batchedmodel_contract.manifest.manifest import read_manifest, read_own_spec
+from batchedmodel_contract.manifest.model_class import (
+    CLASS_KIND,
+    ModelClass,
+    class_name_of,
+    read_class,
+)
 from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.processes.logs import about
 from batchedmodel_operator.interfaces import Body, Unread
@@ -58,10 +64,14 @@ class Model:
     """None when the contract refuses it, which an older custom resource lets pass."""
     mistakes: tuple[str, ...]
     status: Body
+    class_name: str = ""
+    """Of the BatchedModelClass that it names; empty where it names none."""
+    lacks_class: bool = False
+    """Whether that class is not there."""
     unread: str = ""
     """Why the spec could not even be read; empty where it could."""
     spec_digest: str = ""
-    """Of what the spec says beyond the defaults; empty where there is none."""
+    """Of what the manifest's spec says beyond the defaults; empty where there is none."""
 
     @property
     def altered(self) -> bool:
@@ -160,15 +170,16 @@ class Observed:
         return tuple(pod for pod in self.newest if pod.answers and not pod.ready)[:_LOADING_ASKED]
 
 
-def model_from(body: Body) -> Model:
-    """The record of a BatchedModel."""
-    metadata = body["metadata"]
+def model_from(body: Body, class_body: Body | None = None) -> Model:
+    """The record of a BatchedModel; `class_body`: the class that it names, where that is there."""
+    metadata, class_name = body["metadata"], class_name_of(body)
     spec = None
     mistakes: tuple[str, ...] = ()
     given = body.get("spec")
     unread = given.why if isinstance(given, Unread) else ""
     try:
-        spec = None if unread else read_manifest(body).spec
+        model_class = None if class_body is None else _class_from(class_body)
+        spec = None if unread else read_manifest(body, model_class).spec
     except InvalidManifest as error:
         mistakes = tuple(str(mistake) for mistake in error.mistakes)
     return Model(
@@ -178,9 +189,25 @@ def model_from(body: Body) -> Model:
         spec=spec,
         mistakes=mistakes,
         unread=unread,
-        spec_digest="" if spec is None else digest(beyond_defaults(spec)),
+        class_name=class_name or "",
+        lacks_class=class_name is not None and class_body is None,
+        # What a class says changes without another generation.
+        spec_digest=_own_digest(body) if class_name or spec is not None else "",
         status=body.get("status") or {},
     )
+
+
+def _own_digest(body: Body) -> str:
+    own = None if isinstance(body.get("spec"), Unread) else read_own_spec(body)
+    return "" if own is None else digest(beyond_defaults(own))
+
+
+def _class_from(body: Body) -> ModelClass:
+    given = body.get("spec")
+    if isinstance(given, Unread):
+        where = f"{CLASS_KIND} {body['metadata']['name']}: spec"
+        raise InvalidManifest((Mistake(field=where, rule=given.why),))
+    return read_class(body)
 
 
 def child_from(kind: Kind, body: Body) -> Child:

@@ -53,7 +53,7 @@ _FOLLOWS_BATCHING: Final = 0
 # Whatever is new in a manifest counts, unless it stands here: too much costs little.
 _NO_MATTER_TO_PODS: Final = frozenset(
     {
-        *("suspend", "replicas", "batching", "autoscaling"),
+        *("class_name", "suspend", "replicas", "batching", "autoscaling"),
         *("rollout", "service", "disruption"),
     }
 )

@@ -54,7 +54,9 @@ def test_where_namespaces_are_listed_rights_on_models_are_given_in_these_alone(h
     rules = everywhere["ClusterRole", _OPERATOR]["rules"]
     listed = helm.render(_NAMESPACES)
     assert listed["Role", f"{_OPERATOR}-models"]["rules"] == [
-        rule for rule in rules if "customresourcedefinitions" not in rule["resources"]
+        rule
+        for rule in rules
+        if {"customresourcedefinitions", "batchedmodelclasses"}.isdisjoint(rule["resources"])
     ]
     rules = everywhere["ClusterRole", _AUTOSCALER]["rules"]
     assert listed["Role", f"{_AUTOSCALER}-models"]["rules"] == [
@@ -62,12 +64,12 @@ def test_where_namespaces_are_listed_rights_on_models_are_given_in_these_alone(h
     ]
 
 
-def test_where_namespaces_are_listed_only_serving_the_metrics_api_is_a_matter_of_the_cluster(
+def test_where_namespaces_are_listed_the_metrics_api_and_classes_are_matters_of_the_cluster(
     helm: Helm,
 ) -> None:
     objects = helm.render(_NAMESPACES)
     bound = {name for kind, name in objects if kind == "ClusterRoleBinding"}
-    assert bound == {_AUTOSCALER}
+    assert bound == {_AUTOSCALER, f"{_OPERATOR}-classes"}
     rules = objects["ClusterRole", _AUTOSCALER]["rules"]
     assert {resource for rule in rules for resource in rule["resources"]} == {
         "apiservices",
@@ -82,6 +84,7 @@ def test_nothing_of_the_whole_cluster_is_left_where_everything_of_it_is_switched
     objects = helm.render(
         *(_NAMESPACES, "autoscaler.install=false"),
         *("crds.install=false", "userRoles.install=false", "admissionPolicy.install=false"),
+        "operator.readClasses=false",
     )
     assert {one["metadata"].get("namespace") for one in objects.values()} <= {"a", "b", "models"}
     assert not {kind for kind, _ in objects if kind.startswith("Cluster") or kind == "APIService"}
@@ -242,10 +245,13 @@ def test_the_example_that_catalogues_show_is_a_good_manifest() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     (example,) = yaml.safe_load(chart["annotations"]["artifacthub.io/crdsExamples"])
     assert read_manifest(example).name == "simulated"
-    (definition,) = yaml.safe_load(chart["annotations"]["artifacthub.io/crds"])
-    crd = yaml.safe_load((CHART / "files" / "batchedmodels.yaml").read_text())
-    assert definition["name"] == crd["metadata"]["name"]
-    assert [definition["version"]] == [one["name"] for one in crd["spec"]["versions"]]
+    definitions = yaml.safe_load(chart["annotations"]["artifacthub.io/crds"])
+    for definition in definitions:
+        file = CHART / "files" / f"{definition['name'].partition('.')[0]}.yaml"
+        crd = yaml.safe_load(file.read_text())
+        assert definition["name"] == crd["metadata"]["name"]
+        assert [definition["version"]] == [one["name"] for one in crd["spec"]["versions"]]
+    assert {one["kind"] for one in definitions} == {"BatchedModel", "BatchedModelClass"}
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import yaml
 from batchedmodel_autoscaler.metrics_api.documents import METRICS
 from batchedmodel_autoscaler.settings import AutoscalerSettings
 from batchedmodel_contract.kubernetes.names import (
+    CLASS_PLURAL,
     GROUP,
     METRICS_GROUP,
     PLURAL,
@@ -139,10 +140,30 @@ def test_nothing_is_registered_where_the_metrics_api_is_somebody_elses(helm: Hel
 
 
 def test_the_definition_is_installed_as_it_is_and_kept(helm: Helm) -> None:
-    source = yaml.safe_load((CHART.parents[1] / "crds" / "batchedmodels.yaml").read_text())
-    installed = helm.render()["CustomResourceDefinition", f"{PLURAL}.{GROUP}"]
-    assert installed["spec"] == source["spec"]
-    assert installed["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    objects = helm.render()
+    for plural in (PLURAL, CLASS_PLURAL):
+        source = yaml.safe_load((CHART.parents[1] / "crds" / f"{plural}.yaml").read_text())
+        installed = objects["CustomResourceDefinition", f"{plural}.{GROUP}"]
+        assert installed["spec"] == source["spec"]
+        assert installed["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+
+
+@pytest.mark.parametrize("values", [(), ("watchNamespaces={a,b}",)], ids=["all", "listed"])
+def test_the_operator_and_viewers_may_read_classes_and_nobody_else_may_write_them(
+    helm: Helm, values: tuple[str, ...]
+) -> None:
+    rules = {
+        (kind, name): rule["verbs"]
+        for (kind, name), one in helm.render(*values).items()
+        for rule in one.get("rules") or ()
+        if CLASS_PLURAL in rule.get("resources", ())
+    }
+    operator = "bm-batchedmodel-operator-classes" if values else "bm-batchedmodel-operator"
+    reading = ["get", "list", "watch"]
+    assert rules == {
+        ("ClusterRole", operator): reading,
+        ("ClusterRole", "bm-batchedmodel-classes-view"): reading,
+    }
 
 
 def test_the_definition_is_left_out_or_not_kept_when_the_values_say_so(helm: Helm) -> None:

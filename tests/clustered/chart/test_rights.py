@@ -74,6 +74,14 @@ def _watched(release: Release) -> Iterator[bool]:
         yield any(right.verb == "watch" for right in used)
 
 
+_CLASS = {
+    "apiVersion": "batchedmodel.dev/v1alpha1",
+    "kind": "BatchedModelClass",
+    "metadata": {"name": "rights"},
+    "spec": {},
+}
+
+
 def _life_of_a_model(team: Team) -> None:
     sidecar = PretendSidecar(sidecar_address(team.plane, 5))
     try:
@@ -89,7 +97,8 @@ def _life_of_a_model(team: Team) -> None:
         until("the pods are told", lambda: _annotated(team))
         team.plane.kubectl("scale", "bm/minilm", "--replicas=4", f"--namespace={team.namespace}")
         until("it is scaled", lambda: _replicas(team) == 4)
-        team.write({**SIMULATED, "autoscaling": {"maxReplicas": 3}})
+        apply(team.plane, _CLASS)
+        team.write({**SIMULATED, "className": "rights", "autoscaling": {"maxReplicas": 3}})
         until("it has an autoscaler", lambda: team.has_all("hpa/minilm"))
         team.write({**SIMULATED, "autoscaling": {"maxReplicas": 5}})
         until("which is edited", lambda: team.get("hpa/minilm")["spec"]["maxReplicas"] == 5)

@@ -86,7 +86,9 @@ def test_a_folder_is_no_manifest(tmp_path: Path) -> None:
         pytest.param(b"\xff\xfe\xff", "is not UTF-8 text: ", id="not text"),
         pytest.param(b"", "is empty", id="empty"),
         pytest.param(b"# only a comment\n", "is empty", id="comment only"),
-        pytest.param(b"a: 1\n---\nb: 2\n", "holds 2 documents; one manifest", id="two"),
+        pytest.param(
+            b"a: 1\n---\nb: 2\n", "holds 2 manifests; one BatchedModel per file", id="two"
+        ),
         pytest.param(b"- 1\n", "manifest: [1] is not a mapping", id="a list"),
         pytest.param(
             b"kind: A\nkind: B\n",

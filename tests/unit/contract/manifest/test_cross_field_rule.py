@@ -39,17 +39,21 @@ def spec(**sections: Any) -> Spec:
         (SCALED, "has(self.autoscaling)"),
         (~SCALED, "!has(self.autoscaling)"),
         (~~SCALED, "has(self.autoscaling)"),
-        (given("model.trustRemoteCode"), "self.model.trustRemoteCode"),
+        (
+            given("model.trustRemoteCode"),
+            "((has(self.model.trustRemoteCode) ? self.model.trustRemoteCode : false))",
+        ),
         (given("model.args"), "(has(self.model.args) && size(self.model.args) != 0)"),
         (
             SURGE,
-            "(has(self.rollout.maxSurge)"
+            "(has(self.rollout) && has(self.rollout.maxSurge)"
             " && (self.rollout.maxSurge == 0 || self.rollout.maxSurge == '0%'))",
         ),
         (
             FULL,
-            "(has(self.batching.maxQueueSize)"
-            " && self.batching.maxQueueSize < 2 * self.batching.maxBatchSize)",
+            "(has(self.batching) && has(self.batching.maxQueueSize)"
+            " && self.batching.maxQueueSize < 2 * (has(self.batching)"
+            " && has(self.batching.maxBatchSize) ? self.batching.maxBatchSize : 32))",
         ),
         (
             SOURCES,

@@ -68,10 +68,16 @@ async def test_workers_that_fail_end_the_watching_and_are_raised(
         at_most=1,
         clock=loop.time,
     )
-    cluster, told = KubernetesCluster(Client(Configuration())), asyncio.Event()
+    watching = entry.Watching(
+        cluster=KubernetesCluster(Client(Configuration())),
+        add=_add,
+        class_changed=lambda name: None,
+        namespaces=(),
+    )
+    told = asyncio.Event()
     with pytest.raises(ValueError, match="a bug"):
         async with asyncio.timeout(60):
-            await entry._lead(cluster, election, workers, _add, (), told)
+            await entry._lead(watching, election, workers, told)
     assert loop.time() == 3
     # An orderly end is not taken for the loss of the Lease.
     await election.release()

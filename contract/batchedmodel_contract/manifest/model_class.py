@@ -1,0 +1,159 @@
+"""A BatchedModelClass: defaults for the manifests that name it. Pure.
+
+What a manifest says itself wins, field by field: sections are joined, and so are mappings of names
+to values, such as labels and quantities. Lists and Kubernetes' own types are taken as a whole.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from batchedmodel_contract.invalid_input import InvalidManifest, Mistake, shown
+from batchedmodel_contract.kubernetes.names import GROUP, VERSION
+from batchedmodel_contract.manifest.spec import (
+    CLASS_NAME,
+    Batching,
+    Model,
+    PullPolicy,
+    Resources,
+    Sidecar,
+    Spec,
+)
+from batchedmodel_contract.manifest.workload import Accelerator, Pod, Security
+from batchedmodel_contract.schema.reading import (
+    Section,
+    as_in,
+    declarations,
+    read,
+    section,
+    unknown_field,
+)
+from batchedmodel_contract.schema.shapes import MapOf
+
+CLASS_KIND: Final = "BatchedModelClass"
+_API_VERSION: Final = f"{GROUP}/{VERSION}"
+_TOP: Final = ("apiVersion", "kind", "metadata", "spec", "status")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassModel:
+    """The container that runs a batch, as far as a class says."""
+
+    image: str | None = as_in(Model, "image")
+    image_pull_policy: PullPolicy | None = as_in(Model, "image_pull_policy")
+    resources: Resources = as_in(Model, "resources")
+    security_context: dict[str, object] | None = as_in(Model, "security_context")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassSpec:
+    """The `spec` of a class."""
+
+    model: ClassModel = section(ClassModel, "What runs a batch.", default=ClassModel())
+    batching: Batching = as_in(Spec, "batching")
+    accelerator: Accelerator | None = as_in(Spec, "accelerator")
+    sidecar: Sidecar = as_in(Spec, "sidecar")
+    security: Security = as_in(Spec, "security")
+    pod: Pod = as_in(Spec, "pod")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelClass:
+    """A class that was read and found right."""
+
+    name: str
+    given: Mapping[str, Any]
+    """Its spec, as its author wrote it."""
+
+
+def read_class(manifest: object) -> ModelClass:
+    """The record of a class's manifest.
+
+    Raises `InvalidManifest` with every mistake. Rules over several fields are judged where a
+    BatchedModel names the class, for either may give one of the fields.
+    """
+    if not isinstance(manifest, Mapping):
+        raise InvalidManifest(
+            (Mistake(field="manifest", rule="is not a mapping", value=shown(manifest)),)
+        )
+    mistakes: list[Mistake] = []
+    for field, expected in (("apiVersion", _API_VERSION), ("kind", CLASS_KIND)):
+        if (said := manifest.get(field)) != expected:
+            mistakes.append(Mistake(field=field, rule=f"is not {expected}", value=shown(said)))
+    metadata = manifest.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    if not isinstance(name, str) or re.fullmatch(CLASS_NAME.pattern or "", name) is None:
+        rule = f"is not {CLASS_NAME.form}"
+        mistakes.append(Mistake(field="metadata.name", rule=rule, value=shown(name)))
+    mistakes += [unknown_field(one, _TOP, str(one)) for one in manifest if one not in _TOP]
+    given = manifest.get("spec")
+    if given is None:
+        mistakes.append(Mistake(field="spec", rule="is required"))
+    else:
+        read(ClassSpec, given, "spec", mistakes)
+    if mistakes:
+        where = f"{CLASS_KIND} {name}" if isinstance(name, str) else CLASS_KIND
+        raise InvalidManifest(tuple(_of_class(one, where) for one in mistakes))
+    assert isinstance(name, str)
+    assert isinstance(given, Mapping)
+    return ModelClass(name=name, given=given)
+
+
+def class_name_of(manifest: object) -> str | None:
+    """The class that a BatchedModel's manifest names; None where it names none that can be."""
+    spec = manifest.get("spec") if isinstance(manifest, Mapping) else None
+    name = spec.get("className") if isinstance(spec, Mapping) else None
+    return name if isinstance(name, str) and re.fullmatch(CLASS_NAME.pattern or "", name) else None
+
+
+def merged(spec: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """A spec with a class's values where it says nothing itself, as a manifest has it."""
+    return _joined(Spec, spec, defaults)
+
+
+def comes_from(field: str, spec: Mapping[str, Any], defaults: Mapping[str, Any]) -> bool:
+    """Whether a merged spec has a field, such as ``spec.batching.policy``, from the class."""
+    names = field.split(".")[1:]
+    return not _has(spec, names) and _has(defaults, names)
+
+
+def may_come_from_class(path: str) -> bool:
+    """Whether a class may say what stands under a path below `spec`, or a part of it."""
+    of: type[Any] = ClassSpec
+    for name in path.split("."):
+        found = next((one for _, one in declarations(of) if one.name == name), None)
+        if found is None:
+            return False
+        if not isinstance(found, Section):
+            return True
+        of = found.of
+    return True
+
+
+def _joined(of: type[Any], own: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    known = {declared.name: declared for _, declared in declarations(of)}
+    found = dict(own)
+    for name, given in defaults.items():
+        said, declared = own.get(name), known.get(name)
+        if given is None or declared is None:
+            continue
+        if said is None:
+            found[name] = given
+        elif isinstance(said, Mapping) and isinstance(given, Mapping):
+            if isinstance(declared, Section):
+                found[name] = _joined(declared.of, said, given)
+            elif isinstance(declared.rule, MapOf):
+                kept = {key: one for key, one in said.items() if one is not None}
+                found[name] = {**given, **kept}
+    return found
+
+
+def _has(value: Any, names: list[str]) -> bool:
+    for name in names:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value is not None
+
+
+def _of_class(mistake: Mistake, where: str) -> Mistake:
+    return Mistake(field=f"{where}: {mistake.field}", rule=mistake.rule, value=mistake.value)
