@@ -99,7 +99,7 @@ FULL: Final = Plan(
     look_seconds=2.0,
     quiet_seconds=5.0,
     limit_seconds=900.0,
-    busy=BusyPlan(models=200, hpa_seconds=HPA_SECONDS, seconds=150.0),
+    busy=BusyPlan(models=200, hpa_seconds=HPA_SECONDS, seconds=90.0),
 )
 QUICK: Final = Plan(
     models=15,
