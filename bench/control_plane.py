@@ -4,9 +4,10 @@ etcd, API server and Kubernetes' controllers are real; nodes and sidecars are no
 status that a kubelet would report, and one process answers at all their addresses. Writes are
 counted, and edits timed, in the API server's audit log. `--quick` has fewer models and shorter
 phases, and says so. Kubernetes' controllers keep to their own pace, each 20 requests a second;
-`--lifted` has them work as fast as they can, which takes processors from everybody else.
+`--lifted` has them work as fast as they can, which takes processors from everybody else. `--busy`
+only counts what 200 busy models make operator and autoscaler read, which is done first otherwise.
 
-    python bench/control_plane.py [--quick] [--lifted] [--json FILE]
+    python bench/control_plane.py [--quick] [--lifted] [--busy] [--json FILE]
 """
 
 import asyncio
@@ -28,6 +29,7 @@ import numpy as np
 from batchedmodel_contract.kubernetes.names import NAME_LABEL, PLURAL
 from bench_report import Figure, at_most, new_parser, report, tell
 from control_plane_api import until
+from control_plane_busy import BusyPlan, busy_figures, measure_busy
 from control_plane_world import (
     AUTOSCALER,
     AUTOSCALERS,
@@ -82,6 +84,7 @@ class Plan:
     """Without a write of ours after which nothing more is expected."""
     limit_seconds: float
     """For what does not come."""
+    busy: BusyPlan
 
 
 FULL: Final = Plan(
@@ -96,6 +99,7 @@ FULL: Final = Plan(
     look_seconds=2.0,
     quiet_seconds=5.0,
     limit_seconds=900.0,
+    busy=BusyPlan(models=200, hpa_seconds=HPA_SECONDS, seconds=90.0),
 )
 QUICK: Final = Plan(
     models=15,
@@ -109,6 +113,7 @@ QUICK: Final = Plan(
     look_seconds=0.5,
     quiet_seconds=1.5,
     limit_seconds=180.0,
+    busy=BusyPlan(models=15, hpa_seconds=5, seconds=10.0),
 )
 
 
@@ -376,13 +381,14 @@ def _percentile(values: Sequence[float], which: float) -> float:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report; returns the exit code."""
     parser = new_parser("Operator and autoscaler with a thousand models.")
-    parser.add_argument(
-        "--lifted", action="store_true", help="controllers of Kubernetes without their own pace"
-    )
+    parser.add_argument("--lifted", action="store_true", help="Kubernetes' controllers are unpaced")
+    parser.add_argument("--busy", action="store_true", help="only what busy models cost in reads")
     options = parser.parse_args(arguments)
     plan = QUICK if options.quick else FULL
     try:
-        figures = asyncio.run(measure(plan, LIFTED if options.lifted else None))
+        figures = busy_figures(asyncio.run(measure_busy(plan.busy)))
+        if not options.busy:
+            figures = asyncio.run(measure(plan, LIFTED if options.lifted else None)) + figures
     except Unavailable as reason:
         # Like the tests that need it: this machine cannot, which is no fault of the project.
         print(f"no control plane here: {reason}")

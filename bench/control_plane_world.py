@@ -292,18 +292,23 @@ async def running_world(
     *,
     requests_per_second: int | None = LIFTED,
     hpa_seconds: int = HPA_SECONDS,
+    audit_reads: bool = False,
 ) -> AsyncIterator[World]:
     """A new control plane and the rights of both processes; the models are not there yet.
 
     `requests_per_second`: of each of Kubernetes' controllers; None is its own default.
-    `hpa_seconds`: between two looks of the HPA.
+    `hpa_seconds`: between two looks of the HPA. `audit_reads`: what service accounts read stands in
+    the audit log, too.
 
     Raises:
         cluster.Unavailable: this machine cannot; the message says why.
     """
     settings = Settings.from_environment(os.environ)
     options = Options(
-        autoscaler_sync=f"{hpa_seconds}s", audit=True, requests_per_second=requests_per_second
+        autoscaler_sync=f"{hpa_seconds}s",
+        audit=True,
+        audit_reads=audit_reads,
+        requests_per_second=requests_per_second,
     )
     with ExitStack() as stack:
         plane = stack.enter_context(running_control_plane(settings, options=options))

@@ -121,15 +121,16 @@ class _Pods:
         return self.gaps.longest(self.clock())
 
 
-def _read(answers: str) -> dict[bytes, bytes]:
+def read_answers(answers: str) -> dict[bytes, bytes]:
+    """Answers as they are sent, by path; `answers` as on the command line."""
     return {path.encode(): written(*answer) for path, answer in json.loads(answers).items()}
 
 
 async def _serve(answers: str, edited_answers: str, counted: str) -> None:
     clock = asyncio.get_running_loop().time
     pods = _Pods(
-        answers=_read(answers),
-        edited_answers=_read(answers) | _read(edited_answers),
+        answers=read_answers(answers),
+        edited_answers=read_answers(answers) | read_answers(edited_answers),
         counted=counted.encode(),
         clock=clock,
         gaps=Gaps(clock()),

@@ -107,9 +107,11 @@ async def _run(settings: OperatorSettings) -> None:
         log_fields=Key.fields,
     )
 
-    def add(key: Key, *, awaited: bool = False, version: str = "") -> None:
-        # A status of ours, whose words may be others each time, must not bring the next look.
-        if awaited or not reconciler.wrote(key, version):
+    def add(key: Key, *, awaited: bool = False, version: str = "", autoscaler: str = "") -> None:
+        # A status of ours, whose words may be others each time, must not bring the next look. Nor
+        # must the numbers that each HPA writes every 15 s: a look is eight reads.
+        known = reconciler.wrote(key, version) or reconciler.looked_at(key, autoscaler)
+        if awaited or not known:
             workers.add(key, awaited=awaited)
 
     def class_changed(name: str) -> None:

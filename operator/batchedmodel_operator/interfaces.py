@@ -25,6 +25,9 @@ class Unread:
 UNREAD: Final = "unread"
 """Where a child's body says why its head alone was read, and its owners were not."""
 
+LOOKED_AT: Final = "lookedAt"
+"""Where a watched HorizontalPodAutoscaler's body has a digest of all that a reconcile looks at."""
+
 
 class Cluster(Protocol):
     """An API server. Every call ends in bounded time and raises only `ClusterError`s."""

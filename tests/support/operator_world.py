@@ -12,6 +12,7 @@ from batchedmodel_contract.kubernetes.names import (
 )
 from batchedmodel_contract.manifest.batching import FILE_NAME, settings_from_json
 from batchedmodel_contract.manifest.spec import PullPolicy
+from batchedmodel_operator.conditions.autoscaling import looked_at
 from batchedmodel_operator.kinds import RESOURCES, Kind, child_name
 from batchedmodel_operator.reconcile.reconcile import Reconciler
 from batchedmodel_operator.reconcile.state import Key
@@ -104,6 +105,10 @@ class World:
     def of_class(self, name: str) -> tuple[Key, ...]:
         """The BatchedModels that were seen to name this class."""
         return self._reconciler.of_class(name)
+
+    def looked_at(self) -> bool:
+        """Whether the operator has looked at the HPA as it is."""
+        return self._reconciler.looked_at(KEY, looked_at(self.child(Kind.AUTOSCALER)))
 
     def child(self, kind: Kind) -> dict[str, Any]:
         return self.cluster.objects[kind, KEY.namespace, child_name(kind, KEY.name)]

@@ -23,6 +23,7 @@ from batchedmodel_contract.kubernetes.names import (
 )
 from batchedmodel_operator.cluster.watched_text import bounded
 from batchedmodel_operator.cluster.watching import until_all_end
+from batchedmodel_operator.interfaces import LOOKED_AT
 from batchedmodel_operator.kinds import CHILDREN, RESOURCES, Kind
 from batchedmodel_operator.reconcile.state import Key, condition, is_news, keys_of
 
@@ -43,10 +44,13 @@ _FIRST_BACKOFFS: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 class Add(Protocol):
     """Takes events; the workers do."""
 
-    def __call__(self, key: Key, *, awaited: bool = False, version: str = "") -> None:
+    def __call__(
+        self, key: Key, *, awaited: bool = False, version: str = "", autoscaler: str = ""
+    ) -> None:
         """Something happened to the BatchedModel; `awaited`: its manifest is news.
 
-        `version`: its own, where the event is of itself.
+        `version`: its own, where the event is of itself. `autoscaler`: the digest of an HPA that is
+        there, where the event is of one.
         """
         ...
 
@@ -98,9 +102,10 @@ def registry(
             definition_changed(type != "DELETED" and status == "True")
 
     # An object that loses the watched label comes as deleted, with the labels it had before.
-    async def child_changed(body: kopf.Body, **_: Any) -> None:
+    async def child_changed(type: str | None, body: kopf.Body, **_: Any) -> None:
+        looked_at = "" if type == "DELETED" else body.get(LOOKED_AT, "")
         for key in keys_of(body):
-            add(key)
+            add(key, autoscaler=looked_at)
 
     for kind in _WATCHED:
         group, version, plural = _named(kind)

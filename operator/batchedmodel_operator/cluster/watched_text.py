@@ -7,7 +7,9 @@ the watching of all. So it gets a session that reads answers within bounds first
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, cast
 
@@ -20,12 +22,15 @@ from batchedmodel_contract.kubernetes.object_text import (
     ItemSplitter,
     Unreadable,
     Wanted,
+    pick,
     pick_owned,
 )
 from batchedmodel_kube.client import path_of
 from batchedmodel_kube.reading import CHUNK, items_of, message_of, messages_of
 from batchedmodel_operator.cluster.request_pace import RequestPace
-from batchedmodel_operator.kinds import RESOURCES
+from batchedmodel_operator.conditions.autoscaling import looked_at
+from batchedmodel_operator.interfaces import LOOKED_AT
+from batchedmodel_operator.kinds import RESOURCES, Kind
 
 _log: Final = logging.getLogger(__name__)
 _WANTED: Final[Wanted] = {
@@ -39,6 +44,8 @@ _WANTED: Final[Wanted] = {
     },
     "status": {"observedGeneration": None},
 }
+_AUTOSCALER: Final[Wanted] = {"metadata": None, "spec": None, "status": {"conditions": None}}
+"""What a digest is made of. It is not kept: a page of HPAs may hold megabytes of annotations."""
 
 
 def bounded(account: kopf.ConnectionInfo) -> kopf.AiohttpSession:
@@ -65,13 +72,15 @@ class LightContent:
     def __init__(self, content: aiohttp.StreamReader, where: str) -> None:
         self._content = content
         self._where = where
+        autoscalers = where.endswith(f"/{RESOURCES[Kind.AUTOSCALER].plural}")
+        self._read = _light_autoscaler if autoscalers else _light
 
     async def read(self) -> bytes:
         """A page of a list. Raises `aiohttp.ClientPayloadError` where it is none."""
         splitter, items = ItemSplitter(), []
         try:
             chunks = aiter(self._content.iter_chunked(CHUNK))
-            async for item, _ in items_of(chunks, splitter, _light, self._leave_out):
+            async for item, _ in items_of(chunks, splitter, self._read, self._leave_out):
                 items.append(item)
             page = {**splitter.rest(), "items": items}
         except Unreadable as error:
@@ -82,7 +91,8 @@ class LightContent:
         """A watch, a message at a time. Raises `aiohttp.ClientPayloadError` where it is none."""
         chunks = aiter(self._content.iter_chunked(min(size, CHUNK)))
         try:
-            async for message in messages_of(chunks, _light_message, self._leave_out):
+            read = partial(_light_message, read=self._read)
+            async for message in messages_of(chunks, read, self._leave_out):
                 yield message
         except Unreadable as error:
             raise aiohttp.ClientPayloadError(f"{self._where}: it {error}") from error
@@ -138,6 +148,14 @@ def _light(item: bytes) -> dict[str, Any]:
     return pick_owned(item, _WANTED, largest=LARGEST_OF_MANY)
 
 
-def _light_message(line: bytes) -> bytes:
-    kind, found = message_of(line, _light)
+def _light_autoscaler(item: bytes) -> dict[str, Any]:
+    found = _light(item)
+    # What is too large for a digest is news each time it comes.
+    with suppress(Unreadable):
+        found[LOOKED_AT] = looked_at(pick(item, _AUTOSCALER, largest=LARGEST_OF_MANY))
+    return found
+
+
+def _light_message(line: bytes, *, read: Callable[[bytes], dict[str, Any]]) -> bytes:
+    kind, found = message_of(line, read)
     return json.dumps({"type": kind, "object": found}).encode() + b"\n"

@@ -3,14 +3,16 @@
 In each function the first case that applies decides.
 """
 
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from batchedmodel_contract.kubernetes.capacity import capacity_of
 from batchedmodel_contract.kubernetes.names import BLIND
 from batchedmodel_operator.conditions.findings import Finding, Reason, no, unknown, yes
 from batchedmodel_operator.conditions.view import View
+from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.reconcile.state import condition
+from batchedmodel_operator.reconcile.state import condition, digest
 
 _API_MISSING: Final = ("no metrics returned", "could not find", "the server is currently unable")
 """Parts of what the HPA's controller says where nobody serves the metrics API, or not yet."""
@@ -19,29 +21,75 @@ _OF_PODS: Final = (BLIND, "no metrics returned", "did not receive metrics for ta
 _NONE_READY: Final = "none of its 0 ready pods"
 """Follows `BLIND` where no pod was ready when the HPA asked. The HPA keeps the sentence until it
 asks again, when pods may long be ready."""
+_SEVERAL: Final = "AmbiguousSelector"
+_OF_METADATA: Final = ("uid", "deletionTimestamp", "ownerReferences", "labels", "annotations")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    """What an HPA says of itself, without what is another each time it looks."""
+
+    unable: str = ""
+    """Why it cannot scale at all; empty where it can."""
+    active: str = ""
+    """Whether it follows a metric, as its condition says; empty where it has not looked yet."""
+    reason: str = ""
+    """Why it does not."""
+    message: str = ""
+    """The same in words."""
+    at_maximum: bool = False
+    """Whether it wants more pods than it may have."""
+
+    @classmethod
+    def of(cls, status: Body) -> "Heard":
+        """Of the HPA's status: neither numbers nor times, nor what a condition adds when all is
+        well."""
+        able, active = condition(status, "AbleToScale"), condition(status, "ScalingActive")
+        limited = condition(status, "ScalingLimited")
+        fails = bool(active) and active.get("status") != "True"
+        reason, message = active.get("reason", ""), active.get("message", "")
+        if reason == _SEVERAL:
+            # It ends with their names in brackets, in another order each time.
+            message = ", ".join(sorted(message.rpartition("[")[2].rstrip("]").split()))
+        return cls(
+            unable=_sentence(able) if able.get("status") == "False" else "",
+            active=active.get("status", ""),
+            reason=reason if fails else "",
+            message=message if fails else "",
+            at_maximum=(limited.get("status"), limited.get("reason"))
+            == ("True", "TooManyReplicas"),
+        )
+
+
+def looked_at(autoscaler: Body) -> str:
+    """Digest of all of an HPA's that a reconcile looks at.
+
+    Each time it looks, an HPA writes numbers and times into its status. Where this digest stays,
+    another reconcile would find what the last one found.
+    """
+    metadata = autoscaler.get("metadata") or {}
+    heard = Heard.of(autoscaler.get("status") or {})
+    ours = [metadata.get(name) for name in _OF_METADATA]
+    return digest([ours, autoscaler.get("spec"), asdict(heard)])
 
 
 def autoscaling_active(view: View) -> Finding:
     """Whether the number of pods follows the load, as the HPA itself says it."""
     spec, autoscaler = view.observed.model.spec, view.observed.children.get(Kind.AUTOSCALER)
-    status = {} if autoscaler is None else autoscaler.body.get("status") or {}
-    able, active = condition(status, "AbleToScale"), condition(status, "ScalingActive")
-    limited, message = condition(status, "ScalingLimited"), active.get("message", "")
-    sentence = f"{active.get('reason')}: {message}"
+    heard = Heard() if autoscaler is None else Heard.of(autoscaler.body.get("status") or {})
+    message, sentence = heard.message, f"{heard.reason}: {heard.message}"
     if spec is not None and spec.autoscaling is None:
         return yes(Reason.SCALING_DISABLED, "the manifest says how many pods there are")
     if view.suspended:
         return unknown(Reason.SUSPENDED, "no pods are wanted while spec.suspend is true")
-    if not active:
+    if not heard.active:
         return unknown(Reason.NOT_LOOKED, "the HorizontalPodAutoscaler has not looked yet")
-    if able.get("status") == "False":
-        return no(Reason.HPA_FAILING, f"{able.get('reason')}: {able.get('message', '')}")
-    if (active.get("status"), active.get("reason")) == ("False", "AmbiguousSelector"):
-        # The message ends with their names in brackets, in another order each time.
-        names = ", ".join(sorted(message.rpartition("[")[2].rstrip("]").split()))
+    if heard.unable:
+        return no(Reason.HPA_FAILING, heard.unable)
+    if (heard.active, heard.reason) == ("False", _SEVERAL):
         text = "several HorizontalPodAutoscalers scale its pods, so that none does; delete all but"
-        return no(Reason.SEVERAL_AUTOSCALERS, f"{text} ours: {names}")
-    if active.get("status") != "True":
+        return no(Reason.SEVERAL_AUTOSCALERS, f"{text} ours: {message}")
+    if heard.active != "True":
         none_ready = _NONE_READY in message or not any(pod.ready for pod in view.observed.pods)
         if none_ready and any(part in message for part in _OF_PODS):
             return unknown(Reason.NO_READY_REPLICAS, "no pod was ready that could tell of its load")
@@ -49,9 +97,8 @@ def autoscaling_active(view: View) -> Finding:
             return no(Reason.METRICS_STALE, sentence)
         missing = any(part in message for part in _API_MISSING)
         return no(Reason.METRICS_API_MISSING if missing else Reason.HPA_FAILING, sentence)
-    if (limited.get("status"), limited.get("reason")) == ("True", "TooManyReplicas"):
+    if heard.at_maximum:
         return yes(Reason.AT_MAXIMUM, "the load asks for more pods than maxReplicas allows")
-    # Without the metric's present value, which is another each time the HPA looks.
     return yes(Reason.METRIC_VALID, "the number of pods follows the metric")
 
 
@@ -84,3 +131,7 @@ def target_feasible(view: View) -> Finding:
             "whatever the number of pods",
         )
     return yes(Reason.WITHIN_REACH, f"{text}, within targetLatencyMilliseconds ({target})")
+
+
+def _sentence(condition: Body) -> str:
+    return f"{condition.get('reason')}: {condition.get('message', '')}"

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Final
 
 from batchedmodel_kube.errors import ClusterError, Conflict, Gone, Invalid, Refused
-from batchedmodel_operator.conditions import status
+from batchedmodel_operator.conditions import autoscaling, status
 from batchedmodel_operator.conditions.events import announcements
 from batchedmodel_operator.interfaces import Body, Cluster, Sidecars
 from batchedmodel_operator.kinds import FIELD_MANAGER, Kind
@@ -52,6 +52,9 @@ class Reconciler:
         self._memories: dict[Key, Memory] = {}
         self._written: dict[Key, str] = {}
         """The version of the object that the last write of its status made."""
+        self._looked_at: dict[Key, str] = {}
+        """Digests of the HPAs that a reconcile found and left as they were, where it ended well.
+        There is none while one runs: it may have read the HPA already."""
         self._ending: dict[Key, tuple[str, int, float]] = {}
         """Uid and generation of those for which nothing can be made any more, and when to try."""
         self._classes: dict[Key, str] = {}
@@ -65,12 +68,17 @@ class Reconciler:
         """Whether this version of the object has nothing new but the status that was written."""
         return bool(version) and self._written.get(key) == version
 
+    def looked_at(self, key: Key, autoscaler: str) -> bool:
+        """Whether the last reconcile found an HPA of this digest, left it so, and ended well."""
+        return bool(autoscaler) and self._looked_at.get(key) == autoscaler
+
     async def reconcile(self, key: Key) -> float | None:
         """Seconds after which to reconcile again at the latest; None when there is nothing left.
 
         Raises `ClusterError` when something did not succeed and is to be tried again.
         """
         now, memory = self._clock(), self._memories.get(key)
+        self._looked_at.pop(key, None)
         model = await find(self._cluster, key)
         if model is None:
             for known in (self._memories, self._written, self._ending, self._classes):
@@ -101,11 +109,13 @@ class Reconciler:
     async def _bring_about(self, observed: Observed, now: float) -> float:
         """As `reconcile`, once it is known what is there."""
         key = observed.model.key
+        seen = observed
         try:
-            observed, planned, outcome = await self._act(observed, now)
+            observed, planned, outcome = await self._act(seen, now)
             if planned.unfinished and outcome.failure is None:
                 # From what was written, without reading everything again.
-                observed, planned, outcome = await self._act(observed, now)
+                seen = observed
+                observed, planned, outcome = await self._act(seen, now)
             await self._report(observed, planned, outcome, now)
         except Gone:
             # The namespace or the object itself is being deleted. Its end makes another event.
@@ -120,6 +130,10 @@ class Reconciler:
             raise
         if outcome.failure is not None:
             raise outcome.failure.error
+        found = observed.children.get(Kind.AUTOSCALER)
+        # One that was written just now may hold what somebody else did meanwhile.
+        if found is not None and found is seen.children.get(Kind.AUTOSCALER):
+            self._looked_at[key] = autoscaling.looked_at(found.body)
         return planned.come_back_after
 
     async def _act(self, observed: Observed, now: float) -> tuple[Observed, Plan, Outcome]:

@@ -2,14 +2,17 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from batchedmodel_contract.kubernetes.names import PLURAL
 from batchedmodel_contract.manifest.manifest import read_manifest
+from busy_sidecars import Turns
 from control_plane import FULL, QUICK, Found, Plan, figures_of
-from control_plane_world import EDITOR, OPERATOR, edit_of, manifest_of, merged, names_of
+from control_plane_busy import BusyPlan, busy_figures, counted
+from control_plane_world import AUTOSCALER, EDITOR, OPERATOR, edit_of, manifest_of, merged, names_of
 from control_plane_writes import Log, Write, counts, edits_applied
 from many_sidecars import Gaps
 
@@ -120,3 +123,32 @@ def test_figures_say_how_much_they_are_of(plan: Plan) -> None:
     names = [figure.name for figure in figures_of(Found(loads=[1.0]), plan)]
     assert sum(f"{plan.models:,}" in name for name in names) >= 4
     assert len(set(names)) == len(names)
+
+
+def _read(user: str, verb: str, resource: str) -> Write:
+    return replace(_write(1.0, user, resource), verb=verb)
+
+
+def test_reads_are_counted_by_who_made_them_watches_and_leases_included() -> None:
+    status = _write(
+        1.0, "kube-controller-manager", "horizontalpodautoscalers", subresource="status"
+    )
+    entries = [
+        *(_read(OPERATOR, verb, "pods") for verb in ("get", "list", "watch")),
+        _read(OPERATOR, "get", "leases"),
+        _write(1.0, OPERATOR, PLURAL),
+        _read(AUTOSCALER, "watch", "pods"),
+        status,
+        replace(status, status=409),
+    ]
+    plan = BusyPlan(models=200, hpa_seconds=15, seconds=2.0)
+    found = busy_figures(counted(entries, plan))
+    assert [figure.value for figure in found] == [2.0, 0.5, 0.5]
+
+
+def test_a_load_comes_and_goes() -> None:
+    moments = iter((0.0, 14.0, 16.0, 31.0))
+    answers = {b"/": b"busy"}, {b"/": b"calm"}
+    turns = Turns(answers=answers, seconds=15.0, clock=lambda: next(moments))
+    told = [turns.answer("", b"/") for _ in range(4)]
+    assert told == [b"busy", b"busy", b"calm", b"busy"]

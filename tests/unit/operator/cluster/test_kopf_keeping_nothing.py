@@ -12,7 +12,7 @@ _ESSENCE: Any = {"spec": {}}
 
 async def _settings() -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
-    found: Any = registry(lambda key, *, awaited=False, version="": None, lambda established: None)
+    found: Any = registry(lambda key, **_: None, lambda established: None)
     for handler in found._activities.get_handlers(activity=Activity.STARTUP):
         await handler.fn(settings=settings)
     return settings

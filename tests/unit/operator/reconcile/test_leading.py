@@ -85,7 +85,7 @@ async def test_workers_that_fail_end_the_watching_and_are_raised(
     assert exits == []
 
 
-def _add(key: Key, *, awaited: bool = False, version: str = "") -> None:
+def _add(key: Key, *, awaited: bool = False, version: str = "", autoscaler: str = "") -> None:
     """Nobody comes."""
 
 
