@@ -141,8 +141,8 @@ class Lifecycle:
         loop = asyncio.get_running_loop()
         self._called_at = loop.time()
         latest = self._called_at + MOST_DRAIN_DELAYS * self._delay
-        while (ends_at := min(self._called_at + self._delay, latest)) > loop.time():
-            await asyncio.sleep(ends_at - loop.time())
+        while (rest := min(self._called_at + self._delay, latest) - loop.time()) > 0:  # noqa: ASYNC110
+            await asyncio.sleep(rest)  # calls that came meanwhile put the end off
         followed_by = loop.time() + self._limit + FOLLOWED_SECONDS
         self.refusing = True
         self._refuses()
