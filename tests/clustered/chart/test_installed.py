@@ -104,6 +104,7 @@ def test_the_manifest_in_the_notes_is_accepted(server: ControlPlane, notes: str)
     "question",
     [
         "watch batchedmodel.dev batchedmodels",
+        "watch batchedmodel.dev batchedmodelclasses",
         "patch batchedmodel.dev batchedmodels/status",
         "create apps deployments",
         "patch apps deployments",
@@ -137,6 +138,7 @@ def test_the_operator_may(server: ControlPlane, notes: str, question: str) -> No
         "create core pods/exec",
         "patch batchedmodel.dev batchedmodels",
         "delete batchedmodel.dev batchedmodels",
+        "create batchedmodel.dev batchedmodelclasses",
         "patch apiregistration.k8s.io apiservices v1beta2.custom.metrics.k8s.io",
         "patch apiextensions.k8s.io customresourcedefinitions",
         "create rbac.authorization.k8s.io clusterroles",
