@@ -93,6 +93,7 @@ async def _run(settings: OperatorSettings) -> None:
             model_server=settings.model_server_image,
             pull_policy=settings.image_pull_policy,
             ids=settings.ids,
+            via=settings.via,
         ),
         clock=time.monotonic,
         calendar=client.calendar,
