@@ -41,6 +41,7 @@ from batchedmodel_autoscaler.settings import AutoscalerSettings
 from batchedmodel_autoscaler.state.capacity_writer import CapacityWriter
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_autoscaler.telemetry import StateCollector, Telemetry, admin_application
+from batchedmodel_contract.kubernetes.names import EXTERNAL_METRICS_GROUP, METRICS_GROUP
 from batchedmodel_contract.processes.descriptors import raise_descriptors
 from batchedmodel_kube.client import Client, Collection
 from batchedmodel_kube.election import election
@@ -219,6 +220,9 @@ class Service:
             own_namespace(settings.namespace),
             own_deployment(settings.namespace, settings.deployment_name),
         )
+        custom = API_SERVICES[METRICS_GROUP] if settings.custom_metrics else ()
+        external = API_SERVICES[EXTERNAL_METRICS_GROUP] if settings.external_metrics else ()
+        registered = (*custom, *external)
         models, sizes, replica_sets, pods = (
             within(one, settings.watch_namespaces) for one in (MODELS, SIZES, REPLICA_SETS, PODS)
         )
@@ -227,7 +231,7 @@ class Service:
                 (FRONT_PROXY,), read_front_proxy, self._front_proxy_seen, self._front_proxy_gone
             ),
             *caches(home, read_leaving, registration.home_seen, registration.home_gone),
-            *caches(API_SERVICES, read_api_service, registration.seen, registration.gone),
+            *caches(registered, read_api_service, registration.seen, registration.gone),
             *caches(models, read_model, state.model_seen, state.model_gone),
             *caches((*sizes, *replica_sets), read_owned, ownership.seen, ownership.gone),
             *caches(pods, read_pod, self._pod_seen, state.pod_gone),

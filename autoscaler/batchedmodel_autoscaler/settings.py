@@ -6,7 +6,7 @@ from batchedmodel_contract.manifest.spec import LogLevel
 from batchedmodel_contract.processes.listening import EVERY_ADDRESS
 from batchedmodel_contract.processes.logs import LogFormat
 from batchedmodel_contract.schema.reading import setting
-from batchedmodel_contract.schema.rules import Choice, Real, Text, Whole
+from batchedmodel_contract.schema.rules import Choice, Real, Text, Truth, Whole
 from batchedmodel_contract.schema.shapes import Names
 
 
@@ -32,6 +32,12 @@ class AutoscalerSettings:
         Names(at_most=64),
         "Namespaces whose BatchedModels it measures, as a JSON list; absent: all of them.",
         default=(),
+    )
+    custom_metrics: bool = setting(
+        Truth(), "Whether it is registered as custom.metrics.k8s.io.", default=True
+    )
+    external_metrics: bool = setting(
+        Truth(), "Whether it is registered as external.metrics.k8s.io.", default=False
     )
     host: str = setting(
         Text(), "Address to listen on; `::` is every address, IPv4 too.", default=EVERY_ADDRESS

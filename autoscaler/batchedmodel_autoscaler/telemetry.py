@@ -49,7 +49,7 @@ class Telemetry:
         """By the metric that was asked for, and why it has its value or is refused."""
         self.polls: Final = Counter(POLLS, "Questions to sidecars", ["result"], registry=registry)
         self.registered: Final = Gauge(
-            REGISTERED, "APIServices that carry our authority, of two", registry=registry
+            REGISTERED, "APIServices that carry our authority", registry=registry
         )
         self.certificate_ends: Final = Gauge(
             CERTIFICATE_ENDS, "When the serving certificate ends", registry=registry

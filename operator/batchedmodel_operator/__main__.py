@@ -91,6 +91,7 @@ async def _run(settings: OperatorSettings) -> None:
             pull_policy=settings.image_pull_policy,
             ids=settings.ids,
             log_format=settings.log_format,
+            via=settings.via,
         ),
         clock=time.monotonic,
         calendar=client.calendar,

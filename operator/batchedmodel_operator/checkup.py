@@ -16,6 +16,7 @@ from typing import Final
 
 from batchedmodel_contract.invalid_input import InvalidManifest
 from batchedmodel_contract.kubernetes.names import (
+    EXTERNAL_METRICS_GROUP,
     GROUP,
     METRICS_GROUP,
     PLURAL,
@@ -44,7 +45,10 @@ class CheckupSettings:
     namespace: str = setting(Text(), "Namespace of the operator.", required=True)
     lease_name: str = setting(Text(), "Lease of the operator.", required=True)
     custom_metrics: bool = setting(
-        Truth(), "Whether the autoscaler serves the metrics API.", default=True
+        Truth(), "Whether the autoscaler serves custom.metrics.k8s.io.", default=True
+    )
+    external_metrics: bool = setting(
+        Truth(), "Whether the autoscaler serves external.metrics.k8s.io.", default=False
     )
     patience_seconds: float = setting(
         Real(minimum=0, maximum=600),
@@ -111,9 +115,9 @@ async def _run(settings: CheckupSettings) -> bool:
         served = await cluster.serves(Kind.BATCHED_MODEL)
         return "" if served else "the definition of BatchedModel is not installed"
 
-    async def metrics(version: str) -> str:
-        there = _METRIC in await cluster.served(METRICS_GROUP, version)
-        return "" if there else f"{METRICS_GROUP}/{version} does not list {_METRIC}"
+    async def metrics(group: str, version: str, name: str) -> str:
+        there = name in await cluster.served(group, version)
+        return "" if there else f"{group}/{version} does not list {name}"
 
     checks: list[tuple[str, Check]] = [
         (f"{RESOURCES[Kind.BATCHED_MODEL].api_version} is served", definition),
@@ -121,9 +125,15 @@ async def _run(settings: CheckupSettings) -> bool:
     ]
     if settings.custom_metrics:
         checks += [
-            (f"{METRICS_GROUP}/{version} answers", partial(metrics, version))
+            (
+                f"{METRICS_GROUP}/{version} answers",
+                partial(metrics, METRICS_GROUP, version, _METRIC),
+            )
             for version in ("v1beta1", "v1beta2")
         ]
+    if settings.external_metrics:
+        external = partial(metrics, EXTERNAL_METRICS_GROUP, "v1beta1", REQUIRED_REPLICAS_METRIC)
+        checks.append((f"{EXTERNAL_METRICS_GROUP}/v1beta1 answers", external))
     try:
         return await all_is_well(checks, settings.patience_seconds)
     finally:

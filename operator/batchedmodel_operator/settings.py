@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from batchedmodel_contract.manifest.spec import LogLevel, PullPolicy
-from batchedmodel_contract.manifest.workload import UserIds
+from batchedmodel_contract.manifest.workload import ScalingVia, UserIds
 from batchedmodel_contract.processes.logs import LogFormat
 from batchedmodel_contract.schema.reading import setting
 from batchedmodel_contract.schema.rules import Choice, Text, Whole
@@ -41,6 +41,11 @@ class OperatorSettings:
         Choice(of=UserIds),
         "As whom pods run whose manifests do not say so: as user 65532, or as the cluster says.",
         default=UserIds.FIXED,
+    )
+    via: ScalingVia = setting(
+        Choice(of=ScalingVia),
+        "From which API HPAs read whose manifests do not say so.",
+        default=ScalingVia.CUSTOM_METRICS,
     )
     probe_port: int = setting(
         Whole(minimum=1, maximum=65535), "Port of probes and metrics.", default=8080

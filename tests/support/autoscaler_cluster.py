@@ -85,7 +85,7 @@ class PretendSidecar(PretendAdminPort):
 def install(plane: ControlPlane) -> None:
     """What the chart makes, as far as the autoscaler alone needs it, with the same rights."""
     apply(plane, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
-    apply(plane, *chart_objects(plane, HOME, "autoscaler-rbac.yaml", "custom-metrics.yaml"))
+    apply(plane, *chart_objects(plane, HOME, "autoscaler-rbac.yaml", "metrics-apis.yaml"))
     apply(plane, *_own_pods(plane.host_address))
 
 

@@ -1,17 +1,18 @@
 """What the autoscaler watches in a cluster.
 
 Rights follow from this list: the chart's `autoscaler-rbac.yaml` allows listing and watching these,
-and beyond them only patching and deleting the two APIServices, patching the status of BatchedModels
+and beyond them only patching and deleting its APIServices, patching the status of BatchedModels
 and holding its Lease. A role of Kubernetes' own allows `FRONT_PROXY`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from batchedmodel_contract.kubernetes import capacity
 from batchedmodel_contract.kubernetes.names import (
+    EXTERNAL_METRICS_GROUP,
     GROUP,
     METRICS_GROUP,
     NAME_LABEL,
@@ -28,8 +29,11 @@ from batchedmodel_contract.kubernetes.object_text import (
 from batchedmodel_kube.client import Collection, path_of
 from batchedmodel_kube.reading import Object
 
-METRICS_VERSIONS: Final = ("v1beta2", "v1beta1")
-"""Of the metrics API, the preferred one first. Two servers must never share a group."""
+METRICS_VERSIONS: Final[Mapping[str, Sequence[str]]] = {
+    METRICS_GROUP: ("v1beta2", "v1beta1"),
+    EXTERNAL_METRICS_GROUP: ("v1beta1",),
+}
+"""Of each group that is served, the preferred one first. Two servers must never share a group."""
 
 _METADATA: Final[Wanted] = {
     **dict.fromkeys(("name", "namespace", "uid", "resourceVersion")),
@@ -74,14 +78,18 @@ SIZES: Final = Collection(
 REPLICA_SETS: Final = Collection(
     path="/apis/apps/v1/replicasets", labels=NAME_LABEL, metadata_only=True, read=_reader()
 )
-API_SERVICES: Final = tuple(
-    Collection(
-        path="/apis/apiregistration.k8s.io/v1/apiservices",
-        name=f"{version}.{METRICS_GROUP}",
-        read=_reader(LARGEST_PART, spec={"service": None, "caBundle": None}),
+API_SERVICES: Final[Mapping[str, Sequence[Collection]]] = {
+    group: tuple(
+        Collection(
+            path="/apis/apiregistration.k8s.io/v1/apiservices",
+            name=f"{version}.{group}",
+            read=_reader(LARGEST_PART, spec={"service": None, "caBundle": None}),
+        )
+        for version in versions
     )
-    for version in METRICS_VERSIONS
-)
+    for group, versions in METRICS_VERSIONS.items()
+}
+"""By group; the autoscaler looks after those that the chart registers."""
 FRONT_PROXY: Final = Collection(
     path="/api/v1/namespaces/kube-system/configmaps",
     name="extension-apiserver-authentication",

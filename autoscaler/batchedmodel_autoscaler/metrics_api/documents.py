@@ -1,4 +1,4 @@
-"""The documents of `custom.metrics.k8s.io`, in both of its versions, and `Status`. Pure."""
+"""The documents of `custom.metrics.k8s.io` and `external.metrics.k8s.io`, and `Status`. Pure."""
 
 import math
 from datetime import UTC, datetime
@@ -9,8 +9,10 @@ from batchedmodel_autoscaler.cluster.resources import METRICS_VERSIONS
 from batchedmodel_autoscaler.errors import RefusedAnswer
 from batchedmodel_contract.kubernetes.names import (
     CONCURRENCY_METRIC,
+    EXTERNAL_METRICS_GROUP,
     GROUP,
     METRICS_GROUP,
+    MODEL_METRIC_LABEL,
     PLURAL,
     QUEUE_LENGTH_METRIC,
     QUEUE_TIME_METRIC,
@@ -29,18 +31,22 @@ METRICS: Final = (
 )
 
 
-def resource_list(version: str) -> Document:
-    """Discovery of one version."""
+def resource_list(group: str, version: str) -> Document:
+    """Discovery of one version of a group."""
+    # A custom metric is something's, an external one stands for itself.
+    kind, owner = "ExternalMetricValueList", ""
+    if group == METRICS_GROUP:
+        kind, owner = "MetricValueList", f"{RESOURCE}/"
     return {
         "kind": "APIResourceList",
         "apiVersion": "v1",
-        "groupVersion": f"{METRICS_GROUP}/{version}",
+        "groupVersion": f"{group}/{version}",
         "resources": [
             {
-                "name": f"{RESOURCE}/{metric}",
+                "name": f"{owner}{metric}",
                 "singularName": "",
                 "namespaced": True,
-                "kind": "MetricValueList",
+                "kind": kind,
                 "verbs": ["get"],
             }
             for metric in METRICS
@@ -48,22 +54,26 @@ def resource_list(version: str) -> Document:
     }
 
 
-def group() -> Document:
-    """Discovery of the group."""
-    return {"kind": "APIGroup", "apiVersion": "v1", **_group()}
+def group(name: str) -> Document:
+    """Discovery of a group."""
+    return {"kind": "APIGroup", "apiVersion": "v1", **_group(name)}
 
 
 def group_list() -> Document:
-    """Discovery of all groups, which are one."""
-    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group()]}
+    """Discovery of all groups, registered or not."""
+    return {
+        "kind": "APIGroupList",
+        "apiVersion": "v1",
+        "groups": [_group(name) for name in METRICS_VERSIONS],
+    }
 
 
-def _group() -> Document:
+def _group(name: str) -> Document:
     versions = [
-        {"groupVersion": f"{METRICS_GROUP}/{version}", "version": version}
-        for version in METRICS_VERSIONS
+        {"groupVersion": f"{name}/{version}", "version": version}
+        for version in METRICS_VERSIONS[name]
     ]
-    return {"name": METRICS_GROUP, "versions": versions, "preferredVersion": versions[0]}
+    return {"name": name, "versions": versions, "preferredVersion": versions[0]}
 
 
 def metric_values(
@@ -77,7 +87,7 @@ def metric_values(
             "name": model.name,
             "apiVersion": API_VERSION,
         },
-        "timestamp": taken.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "timestamp": _time(taken),
         "value": quantity(value),
     }
     if version == "v1beta1":
@@ -93,6 +103,29 @@ def metric_values(
         "metadata": {},
         "items": [item],
     }
+
+
+def external_values(
+    version: str, model: ModelKey, metric: str, value: float, taken: datetime, window_seconds: int
+) -> Document:
+    """The same as an external metric. An HPA would sum several values, and there is one."""
+    item = {
+        "metricName": metric,
+        "metricLabels": {MODEL_METRIC_LABEL: model.name},
+        "timestamp": _time(taken),
+        "window": window_seconds,
+        "value": quantity(value),
+    }
+    return {
+        "kind": "ExternalMetricValueList",
+        "apiVersion": f"{EXTERNAL_METRICS_GROUP}/{version}",
+        "metadata": {},
+        "items": [item],
+    }
+
+
+def _time(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def quantity(value: float) -> str:

@@ -1,4 +1,4 @@
-"""Keeps the two APIServices right, and removes them when the autoscaler is being uninstalled.
+"""Keeps our APIServices right, and removes them when the autoscaler is being uninstalled.
 
 The chart makes them, and only their caBundle is written here. An APIService without a server keeps
 every namespace of the cluster from being deleted, so it must not outlive its server.

@@ -1,11 +1,14 @@
-"""Serves `custom.metrics.k8s.io` to the API server: paths, trust, and one error form.
+"""Serves the two metrics APIs to the API server: paths, trust, and one error form.
 
-The numbers come from the cluster's state and the formula, and `documents` makes the documents.
+Both tell the same: `custom.metrics.k8s.io` of the model that the path names,
+`external.metrics.k8s.io` of the one that a label names. The numbers come from the cluster's state
+and the formula, and `documents` makes the documents.
 """
 
 import asyncio
 import json
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
@@ -27,7 +30,9 @@ from batchedmodel_autoscaler.telemetry import Telemetry
 from batchedmodel_contract.kubernetes.names import (
     BLIND,
     CONCURRENCY_METRIC,
+    EXTERNAL_METRICS_GROUP,
     METRICS_GROUP,
+    MODEL_METRIC_LABEL,
     QUEUE_LENGTH_METRIC,
     QUEUE_TIME_METRIC,
     REQUIRED_REPLICAS_METRIC,
@@ -48,6 +53,7 @@ from batchedmodel_scheduling.autoscaling.windows import GAUGE_SECONDS, WINDOW_SE
 logger: Final = logging.getLogger(__name__)
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _AGGREGATED: Final = "as=apigroupdiscoverylist"
 _DECISIONS: Final[dict[str, tuple[Callable[[ModelObservation, Target], Verdict], float, float]]] = {
     REQUIRED_REPLICAS_METRIC: (required_replicas, WINDOW_SECONDS, 1e9),
@@ -81,14 +87,16 @@ class MetricsApi:
         router.add_get("/livez", _ok)
         router.add_get("/readyz", _ok)
         router.add_get("/apis", _groups)
-        router.add_get(f"/apis/{METRICS_GROUP}", _always(documents.group()))
-        for version in METRICS_VERSIONS:
-            base = f"/apis/{METRICS_GROUP}/{version}"
-            router.add_get(base, _always(documents.resource_list(version)))
-            router.add_get(
-                f"{base}/namespaces/{{namespace}}/{documents.RESOURCE}/{{name}}/{{metric}}",
-                self._metric(version),
-            )
+        asked = {
+            METRICS_GROUP: (f"{documents.RESOURCE}/{{name}}/{{metric}}", self._metric),
+            EXTERNAL_METRICS_GROUP: ("{metric}", self._external_metric),
+        }
+        for group, (path, handler) in asked.items():
+            router.add_get(f"/apis/{group}", _always(documents.group(group)))
+            for version in METRICS_VERSIONS[group]:
+                base = f"/apis/{group}/{version}"
+                router.add_get(base, _always(documents.resource_list(group, version)))
+                router.add_get(f"{base}/namespaces/{{namespace}}/{path}", handler(version))
         return application
 
     @web.middleware
@@ -118,19 +126,33 @@ class MetricsApi:
     def _metric(self, version: str) -> _Handler:
         async def metric(request: web.Request) -> web.Response:
             key = ModelKey(request.match_info["namespace"], request.match_info["name"])
-            name = request.match_info["metric"]
-            if name not in _DECISIONS:
-                known = ", ".join(_DECISIONS)
-                raise NotFound(f'the metric "{name}" is not known; there are {known}')
+            name = known_metric(request.match_info["metric"])
             if request.query.get("metricLabelSelector"):
                 message = f"{name} has no labels that metricLabelSelector could select by"
                 raise RefusedAnswer(message, 400, "BadRequest")
-            _, seconds, most = _DECISIONS[name]
-            value = min(most, self._value(key, name))
-            now = self._calendar()
-            return _json(documents.metric_values(version, key, name, value, now, round(seconds)))
+            return self._answer(documents.metric_values, version, key, name)
 
         return metric
+
+    def _external_metric(self, version: str) -> _Handler:
+        async def metric(request: web.Request) -> web.Response:
+            name = known_metric(request.match_info["metric"])
+            model = selected_model(request.query.get("labelSelector", ""))
+            key = ModelKey(request.match_info["namespace"], model)
+            return self._answer(documents.external_values, version, key, name)
+
+        return metric
+
+    def _answer(
+        self,
+        document: Callable[[str, ModelKey, str, float, datetime, int], Document],
+        version: str,
+        key: ModelKey,
+        name: str,
+    ) -> web.Response:
+        _, seconds, most = _DECISIONS[name]
+        value = min(most, self._value(key, name))
+        return _json(document(version, key, name, value, self._calendar(), round(seconds)))
 
     def _value(self, key: ModelKey, name: str) -> float:
         decide, _, _ = _DECISIONS[name]
@@ -151,6 +173,29 @@ class MetricsApi:
             extra=key.fields(reason=verdict.reason),
         )
         return verdict.value
+
+
+def known_metric(name: str) -> str:
+    """The same; raises `NotFound` unless it is served."""
+    if name not in _DECISIONS:
+        known = ", ".join(_DECISIONS)
+        raise NotFound(f'the metric "{name}" is not known; there are {known}')
+    return name
+
+
+def selected_model(selector: str) -> str:
+    """The one model that a label selector names; raises `RefusedAnswer` for any other selector.
+
+    An HPA would sum the values of several models.
+    """
+    label, _, name = selector.partition("=")
+    if label != MODEL_METRIC_LABEL or not _NAME.fullmatch(name):
+        message = (
+            f'labelSelector "{selector}" does not name one model: '
+            f"it must be {MODEL_METRIC_LABEL}=NAME"
+        )
+        raise RefusedAnswer(message, 400, "BadRequest")
+    return name
 
 
 def require_front_proxy(

@@ -93,6 +93,25 @@ topologySpreadConstraints:
 {{- end }}
 {{- end }}
 
+{{/* Which versions of which metrics APIs this release serves, a YAML list. */}}
+{{- define "batchedmodel.metricsApis" -}}
+{{- if and .Values.autoscaler.install .Values.customMetrics.register }}
+- {group: custom.metrics.k8s.io, version: v1beta1, priority: 100}
+- {group: custom.metrics.k8s.io, version: v1beta2, priority: 200}
+{{- end }}
+{{- if and .Values.autoscaler.install .Values.externalMetrics.register }}
+- {group: external.metrics.k8s.io, version: v1beta1, priority: 100}
+{{- end }}
+{{- end }}
+
+{{/* What processes are told of it. */}}
+{{- define "batchedmodel.metricsApisTold" -}}
+{{- range $variable, $api := dict "CUSTOM" .Values.customMetrics "EXTERNAL" .Values.externalMetrics }}
+- name: BATCHEDMODEL_{{ $variable }}_METRICS
+  value: {{ and $.Values.autoscaler.install $api.register | quote }}
+{{- end }}
+{{- end }}
+
 {{- define "batchedmodel.containerSecurity" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true

@@ -72,6 +72,7 @@ what it asked for against these, so that none is missing and none is left over.
 
 {{/* What the HPA reads. */}}
 {{- define "batchedmodel.readerRules" -}}
+{{- if .Values.customMetrics.register -}}
 - apiGroups: [custom.metrics.k8s.io]
   resources:
     - batchedmodels.batchedmodel.dev/batchedmodel_required_replicas
@@ -79,4 +80,15 @@ what it asked for against these, so that none is missing and none is left over.
     - batchedmodels.batchedmodel.dev/batchedmodel_concurrency
     - batchedmodels.batchedmodel.dev/batchedmodel_queue_time_seconds
   verbs: [get]
+{{- end }}
+{{ if .Values.externalMetrics.register -}}
+# No name follows that of the metric, which therefore counts as listed.
+- apiGroups: [external.metrics.k8s.io]
+  resources:
+    - batchedmodel_required_replicas
+    - batchedmodel_queue_length
+    - batchedmodel_concurrency
+    - batchedmodel_queue_time_seconds
+  verbs: [list]
+{{- end }}
 {{- end }}

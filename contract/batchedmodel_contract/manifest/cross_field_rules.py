@@ -292,6 +292,11 @@ CHECKS: Final[tuple[Check, ...]] = (
         where(gt, "{0} > {1}", "autoscaling.minReplicas", "autoscaling.maxReplicas"),
         "is above maxReplicas ({autoscaling.maxReplicas})",
     ),
+    forbidden(
+        "autoscaling.via",
+        among("autoscaling.metric", ScalingMetric.CPU),
+        "is not for metric CPU, which the cluster's metrics server serves",
+    ),
     _target_of("targetUtilizationPercent", ScalingMetric.LOAD, ScalingMetric.CPU),
     _target_of("targetQueueLength", ScalingMetric.QUEUE_LENGTH),
     _target_of("targetConcurrency", ScalingMetric.CONCURRENCY),

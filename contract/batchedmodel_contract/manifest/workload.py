@@ -64,6 +64,13 @@ class ScalingMetric(StrEnum):
     CPU = "CPU"
 
 
+class ScalingVia(StrEnum):
+    """From which API the HPA reads; see `Autoscaling.via`."""
+
+    CUSTOM_METRICS = "CustomMetrics"
+    EXTERNAL_METRICS = "ExternalMetrics"
+
+
 class ScalingProfile(StrEnum):
     """How eagerly the number of pods follows the metric."""
 
@@ -84,6 +91,12 @@ class Autoscaling:
         "those under way too, `QueueTime` how long rows wait, `CPU` what the model's container "
         "uses of the cpu that it asks for.",
         default=ScalingMetric.LOAD,
+    )
+    via: ScalingVia | None = setting(
+        Choice(of=ScalingVia),
+        "From which API the HPA reads the metric: `CustomMetrics` is custom.metrics.k8s.io, "
+        "`ExternalMetrics` external.metrics.k8s.io. Absent: as the chart says. Metric `CPU` is "
+        "from neither.",
     )
     target_utilization_percent: int | None = setting(
         Whole(minimum=20, maximum=95),

@@ -13,6 +13,7 @@ from typing import Final
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import Spec
+from batchedmodel_contract.manifest.workload import ScalingVia
 from batchedmodel_kube.errors import ClusterError
 from batchedmodel_operator import render
 from batchedmodel_operator.interfaces import UNREAD, Body
@@ -163,7 +164,7 @@ def plan(observed: Observed, images: render.Images, now: float, at: datetime) ->
     seen = signs(observed, spec, name, target, now, at)
     decided = rollout.decide(seen, Record.of(model.status))
     template = target if decided.fault is None else kept[decided.good]
-    wanted = _wanted(observed, spec, template, decided.mode)
+    wanted = _wanted(observed, spec, template, decided.mode, images.via)
     obstacles = tuple(_obstacles(observed, wanted))
     blocked = {obstacle.kind for obstacle in obstacles}
     applies = [
@@ -244,7 +245,9 @@ def _adapters_seconds(observed: Observed, spec: Spec) -> float:
     return _ADAPTERS_SECONDS if settled else _LOADING_SECONDS
 
 
-def _wanted(observed: Observed, spec: Spec, template: Body, mode: Mode) -> Mapping[Kind, Body]:
+def _wanted(
+    observed: Observed, spec: Spec, template: Body, mode: Mode, via: ScalingVia
+) -> Mapping[Kind, Body]:
     model, live = observed.model, observed.deployment
     there = live is not None and not live.deleting
     free = spec.autoscaling is not None and there and not spec.suspend
@@ -261,7 +264,7 @@ def _wanted(observed: Observed, spec: Spec, template: Body, mode: Mode) -> Mappi
         ),
     }
     if spec.autoscaling is not None and there:
-        wanted[Kind.AUTOSCALER] = render.autoscaler(model, spec, spec.autoscaling)
+        wanted[Kind.AUTOSCALER] = render.autoscaler(model, spec, spec.autoscaling, via)
     if render.needs_disruption_budget(spec):
         wanted[Kind.DISRUPTION_BUDGET] = render.disruption_budget(model, spec)
     return wanted

@@ -1,7 +1,7 @@
 """The stock HorizontalPodAutoscaler: its one metric, and how eagerly it follows.
 
-The metric is one of the BatchedModel, which the autoscaler serves, or the CPU of the model's
-container, which the cluster's own metrics server serves.
+The metric is one of the BatchedModel, which the autoscaler serves by either API, or the CPU of the
+model's container, which the cluster's own metrics server serves.
 """
 
 import math
@@ -12,12 +12,18 @@ from batchedmodel_contract.kubernetes.capacity import capacity_of
 from batchedmodel_contract.kubernetes.names import (
     CONCURRENCY_METRIC,
     MODEL_CONTAINER,
+    MODEL_METRIC_LABEL,
     QUEUE_LENGTH_METRIC,
     QUEUE_TIME_METRIC,
     REQUIRED_REPLICAS_METRIC,
 )
 from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_contract.manifest.workload import Autoscaling, ScalingMetric, ScalingProfile
+from batchedmodel_contract.manifest.workload import (
+    Autoscaling,
+    ScalingMetric,
+    ScalingProfile,
+    ScalingVia,
+)
 from batchedmodel_operator.kinds import RESOURCES, Kind, child_name
 from batchedmodel_operator.reconcile import effective
 from batchedmodel_operator.reconcile.state import Model
@@ -67,8 +73,13 @@ _PROFILES: Final[Mapping[ScalingProfile, Manifest]] = {
 """What one step of the load may change, and how long a need must have lasted."""
 
 
-def autoscaler(model: Model, spec: Spec, scaling: Autoscaling) -> Manifest:
-    """The autoscaler of the Deployment."""
+def autoscaler(
+    model: Model,
+    spec: Spec,
+    scaling: Autoscaling,
+    via: ScalingVia = ScalingVia.CUSTOM_METRICS,
+) -> Manifest:
+    """The autoscaler of the Deployment. `via`: what holds where the manifest does not say it."""
     body: Manifest = {
         "scaleTargetRef": {
             "apiVersion": RESOURCES[Kind.DEPLOYMENT].api_version,
@@ -77,7 +88,7 @@ def autoscaler(model: Model, spec: Spec, scaling: Autoscaling) -> Manifest:
         },
         "minReplicas": scaling.min_replicas,
         "maxReplicas": scaling.max_replicas,
-        "metrics": [_metric(model, spec, scaling)],
+        "metrics": [_metric(model, spec, scaling, scaling.via or via)],
     }
     learnt = capacity_of(model.status)
     startup = None if learnt is None else learnt.startup_seconds
@@ -113,18 +124,18 @@ def _whole(direction: object) -> object:
     return {"selectPolicy": "Max"} | direction if isinstance(direction, dict) else direction
 
 
-def _metric(model: Model, spec: Spec, scaling: Autoscaling) -> Manifest:
+def _metric(model: Model, spec: Spec, scaling: Autoscaling, via: ScalingVia) -> Manifest:
     _, target = effective.scaling_target(spec, scaling)
     match scaling.metric:
         case ScalingMetric.LOAD:
             # The metric is the number of replicas itself, hence one unit each.
-            return _of_the_model(model, REQUIRED_REPLICAS_METRIC, "1")
+            return _of_the_model(model, via, REQUIRED_REPLICAS_METRIC, "1")
         case ScalingMetric.QUEUE_LENGTH:
-            return _of_the_model(model, QUEUE_LENGTH_METRIC, f"{target}")
+            return _of_the_model(model, via, QUEUE_LENGTH_METRIC, f"{target}")
         case ScalingMetric.CONCURRENCY:
-            return _of_the_model(model, CONCURRENCY_METRIC, f"{target}")
+            return _of_the_model(model, via, CONCURRENCY_METRIC, f"{target}")
         case ScalingMetric.QUEUE_TIME:
-            return _of_the_model(model, QUEUE_TIME_METRIC, _seconds(target))
+            return _of_the_model(model, via, QUEUE_TIME_METRIC, _seconds(target))
         case ScalingMetric.CPU:
             # Of this container: what the sidecar does for a row is no measure of the model.
             used = {"type": "Utilization", "averageUtilization": target}
@@ -132,14 +143,21 @@ def _metric(model: Model, spec: Spec, scaling: Autoscaling) -> Manifest:
             return {"type": "ContainerResource", "containerResource": source}
 
 
-def _of_the_model(model: Model, name: str, average: str) -> Manifest:
+def _of_the_model(model: Model, via: ScalingVia, name: str, average: str) -> Manifest:
+    # Of type Value it would be multiplied by the pods that are ready, which may be none.
+    target = {"type": "AverageValue", "averageValue": average}
+    if via is ScalingVia.EXTERNAL_METRICS:
+        # Of the HPA's own namespace, as are all external metrics.
+        one = {"matchLabels": {MODEL_METRIC_LABEL: model.key.name}}
+        return {
+            "type": "External",
+            "external": {"metric": {"name": name, "selector": one}, "target": target},
+        }
     described = {
         "apiVersion": RESOURCES[Kind.BATCHED_MODEL].api_version,
         "kind": Kind.BATCHED_MODEL.value,
         "name": model.key.name,
     }
-    # Of type Value it would be multiplied by the pods that are ready, which may be none.
-    target = {"type": "AverageValue", "averageValue": average}
     source = {"describedObject": described, "metric": {"name": name}, "target": target}
     return {"type": "Object", "object": source}
 

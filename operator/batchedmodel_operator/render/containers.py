@@ -25,7 +25,7 @@ from batchedmodel_contract.kubernetes.names import (
 )
 from batchedmodel_contract.manifest.generation import Generation, KeyValueCache
 from batchedmodel_contract.manifest.spec import PullPolicy, Resources, ServerProtocol, Spec
-from batchedmodel_contract.manifest.workload import SecurityProfile, UserIds
+from batchedmodel_contract.manifest.workload import ScalingVia, SecurityProfile, UserIds
 from batchedmodel_contract.processes import sidecar_api
 from batchedmodel_contract.processes.environment import (
     PREFIX,
@@ -86,13 +86,14 @@ _OWN_USER: Final = {"runAsNonRoot": True, "runAsUser": _USER, "runAsGroup": _USE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Images:
-    """What the chart says about images, the users that they run as, and how they log."""
+    """What the chart says about images, their users, how they log, and where HPAs ask."""
 
     sidecar: str
     model_server: str
     pull_policy: PullPolicy
     ids: UserIds = UserIds.FIXED
     log_format: LogFormat = LogFormat.TEXT
+    via: ScalingVia = ScalingVia.CUSTOM_METRICS
 
     def ids_of(self, spec: Spec) -> UserIds:
         """What holds for a model."""

@@ -19,6 +19,7 @@ from batchedmodel_autoscaler.cluster.resources import (
     own_namespace,
 )
 from batchedmodel_autoscaler.metrics_api.documents import METRICS
+from batchedmodel_contract.kubernetes.names import METRICS_GROUP
 from batchedmodel_kube.client import Collection
 from cluster.errors import CommandFailed
 from cluster.kubernetes import ControlPlane
@@ -31,7 +32,7 @@ _AUTOSCALER: Final = f"system:serviceaccount:{_NAMESPACE}:bm-batchedmodel-autosc
 _HPA: Final = "system:serviceaccount:kube-system:horizontal-pod-autoscaler"
 _V1BETA2: Final = "apiservice/v1beta2.custom.metrics.k8s.io"
 _WATCHED: Final = (
-    *(MODELS, PODS, SIZES, *API_SERVICES, FRONT_PROXY),
+    *(MODELS, PODS, SIZES, *API_SERVICES[METRICS_GROUP], FRONT_PROXY),
     *(own_namespace(_NAMESPACE), own_deployment(_NAMESPACE, "bm-batchedmodel-autoscaler")),
 )
 
@@ -96,7 +97,7 @@ def test_the_manifest_in_the_notes_is_accepted(server: ControlPlane, notes: str)
         stdin=text,
     )
     assert said == "batchedmodel.batchedmodel.dev/simulated created (server dry run)\n"
-    assert "v1beta2.custom.metrics.k8s.io" in notes
+    assert "custom.metrics.k8s.io/v1beta2" in notes
     assert f"helm uninstall bm --namespace {_NAMESPACE}" in notes
 
 
@@ -160,7 +161,7 @@ def test_the_autoscaler_may_list_and_watch(
     get(watch="true", resourceVersion=version, timeoutSeconds="1")
 
 
-@pytest.mark.parametrize("resource", API_SERVICES, ids=str)
+@pytest.mark.parametrize("resource", API_SERVICES[METRICS_GROUP], ids=str)
 def test_the_autoscaler_may_write_its_apiservices(
     server: ControlPlane, notes: str, resource: Collection
 ) -> None:

@@ -9,12 +9,13 @@ from batchedmodel_autoscaler.metrics_api.documents import METRICS
 from batchedmodel_autoscaler.settings import AutoscalerSettings
 from batchedmodel_contract.kubernetes.names import (
     CLASS_PLURAL,
+    EXTERNAL_METRICS_GROUP,
     GROUP,
     METRICS_GROUP,
     PLURAL,
 )
 from batchedmodel_contract.manifest.spec import LogLevel, PullPolicy
-from batchedmodel_contract.manifest.workload import UserIds
+from batchedmodel_contract.manifest.workload import ScalingVia, UserIds
 from batchedmodel_contract.processes.environment import from_environment
 from batchedmodel_contract.processes.logs import LogFormat
 from batchedmodel_operator.settings import OperatorSettings
@@ -133,9 +134,45 @@ def test_both_versions_of_the_metrics_api_are_registered_without_trusting_anybod
         assert not spec.keys() & {"caBundle", "insecureSkipTLSVerify"}
 
 
+def test_external_metrics_are_registered_instead_with_the_rights_for_them_only(helm: Helm) -> None:
+    values = ("customMetrics.register=false", "externalMetrics.register=true")
+    objects = helm.render(*values, "autoscaler.via=ExternalMetrics")
+    (found,) = [one for one in objects.values() if one["kind"] == "APIService"]
+    name = "v1beta1.external.metrics.k8s.io"
+    assert found["metadata"]["name"] == name
+    assert found["spec"]["group"] == EXTERNAL_METRICS_GROUP
+    # The API server takes a path without a name at its end for a list.
+    assert objects["ClusterRole", "bm-batchedmodel-autoscaler-reader"]["rules"] == [
+        {"apiGroups": [EXTERNAL_METRICS_GROUP], "resources": [*METRICS], "verbs": ["list"]}
+    ]
+    rules = objects["ClusterRole", "bm-batchedmodel-autoscaler"]["rules"]
+    (rule,) = [one for one in rules if "apiservices" in one["resources"]]
+    assert rule["resourceNames"] == [name]
+    told = environment(container(objects, "bm-batchedmodel-autoscaler"))
+    settings = from_environment(AutoscalerSettings, told)
+    assert (settings.custom_metrics, settings.external_metrics) == (False, True)
+    told = environment(container(objects, "bm-batchedmodel-operator"))
+    assert from_environment(OperatorSettings, told).via is ScalingVia.EXTERNAL_METRICS
+
+
+def test_both_metrics_apis_may_be_registered(helm: Helm) -> None:
+    objects = helm.render("externalMetrics.register=true", "watchNamespaces={team}")
+    assert sorted(name for kind, name in objects if kind == "APIService") == [
+        "v1beta1.custom.metrics.k8s.io",
+        "v1beta1.external.metrics.k8s.io",
+        "v1beta2.custom.metrics.k8s.io",
+    ]
+    reader = objects["Role", "bm-batchedmodel-autoscaler-reader"]
+    groups = [rule["apiGroups"] for rule in reader["rules"]]
+    assert groups == [[METRICS_GROUP], [EXTERNAL_METRICS_GROUP]]
+
+
 def test_nothing_is_registered_where_the_metrics_api_is_somebody_elses(helm: Helm) -> None:
     objects = helm.render("customMetrics.register=false")
     assert not [one for one in objects.values() if one["kind"] == "APIService"]
+    assert ("ClusterRole", "bm-batchedmodel-autoscaler-reader") not in objects
+    rules = objects["ClusterRole", "bm-batchedmodel-autoscaler"]["rules"]
+    assert not [one for one in rules if "apiservices" in one["resources"]]
     assert ("Deployment", "bm-batchedmodel-autoscaler") in objects
 
 
@@ -219,6 +256,8 @@ def test_pods_are_placed_as_the_values_say(helm: Helm) -> None:
         ("autoscaler.replicas=5", "autoscaler.replicas"),
         ("operatr.logLevel=info", "operatr"),
         ("autoscaler.logLevel=loud", "autoscaler.logLevel"),
+        ("autoscaler.via=Prometheus", "autoscaler.via"),
+        ("externalMetrics.reader.namespace=a", "externalMetrics"),
         ("autoscaler.pollSeconds=0", "autoscaler.pollSeconds"),
         ("autoscaler.pollSeconds=soon", "autoscaler.pollSeconds"),
         ("images.pullPolicy=Sometimes", "images.pullPolicy"),

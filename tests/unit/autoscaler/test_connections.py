@@ -15,6 +15,7 @@ from batchedmodel_autoscaler.metrics_api.certificates import make_identity
 from batchedmodel_autoscaler.polling.poller import Poller
 from batchedmodel_autoscaler.service import Service
 from batchedmodel_autoscaler.settings import AutoscalerSettings
+from batchedmodel_contract.kubernetes.names import METRICS_GROUP
 from batchedmodel_kube.client import Client
 from support.pretend_api_server import PretendApiServer, becomes, pretend_api_server
 from support.running_task import running
@@ -74,7 +75,7 @@ async def test_it_is_not_ready_until_api_servers_believe_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Else a rollout would end the old pod before."""
-    ours = API_SERVICES[0]
+    ours = API_SERVICES[METRICS_GROUP][0]
     with caplog.at_level(logging.INFO):
         async with api_server(tmp_path) as (server, service):
             # It takes a new authority, but nobody is told of it.

@@ -35,6 +35,22 @@ BLINDED = {
         "the model cannot be seen: none of its 3 ready pods answers",
     ),
 }
+_EXTERNAL = (
+    "the HPA was unable to compute the replica count: unable to get external metric "
+    "team/batchedmodel_required_replicas/&LabelSelector{MatchLabels:map[string]string{model: "
+    "minilm,},MatchExpressions:[]LabelSelectorRequirement{},}: unable to fetch metrics from "
+    "external metrics API: "
+)
+EXTERNAL = {**UNSERVED, "reason": "FailedGetExternalMetric"}
+EXTERNAL_UNREGISTERED = {
+    **EXTERNAL,
+    "message": f"{_EXTERNAL}the server could not find the requested resource (get "
+    "batchedmodel_required_replicas.external.metrics.k8s.io)",
+}
+EXTERNAL_BLINDED = {
+    **EXTERNAL,
+    "message": f"{_EXTERNAL}the model cannot be seen: none of its 3 ready pods answers",
+}
 NONE_READY = {**BLINDED, "message": BLINDED["message"].replace("its 3", "its 0")}
 UNTOLD = {
     **UNSERVED,
@@ -83,6 +99,8 @@ async def _with(
         ([ABLE, VALID, LEAST], "True", "MetricValid"),
         ([ABLE, UNSERVED], "False", "MetricsAPIMissing"),
         ([ABLE, BLINDED], "False", "MetricsStale"),
+        ([ABLE, EXTERNAL_UNREGISTERED], "False", "MetricsAPIMissing"),
+        ([ABLE, EXTERNAL_BLINDED], "False", "MetricsStale"),
         ([ABLE, UNREAD], "False", "HPAFailing"),
         ([ABLE, CROWDED], "False", "SeveralAutoscalers"),
         ([UNABLE, VALID], "False", "HPAFailing"),

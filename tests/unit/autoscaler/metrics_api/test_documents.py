@@ -15,11 +15,16 @@ from batchedmodel_autoscaler.cluster.objects import (
     read_owned,
     read_pod,
 )
-from batchedmodel_autoscaler.errors import MetricsUnavailable, Untrusted
+from batchedmodel_autoscaler.errors import MetricsUnavailable, RefusedAnswer, Untrusted
 from batchedmodel_autoscaler.metrics_api import documents
-from batchedmodel_autoscaler.metrics_api.server import require_front_proxy
+from batchedmodel_autoscaler.metrics_api.server import require_front_proxy, selected_model
 from batchedmodel_contract.kubernetes.capacity import Capacity
-from batchedmodel_contract.kubernetes.names import NAME_LABEL, REQUIRED_REPLICAS_METRIC
+from batchedmodel_contract.kubernetes.names import (
+    EXTERNAL_METRICS_GROUP,
+    METRICS_GROUP,
+    NAME_LABEL,
+    REQUIRED_REPLICAS_METRIC,
+)
 from batchedmodel_scheduling.autoscaling.formula import Target
 
 KEY = ModelKey("team", "minilm")
@@ -61,9 +66,52 @@ def test_a_value_in_the_older_version() -> None:
     }
 
 
+def test_an_external_value_is_labelled_with_its_model() -> None:
+    assert documents.external_values("v1beta1", *MEASURED) == {
+        "kind": "ExternalMetricValueList",
+        "apiVersion": "external.metrics.k8s.io/v1beta1",
+        "metadata": {},
+        "items": [
+            {
+                "metricName": REQUIRED_REPLICAS_METRIC,
+                "metricLabels": {"model": "minilm"},
+                "timestamp": "2026-11-20T10:00:00Z",
+                "window": 60,
+                "value": "3",
+            }
+        ],
+    }
+
+
+def test_discovery_of_external_metrics_names_each_by_itself() -> None:
+    found = documents.resource_list(EXTERNAL_METRICS_GROUP, "v1beta1")
+    assert found["groupVersion"] == "external.metrics.k8s.io/v1beta1"
+    assert [one["name"] for one in found["resources"]] == [*documents.METRICS]
+    assert {one["kind"] for one in found["resources"]} == {"ExternalMetricValueList"}
+    assert all(one["namespaced"] for one in found["resources"])
+
+
+def test_a_selector_names_one_model() -> None:
+    assert selected_model("model=minilm") == "minilm"
+    assert selected_model("model=a.b-1") == "a.b-1"
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [
+        *("", "model", "model=", "model!=minilm", "model in (minilm)", "model=a,model=b"),
+        *("name=minilm", "model=minilm,team=a", "!model", "model=../other/minilm"),
+    ],
+)
+def test_no_other_selector_is_answered(selector: str) -> None:
+    with pytest.raises(RefusedAnswer, match="it must be model=NAME") as refused:
+        selected_model(selector)
+    assert refused.value.code == 400
+
+
 @pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
 def test_discovery_names_each_metric_of_a_model(version: str) -> None:
-    found = documents.resource_list(version)
+    found = documents.resource_list(METRICS_GROUP, version)
     assert found["groupVersion"] == f"custom.metrics.k8s.io/{version}"
     assert [resource["name"] for resource in found["resources"]] == [
         "batchedmodels.batchedmodel.dev/batchedmodel_required_replicas",
@@ -75,9 +123,10 @@ def test_discovery_names_each_metric_of_a_model(version: str) -> None:
 
 
 def test_the_group_prefers_the_newer_version() -> None:
-    assert documents.group()["preferredVersion"]["version"] == "v1beta2"
-    (only,) = documents.group_list()["groups"]
-    assert [one["version"] for one in only["versions"]] == ["v1beta2", "v1beta1"]
+    assert documents.group(METRICS_GROUP)["preferredVersion"]["version"] == "v1beta2"
+    custom, external = documents.group_list()["groups"]
+    assert [one["version"] for one in custom["versions"]] == ["v1beta2", "v1beta1"]
+    assert [one["version"] for one in external["versions"]] == ["v1beta1"]
 
 
 @pytest.mark.parametrize(

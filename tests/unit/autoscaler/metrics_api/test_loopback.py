@@ -26,7 +26,7 @@ from batchedmodel_autoscaler.polling.poller import Poller
 from batchedmodel_autoscaler.polling.sidecars import Sidecars
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_autoscaler.telemetry import Telemetry
-from batchedmodel_contract.kubernetes.names import ADMIN_PORT
+from batchedmodel_contract.kubernetes.names import ADMIN_PORT, METRICS_GROUP
 from batchedmodel_contract.processes.sidecar_api import STATS, Whom
 from batchedmodel_scheduling.autoscaling.formula import Target
 from cluster.certificates import Authority, Pair
@@ -135,7 +135,7 @@ async def test_the_api_server_gets_one_value_and_the_answer_is_counted(
         )
 
 
-@pytest.mark.parametrize("version", METRICS_VERSIONS)
+@pytest.mark.parametrize("version", METRICS_VERSIONS[METRICS_GROUP])
 async def test_whatever_discovery_lists_is_served(people: People, version: str) -> None:
     known = fleet([pod(1)])
     for second in (2, 0):
@@ -157,6 +157,30 @@ async def test_whatever_discovery_lists_is_served(people: People, version: str) 
             "batchedmodel_concurrency": "9",
             "batchedmodel_queue_time_seconds": "1500m",
         }
+
+
+async def test_an_external_metric_is_of_the_model_that_a_label_names_in_its_namespace(
+    people: People,
+) -> None:
+    base = "/apis/external.metrics.k8s.io/v1beta1"
+    async with serving(heard(2.0), people) as server:
+        _, listed = await server.get(base, shows=people.front)
+        values = {}
+        for resource in listed["resources"]:
+            path = f"{base}/namespaces/team/{resource['name']}?labelSelector=model%3Dminilm"
+            code, found = await server.get(path, shows=people.front)
+            if code == 200:
+                values[resource["name"]] = found["items"][0]["value"]
+        assert values["batchedmodel_required_replicas"] == "3"
+        assert values["batchedmodel_queue_length"] == "5"
+        metric = f"{base}/namespaces/team/batchedmodel_queue_length"
+        for path, status in (
+            (f"{metric}?labelSelector=model%3Dminilm".replace("team", "others"), 404),
+            (f"{metric}?labelSelector=model%3Dother", 404),
+            (f"{base}/namespaces/team/other?labelSelector=model%3Dminilm", 404),
+            (metric, 400),
+        ):
+            assert (await server.get(path, shows=people.front))[0] == status
 
 
 async def test_discovery(people: People) -> None:

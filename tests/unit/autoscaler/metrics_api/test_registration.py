@@ -1,4 +1,4 @@
-"""The two APIServices: kept right, left alone when they are somebody else's, removed at the end."""
+"""Our APIServices: kept right, left alone when they are somebody else's, removed at the end."""
 
 import asyncio
 import base64
@@ -16,6 +16,7 @@ from batchedmodel_autoscaler.cluster.resources import API_SERVICES
 from batchedmodel_autoscaler.metrics_api.certificates import RENEWED_AFTER, Rotation, holds
 from batchedmodel_autoscaler.metrics_api.registration import Registration
 from batchedmodel_autoscaler.telemetry import Telemetry
+from batchedmodel_contract.kubernetes.names import METRICS_GROUP
 from batchedmodel_kube.client import Client
 from batchedmodel_kube.errors import ClusterError, Conflict, Unreachable
 from batchedmodel_kube.reading import Object
@@ -23,6 +24,7 @@ from batchedmodel_kube.reading import Object
 pytestmark = pytest.mark.looptime
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
+REGISTERED = API_SERVICES[METRICS_GROUP]
 
 
 def api_service(name: str, **more: object) -> ApiService:
@@ -96,7 +98,7 @@ async def world() -> AsyncIterator[World]:
     )
     cluster.registration = registration
     made = World(cluster=cluster, registration=registration, rotation=rotation)
-    for resource in API_SERVICES:
+    for resource in REGISTERED:
         cluster.put(api_service(resource.name))
     registration.home_seen(False)
     task = asyncio.create_task(registration.run())
@@ -111,20 +113,20 @@ async def world() -> AsyncIterator[World]:
 async def test_both_get_our_authority_and_are_then_left_alone() -> None:
     async with world() as w:
         await asyncio.sleep(3600)
-        assert sorted(w.cluster.writes) == sorted(f"patch {one.name}" for one in API_SERVICES)
+        assert sorted(w.cluster.writes) == sorted(f"patch {one.name}" for one in REGISTERED)
         for found in w.cluster.there.values():
             assert found.bundle == w.rotation.serving.authority
 
 
 async def test_what_somebody_else_owns_is_never_touched() -> None:
     async with world() as w:
-        name = API_SERVICES[0].name
+        name = REGISTERED[0].name
         w.cluster.writes.clear()
         w.cluster.put(api_service(name, namespace="monitoring", service="adapter"))
         await asyncio.sleep(60)
         w.registration.home_gone(False)
         await asyncio.sleep(60)
-        assert w.cluster.writes == [f"delete {API_SERVICES[1].name}"]
+        assert w.cluster.writes == [f"delete {REGISTERED[1].name}"]
 
 
 @pytest.mark.parametrize(
@@ -140,14 +142,14 @@ async def test_whoever_owns_the_api_is_named_once_and_keeps_it(
     async with world() as w:
         w.cluster.writes.clear()
         for version in ("5", "6", "7"):  # the aggregation layer writes its status
-            for resource in API_SERVICES:
+            for resource in REGISTERED:
                 w.cluster.put(api_service(resource.name, version=version, **whose))
             await asyncio.sleep(30)
         assert w.cluster.writes == []
         assert [one.bundle for one in w.cluster.there.values()] == [b"", b""]
     told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert len(told) == len(API_SERVICES)
-    for resource, message in zip(API_SERVICES, told, strict=True):
+    assert len(told) == len(REGISTERED)
+    for resource, message in zip(REGISTERED, told, strict=True):
         assert message.startswith(f"{resource.name} is served by {named}:")
 
 
@@ -155,7 +157,7 @@ async def test_each_of_ours_is_untrusting_until_our_authority_stands_in_it() -> 
     async with world() as w:
         assert w.registration.untrusting == []
         w.cluster.failure = Unreachable("no answer")
-        found = w.cluster.there[API_SERVICES[0].name]
+        found = w.cluster.there[REGISTERED[0].name]
         w.cluster.put(replace(found, bundle=b"", version="9"))
         await asyncio.sleep(60)
         assert w.registration.untrusting == [found.name]
@@ -177,7 +179,7 @@ async def test_a_renewal_is_not_awaited_while_what_serves_is_trusted() -> None:
 async def test_no_trust_is_awaited_from_what_we_do_not_write(whose: str) -> None:
     async with world() as w:
         w.cluster.failure = Unreachable("no answer")
-        for resource in API_SERVICES:
+        for resource in REGISTERED:
             found = api_service(resource.name, version="9")
             match whose:
                 case "another's":
@@ -195,7 +197,7 @@ async def test_no_trust_is_awaited_from_what_we_do_not_write(whose: str) -> None
 
 async def test_a_spoilt_bundle_is_made_right_at_once() -> None:
     async with world() as w:
-        found = w.cluster.there[API_SERVICES[0].name]
+        found = w.cluster.there[REGISTERED[0].name]
         w.cluster.put(replace(found, bundle=b"", version="9"))
         await asyncio.sleep(0.1)
         assert w.cluster.there[found.name].bundle == w.rotation.serving.authority
@@ -204,7 +206,7 @@ async def test_a_spoilt_bundle_is_made_right_at_once() -> None:
 @pytest.mark.slow
 async def test_a_bundle_that_is_spoilt_again_and_again_is_made_right_four_times_a_minute() -> None:
     async with world() as w:
-        name = API_SERVICES[0].name
+        name = REGISTERED[0].name
 
         def spoilt() -> bool:
             return not w.cluster.there[name].bundle
@@ -223,7 +225,7 @@ async def test_a_bundle_that_is_spoilt_again_and_again_is_made_right_four_times_
 async def test_a_write_that_fails_is_tried_again() -> None:
     async with world() as w:
         w.cluster.failure = Unreachable("no answer")
-        found = w.cluster.there[API_SERVICES[0].name]
+        found = w.cluster.there[REGISTERED[0].name]
         w.cluster.put(replace(found, bundle=b"", version="9"))
         await asyncio.sleep(60)
         w.cluster.failure = None
@@ -235,7 +237,7 @@ async def test_a_lost_race_waits_for_the_watch() -> None:
     async with world() as w:
         w.cluster.writes.clear()
         w.cluster.failure = Conflict("changed")
-        found = w.cluster.there[API_SERVICES[0].name]
+        found = w.cluster.there[REGISTERED[0].name]
         w.cluster.put(replace(found, bundle=b"", version="9"))
         await asyncio.sleep(10)
         assert len(w.cluster.writes) == 1
@@ -259,7 +261,7 @@ async def test_a_new_certificate_serves_once_its_authority_is_everywhere() -> No
 
 async def test_a_version_that_is_another_owners_holds_no_renewal_up() -> None:
     async with world() as w:
-        theirs, ours = (api_service(resource.name, version="9") for resource in API_SERVICES)
+        theirs, ours = (api_service(resource.name, version="9") for resource in REGISTERED)
         w.cluster.put(replace(theirs, namespace="monitoring", service="adapter"))
         first = w.rotation.serving
         w.ahead = RENEWED_AFTER
@@ -284,7 +286,7 @@ async def test_being_uninstalled_removes_both_and_restores_nothing(how: str) -> 
 
 async def test_the_next_installations_are_not_removed() -> None:
     async with world() as w:
-        name = API_SERVICES[0].name
+        name = REGISTERED[0].name
         w.registration.home_gone(False)
         await asyncio.sleep(1)
         w.cluster.put(api_service(name, uid="another"))

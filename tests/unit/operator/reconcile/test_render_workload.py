@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from batchedmodel_contract.manifest.workload import ScalingVia
 from batchedmodel_operator import render
 from batchedmodel_operator.reconcile.effective import scaling_target
 from batchedmodel_operator.rollout.rollout import Mode
@@ -286,6 +287,34 @@ def test_the_autoscaler_follows_the_metric_of_the_model() -> None:
     queue = _autoscaler({"maxReplicas": 3, "metric": "QueueLength"})
     assert queue["metrics"][0]["object"]["metric"]["name"] == "batchedmodel_queue_length"
     assert queue["metrics"][0]["object"]["target"]["averageValue"] == "32"
+
+
+@pytest.mark.parametrize("by_chart", [True, False])
+def test_an_external_metric_is_selected_by_the_models_name(by_chart: bool) -> None:
+    told = {} if by_chart else {"via": "ExternalMetrics"}
+    model, spec = read_model({**SIMULATED, "autoscaling": {"maxReplicas": 3, **told}})
+    assert spec.autoscaling is not None
+    via = ScalingVia.EXTERNAL_METRICS if by_chart else ScalingVia.CUSTOM_METRICS
+    (metric,) = render.autoscaler(model, spec, spec.autoscaling, via)["spec"]["metrics"]
+    assert metric == {
+        "type": "External",
+        "external": {
+            "metric": {
+                "name": "batchedmodel_required_replicas",
+                "selector": {"matchLabels": {"model": model.key.name}},
+            },
+            "target": {"type": "AverageValue", "averageValue": "1"},
+        },
+    }
+
+
+def test_a_manifest_that_names_the_custom_api_stands_above_the_chart() -> None:
+    scaling = {"maxReplicas": 3, "via": "CustomMetrics"}
+    model, spec = read_model({**SIMULATED, "autoscaling": scaling})
+    assert spec.autoscaling is not None
+    via = ScalingVia.EXTERNAL_METRICS
+    (metric,) = render.autoscaler(model, spec, spec.autoscaling, via)["spec"]["metrics"]
+    assert metric["type"] == "Object"
 
 
 @pytest.mark.parametrize(
