@@ -145,8 +145,8 @@ def test_a_helper_logs_as_the_process_that_started_it() -> None:
 def test_the_end_of_a_log_as_json_is_told_to_people_as_text() -> None:
     first, second = record("one"), record("two", error=ValueError("three"))
     form = JsonFormatter(Process.MODEL_SERVER)
-    log = f'cut off"}}\n{form.format(first)}\n{form.format(second)}\n'
-    assert as_text(log) == 'cut off"}\none\ntwo\nValueError: three'
+    log = f'cut\\n\\"off\\""}}\n{form.format(first)}\n{form.format(second)}\n'
+    assert as_text(log) == 'cut\n"off""}\none\ntwo\nValueError: three'
 
 
 @pytest.mark.parametrize(

@@ -168,8 +168,17 @@ def test_what_was_redacted_stays_as_it_is(text: str) -> None:
     assert redacted(once) == once
 
 
-def test_what_a_crashing_container_says_of_itself_is_redacted() -> None:
-    terminated = {"exitCode": 1, "message": f"HF_TOKEN={_SECRET} was refused"}
+@pytest.mark.parametrize(
+    "said",
+    [
+        "HF_TOKEN={} was refused",
+        '{{"level": "error", "message": "HF_TOKEN={} was refused"}}',
+        '{{"message": "failed", "exception": "first\\nHF_TOKEN={} was refused"}}',
+    ],
+    ids=["text", "JSON", "JSON with a traceback"],
+)
+def test_what_a_crashing_container_says_of_itself_is_redacted(said: str) -> None:
+    terminated = {"exitCode": 1, "message": said.format(_SECRET)}
     body = {
         "metadata": {"name": "minilm-0", "namespace": "team", "uid": "1"},
         "spec": {},
@@ -188,7 +197,7 @@ def test_what_a_crashing_container_says_of_itself_is_redacted() -> None:
     found = diagnose(None, None, (pod_from(body),), {})
     assert found is not None
     assert found.trouble is PodFailureReason.CRASH_LOOPING
-    assert found.message.endswith(f"exit code 1: HF_TOKEN={HIDDEN} was refused")
+    assert found.message.endswith(f"HF_TOKEN={HIDDEN} was refused")
 
 
 def test_what_a_model_server_says_of_its_failure_is_redacted() -> None:
