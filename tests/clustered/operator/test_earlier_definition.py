@@ -61,7 +61,7 @@ def test_a_manifest_that_was_written_meanwhile_is_followed_once_it_is_applied_an
     # With any write the API server drops for good what it left out.
     serving.plane.kubectl("annotate", "bm/minilm", "by=us", f"--namespace={serving.namespace}")
     install_crd(plane)
-    until("the field can be written", lambda: "profile" in _manifest(serving)["autoscaling"])
+    until("the field can be written", lambda: _takes_profile(serving))
     serving.quiet()
     assert "nodeSelector" not in _manifest(serving)["pod"]
     assert _objects(serving) == objects
@@ -71,6 +71,15 @@ def test_a_manifest_that_was_written_meanwhile_is_followed_once_it_is_applied_an
     assert _objects(serving) == objects
     serving.write({**_SPEC, "batching": {"maxBatchSize": 7}})
     until("an edit is applied", lambda: '"max_batch_size": 7' in serving.settings_file())
+
+
+def _takes_profile(team: Team) -> bool:
+    said = team.plane.kubectl(
+        *("patch", "bm/minilm", f"--namespace={team.namespace}", "--type=merge"),
+        *("--dry-run=server", "--output=json"),
+        *("--patch", json.dumps({"spec": {"autoscaling": {"profile": "Fast"}}})),
+    )
+    return bool("profile" in json.loads(said)["spec"]["autoscaling"])
 
 
 def _install_earlier(plane: ControlPlane) -> None:
