@@ -54,6 +54,7 @@ MODELS: Final = Collection(
             "className": None,
             "autoscaling": dict.fromkeys(
                 (
+                    "maxReplicas",
                     "targetUtilizationPercent",
                     "targetQueueLength",
                     "targetConcurrency",
@@ -64,7 +65,7 @@ MODELS: Final = Collection(
                 ("maxBatchSize", "maxConcurrentBatches", "targetLatencyMilliseconds")
             ),
         },
-        status={capacity.FIELD: None, "effective": {"autoscaling": None}},
+        status={capacity.FIELD: None, "effective": {"autoscaling": None}, "conditions": None},
     ),
 )
 PODS: Final = Collection(

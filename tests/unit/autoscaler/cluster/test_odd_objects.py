@@ -54,6 +54,20 @@ def test_what_is_deep_where_nobody_looks_costs_nothing() -> None:
     assert read_pod(found).address == "10.0.0.1"
 
 
+def test_what_is_told_of_a_model_is_read_from_the_text_that_is_watched() -> None:
+    model = {
+        **_GOOD,
+        "spec": {
+            "autoscaling": {"maxReplicas": 7, "targetQueueLength": 3},
+            "batching": {"maxBatchSize": 8, "maxConcurrentBatches": 3},
+        },
+        "status": {"conditions": [{"type": "Ready", "status": "False", "message": "no pod"}]},
+    }
+    read = read_model(MODELS.read(json.dumps(model).encode()))
+    assert read == read_model(model)
+    assert (read.max_replicas, read.conditions) == (7, (("Ready", False),))
+
+
 async def test_of_a_page_nothing_large_is_held() -> None:
     reference = {"apiVersion": "v1", "kind": "Node", "name": "a", "uid": "1"}
 
