@@ -236,14 +236,14 @@ def test_no_verb_gets_round_it(release: Release, way: str) -> None:
     assert said(release, _AUTHOR, SIMULATED, name="round", keep=True) == ""
     added = {"serviceAccountName": "strong"}
     whole = json.loads(release.plane.kubectl("get", "bm/round", *_AS_AUTHOR, "--output=json"))
-    whole["spec"]["pod"] |= added
+    whole["spec"]["pod"] = added
     fresh = {**whole, "metadata": {"generateName": "round-", "namespace": _TEAM}}
     partial = {
         **{part: whole[part] for part in ("apiVersion", "kind")},
         "metadata": {"name": "round", "namespace": _TEAM},
         "spec": {"pod": added},
     }
-    patch = [{"op": "add", "path": "/spec/pod/serviceAccountName", "value": "strong"}]
+    patch = [{"op": "add", "path": "/spec/pod", "value": added}]
     merged = json.dumps({"spec": {"pod": added}})
     words, stdin = {
         "merge": (("patch", "bm/round", "--type=merge", f"--patch={merged}"), None),
@@ -265,7 +265,7 @@ def test_what_is_written_beside_the_manifest_changes_no_pod(
     words = ("patch", "bm/beside", f"--subresource={subresource}", "--type=merge")
     release.plane.kubectl(*words, f"--namespace={_TEAM}", f"--patch={json.dumps(patch)}")
     found = release.plane.kubectl("get", "bm/beside", f"--namespace={_TEAM}", "--output=json")
-    assert "serviceAccountName" not in json.loads(found)["spec"]["pod"]
+    assert "pod" not in json.loads(found)["spec"]
 
 
 def test_an_edit_of_a_large_manifest_costs_no_more_than_the_expressions_may(
