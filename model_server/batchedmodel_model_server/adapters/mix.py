@@ -91,17 +91,17 @@ def chosen(slots: Slots, costs: Costs) -> tuple[Run, ...] | Groups:
     return runs if in_place <= gathered else groups_of(slots)
 
 
-def of_rows(rows: Slots, lengths: Slots) -> Mapping[Shape, Slots]:
+def of_rows(rows: Slots, lengths: Slots, *, packed: bool) -> Mapping[Shape, Slots]:
     """Slots by the leading sizes of what modules are given in a batch of rows.
 
-    Padded: rows x longest; packed: 1 x all tokens; heads: rows.
+    Padded: rows x longest; packed, where the batch can be: 1 x all tokens; heads: rows.
     """
     longest = int(lengths.max())
-    return {
-        (1, int(lengths.sum())): np.repeat(rows, lengths),
-        (len(rows), longest): np.repeat(rows, longest),
-        (len(rows),): rows,
-    }
+    found = {(len(rows), longest): np.repeat(rows, longest), (len(rows),): rows}
+    if not packed:
+        # What has these sizes is something else, such as a table that all rows share.
+        return found
+    return {(1, int(lengths.sum())): np.repeat(rows, lengths)} | found
 
 
 def of_step(parts: Slots, ends: Slots, wanted: Slots) -> Mapping[Shape, Slots]:

@@ -17,7 +17,7 @@ from batchedmodel_model_server.sources.folder import Content
 from batchedmodel_scheduling.core.policy import NEVER
 
 AT_ONCE: Final = 4
-"""Jobs."""
+"""Jobs that ask a hub, and as many that do not: what is on a disk waits for no hub."""
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
 _LONGEST_LOCAL_PAUSE: Final = 4.0
@@ -61,7 +61,8 @@ class Roster:
         """`numbers`: from 1 on, each of them once."""
         self._numbers: Final = numbers
         self._wanted: Final[dict[str, _Wanted]] = {}
-        self._at_work = 0
+        self._at_work: Final = {True: 0, False: 0}
+        """Jobs by whether they ask a hub."""
 
     def want(self, sources: Mapping[str, Source], now: float) -> list[int]:
         """From now on these are wanted and no others; the numbers that nobody is to ask for."""
@@ -90,19 +91,22 @@ class Roster:
         jobs: list[Job] = []
         due = [pair for pair in self._wanted.items() if pair[1].due <= now and not pair[1].at_work]
         for name, wanted in sorted(due, key=lambda pair: pair[1].due):
-            if self._at_work == AT_ONCE:
-                break
+            if not self._has_place(wanted.source):
+                continue
             wanted.at_work, wanted.due = True, NEVER
-            self._at_work += 1
+            self._at_work[_asks_hub(wanted.source)] += 1
             jobs.append(Job(name, wanted.source))
         return jobs
 
     @property
     def wake_at(self) -> float:
         """When `begin` has a job next, as far as is known."""
-        if self._at_work == AT_ONCE:
-            return NEVER
-        return min([one.due for one in self._wanted.values() if not one.at_work], default=NEVER)
+        due = [
+            one.due
+            for one in self._wanted.values()
+            if not one.at_work and self._has_place(one.source)
+        ]
+        return min(due, default=NEVER)
 
     def found(self, job: Job, content: Content) -> int | None:
         """A job has these files: the number under which to read them; None: it need not."""
@@ -135,8 +139,8 @@ class Roster:
         wanted.failures = 0
         return None if replaced is None else replaced.number
 
-    def failed(self, job: Job, reason: str, now: float) -> None:
-        """It came to nothing."""
+    def failed(self, job: Job, reason: str, now: float, *, passing: bool = False) -> None:
+        """It came to nothing. `passing`: the same files may be read another time."""
         wanted = self._of(job)
         if wanted is None:
             return
@@ -144,14 +148,14 @@ class Roster:
         if coming is None:
             # The files of one that is served cannot be found any more.
             coming = wanted.coming = _Version(next(self._numbers), AdapterPhase.FAILED)
-        if coming.phase is AdapterPhase.FETCHING:
+        if passing or coming.phase is AdapterPhase.FETCHING:
             coming.content = None
         coming.phase, coming.reason = AdapterPhase.FAILED, reason
         self._again(wanted, now)
 
     def ended(self, job: Job, now: float) -> None:
         """A job is over, whatever came of it: called once for each."""
-        self._at_work -= 1
+        self._at_work[_asks_hub(job.source)] -= 1
         wanted = self._wanted.get(job.name)
         if wanted is None or not wanted.at_work:
             return
@@ -184,14 +188,20 @@ class Roster:
             for one in self._wanted.values()
         )
 
+    def _has_place(self, source: Source) -> bool:
+        return self._at_work[_asks_hub(source)] < AT_ONCE
+
     def _of(self, job: Job) -> _Wanted | None:
         """What a job is for; None where it was removed, or has another source meanwhile."""
         wanted = self._wanted.get(job.name)
         return None if wanted is None or wanted.source != job.source else wanted
 
     def _again(self, wanted: _Wanted, now: float) -> None:
-        local = wanted.source.hugging_face is None
-        longest = _LONGEST_LOCAL_PAUSE if local else _LONGEST_PAUSE
+        longest = _LONGEST_PAUSE if _asks_hub(wanted.source) else _LONGEST_LOCAL_PAUSE
         pause = min(longest, _FIRST_PAUSE * 2 ** min(wanted.failures, _MOST_DOUBLINGS))
         wanted.failures += 1
         wanted.due = min(wanted.due, now + pause)
+
+
+def _asks_hub(source: Source) -> bool:
+    return source.hugging_face is not None

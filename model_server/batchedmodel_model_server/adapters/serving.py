@@ -128,13 +128,14 @@ class Adapters:
         self._returning: Final[dict[int, asyncio.Task[None]]] = {}
         """Adapters that had made room for others and are being read again."""
         # Of their own: a hub that is slow must hold up neither batches nor what is on the disk.
-        self._fetching: Final = ThreadPoolExecutor(AT_ONCE, "fetching adapters")
+        self._fetching: Final = ThreadPoolExecutor(2 * AT_ONCE, "fetching adapters")
+        # A remote folder may let whoever looks there wait for minutes.
+        self._looking: Final = ThreadPoolExecutor(1, "looking for adapters")
         self._reading: Final = ThreadPoolExecutor(_READERS, "reading adapters")
         self.states: tuple[AdapterState, ...] = ()
 
     def begin(self) -> None:
         """Follow what should be there."""
-        self._want(self._clock())
         self._begun(self._follow())
 
     async def settled(self, seconds: float) -> None:
@@ -147,7 +148,7 @@ class Adapters:
         """Follow nothing any more; what is lent stays."""
         for task in list(self._tasks):
             task.cancel()
-        for threads in (self._fetching, self._reading):
+        for threads in (self._fetching, self._looking, self._reading):
             threads.shutdown(wait=False, cancel_futures=True)
 
     @asynccontextmanager
@@ -215,9 +216,11 @@ class Adapters:
         changed: asyncio.Task[None] | None = None
         woken: asyncio.Task[bool] | None = None
         try:
+            await self._want()
             while True:
-                watch.follow(self._folders())
-                changed = changed or asyncio.create_task(watch.changed())
+                if changed is None:
+                    await self._aside(self._looking, watch.follow, self._folders())
+                    changed = asyncio.create_task(watch.changed())
                 woken = woken or asyncio.create_task(self._wake.wait())
                 now = self._clock()
                 for job in self._roster.begin(now):
@@ -235,10 +238,9 @@ class Adapters:
                 if changed.done():
                     changed.result()
                     changed = None
-                    self._read_settings()
-                    now = self._clock()
-                    self._want(now)
-                    self._roster.look_again(now)
+                    await self._aside(self._looking, self._read_settings)
+                    await self._want()
+                    self._roster.look_again(self._clock())
         finally:
             for task in (changed, woken):
                 if task is not None:
@@ -261,8 +263,11 @@ class Adapters:
             # Also met in the middle of a swap; the event that ends the swap comes next.
             _log.warning("adapters: settings not used: %s", error)
 
-    def _want(self, now: float) -> None:
-        self._sources = wanted_sources(self._settings)
+    async def _want(self) -> None:
+        self._sources = await self._aside(
+            self._looking, wanted_sources, self._settings, self._sources
+        )
+        now = self._clock()
         self._store.retire(self._roster.want(self._sources, now), now)
 
     async def _bring_up(self, job: Job) -> None:
@@ -272,6 +277,9 @@ class Adapters:
             self._failed(job, str(error))
         except asyncio.CancelledError:
             raise
+        except (OSError, MemoryError, RuntimeError) as error:
+            _log.warning("adapter %s cannot be loaded now: %s", job.name, words(error))
+            self._failed(job, f"it cannot be loaded now: {words(error)}", passing=True)
         except BaseException as error:
             _log.exception("adapter %s cannot be loaded", job.name)
             self._failed(job, f"it cannot be loaded: {words(error)}")
@@ -304,10 +312,10 @@ class Adapters:
         content = self._find(Source(path=str(folder)))
         return weights, self.device.bank.bytes_of(weights), content
 
-    def _failed(self, job: Job, reason: str) -> None:
+    def _failed(self, job: Job, reason: str, *, passing: bool = False) -> None:
         reason = legible(reason[:_LONGEST_REASON])
         _log.error("adapter %s: %s", job.name, reason)
-        self._roster.failed(job, reason, self._clock())
+        self._roster.failed(job, reason, self._clock(), passing=passing)
 
     def _publish(self) -> None:
         states = self._roster.states()

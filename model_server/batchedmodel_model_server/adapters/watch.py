@@ -12,7 +12,7 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -62,21 +62,33 @@ def read_settings(folder: Path) -> AdapterSettings:
     return adapters_from_json(text)
 
 
-def wanted_sources(settings: AdapterSettings) -> dict[str, Source]:
-    """The adapters that there should be: those listed, and each folder in the one that is named."""
+def wanted_sources(settings: AdapterSettings, before: Mapping[str, Source]) -> dict[str, Source]:
+    """The adapters that there should be: those listed, and each folder in the one that is named.
+
+    Where that one cannot be read just now, those of `before` that lie in it are still wanted.
+    """
     sources: dict[str, Source] = {}
     if settings.folder is not None:
-        for name in _folders(Path(settings.folder)):
-            sources[name] = Source(path=os.path.join(settings.folder, name))
+        try:
+            names = _folders(Path(settings.folder))
+        except (FileNotFoundError, NotADirectoryError) as error:
+            _log.warning("there is no folder of adapters: %s", error)
+            names = []
+        except OSError as error:
+            _log.warning("the folder of adapters cannot be read: %s", error)
+            names = [
+                name for name, source in before.items() if source == _in(settings.folder, name)
+            ]
+        sources = {name: _in(settings.folder, name) for name in names}
     return sources | {item.name: item.source for item in settings.items}
 
 
+def _in(folder: str, name: str) -> Source:
+    return Source(path=os.path.join(folder, name))
+
+
 def _folders(folder: Path) -> list[str]:
-    try:
-        names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
-    except OSError as error:
-        _log.warning("the folder of adapters cannot be read: %s", error)
-        return []
+    names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
     found: list[str] = []
     for name in names:
         try:
@@ -92,40 +104,41 @@ class Watch:
     """Folders that are watched. Needs a running loop."""
 
     def __init__(self) -> None:
-        self._inotify: Final = Inotify()
-        self._watched: Final[set[Path]] = set()
-        self._is_deaf = False
+        self._inotify: Final = _inotify()
+        self._is_deaf = self._inotify is None
+        """Whether something may be new of which no event says so."""
 
     def follow(self, folders: Iterable[Path]) -> None:
-        """Watch these, too; those that are not there are passed over.
+        """Watch these, too; those that are not there are looked for every few seconds.
+
+        It may take as long as a remote file system lets it wait.
 
         Those that are not named any more stay watched, until they are removed: they are few, and
-        what they say is only that something may be new.
+        what they say is only that something may be new. To add one again changes nothing, unless
+        it is another folder of its name by now.
         """
-        found: set[Path] = set()
+        if self._inotify is None:
+            return
+        found, missing = list[Path](), False
         for folder in folders:
             try:
-                if folder not in self._watched:
-                    self._inotify.add_watch(folder, _CHANGES)
-                found.add(folder)
+                self._inotify.add_watch(folder, _CHANGES)
+                found.append(folder)
             except OSError:
-                continue
-        if found - self._watched:
-            self._is_deaf = any(map(is_remote, found))
-        self._watched.clear()
-        self._watched.update(found)
+                missing = True
+        self._is_deaf = missing or any(map(is_remote, found))
 
     async def changed(self) -> None:
         """Return once something may be new and has been quiet for a moment."""
+        if self._inotify is None:
+            await asyncio.sleep(_LOOKS_SECONDS)
+            return
         pause = _LOOKS_SECONDS if self._is_deaf else None
         try:
             async with asyncio.timeout(pause):
                 await self._inotify.get()
         except TimeoutError:
             return
-        finally:
-            # One of these may be another folder of its name by now, which is not watched yet.
-            self._watched.clear()
         loop = asyncio.get_running_loop()
         until = loop.time() + _LONGEST_SECONDS
         while (left := until - loop.time()) > 0:
@@ -137,7 +150,17 @@ class Watch:
 
     def close(self) -> None:
         """Watch nothing any more."""
-        self._inotify.close()
+        if self._inotify is not None:
+            self._inotify.close()
+
+
+def _inotify() -> Inotify | None:
+    try:
+        return Inotify()
+    except OSError as error:
+        # A node has few of them for each user.
+        _log.warning("adapters are looked for every %g s: %s", _LOOKS_SECONDS, error)
+        return None
 
 
 def is_remote(folder: Path, mounts: Path = _MOUNTS) -> bool:

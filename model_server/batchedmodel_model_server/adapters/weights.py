@@ -53,14 +53,15 @@ class _Unfit(Exception):
 def _tensors(file: Path) -> dict[str, Any]:
     import torch
     from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    from safetensors.torch import load
 
     if not file.is_file():
         raise CannotLoad(f"{file} is missing")
     check_file(file)
     try:
-        found = load_file(file)
-    except (OSError, TypeError, SafetensorError) as error:
+        # Not mapped: who shortens a mapped file ends the process.
+        found = load(file.read_bytes())
+    except (TypeError, SafetensorError) as error:
         raise CannotLoad(f"{file} cannot be read as safetensors: {error}") from error
     for key, tensor in found.items():
         if not tensor.is_floating_point() or not bool(torch.isfinite(tensor).all()):

@@ -102,7 +102,7 @@ class HuggingFace(Handler):
         if bank is None:
             raise ForwardFailed("the model takes no adapters")
         rows = slots.astype(np.int64)
-        with bank.using(of_rows(rows, batch.lengths), rows):
+        with bank.using(of_rows(rows, batch.lengths, packed=batch.packed() is not None), rows):
             return self._task.run(batch)
 
     def unload(self) -> None:

@@ -41,12 +41,15 @@ def test_one_long_run_is_computed_in_place_and_many_short_ones_are_gathered() ->
 
 
 def test_tokens_of_rows_have_the_slots_of_their_rows_however_they_lie() -> None:
-    found = of_rows(np.array([2, 0]), np.array([1, 2]))
+    rows, lengths = np.array([2, 0]), np.array([1, 2])
+    found = of_rows(rows, lengths, packed=True)
+    padded = {(2,): [2, 0], (2, 2): [2, 2, 0, 0]}
     assert {shape: slots.tolist() for shape, slots in found.items()} == {
-        (2,): [2, 0],
-        (2, 2): [2, 2, 0, 0],
+        **padded,
         (1, 3): [2, 0, 0],
     }
+    found = of_rows(rows, lengths, packed=False)
+    assert {shape: slots.tolist() for shape, slots in found.items()} == padded
 
 
 def test_tokens_of_a_step_have_the_slots_of_their_parts() -> None:

@@ -120,6 +120,27 @@ def test_what_failed_is_tried_again_later_each_time_and_read_only_when_it_has_ch
     assert [one.phase for one in roster.states()] == [AdapterPhase.FAILED] * 2
 
 
+def test_what_failed_for_a_passing_reason_is_read_again() -> None:
+    roster = Roster(count(1))
+    roster.want({"legal": LEGAL}, 0.0)
+    (job,) = roster.begin(0.0)
+    assert roster.found(job, content("a")) is not None
+    roster.failed(job, "it cannot be loaded now: OSError", 0.0, passing=True)
+    roster.ended(job, 0.0)
+    (job,) = roster.begin(roster.wake_at)
+    assert roster.found(job, content("a")) is not None
+
+
+def test_hubs_that_do_not_answer_hold_up_nothing_that_is_on_a_disk() -> None:
+    roster = Roster(count(1))
+    roster.want({f"hub-{number}": HUB for number in range(9)}, 0.0)
+    assert len(roster.begin(0.0)) == 4
+    assert roster.begin(0.0) == []
+    assert roster.wake_at == NEVER
+    roster.want({f"hub-{number}": HUB for number in range(9)} | {"legal": LEGAL}, 1.0)
+    assert [job.name for job in roster.begin(1.0)] == ["legal"]
+
+
 def test_one_that_was_removed_while_it_was_read_is_not_served() -> None:
     roster = Roster(count(1))
     roster.want({"legal": LEGAL}, 0.0)

@@ -1,5 +1,8 @@
 """Which adapters a file and a folder name, and where events cannot be relied upon."""
 
+import asyncio
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -8,7 +11,12 @@ from batchedmodel_contract.adapters.settings import AdapterSettings
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.adapters import AdapterItem
 from batchedmodel_contract.manifest.source import Source
-from batchedmodel_model_server.adapters.watch import is_remote, read_settings, wanted_sources
+from batchedmodel_model_server.adapters.watch import (
+    Watch,
+    is_remote,
+    read_settings,
+    wanted_sources,
+)
 
 
 def test_what_is_listed_comes_before_a_folder_of_the_same_name(tmp_path: Path) -> None:
@@ -19,14 +27,55 @@ def test_what_is_listed_comes_before_a_folder_of_the_same_name(tmp_path: Path) -
     settings = AdapterSettings(
         folder=str(tmp_path), items=(AdapterItem(name="sql", source=elsewhere),)
     )
-    assert wanted_sources(settings) == {
+    assert wanted_sources(settings, {}) == {
         "legal": Source(path=str(tmp_path / "legal")),
         "sql": elsewhere,
     }
 
 
 def test_a_folder_that_is_not_there_has_no_adapters(tmp_path: Path) -> None:
-    assert wanted_sources(AdapterSettings(folder=str(tmp_path / "absent"))) == {}
+    settings = AdapterSettings(folder=str(tmp_path / "absent"))
+    before = {"legal": Source(path=str(tmp_path / "absent/legal"))}
+    assert wanted_sources(settings, before) == {}
+
+
+def test_what_lies_in_a_folder_that_cannot_be_read_just_now_is_still_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stale(folder: object) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    inside, listed = Source(path=str(tmp_path / "legal")), Source(path="/elsewhere")
+    settings = AdapterSettings(
+        folder=str(tmp_path), items=(AdapterItem(name="sql", source=listed),)
+    )
+    monkeypatch.setattr(os, "scandir", stale)
+    before = {"legal": inside, "sql": listed, "gone": Source(path="/other/gone")}
+    assert wanted_sources(settings, before) == {"legal": inside, "sql": listed}
+
+
+async def test_a_folder_that_comes_later_is_looked_for_every_few_seconds(tmp_path: Path) -> None:
+    watch = Watch()
+    try:
+        watch.follow([tmp_path, tmp_path / "later"])
+        async with asyncio.timeout(5.0):
+            await watch.changed()  # nobody has written anything
+    finally:
+        watch.close()
+
+
+async def test_where_no_events_can_be_had_everything_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("batchedmodel_model_server.adapters.watch.Inotify", none_left)
+    watch = Watch()
+    watch.follow([tmp_path])
+    async with asyncio.timeout(5.0):
+        await watch.changed()
+    watch.close()
 
 
 def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
