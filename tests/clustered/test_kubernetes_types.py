@@ -204,7 +204,7 @@ def test_a_spec_may_be_large_and_not_larger(server: ControlPlane) -> None:
         rest = "x" * (size // 2 - 15_000)
         return {"model": {"handler": "simulated", "env": {"A": "é" * 15_000, "B": rest, "C": rest}}}
 
-    # Defaults and names take the rest.
+    # Names take the rest.
     tried(server, json.dumps(manifest(spec(LARGEST_SPEC - 3_000))))
     read_manifest(manifest(spec(LARGEST_SPEC - 3_000)))
     said = refusal(server, spec(LARGEST_SPEC))

@@ -23,6 +23,7 @@ from batchedmodel_contract.kubernetes.names import (
 from batchedmodel_contract.kubernetes.object_text import (
     LARGEST_OF_MANY,
     LARGEST_PART,
+    Unreadable,
     Wanted,
     pick_owned,
 )
@@ -47,27 +48,35 @@ def _reader(largest: int = LARGEST_OF_MANY, **wanted: Wanted | None) -> Callable
     return partial(pick_owned, wanted={"metadata": _METADATA, **wanted}, largest=largest)
 
 
-MODELS: Final = Collection(
-    path=path_of(GROUP, VERSION, PLURAL),
-    read=_reader(
-        spec={
-            "className": None,
-            "autoscaling": dict.fromkeys(
-                (
-                    "maxReplicas",
-                    "targetUtilizationPercent",
-                    "targetQueueLength",
-                    "targetConcurrency",
-                    "targetQueueTimeMilliseconds",
-                )
-            ),
-            "batching": dict.fromkeys(
-                ("maxBatchSize", "maxConcurrentBatches", "targetLatencyMilliseconds")
-            ),
-        },
-        status={capacity.FIELD: None, "effective": {"autoscaling": None}, "conditions": None},
+_SPEC: Final[Wanted] = {
+    "className": None,
+    "autoscaling": dict.fromkeys(
+        (
+            "maxReplicas",
+            "targetUtilizationPercent",
+            "targetQueueLength",
+            "targetConcurrency",
+            "targetQueueTimeMilliseconds",
+        )
     ),
-)
+    "batching": dict.fromkeys(
+        ("maxBatchSize", "maxConcurrentBatches", "targetLatencyMilliseconds")
+    ),
+}
+_STATUS: Final[Wanted] = {capacity.FIELD: None, "effective": {"autoscaling": None}}
+_with_conditions: Final = _reader(spec=_SPEC, status={**_STATUS, "conditions": None})
+_without_conditions: Final = _reader(spec=_SPEC, status=_STATUS)
+
+
+def _read_model(text: bytes) -> Object:
+    """A BatchedModel. Conditions only make series: large ones must not cost it its metrics."""
+    try:
+        return _with_conditions(text)
+    except Unreadable:
+        return _without_conditions(text)
+
+
+MODELS: Final = Collection(path=path_of(GROUP, VERSION, PLURAL), read=_read_model)
 PODS: Final = Collection(
     path="/api/v1/pods",
     labels=NAME_LABEL,

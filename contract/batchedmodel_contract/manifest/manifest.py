@@ -35,7 +35,7 @@ NAME_RULE: Final = (
 )
 SAME_NAME_RULE: Final = "holds an adapter that has the model's own name"
 LARGEST_SPEC: Final = 65_536
-"""Bytes as JSON. An API server counts the defaults too, as it fills them in before it judges."""
+"""Bytes as JSON, as the author wrote it; with a class, of both together as well."""
 _SIZE_RULE: Final = f"has more than {LARGEST_SPEC} bytes as JSON"
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(", ", ":"))
 _TOP: Final = ("apiVersion", "kind", "metadata", "spec", "status")

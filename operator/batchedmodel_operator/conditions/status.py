@@ -55,7 +55,8 @@ def report(observed: Observed, plan: Plan, failure: Failure | None, *, at: str) 
         # What runs goes on, by what was in force; the class may be at fault and not the manifest.
         in_force = ("url", "model", "effective")
         status |= {name: model.status[name] for name in in_force if name in model.status}
-        status |= {SPEC_FIELD: model.spec_digest} if model.spec_digest else {}
+        known = model.status.get(SPEC_FIELD) if model.altered else model.spec_digest
+        status |= {SPEC_FIELD: known} if known else {}
     elif model.spec is not None:
         port = model.spec.service.port
         suffix = "" if port == 80 else f":{port}"

@@ -62,7 +62,7 @@ def test_ready_follows_the_pods(
     status = team.get("batchedmodel/minilm")["status"]
     assert (status["replicas"], status["readyReplicas"], status["desiredReplicas"]) == (2, 2, 2)
     assert status["url"] == f"http://minilm.{team.namespace}.svc"
-    assert status["effective"]["batching"] == {"maxQueueSize": 2048}
+    assert status["effective"]["batching"] == {"maxBatchSize": 32, "maxQueueSize": 2048}
     pods = team.get("pods")["items"]
     assert not any(
         BATCHING_HASH_ANNOTATION in pod["metadata"].get("annotations", {}) for pod in pods

@@ -68,6 +68,13 @@ def test_what_is_told_of_a_model_is_read_from_the_text_that_is_watched() -> None
     assert (read.max_replicas, read.conditions) == (7, (("Ready", False),))
 
 
+def test_conditions_that_are_too_large_cost_a_model_no_metrics() -> None:
+    large = [{"type": "Ready", "status": "True", "message": "<" * 20_000}]
+    model = {**_GOOD, "spec": {"batching": {"maxBatchSize": 8}}, "status": {"conditions": large}}
+    read = read_model(MODELS.read(json.dumps(model).encode()))
+    assert (read.target.queue_length, read.conditions) == (8, ())
+
+
 async def test_of_a_page_nothing_large_is_held() -> None:
     reference = {"apiVersion": "v1", "kind": "Node", "name": "a", "uid": "1"}
 
