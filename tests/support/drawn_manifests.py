@@ -82,7 +82,7 @@ def drawn_manifests(count: int, *, seed: int) -> Iterator[dict[str, Any]]:
 
 def _spec(random: Random) -> dict[str, Any]:
     model = _model(random)
-    spec = {**_record(random, Spec, 0.2), "model": model}
+    spec = {**_record(random, Spec, 0.15), "model": model}
     # Whether such a manifest is right depends on its class as well.
     spec.pop("className", None)
     if random.random() < 0.8:
