@@ -192,14 +192,6 @@ async def test_what_cannot_be_served_is_refused_by_its_field(chain: Chain) -> No
     assert (status, told["error"]["code"]) == (404, "model_not_found")
 
 
-async def test_what_never_runs_at_once_is_refused_for_good(chain: Chain) -> None:
-    await chain.goes_by(BatchSettings(max_sequences=4))
-    async with chain.session.post(chain.url(CHAT), json=chat(n=5)) as response:
-        assert (response.status, "Retry-After" in response.headers) == (413, False)
-        assert "more texts" in (await response.json())["error"]["message"]
-    assert (await asked(chain, CHAT, chat(n=4)))[0] == 200
-
-
 async def test_choices_that_take_all_places_keep_no_other_caller_waiting(chain: Chain) -> None:
     await chain.goes_by(BatchSettings(max_sequences=4))
     long = asyncio.create_task(said(chain, max_tokens=200))

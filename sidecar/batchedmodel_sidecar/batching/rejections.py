@@ -33,7 +33,7 @@ def rejected(
     `rows`: how many it has, as far as they were counted.
     """
     if refusal.reason is Rejection.TOO_LARGE:
-        message = "it asks for more texts, or for more tokens, than the engine ever has at once"
+        message = "it asks for more tokens than the engine ever has at once"
         return Rejected(refusal.reason, message, rows=rows)
     seconds = settings.request_timeout_seconds if seconds is None else seconds
     message = f"the queue is full: {settings.max_queue_size} rows may wait"

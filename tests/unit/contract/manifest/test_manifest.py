@@ -306,8 +306,8 @@ WRONG: list[tuple[str, object, str]] = [
     (
         "spec.zzz",
         1,
-        "spec.zzz: is not a known field; known here: suspend, replicas, model, batching, "
-        "generation, adapters, accelerator, autoscaling, sidecar, startup, drain, rollout, "
+        "spec.zzz: is not a known field; known here: className, suspend, replicas, model, "
+        "batching, generation, adapters, accelerator, autoscaling, sidecar, startup, drain, rollout, "
         "service, disruption, security, pod",
     ),
     (

@@ -35,10 +35,9 @@ class Gate:
     closed: bool = False
     asked: int = 0
 
-    @property
-    def refusing(self) -> bool:
+    def takes_calls(self) -> bool:
         self.asked += 1
-        return self.closed
+        return not self.closed
 
 
 class Slow(Codec):
