@@ -307,8 +307,8 @@ WRONG: list[tuple[str, object, str]] = [
         "spec.zzz",
         1,
         "spec.zzz: is not a known field; known here: className, suspend, replicas, model, "
-        "batching, generation, adapters, accelerator, autoscaling, sidecar, startup, drain, rollout, "
-        "service, disruption, security, pod",
+        "batching, generation, adapters, accelerator, autoscaling, sidecar, startup, drain, "
+        "rollout, service, disruption, security, pod",
     ),
     (
         "spec.model.source.huggingface",
