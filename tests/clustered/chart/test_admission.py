@@ -285,6 +285,8 @@ def test_an_update_that_does_not_touch_such_a_pod_is_anybodys(release: Release) 
     assert said(release, _AUTHOR, edited, name="strong") == ""
     runs_another = {**spec, "model": {**FOREIGN["model"], "command": ["mine"]}}
     assert "may not create pods" in said(release, _AUTHOR, runs_another, name="strong")
+    of_a_class = {**spec, "className": "other"}
+    assert "may not create pods" in said(release, _AUTHOR, of_a_class, name="strong")
     assert "may not create pods" in said(
         release, _AUTHOR, with_pod(serviceAccountName="stronger"), name="strong"
     )
