@@ -1,15 +1,12 @@
 """An operator at an API server over real HTTP: looks that hang do not cost it the Lease."""
 
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from batchedmodel_kube.election import Election
 from batchedmodel_operator import __main__ as entry
-from batchedmodel_operator.cluster.client import KubernetesCluster
-from batchedmodel_operator.cluster.handlers import Add
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.reconcile.state import Key
 from batchedmodel_operator.reconcile.work_queue import Workers
@@ -47,17 +44,14 @@ async def test_reads_that_hang_do_not_keep_a_leader_from_renewing(
         renewed = False
 
         async def lead(
-            cluster: KubernetesCluster,
-            election: Election,
-            workers: Workers[Key],
-            add: Add,
-            namespaces: Sequence[str],
-            told: asyncio.Event,
+            watching: entry.Watching, election: Election, workers: Workers[Key], told: asyncio.Event
         ) -> None:
             nonlocal renewed
             server.hangs = True
             reads = [
-                asyncio.create_task(cluster.get(Kind.BATCHED_MODEL, "team", f"model-{number}"))
+                asyncio.create_task(
+                    watching.cluster.get(Kind.BATCHED_MODEL, "team", f"model-{number}")
+                )
                 for number in range(READS)
             ]
             losing = asyncio.create_task(election.lost())
