@@ -141,7 +141,7 @@ async def test_texts_are_what_their_prompts_give_and_all_are_accounted_for(
         # While there is no model all are refused.
         begun = [text for text in texts if text.status == 200]
         assert sum(text.is_whole for text in begun) > len(begun) / 2
-        assert len(begun) > 100
+        assert len(begun) > 40, "otherwise the rest would say little"
         await assert_books_balance(chain)
         await chain.until(names.GENERATION_RUNNING, lambda running: running == 0)
         async with chain.session.post(url, json=document(0, 1)) as response:
