@@ -57,8 +57,9 @@ def llama_from_hub(endpoint: str) -> dict[str, Any]:
         "metadata": {"name": "llama"},
         "spec": {
             "model": model,
-            "generation": {"maxSequences": 8, "maxContextTokens": 4096, "kvCache": cache},
-            "batching": {"requestTimeoutSeconds": 300},
+            "generation": {"maxSequences": 8, "maxContextTokens": 2048, "kvCache": cache},
+            # It embeds as well; what large batches of that take need not be found out.
+            "batching": {"requestTimeoutSeconds": 300, "maxBatchSize": 1},
         },
     }
 
