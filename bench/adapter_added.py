@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from batchedmodel_contract.adapters.settings import ADAPTERS_FILE
+from batchedmodel_contract.adapters.settings import ADAPTERS_FILE, AdapterSettings
+from batchedmodel_contract.manifest.adapters import AdapterItem
+from batchedmodel_contract.manifest.source import Source
 from bench_report import Figure, at_most, median_of, of_rounds, tell
 from compile_modules import compiled_modules
 from load_generator import ClosedLoop, LoadResult, PoissonArrivals, Target, cache_folder, run_load
@@ -99,9 +101,10 @@ async def _listed(chain: Chain, name: str) -> None:
 
 
 def _wish(folder: Path, names: list[str]) -> None:
-    items = [{"name": name, "source": {"path": str(folder / "adapter")}} for name in names]
+    source = Source(path=str(folder / "adapter"))
+    items = tuple(AdapterItem(name=name, source=source) for name in names)
     new = folder / "settings" / ".new"
-    new.write_text(json.dumps({"slots": 8, "maxRank": _RANK, "items": items}))
+    new.write_text(AdapterSettings(slots=8, max_rank=_RANK, items=items).to_json())
     new.replace(folder / "settings" / ADAPTERS_FILE)
 
 
