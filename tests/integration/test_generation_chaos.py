@@ -121,7 +121,8 @@ async def test_texts_are_what_their_prompts_give_and_all_are_accounted_for(
         until = loop.time() + SECONDS
 
         async def calls() -> None:
-            while loop.time() < until:
+            # A slow machine takes longer, until there are enough to say something.
+            while loop.time() < until or sum(text.status == 200 for text in texts) <= 100:
                 text = drawn(rng)
                 texts.append(text)
                 await asked(chain, text)
@@ -141,7 +142,7 @@ async def test_texts_are_what_their_prompts_give_and_all_are_accounted_for(
         # While there is no model all are refused.
         begun = [text for text in texts if text.status == 200]
         assert sum(text.is_whole for text in begun) > len(begun) / 2
-        assert len(begun) > 40, "otherwise the rest would say little"
+        assert len(begun) > 100
         await assert_books_balance(chain)
         await chain.until(names.GENERATION_RUNNING, lambda running: running == 0)
         async with chain.session.post(url, json=document(0, 1)) as response:
