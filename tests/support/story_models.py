@@ -59,7 +59,8 @@ def llama_from_hub(endpoint: str) -> dict[str, Any]:
             "model": model,
             "generation": {"maxSequences": 8, "maxContextTokens": 2048, "kvCache": cache},
             # It embeds as well; what large batches of that take need not be found out.
-            "batching": {"requestTimeoutSeconds": 300, "maxBatchSize": 1},
+            # After half of what its pods may take to end a namespace is looked at again.
+            "batching": {"requestTimeoutSeconds": 120, "maxBatchSize": 1},
         },
     }
 
