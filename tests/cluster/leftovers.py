@@ -18,6 +18,9 @@ from cluster.settings import Settings
 from cluster.slots import SLOTS, Slot, claimed_if_free
 
 _PATIENCE_S = 10.0
+_WEIGHT_OF_PODS = 4
+"""Times that of a session. All pods are one group for the scheduler, as each session is, and beside
+those of the tests ten pods would have what one process has."""
 
 
 def leftovers(settings: Settings, slot: Slot) -> list[str]:
@@ -73,6 +76,9 @@ def make_control_groups(slot: Slot) -> None:
             # In version 1 a new group has no processors, and its children can have none either.
             if (group / inherited).exists() and not (group / inherited).read_text().strip():
                 (group / inherited).write_text((hierarchy / inherited).read_text())
+        for weight, usual in (("cpu.shares", 1024), ("cpu.weight", 100)):
+            if (group / weight).exists():
+                (group / weight).write_text(str(_WEIGHT_OF_PODS * usual))
 
 
 def control_group_hierarchies() -> list[Path]:

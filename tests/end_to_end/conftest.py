@@ -42,7 +42,7 @@ def namespaces(installed: Cluster) -> Iterator[Namespaces]:
     yield namespace
     if made:
         installed.kubectl(
-            *("delete", "namespace", *made, "--ignore-not-found", "--timeout=120s"), timeout_s=130
+            *("delete", "namespace", *made, "--ignore-not-found", "--timeout=300s"), timeout_s=310
         )
 
 

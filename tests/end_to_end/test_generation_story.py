@@ -12,14 +12,16 @@ from support.kube import Kube, killed_process, metric
 from support.model_server_hub import hub
 from support.simulated_texts import chatted
 from support.steady_load import SteadyLoad
-from support.story_models import llama_files, llama_from_hub
+from support.story_models import frugal, llama_files, llama_from_hub
 
-pytestmark = pytest.mark.timeout(600, func_only=True)
+pytestmark = pytest.mark.timeout(1500, func_only=True)
 
 CHAT: Final = "/v1/chat/completions"
 AT_ONCE: Final = 8
 LIMIT: Final = "batchedmodel_max_concurrent_requests"
 USAGE: Final = "batchedmodel_kv_cache_usage_perc"
+TOKENS: Final = 400
+"""Of the text in whose middle the engine is killed."""
 BUSY: Final = 6.2
 """Texts a second. With 60 tokens on average it is 2.3 times what one pod can do."""
 
@@ -33,7 +35,7 @@ async def _ask(session: aiohttp.ClientSession, url: str, number: int, turn: int)
 async def test_pods_follow_the_load_of_texts_and_an_edit_reaches_them_without_a_new_one(
     kube: Kube,
 ) -> None:
-    kube.apply(_manifest())
+    kube.apply(frugal(_manifest()))
     await kube.serves("llm")
     assert len(kube.pods("llm")) == 1
     load = SteadyLoad(kube.service_url("llm") + CHAT, connections=96, rate=BUSY, ask=_ask)
@@ -67,7 +69,7 @@ async def test_a_chat_with_a_small_checkpoint_goes_on_when_its_engine_is_killed(
     asked = {
         "model": "llama",
         "messages": [{"role": "user", "content": "What is batching?"}],
-        "max_tokens": 1500,
+        "max_tokens": TOKENS,
         "temperature": 0,
     }
     async with aiohttp.ClientSession() as session:
@@ -75,7 +77,7 @@ async def test_a_chat_with_a_small_checkpoint_goes_on_when_its_engine_is_killed(
             assert response.status == 200, await response.text()
             document = await response.json()
         whole = document["choices"][0]["message"]["content"]
-        assert document["usage"]["completion_tokens"] == 1500
+        assert document["usage"]["completion_tokens"] == TOKENS
 
         [pod] = kube.ready_pods("llama")
         told, killed = "", False
@@ -94,7 +96,7 @@ async def test_a_chat_with_a_small_checkpoint_goes_on_when_its_engine_is_killed(
 async def _each_says(kube: Kube, name: str, holds: Any) -> None:
     """Every pod's metric comes to be as it should."""
     pods = kube.ready_pods("llm")
-    async with aiohttp.ClientSession() as session, asyncio.timeout(30.0):
+    async with aiohttp.ClientSession() as session, asyncio.timeout(120.0):
         while not all([holds(await metric(session, pod, name)) for pod in pods]):  # noqa: ASYNC110
             await asyncio.sleep(0.5)
 

