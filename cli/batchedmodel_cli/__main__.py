@@ -16,6 +16,7 @@ from batchedmodel_cli.diff import command as diff
 from batchedmodel_cli.run import command as run
 from batchedmodel_cli.run.console import discard
 from batchedmodel_cli.simulate import command as simulate
+from batchedmodel_cli.upgrades import command as upgrades
 
 _OUTPUT_CLOSED: Final = 141  # as a shell reports a program that SIGPIPE ended
 _INTERRUPTED: Final = 130  # and one that SIGINT ended
@@ -60,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
         "--version", action="version", version=f"batchedmodel {metadata.version('batchedmodel')}"
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (run, simulate, diff):
+    for command in (run, simulate, diff, upgrades):
         one = commands.add_parser(
             command.NAME,
             help=command.HELP,

@@ -22,7 +22,7 @@ from batchedmodel_contract.processes.descriptors import raise_descriptors
 from batchedmodel_contract.processes.environment import EXIT_WRONG_SETTINGS, from_environment
 from batchedmodel_kube.client import Client
 from batchedmodel_kube.election import Election, election
-from batchedmodel_kube.errors import ENDINGS, ClusterError
+from batchedmodel_kube.errors import ENDINGS, ClusterError, Forbidden
 from batchedmodel_operator.cluster.client import KubernetesCluster
 from batchedmodel_operator.cluster.handlers import Add, registry, watch
 from batchedmodel_operator.cluster.sidecars import SidecarAdmin
@@ -39,12 +39,14 @@ from batchedmodel_operator.reconcile.reconcile import Reconciler
 from batchedmodel_operator.reconcile.state import Key, is_news
 from batchedmodel_operator.reconcile.work_queue import Workers, WorkQueue
 from batchedmodel_operator.render import Images
+from batchedmodel_operator.rollout.turns import Turns, standing
 from batchedmodel_operator.settings import OperatorSettings
 
 _log: Final = logging.getLogger("batchedmodel_operator")
 EXIT_FAILED: Final = 1
 EXIT_LEASE_LOST: Final = 3
 _MOST_AT_ONCE: Final = 16
+_LOOK_AGAIN_SECONDS: Final = 60.0
 
 
 def main() -> int:
@@ -82,6 +84,11 @@ async def _run(settings: OperatorSettings) -> None:
     leases = await Client.connect(os.environ)
     candidacy = election(leases, settings.namespace, settings.lease_name)
     cluster = KubernetesCluster(client, may_write=candidacy.leads)
+    turns: Turns[Key] = Turns(settings.upgrades_at_once)
+
+    def look_at(key: Key) -> None:
+        workers.add(key)
+
     reconciler = Reconciler(
         cluster=cluster,
         sidecars=SidecarAdmin(),
@@ -92,9 +99,12 @@ async def _run(settings: OperatorSettings) -> None:
             ids=settings.ids,
             log_format=settings.log_format,
             via=settings.via,
+            upgrade=settings.upgrade,
         ),
         clock=time.monotonic,
         calendar=client.calendar,
+        turns=turns,
+        look_at=look_at,
     )
     workers: Workers[Key] = Workers(
         WorkQueue(
@@ -135,6 +145,8 @@ async def _run(settings: OperatorSettings) -> None:
                 cluster=cluster,
                 add=add,
                 class_changed=class_changed,
+                turns=turns,
+                look_at=look_at,
                 namespaces=settings.watch_namespaces,
             )
             await _lead(watching, candidacy, workers, told)
@@ -153,6 +165,8 @@ class Watching:
     cluster: KubernetesCluster
     add: Add
     class_changed: Callable[[str], None]
+    turns: Turns[Key]
+    look_at: Callable[[Key], None]
     namespaces: Sequence[str]
     """Empty: all of them."""
 
@@ -163,10 +177,14 @@ async def _lead(
     # Before Kopf's own tasks, with which it would end.
     losing = asyncio.create_task(_end_when_lost(election), name="lease")
     working = asyncio.create_task(_work(workers, told), name="workers")
+    looking: asyncio.Task[None] | None = None
     try:
-        await unless(told, _begin_with_news(watching))
+        if not await unless(told, _look_at_all(watching)):
+            looking = asyncio.create_task(_look_again(watching), name="looking again")
         await _watch(watching, told)
     finally:
+        if looking is not None:
+            looking.cancel()
         workers.close()
         try:
             await working
@@ -182,18 +200,38 @@ async def _work(workers: Workers[Key], told: asyncio.Event) -> None:
         told.set()
 
 
-async def _begin_with_news(watching: Watching) -> None:
-    """Queue what was edited while nobody led, before Kopf has listed all children."""
+async def _look_at_all(watching: Watching) -> bool:
+    """Queue what was edited while nobody led, before Kopf has listed all children.
+
+    Finds out as well which models roll for what concerns many: before, none begins. Whether all
+    could be listed.
+    """
+    complete = True
     for namespace in watching.namespaces or ("",):
         try:
             async for body in watching.cluster.each(Kind.BATCHED_MODEL, namespace):
+                metadata = body["metadata"]
+                key = Key(namespace=metadata["namespace"], name=metadata["name"])
+                watching.turns.seen(key, standing(body.get("status") or {}))
                 if is_news(body):
-                    metadata = body["metadata"]
-                    key = Key(namespace=metadata["namespace"], name=metadata["name"])
                     watching.add(key, awaited=True)
+        except Forbidden as error:
+            _log.info("models of %s are not looked at: %s", namespace or "all namespaces", error)
         except ClusterError as error:
             # Kopf fails in the same way, and goes on asking.
             _log.info("edited models wait for Kopf: %s", error)
+            complete = False
+    if complete:
+        for key in watching.turns.all_known():
+            watching.look_at(key)
+    return complete
+
+
+async def _look_again(watching: Watching) -> None:
+    complete = False
+    while not complete:
+        await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+        complete = await _look_at_all(watching)
 
 
 async def _watch(watching: Watching, told: asyncio.Event) -> None:

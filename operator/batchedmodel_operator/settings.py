@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from batchedmodel_contract.manifest.spec import LogLevel, PullPolicy
-from batchedmodel_contract.manifest.workload import ScalingVia, UserIds
+from batchedmodel_contract.manifest.workload import ScalingVia, UpgradeMode, UserIds
 from batchedmodel_contract.processes.logs import LogFormat
 from batchedmodel_contract.schema.reading import setting
 from batchedmodel_contract.schema.rules import Choice, Text, Whole
@@ -46,6 +46,17 @@ class OperatorSettings:
         Choice(of=ScalingVia),
         "From which API HPAs read whose manifests do not say so.",
         default=ScalingVia.CUSTOM_METRICS,
+    )
+    upgrade: UpgradeMode = setting(
+        Choice(of=UpgradeMode),
+        "Whether pods whose manifests do not say so get its images when it takes an earlier one's "
+        "place.",
+        default=UpgradeMode.PINNED,
+    )
+    upgrades_at_once: int = setting(
+        Whole(minimum=1, maximum=100),
+        "Models whose pods are replaced at the same time for that, or for an edit of a class.",
+        default=1,
     )
     probe_port: int = setting(
         Whole(minimum=1, maximum=65535), "Port of probes and metrics.", default=8080

@@ -7,7 +7,7 @@ import json
 import signal
 import subprocess
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -124,6 +124,7 @@ def operator(
     lease: str = ACCOUNT,
     tag: str = "1",
     server: str = "",
+    variables: Mapping[str, str] | None = None,
     may_end_with: tuple[int, ...] = (0,),
 ) -> Iterator[OperatorProcess]:
     """The process; stopped at the end of the block, unless the test has done it.
@@ -139,6 +140,7 @@ def operator(
         "BATCHEDMODEL_PROBE_PORT": str(probe_port),
         "BATCHEDMODEL_NAMESPACE": HOME,
         "BATCHEDMODEL_LEASE_NAME": lease,
+        **(variables or {}),
     }
     with running_module(
         "batchedmodel_operator", kubeconfig, environment, may_end_with=may_end_with
@@ -176,16 +178,21 @@ def grant_rights(plane: ControlPlane) -> None:
 
 
 def run_pods(
-    plane: ControlPlane, namespace: str, sidecar: PretendSidecar, *, loading: bool = False
+    plane: ControlPlane,
+    namespace: str,
+    sidecar: PretendSidecar,
+    *,
+    loading: bool = False,
+    of: Callable[[Manifest], bool] = lambda pod: True,
 ) -> list[str]:
-    """What a node would do: all pods of the namespace run at the sidecar's address.
+    """What a node would do: pods of the namespace run at the sidecar's address.
 
-    They are ready, unless their models are `loading`.
+    They are ready, unless their models are `loading`. `of`: which of them.
 
     Returns their names.
     """
     found = get(plane, namespace, "pods")
-    names = [] if found is None else [pod["metadata"]["name"] for pod in found["items"]]
+    names = [] if found is None else [pod["metadata"]["name"] for pod in found["items"] if of(pod)]
     # Later than they were made, whose time has no fractions.
     at = (datetime.now(UTC) + timedelta(seconds=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
     conditions = {"PodScheduled": "True", "Ready": "False" if loading else "True"}

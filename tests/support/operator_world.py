@@ -17,6 +17,7 @@ from batchedmodel_operator.kinds import RESOURCES, Kind, child_name
 from batchedmodel_operator.reconcile.reconcile import Reconciler
 from batchedmodel_operator.reconcile.state import Key
 from batchedmodel_operator.render import Images
+from batchedmodel_operator.rollout.turns import Turns
 from support.operator_cluster import FakeCluster, FakeSidecars
 
 KEY = Key(namespace="team", name="minilm")
@@ -64,12 +65,18 @@ class World:
 
     def restart(self, images: Images = IMAGES) -> None:
         """The operator starts anew and remembers nothing; another one may be told other images."""
+        self.turns = Turns[Key](1)
+        self.turns.all_known()
+        self.called: list[Key] = []
+        """Models whose turn has come, as others are told."""
         self._reconciler = Reconciler(
             cluster=self.cluster,
             sidecars=self.sidecars,
             images=images,
             clock=lambda: self.now,
             calendar=self.calendar,
+            turns=self.turns,
+            look_at=self.called.append,
         )
 
     def calendar(self, ago: float = 0.0) -> datetime:

@@ -30,9 +30,9 @@ _LONGEST_SECONDS: Final = 300
 """A person may have to log in meanwhile."""
 
 
-def from_cluster(*what: str, context: str | None, namespace: str | None) -> str:
+def from_cluster(*what: str, context: str | None, namespace: str | None, form: str = "yaml") -> str:
     """kubectl's output about what these arguments of `get` name; raises `Refused`."""
-    command = [_KUBECTL, "get", *what, "--output=yaml"]
+    command = [_KUBECTL, "get", *what, f"--output={form}"]
     command.append(f"--request-timeout={_REQUEST_SECONDS}s")
     command += [] if context is None else [f"--context={context}"]
     command += [] if namespace is None else [f"--namespace={namespace}"]

@@ -20,6 +20,7 @@ from batchedmodel_contract.manifest.workload import (
     Rollout,
     Security,
     Service,
+    UpgradeMode,
 )
 from batchedmodel_contract.schema.kubernetes_types import ENV_FROM, SECURITY_CONTEXT, VOLUME_MOUNT
 from batchedmodel_contract.schema.reading import section, setting
@@ -303,6 +304,12 @@ class Sidecar:
     image: str | None = setting(
         Text(pattern=r"\S+", form="an image reference"),
         "Image of the sidecar, of the operator's own version. Absent: the chart's.",
+    )
+    upgrade: UpgradeMode | None = setting(
+        Choice(of=UpgradeMode),
+        "Whether pods are replaced for the images of another operator, the sidecar's and the model "
+        "server's: `Pinned` waits for an edit, `Rolling` does it when the model's turn comes.",
+        effective="what the chart says: `upgrades.mode`",
     )
     resources: Resources = section(Resources, "Resources of the sidecar.", default=Resources())
     log_level: LogLevel = setting(

@@ -142,6 +142,13 @@ class RolloutStrategy(StrEnum):
     IN_PLACE = "InPlace"
 
 
+class UpgradeMode(StrEnum):
+    """Whether pods get the images of another operator; see `Sidecar.upgrade`."""
+
+    PINNED = "Pinned"
+    ROLLING = "Rolling"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
     """How pods are replaced by those of a new revision."""

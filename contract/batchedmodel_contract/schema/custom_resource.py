@@ -173,6 +173,7 @@ def _columns() -> list[Schema]:
             "jsonPath": '.status.conditions[?(@.type=="Ready")].reason',
         },
         _wide("Class", "string", ".spec.className"),
+        _wide("UpToDate", "string", '.status.conditions[?(@.type=="UpToDate")].reason'),
         _wide("Batch", "integer", ".status.effective.batching.maxBatchSize"),
         _wide("Image", "string", ".status.effective.model.image"),
         {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
@@ -222,6 +223,7 @@ def _rollout_schema() -> Schema:
             "failedRevision": _text("Revision that was taken back: the target, or absent."),
             "failedReason": _text("Why its containers failed."),
             "failedMessage": _text("The same, for people."),
+            "cause": _text("Upgrade or Class, where no edit of the manifest asked for the target."),
         },
     }
 

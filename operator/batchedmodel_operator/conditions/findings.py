@@ -63,6 +63,11 @@ class Reason(StrEnum):
     WITHIN_REACH = "WithinReach"
     OUT_OF_REACH = "OutOfReach"
 
+    UP_TO_DATE = "UpToDate"
+    UPGRADE_PINNED = "UpgradePinned"
+    WAITING_FOR_TURN = "WaitingForTurn"
+    WAITING_FOR_HEALTH = "WaitingForHealth"
+
     ADAPTERS_LOADED = "AdaptersLoaded"
     ADAPTERS_LOADING = "AdaptersLoading"
     ADAPTER_FAILED = "AdapterFailed"

@@ -6,12 +6,14 @@ In each function the first case that applies decides.
 from typing import Final
 
 from batchedmodel_kube.errors import Forbidden, Invalid, NameTaken, QuotaExceeded
-from batchedmodel_operator.conditions.findings import Finding, Reason, no, yes
+from batchedmodel_operator.conditions.findings import Finding, Reason, no, unknown, yes
 from batchedmodel_operator.conditions.view import View
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.reconcile.plan import Failure
 from batchedmodel_operator.reconcile.pod_failures import refused_pod
 from batchedmodel_operator.reconcile.state import condition
+from batchedmodel_operator.reconcile.target import Hold
+from batchedmodel_operator.rollout.rollout import Cause
 
 _PASSING: Final = frozenset({Reason.WAITING_FOR_DELETION, Reason.API_ERROR})
 """Reasons of not being reconciled that go away by themselves."""
@@ -122,6 +124,29 @@ def progressing(view: View, reconciled: Finding) -> Finding:
     if view.taken_back:
         return no(Reason.ROLLED_BACK, view.taken_back)
     return no(Reason.COMPLETE, "all pods are ready and use the present settings")
+
+
+def up_to_date(view: View) -> Finding:
+    """Whether the pod template is the one that the operator would make now."""
+    pending, model = view.plan.pending, view.observed.model
+    if view.taken_back:
+        return no(Reason.ROLLED_BACK, view.taken_back)
+    if model.spec is None or view.plan.altered:
+        return unknown(Reason.RECONCILE_FAILED, "the manifest cannot be read as it is")
+    if pending is None:
+        return yes(Reason.UP_TO_DATE, "the pod template is as the operator would make it now")
+    if pending.cause is Cause.CLASS:
+        what = f"BatchedModelClass {model.class_name} was edited"
+    else:
+        what = f"the operator has other images: {', '.join(pending.images)}"
+    match pending.hold:
+        case Hold.PINNED:
+            text = f"{what}; pods keep theirs until the manifest is edited or upgrades are Rolling"
+            return no(Reason.UPGRADE_PINNED, text)
+        case Hold.HEALTH:
+            return no(Reason.WAITING_FOR_HEALTH, f"{what}; pods are replaced once these serve")
+    text = f"{what}; pods are replaced once fewer models roll and none that did is degraded"
+    return no(Reason.WAITING_FOR_TURN, text)
 
 
 def degraded(view: View) -> Finding:

@@ -84,6 +84,7 @@ def findings(view: View) -> Mapping[str, Finding]:
         "Reconciled": reconciled,
         "Available": serving.available(view),
         "Progressing": serving.progressing(view, reconciled),
+        "UpToDate": serving.up_to_date(view),
         "CapacityAvailable": pods.capacity_available(view),
         "ModelLoaded": pods.model_loaded(view),
         **({} if loaded is None else {"AdaptersLoaded": loaded}),

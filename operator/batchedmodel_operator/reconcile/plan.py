@@ -36,6 +36,7 @@ from batchedmodel_operator.reconcile.state import (
     left_behind,
     owned,
 )
+from batchedmodel_operator.reconcile.target import Pending, choose
 from batchedmodel_operator.rollout import rollout
 from batchedmodel_operator.rollout.failure_signs import signs
 from batchedmodel_operator.rollout.rollout import Mode, Record
@@ -130,6 +131,8 @@ class Plan:
     """Of the model's container in the pod template that is wanted."""
     rollout: Record = field(default_factory=Record)
     """How pods are replaced, and whether the last good ones have come back."""
+    pending: Pending | None = None
+    """A later pod template that waits."""
     inquiries: Mapping[tuple[str, str], Tries] = field(default_factory=dict)
     """To be remembered: as `Memory` has them."""
     unconfirmed: tuple[str, ...] = ()
@@ -142,11 +145,18 @@ class Plan:
     """Seconds."""
 
 
-def plan(observed: Observed, images: render.Images, now: float, at: datetime) -> Plan:
+def plan(
+    observed: Observed,
+    images: render.Images,
+    now: float,
+    at: datetime,
+    *,
+    may_begin: bool = True,
+) -> Plan:
     """The steps from what is there to what is wanted.
 
     `now` in monotonic seconds, by which our own memory counts; `at` by the calendar, by which the
-    cluster does.
+    cluster does. `may_begin`: whether it is this model's turn to follow what concerns many.
     """
     model, spec = observed.model, observed.model.spec
     if spec is None:
@@ -155,15 +165,12 @@ def plan(observed: Observed, images: render.Images, now: float, at: datetime) ->
     if model.altered:
         # Nobody has asked for other children, and those that were cannot be rendered any more.
         return Plan(rollout=Record.of(model.status), altered=True)
-    name = render.revision_name(model, spec)
     kept = {revision.name: revision.template for revision in observed.revisions}
     # A new template is made only where none was kept for this state of the manifest.
-    target = kept.get(name) or render.pod_template(
-        model, spec, images, render.pinned_batching(spec)
-    )
-    seen = signs(observed, spec, name, target, now, at)
+    target = choose(observed, spec, images, may_begin=may_begin)
+    seen = signs(observed, spec, target, now, at)
     decided = rollout.decide(seen, Record.of(model.status))
-    template = target if decided.fault is None else kept[decided.good]
+    template = target.template if decided.fault is None else kept[decided.good]
     wanted = _wanted(observed, spec, template, decided.mode, images.via)
     obstacles = tuple(_obstacles(observed, wanted))
     blocked = {obstacle.kind for obstacle in obstacles}
@@ -173,9 +180,9 @@ def plan(observed: Observed, images: render.Images, now: float, at: datetime) ->
         if kind not in blocked
         for step in _applies(observed, spec, kind, manifest, now)
     ]
-    if name not in kept and Kind.DEPLOYMENT not in blocked:
+    if target.name not in kept and Kind.DEPLOYMENT not in blocked:
         number = 1 + max((revision.number for revision in observed.revisions), default=0)
-        keeping = render.revision_child(model, name, number, target)
+        keeping = render.revision_child(model, target.name, number, target.template)
         # A template that the API server takes no Deployment of must not be kept.
         applies.append(
             Apply(kind=Kind.CONTROLLER_REVISION, manifest=keeping, after=Kind.DEPLOYMENT)
@@ -199,7 +206,7 @@ def plan(observed: Observed, images: render.Images, now: float, at: datetime) ->
         else:
             inquiries[asked] = asked_again(before, now)
             refreshes += _refresh(observed, pod, settings)
-    others = [one for one in observed.revisions if one.name not in (name, decided.good)]
+    others = [one for one in observed.revisions if one.name not in (target.name, decided.good)]
     outdated = [
         Deletion(kind=Kind.CONTROLLER_REVISION, name=one.name, uid=one.uid)
         for one in others[:-_TEMPLATES_KEPT]
@@ -210,6 +217,7 @@ def plan(observed: Observed, images: render.Images, now: float, at: datetime) ->
         refreshes=tuple(refreshes),
         model_image=template["spec"]["containers"][0]["image"],
         rollout=decided,
+        pending=target.pending,
         inquiries=inquiries,
         obstacles=obstacles,
         contests=tuple(_contests(observed, repairs, now)),

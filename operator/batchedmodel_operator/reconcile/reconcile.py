@@ -4,7 +4,7 @@ Called by the workers with a key. It makes no difference why they call.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
@@ -19,8 +19,10 @@ from batchedmodel_operator.reconcile.memory import Memory
 from batchedmodel_operator.reconcile.observe import find, observe
 from batchedmodel_operator.reconcile.plan import Failure, Plan, plan
 from batchedmodel_operator.reconcile.state import Key, Model, Observed, after, nothing_of
+from batchedmodel_operator.reconcile.target import Hold
 from batchedmodel_operator.render import Images
-from batchedmodel_operator.rollout.rollout import Record
+from batchedmodel_operator.rollout.rollout import Cause, Record
+from batchedmodel_operator.rollout.turns import Turns, standing
 
 _log: Final = logging.getLogger(__name__)
 _ENDING_SECONDS: Final = 30.0
@@ -42,13 +44,20 @@ class Reconciler:
         images: Images,
         clock: Callable[[], float],
         calendar: Callable[[], datetime],
+        turns: Turns[Key],
+        look_at: Callable[[Key], None],
     ) -> None:
-        """`clock`: monotonic seconds; `calendar`: the time for people, with its zone."""
+        """`clock`: monotonic seconds; `calendar`: the time for people, with its zone.
+
+        `look_at`: is told of models whose turn has come.
+        """
         self._cluster = cluster
         self._sidecars = sidecars
         self._images = images
         self._clock = clock
         self._calendar = calendar
+        self._turns = turns
+        self._look_at = look_at
         self._memories: dict[Key, Memory] = {}
         self._written: dict[Key, str] = {}
         """The version of the object that the last write of its status made."""
@@ -83,6 +92,7 @@ class Reconciler:
         if model is None:
             for known in (self._memories, self._written, self._ending, self._classes):
                 known.pop(key, None)
+            self._tell(self._turns.forget(key))
             return None
         if model.class_name:
             self._classes[key] = model.class_name
@@ -139,7 +149,11 @@ class Reconciler:
     async def _act(self, observed: Observed, now: float) -> tuple[Observed, Plan, Outcome]:
         """One plan and its steps; with it what is there afterwards."""
         key = observed.model.key
-        planned = plan(observed, self._images, now, self._calendar())
+        may_begin = self._turns.may_begin(key)
+        planned = plan(observed, self._images, now, self._calendar(), may_begin=may_begin)
+        # Nobody else has asked meanwhile. What it took is written down before it is acted on.
+        status = {**observed.model.status, "rollout": planned.rollout.to_status()}
+        self._note(key, status, planned)
         await self._latch(observed, planned)
         outcome = await take(self._cluster, key, planned)
         memory = self._memories[key] = replace(
@@ -150,6 +164,14 @@ class Reconciler:
         found = after(observed, live=outcome.live, deleted=outcome.deleted, memory=memory)
         return found, planned, outcome
 
+    def _note(self, key: Key, found: Body, planned: Plan) -> None:
+        waits = planned.pending is not None and planned.pending.hold is Hold.TURN
+        self._tell(self._turns.note(key, standing(found), waits=waits))
+
+    def _tell(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            self._look_at(key)
+
     async def _latch(self, observed: Observed, planned: Plan) -> None:
         """Write down what must not be tried again, before it is acted on.
 
@@ -157,7 +179,8 @@ class Reconciler:
         the record would try the same revision again.
         """
         before, decided = Record.of(observed.model.status), planned.rollout
-        if decided.latches != before.latches and (decided.latched or decided.fault):
+        lasting = decided.latched or decided.fault or decided.cause is not Cause.EDIT
+        if decided.latches != before.latches and lasting:
             found = status.report(observed, planned, None, at=self._at())
             await self._write(observed.model, found)
 
@@ -166,6 +189,7 @@ class Reconciler:
     ) -> None:
         model, at = observed.model, self._at()
         found = status.report(observed, planned, outcome.failure, at=at)
+        self._note(model.key, found, planned)
         if status.same(found, model.status):
             return
         altered_at = observed.memory.altered_at

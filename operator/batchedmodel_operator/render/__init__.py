@@ -5,6 +5,7 @@ from batchedmodel_operator.render.children import (
     config_map,
     deployment,
     disruption_budget,
+    images_of,
     needs_disruption_budget,
     pinned_batching,
     pod_template,
@@ -13,6 +14,7 @@ from batchedmodel_operator.render.children import (
     revision_name,
     seed,
     service,
+    upgraded_name,
 )
 from batchedmodel_operator.render.containers import Images, PinnedBatching
 
@@ -23,6 +25,7 @@ __all__ = [
     "config_map",
     "deployment",
     "disruption_budget",
+    "images_of",
     "needs_disruption_budget",
     "pinned_batching",
     "pod_template",
@@ -31,4 +34,5 @@ __all__ = [
     "revision_name",
     "seed",
     "service",
+    "upgraded_name",
 ]

@@ -182,7 +182,12 @@ def revision_name(model: Model, spec: Spec) -> str:
     nothing for those who do not use it.
     """
     generation = dataclasses.replace(spec.generation or Generation(), **_LIVE_GENERATION)
-    spec = dataclasses.replace(spec, generation=None if generation == Generation() else generation)
+    spec = dataclasses.replace(
+        spec,
+        generation=None if generation == Generation() else generation,
+        # Whether they get other images; the images themselves are no part of a name.
+        sidecar=dataclasses.replace(spec.sidecar, upgrade=None),
+    )
     matters: dict[str, Any] = {
         field.name: value
         for field in dataclasses.fields(spec)
@@ -192,6 +197,18 @@ def revision_name(model: Model, spec: Spec) -> str:
     if spec.adapters is not None:
         matters["adapters"] = pinned_adapters(spec.adapters)
     return f"{model.key.name}-{digest([model.uid, beyond_defaults(matters)])}"
+
+
+def upgraded_name(name: str, template: Body) -> str:
+    """The name under which a later template of the same state of the manifest is kept."""
+    return f"{name}-{digest(images_of(template))}"
+
+
+def images_of(template: Body) -> dict[str, str]:
+    """The image of each container of a pod template."""
+    spec = template["spec"]
+    containers = [*(spec.get("initContainers") or ()), *spec["containers"]]
+    return {str(one.get("name")): str(one.get("image")) for one in containers}
 
 
 def revision_child(model: Model, name: str, number: int, template: Mapping[str, Any]) -> Manifest:

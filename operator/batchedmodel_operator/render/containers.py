@@ -25,7 +25,12 @@ from batchedmodel_contract.kubernetes.names import (
 )
 from batchedmodel_contract.manifest.generation import Generation, KeyValueCache
 from batchedmodel_contract.manifest.spec import PullPolicy, Resources, ServerProtocol, Spec
-from batchedmodel_contract.manifest.workload import ScalingVia, SecurityProfile, UserIds
+from batchedmodel_contract.manifest.workload import (
+    ScalingVia,
+    SecurityProfile,
+    UpgradeMode,
+    UserIds,
+)
 from batchedmodel_contract.processes import sidecar_api
 from batchedmodel_contract.processes.environment import (
     PREFIX,
@@ -94,10 +99,15 @@ class Images:
     ids: UserIds = UserIds.FIXED
     log_format: LogFormat = LogFormat.TEXT
     via: ScalingVia = ScalingVia.CUSTOM_METRICS
+    upgrade: UpgradeMode = UpgradeMode.PINNED
 
     def ids_of(self, spec: Spec) -> UserIds:
         """What holds for a model."""
         return spec.security.ids or self.ids
+
+    def upgrade_of(self, spec: Spec) -> UpgradeMode:
+        """What holds for a model."""
+        return spec.sidecar.upgrade or self.upgrade
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

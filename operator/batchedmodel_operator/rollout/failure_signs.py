@@ -6,21 +6,21 @@ from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.reconcile.pod_failures import failed_start, lacks_accelerator_since
 from batchedmodel_operator.reconcile.state import Child, Observed, condition, revision_of
+from batchedmodel_operator.reconcile.target import Target
 from batchedmodel_operator.rollout.rollout import Fault, Signs
 
 
 def signs(
     observed: Observed,
     spec: Spec,
-    target: str,
-    template: Body,
+    target: Target,
     now: float,
     at: datetime,
 ) -> Signs:
-    """`template`: the target's. `now` and `at`: the time of the reconcile, in monotonic seconds and
+    """`now` and `at`: the time of the reconcile, in monotonic seconds and
     by the cluster's calendar.
     """
-    deployment, wanted = observed.deployment, revision_of(template)
+    deployment, wanted = observed.deployment, revision_of(target.template)
     # What its controller reports counts only where it is about pods of the target.
     status: Body = {}
     if deployment is not None and observed.revision == wanted:
@@ -40,7 +40,8 @@ def signs(
     ]
     diagnosis = failed_start(spec, of_target, observed.memory.startups)
     return Signs(
-        target=target,
+        target=target.name,
+        cause=target.cause,
         asked=spec.rollout,
         accelerator=spec.accelerator is not None,
         rolling=deployment is not None and len(newest) < len(pods),

@@ -25,6 +25,14 @@ class Mode(StrEnum):
     IN_PLACE = RolloutStrategy.IN_PLACE.value
 
 
+class Cause(StrEnum):
+    """What asked for a target."""
+
+    EDIT = "Edit"
+    UPGRADE = "Upgrade"
+    CLASS = "Class"
+
+
 class Why(StrEnum):
     """Why a rollout goes as it does."""
 
@@ -68,6 +76,7 @@ class Record:
     """Surge found no accelerator: in place until there is another target."""
     fault: Fault | None = None
     """Why the target failed; while there is one, the good revision is applied."""
+    cause: Cause = Cause.EDIT
 
     @classmethod
     def of(cls, status: Body) -> "Record":
@@ -80,6 +89,7 @@ class Record:
                 message=kept.get("failedMessage", ""),
             )
         mode, why = kept.get("strategy"), kept.get("strategyReason")
+        cause = kept.get("cause")
         return cls(
             target=target,
             good=kept.get("goodRevision", ""),
@@ -87,6 +97,7 @@ class Record:
             why=Why(why) if mode in list(Mode) and why in list(Why) else None,
             latched=kept.get("strategyLatched") == Mode.IN_PLACE,
             fault=fault,
+            cause=Cause(cause) if cause in list(Cause) else Cause.EDIT,
         )
 
     def to_status(self) -> dict[str, str]:
@@ -101,13 +112,14 @@ class Record:
             "failedRevision": "" if fault is None else self.target,
             "failedReason": "" if fault is None else fault.reason,
             "failedMessage": "" if fault is None else fault.message,
+            "cause": "" if self.cause is Cause.EDIT else self.cause,
         }
         return {name: str(value) for name, value in fields.items() if value}
 
     @property
-    def latches(self) -> tuple[str, bool, bool]:
+    def latches(self) -> tuple[str, bool, bool, Cause]:
         """What must be written down before it is acted on."""
-        return self.target, self.latched, self.fault is not None
+        return self.target, self.latched, self.fault is not None, self.cause
 
     @property
     def sentence(self) -> str:
@@ -121,6 +133,8 @@ class Signs:
 
     target: str
     """Name of the revision that the manifest asks for."""
+    cause: Cause
+    """Why it is another than the last one, if it is."""
     asked: Rollout
     accelerator: bool
     """Whether each pod needs one."""
@@ -146,7 +160,7 @@ def decide(signs: Signs, before: Record) -> Record:
     """What holds from now on; at most one latch falls at a reconcile."""
     earlier = before
     if before.target != signs.target:
-        earlier = replace(before, target=signs.target, latched=False, fault=None)
+        earlier = replace(before, target=signs.target, latched=False, fault=None, cause=signs.cause)
     good = signs.target if signs.complete else earlier.good
     fault = _fault(signs, earlier.fault, good)
     mode, why = _mode(signs, earlier)
@@ -155,7 +169,15 @@ def decide(signs: Signs, before: Record) -> Record:
     latched = held or (fault == earlier.fault and waited and _can_switch(signs, mode))
     if latched:
         mode, why = Mode.IN_PLACE, Why.SURGE_FOUND_NONE
-    return Record(target=signs.target, good=good, mode=mode, why=why, latched=latched, fault=fault)
+    return Record(
+        target=signs.target,
+        good=good,
+        mode=mode,
+        why=why,
+        latched=latched,
+        fault=fault,
+        cause=earlier.cause,
+    )
 
 
 def seconds_left(signs: Signs, record: Record) -> float:

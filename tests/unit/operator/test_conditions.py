@@ -194,7 +194,7 @@ async def test_a_model_over_which_the_operator_fails_says_so(
 ) -> None:
     world = await _world(SIMULATED)
 
-    def fails(*_: object) -> None:
+    def fails(*_: object, **__: object) -> None:
         raise ValueError("a bug of ours")
 
     monkeypatch.setattr("batchedmodel_operator.reconcile.reconcile.plan", fails)

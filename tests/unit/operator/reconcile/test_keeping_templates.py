@@ -32,10 +32,11 @@ def _image(world: World) -> Any:
 async def test_an_operator_with_other_images_leaves_the_pods_as_they_are() -> None:
     world = World()
     await world.settle()
-    before = world.cluster.writes
+    before, template = world.cluster.writes, _template(world)
     world.restart(NEWER)
     await world.settle()
-    assert world.cluster.writes == before
+    assert world.cluster.writes == before + 1, "the status says that there are others"
+    assert _template(world) == template
     status = world.cluster.objects[Kind.BATCHED_MODEL, KEY.namespace, KEY.name]["status"]
     assert status["effective"]["model"]["image"] == IMAGES.model_server, "it is what runs"
 

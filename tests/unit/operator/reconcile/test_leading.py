@@ -15,6 +15,7 @@ from batchedmodel_operator import __main__ as entry
 from batchedmodel_operator.cluster.client import KubernetesCluster
 from batchedmodel_operator.reconcile.state import Key
 from batchedmodel_operator.reconcile.work_queue import Workers, WorkQueue
+from batchedmodel_operator.rollout.turns import Turns
 
 
 class _BrokenWorkers(Workers[Key]):
@@ -31,8 +32,8 @@ async def _watch(cluster: object, add: object, namespaces: object, told: asyncio
     await told.wait()
 
 
-async def _nothing_new(cluster: object, add: object, namespaces: object) -> None:
-    return
+async def _nothing_new(watching: object) -> bool:
+    return True
 
 
 async def _no_lease() -> Object | None:
@@ -48,7 +49,7 @@ async def test_workers_that_fail_end_the_watching_and_are_raised(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(entry, "_watch", _watch)
-    monkeypatch.setattr(entry, "_begin_with_news", _nothing_new)
+    monkeypatch.setattr(entry, "_look_at_all", _nothing_new)
     exits: list[int] = []
     monkeypatch.setattr(os, "_exit", exits.append)
     loop = asyncio.get_running_loop()
@@ -72,6 +73,8 @@ async def test_workers_that_fail_end_the_watching_and_are_raised(
         cluster=KubernetesCluster(Client(Configuration())),
         add=_add,
         class_changed=lambda name: None,
+        turns=Turns(1),
+        look_at=lambda key: None,
         namespaces=(),
     )
     told = asyncio.Event()

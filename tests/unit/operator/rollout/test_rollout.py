@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from batchedmodel_contract.manifest.workload import Rollout, RolloutStrategy
 from batchedmodel_operator.rollout.rollout import (
     SENTENCES,
+    Cause,
     Fault,
     Mode,
     Record,
@@ -22,6 +23,7 @@ from support.examples import examples
 FAULT = Fault(reason="CrashLooping", message="pod 1, container model: ends again and again")
 STEADY = Signs(
     target="m-a",
+    cause=Cause.EDIT,
     asked=Rollout(),
     accelerator=True,
     rolling=False,
@@ -168,6 +170,7 @@ def _signs(draw: st.DrawFn) -> Signs:
     waited = draw(st.none() | st.floats(0, 900))
     return Signs(
         target=draw(st.sampled_from(["m-a", "m-b", "m-c"])),
+        cause=draw(st.sampled_from(Cause)),
         asked=draw(_ASKED | st.just(Rollout())),
         accelerator=draw(st.booleans()),
         rolling=draw(st.booleans()),

@@ -1,0 +1,1 @@
+"""Which models' pods another chart's images would replace."""

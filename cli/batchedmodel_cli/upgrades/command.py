@@ -1,0 +1,114 @@
+"""`batchedmodel upgrades`: which models' pods other images would replace, and which keep theirs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+from batchedmodel_cli.diff import live
+from batchedmodel_cli.formatting import aligned
+from batchedmodel_cli.simulate.inputs import Refused
+from batchedmodel_cli.upgrades.foretell import Effect, Forecast, Images, foretell
+from batchedmodel_contract.kubernetes.names import MANAGED_BY, MANAGED_BY_LABEL
+from batchedmodel_contract.manifest.manifest import KIND
+from batchedmodel_contract.manifest.model_class import CLASS_KIND
+from batchedmodel_contract.manifest.workload import UpgradeMode
+
+NAME = "upgrades"
+HELP = "say which models' pods the images of another chart would replace, and which keep theirs"
+
+_WRONG: Final = 2
+_MEANINGS: Final = {
+    Effect.ROLLS: "their pods are replaced, of upgrades.atOnce models at a time",
+    Effect.PINNED: "pods stay until their manifest is edited or sidecar.upgrade is Rolling",
+    Effect.UP_TO_DATE: "pods have these images",
+    Effect.OWN_IMAGES: "manifests name all images",
+    Effect.NO_PODS: "no Deployment is there yet",
+    Effect.UNREADABLE: "manifest and class break a rule, so pods stay",
+}
+
+
+def describe(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `upgrades`."""
+    parser.description = (
+        "Reads all BatchedModels, their classes and Deployments with kubectl and says for each\n"
+        "model whether an operator with these images would replace its pods. Nothing is written."
+    )
+    parser.add_argument("--sidecar-image", metavar="IMAGE", help="the chart's sidecar.image")
+    parser.add_argument("--model-server-image", metavar="IMAGE", help="its modelServer.image")
+    parser.add_argument(
+        "--mode",
+        choices=[one.value for one in UpgradeMode],
+        default=UpgradeMode.PINNED.value,
+        help="its upgrades.mode (default: %(default)s)",
+    )
+    parser.add_argument("--context", metavar="NAME", help="kubectl's context")
+    parser.add_argument("--namespace", "-n", metavar="NAME", help="only this one (default: all)")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
+
+
+def carry_out(arguments: argparse.Namespace) -> int:
+    """Foretell; the exit code."""
+    images = Images(
+        sidecar=arguments.sidecar_image,
+        model_server=arguments.model_server_image,
+        mode=UpgradeMode(arguments.mode),
+    )
+    try:
+        if images.sidecar is None and images.model_server is None:
+            raise Refused("--sidecar-image or --model-server-image is missing: what would be new")
+        models = _objects(arguments, KIND.lower())
+        classes = _objects(arguments, CLASS_KIND.lower()) if _names_class(models) else []
+        selector = f"--selector={MANAGED_BY_LABEL}={MANAGED_BY}"
+        deployments = _objects(arguments, "deployment", selector)
+    except Refused as error:
+        print(error, file=sys.stderr)
+        return _WRONG
+    found = list(foretell(models, classes, deployments, images))
+    if arguments.json:
+        print(json.dumps([_document(one) for one in found], indent=2))
+    else:
+        print("\n".join(_lines(found)))
+    return 0
+
+
+def _names_class(models: Sequence[dict[str, Any]]) -> bool:
+    return any(isinstance(m.get("spec"), dict) and m["spec"].get("className") for m in models)
+
+
+def _objects(arguments: argparse.Namespace, *what: str) -> list[dict[str, Any]]:
+    where = () if arguments.namespace is not None else ("--all-namespaces",)
+    text = live.from_cluster(
+        *what, *where, context=arguments.context, namespace=arguments.namespace, form="json"
+    )
+    items: list[dict[str, Any]] = json.loads(text)["items"]
+    return items
+
+
+def _document(one: Forecast) -> dict[str, Any]:
+    changes = [{"from": old, "to": new} for old, new in one.changes]
+    head = {"namespace": one.namespace, "name": one.name, "effect": one.effect.value}
+    return {**head, "pods": one.pods, "images": changes}
+
+
+def _lines(found: Sequence[Forecast]) -> list[str]:
+    if not found:
+        return ["there are no BatchedModels"]
+    rows = [("NAMESPACE", "NAME", "PODS", "EFFECT", "IMAGES")]
+    rows += [
+        (
+            one.namespace,
+            one.name,
+            str(one.pods),
+            one.effect.value,
+            ", ".join(f"{old} -> {new}" for old, new in one.changes),
+        )
+        for one in found
+    ]
+    counts = Counter(one.effect for one in found)
+    told = [(effect.value, str(counts[effect]), _MEANINGS[effect]) for effect in Effect]
+    return [*aligned(rows, indent=0), "", *aligned([t for t in told if t[1] != "0"], indent=0)]

@@ -1,0 +1,106 @@
+"""`batchedmodel upgrades` says of each model what other images would do, from kubectl's answers."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from batchedmodel_cli.__main__ import main
+from batchedmodel_operator.kinds import Kind
+from support.operator_world import World, manifest
+
+SIDECAR, SERVER = "registry.example/sidecar:2", "registry.example/model-server:2"
+HUB = {"handler": "hf", "source": {"huggingFace": {"repo": "us/small"}}}
+OWN = {"protocol": "V2", "image": "registry.example/own:7"}
+FOREIGN = {"model": OWN, "sidecar": {"image": "registry.example/own-sidecar:7"}}
+
+
+async def _model(name: str, spec: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A BatchedModel, and the Deployment that an operator with the images before makes of it."""
+    world = World({**spec, "className": None})
+    await world.settle()
+    deployment = {**world.child(Kind.DEPLOYMENT)}
+    deployment["metadata"] = {**deployment["metadata"], "name": name}
+    body = manifest(spec)
+    body["metadata"]["name"] = name
+    return body, deployment
+
+
+@pytest.fixture
+async def told(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Runs the command where kubectl knows seven models."""
+    rolling = {"upgrade": "Rolling"}
+    made = [
+        await _model("fetched", {"model": HUB, "sidecar": rolling}),
+        await _model("foreign", FOREIGN),
+        await _model("half", {"model": OWN, "sidecar": rolling}),
+        await _model("of-class", {"model": {"handler": "simulated"}, "className": "calm"}),
+        await _model("pinned", {"model": {"handler": "simulated"}}),
+    ]
+    models, deployments = [one for one, _ in made], [one for _, one in made]
+    models.append(manifest({"model": {"handler": "simulated"}}))
+    models[-1]["metadata"]["name"] = "new"
+    models.append(manifest({"model": {"handler": "simulated"}, "replicas": -1}))
+    models[-1]["metadata"]["name"] = "odd"
+    calm = {
+        "apiVersion": "batchedmodel.dev/v1alpha1",
+        "kind": "BatchedModelClass",
+        "metadata": {"name": "calm"},
+        "spec": {"sidecar": rolling},
+    }
+    answers = {"batchedmodel": models, "batchedmodelclass": [calm], "deployment": deployments}
+
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        text = json.dumps({"items": answers[command[2]]})
+        return subprocess.CompletedProcess(command, 0, text, "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+
+    def command(*words: str) -> int:
+        return main(["upgrades", *words])
+
+    return command
+
+
+async def test_it_is_said_of_each_model_what_becomes_of_its_pods(
+    told: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert told("--sidecar-image", SIDECAR, "--model-server-image", SERVER, "--json") == 0
+    found = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
+    assert {name: one["effect"] for name, one in found.items()} == {
+        "fetched": "Rolls",
+        "foreign": "OwnImages",
+        "half": "Rolls",
+        "of-class": "Rolls",
+        "pinned": "Pinned",
+        "new": "NoPods",
+        "odd": "Unreadable",
+    }
+    assert [one["to"] for one in found["half"]["images"]] == [SIDECAR]
+    assert [one["to"] for one in found["fetched"]["images"]] == [SERVER, SIDECAR]
+
+
+async def test_the_chart_decides_for_those_that_say_nothing(
+    told: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert told("--sidecar-image", SIDECAR, "--mode", "Rolling") == 0
+    out = capsys.readouterr().out
+    assert "team        pinned     1      Rolls" in out
+    assert "registry.example/sidecar:1 -> registry.example/sidecar:2" in out
+    assert "Rolls        4   their pods are replaced" in out
+
+
+async def test_the_same_images_replace_nothing(
+    told: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert told("--sidecar-image", "registry.example/sidecar:1", "--mode", "Rolling") == 0
+    assert "Rolls" not in capsys.readouterr().out
+
+
+async def test_what_would_be_new_has_to_be_said(
+    told: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert told() == 2
+    assert "--sidecar-image or --model-server-image is missing" in capsys.readouterr().err

@@ -1,0 +1,255 @@
+"""Pods and the images of another operator: who keeps theirs, who follows, and when."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from batchedmodel_contract.manifest.workload import UpgradeMode
+from batchedmodel_operator.kinds import RESOURCES, Kind
+from batchedmodel_operator.reconcile.state import Key
+from batchedmodel_operator.render import Images, images_of
+from batchedmodel_operator.rollout.turns import Standing
+from support.operator_world import IMAGES, KEY, World
+from support.rollout_world import CRASHING, GOOD, revision, rollout, serving, template
+
+ROLLING: dict[str, Any] = {**GOOD, "sidecar": {"upgrade": "Rolling"}}
+OTHER = Key(namespace="team", name="another")
+OLD = {"batcher": "registry.example/sidecar:1", "model": "registry.example/model-server:1"}
+NEW = {"batcher": "registry.example/sidecar:2", "model": "registry.example/model-server:2"}
+
+
+def _images(tag: int, upgrade: UpgradeMode = UpgradeMode.PINNED) -> Images:
+    sidecar, server = f"registry.example/sidecar:{tag}", f"registry.example/model-server:{tag}"
+    return replace(IMAGES, sidecar=sidecar, model_server=server, upgrade=upgrade)
+
+
+async def _all_replaced(world: World) -> None:
+    """Both pods have become of the present revision, and are available."""
+    for name in ("1", "2"):
+        world.remove_pod(name)
+        world.start_pod(name)
+    world.all_ready()
+    await world.settle()
+
+
+async def test_pods_keep_their_images_and_it_is_said_which_the_operator_has() -> None:
+    world = await serving(GOOD)
+    assert world.verdict("UpToDate") == ("True", "UpToDate")
+    before = template(world)
+    world.restart(_images(2))
+    await world.settle()
+    assert template(world) == before
+    assert world.verdict("UpToDate") == ("False", "UpgradePinned")
+    message = world.condition("UpToDate")["message"]
+    assert "registry.example/model-server:2, registry.example/sidecar:2" in message
+
+
+@pytest.mark.parametrize(
+    ("spec", "upgrade"),
+    [(ROLLING, UpgradeMode.PINNED), (GOOD, UpgradeMode.ROLLING)],
+    ids=["manifest", "chart"],
+)
+async def test_pods_follow_the_operators_images_where_that_is_asked(
+    spec: dict[str, Any], upgrade: UpgradeMode
+) -> None:
+    world = await serving(spec)
+    before = revision(world)
+    world.restart(_images(2, upgrade))
+    await world.settle()
+    assert images_of(template(world)) == NEW
+    assert rollout(world)["cause"] == "Upgrade"
+    assert len(world.revisions()) == 2, "the earlier one can come back"
+    await _all_replaced(world)
+    assert world.verdict("UpToDate") == ("True", "UpToDate")
+    assert world.verdict("Ready") == ("True", "Serving")
+    assert revision(world) != before
+    writes = world.cluster.writes
+    world.restart(_images(2, upgrade))
+    await world.look()
+    assert world.cluster.writes == writes
+
+
+async def test_a_manifest_may_keep_its_images_where_the_chart_says_otherwise() -> None:
+    world = await serving({**GOOD, "sidecar": {"upgrade": "Pinned"}})
+    world.restart(_images(2, UpgradeMode.ROLLING))
+    await world.settle()
+    assert images_of(template(world)) == OLD
+
+
+async def test_saying_so_replaces_no_pod() -> None:
+    world = await serving(GOOD)
+    before = template(world)
+    world.spec(ROLLING)
+    await world.settle()
+    assert template(world) == before
+
+
+async def test_images_of_the_manifest_are_nobody_elses_matter() -> None:
+    own = {"handler": "simulated", "image": "registry.example/own:7"}
+    world = await serving({**ROLLING, "model": own, "sidecar": {"image": "registry.example/s:7"}})
+    world.restart(_images(2, UpgradeMode.ROLLING))
+    await world.settle()
+    assert images_of(template(world)) == {
+        "batcher": "registry.example/s:7",
+        "model": "registry.example/own:7",
+    }
+    assert world.verdict("UpToDate") == ("True", "UpToDate")
+
+
+async def test_a_model_waits_for_its_turn_and_is_looked_at_when_it_comes() -> None:
+    world = await serving(ROLLING)
+    world.restart(_images(2))
+    world.turns.note(OTHER, Standing.ROLLING, waits=False)
+    await world.settle()
+    assert images_of(template(world)) == OLD
+    assert world.verdict("UpToDate") == ("False", "WaitingForTurn")
+    assert world.turns.note(OTHER, Standing.SETTLED, waits=False) == (KEY,)
+    await world.settle()
+    assert images_of(template(world)) == NEW
+    assert not world.turns.may_begin(OTHER), "it has the place now"
+    world.turns.note(OTHER, Standing.SETTLED, waits=True)
+    await _all_replaced(world)
+    assert OTHER in world.called
+    assert world.turns.may_begin(OTHER)
+
+
+async def test_an_edit_waits_for_nobody() -> None:
+    world = await serving(ROLLING)
+    world.restart(_images(2))
+    world.turns.note(OTHER, Standing.FAILED, waits=False)
+    world.spec({**ROLLING, "model": {"handler": "simulated", "env": {"LEVEL": "9"}}})
+    await world.settle()
+    assert images_of(template(world)) == NEW
+    assert "cause" not in rollout(world)
+
+
+async def test_what_fails_is_taken_back_and_nobody_follows_until_something_newer_serves() -> None:
+    world = await serving(ROLLING)
+    good = template(world)
+    world.restart(_images(2))
+    await world.settle()
+    world.start_pod("3", **CRASHING)
+    world.deployment_status(replicas=3, readyReplicas=2, availableReplicas=2, updatedReplicas=1)
+    await world.settle()
+    assert template(world) == good
+    assert world.verdict("UpToDate") == ("False", "RolledBack")
+    world.remove_pod("3")
+    world.all_ready()
+    await world.settle()
+    assert world.verdict("Degraded") == ("True", "RolledBack")
+    assert not world.turns.may_begin(OTHER)
+
+    # Another operator knows of it, too.
+    world.restart(_images(2))
+    await world.settle()
+    assert template(world) == good
+    assert not world.turns.may_begin(OTHER)
+
+    world.restart(_images(3))
+    await world.settle()
+    assert images_of(template(world))["batcher"] == "registry.example/sidecar:3"
+    await _all_replaced(world)
+    assert world.verdict("UpToDate") == ("True", "UpToDate")
+    assert world.turns.may_begin(OTHER)
+
+
+async def test_the_earlier_images_bring_the_earlier_template_back() -> None:
+    world = await serving(ROLLING)
+    good = template(world)
+    world.restart(_images(2))
+    await world.settle()
+    await _all_replaced(world)
+    world.restart(_images(1))
+    await world.settle()
+    assert template(world) == good
+    assert len(world.revisions()) == 2
+
+
+async def test_another_operator_goes_on_with_what_one_began() -> None:
+    world = await serving(ROLLING)
+    world.restart(_images(2))
+    await world.settle()
+    begun, writes = template(world), world.cluster.writes
+    world.restart(_images(2))
+    assert world.turns.may_begin(OTHER), "nobody has told it"
+    await world.look()
+    assert template(world) == begun
+    assert world.cluster.writes == writes
+    assert not world.turns.may_begin(OTHER)
+
+
+async def test_whoever_serves_badly_keeps_its_images_and_the_place_is_left_to_others() -> None:
+    world = await serving(ROLLING)
+    for name in ("1", "2"):
+        world.remove_pod(name)
+    world.start_pod("1", **CRASHING)
+    world.deployment_status(replicas=2, readyReplicas=0, updatedReplicas=2)
+    await world.settle()
+    world.restart(_images(2))
+    await world.settle()
+    assert images_of(template(world)) == OLD
+    assert world.verdict("UpToDate") == ("False", "WaitingForHealth")
+    assert world.turns.may_begin(OTHER)
+
+
+async def test_whoever_has_no_pods_takes_no_place() -> None:
+    world = World({**ROLLING, "suspend": True})
+    await world.settle()
+    world.restart(_images(2))
+    await world.settle()
+    assert images_of(template(world)) == NEW
+    assert world.turns.may_begin(OTHER)
+
+
+CLASSED: dict[str, Any] = {**GOOD, "className": "gpu"}
+
+
+def _write_class(world: World, spec: dict[str, Any]) -> None:
+    body = {
+        "apiVersion": RESOURCES[Kind.MODEL_CLASS].api_version,
+        "kind": Kind.MODEL_CLASS.value,
+        "metadata": {"name": "gpu", "uid": "class", "resourceVersion": "1"},
+        "spec": spec,
+    }
+    world.cluster.objects[Kind.MODEL_CLASS, "", "gpu"] = body
+
+
+async def _of_class() -> World:
+    world = World(CLASSED)
+    _write_class(world, {})
+    await world.settle()
+    for name in ("1", "2"):
+        world.start_pod(name)
+    world.all_ready()
+    await world.settle()
+    return world
+
+
+async def test_an_edit_of_the_class_waits_for_its_turn_and_batch_settings_do_not() -> None:
+    world = await _of_class()
+    before, settings = template(world), world.settings()
+    world.turns.note(OTHER, Standing.ROLLING, waits=False)
+    edit = {"pod": {"nodeSelector": {"disk": "nvme"}}, "batching": {"maxBatchSize": 64}}
+    _write_class(world, edit)
+    await world.settle()
+    assert template(world) == before
+    assert world.settings() != settings
+    assert world.verdict("UpToDate") == ("False", "WaitingForTurn")
+    assert "BatchedModelClass gpu was edited" in world.condition("UpToDate")["message"]
+    assert world.turns.note(OTHER, Standing.SETTLED, waits=False) == (KEY,)
+    await world.settle()
+    assert template(world)["spec"]["nodeSelector"] == {"disk": "nvme"}
+    assert rollout(world)["cause"] == "Class"
+    await _all_replaced(world)
+    assert world.verdict("UpToDate") == ("True", "UpToDate")
+
+
+async def test_an_edit_of_the_class_reaches_whoever_does_not_serve_at_once() -> None:
+    world = World(CLASSED)
+    _write_class(world, {"pod": {"nodeSelector": {"disk": "wrong"}}})
+    await world.settle()
+    world.turns.note(OTHER, Standing.FAILED, waits=False)
+    _write_class(world, {"pod": {"nodeSelector": {"disk": "nvme"}}})
+    await world.settle()
+    assert template(world)["spec"]["nodeSelector"] == {"disk": "nvme"}
