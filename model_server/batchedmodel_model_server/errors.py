@@ -50,6 +50,10 @@ class OutOfMemory(ForwardFailed):
     """The batch does not fit into the memory of the device; a smaller one may."""
 
 
+class NoSlotFree(ForwardFailed):
+    """The adapters of texts that run leave no slot for one of the batch; later there may be one."""
+
+
 class DeviceLost(ForwardFailed):
     """The device is of no use to this process any more, whatever batch comes next."""
 

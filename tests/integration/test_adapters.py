@@ -300,3 +300,30 @@ def test_an_adapter_of_another_base_is_refused_with_both_shapes(
     bank: Any = made["AutoModel"].handler.bank
     with pytest.raises(CannotLoad, match="lora_A is 4 x 16 .* the base's module has 32 inputs"):
         bank.read(folder)
+
+
+def test_an_adapter_of_a_module_that_is_given_more_than_tokens_is_refused_by_name(
+    tmp_path: Path,
+) -> None:
+    base = text_checkpoint(tmp_path / "base", "DebertaV2", share_att_key=True)
+    attention = saved_adapter(
+        tmp_path / "attention", base, "AutoModel", seed=0, r=2, target_modules=["query_proj"]
+    )
+    dense = saved_adapter(
+        tmp_path / "dense", base, "AutoModel", seed=1, r=2, target_modules=["intermediate.dense"]
+    )
+    handler = HuggingFace()
+    handler.parameters = {"dtype": "float32"}
+    handler.adapters = AdapterBounds(slots=2, max_rank=8)
+    handler.load(base, "cpu")
+    bank: Any = handler.bank
+    while not bank.has_looked:
+        answers(handler, batch(texts_of([3, 5]), None, packed=False))
+    with pytest.raises(CannotLoad, match="query_proj, which the base gives 1 x .* no adapter"):
+        bank.read(attention)
+    bank.put(1, bank.read(dense))
+    given_ = texts_of([3, 5])
+    mixed = answers(handler, batch(given_, [0, 1], packed=False))
+    plain = answers(handler, batch(given_, None, packed=False))
+    assert np.array_equal(mixed[0], plain[0])
+    assert not np.allclose(mixed[1], plain[1])

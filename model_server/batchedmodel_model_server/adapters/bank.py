@@ -4,7 +4,7 @@ Modules get a forward hook when the first adapter needs it. Without an adapter i
 does nothing. Otherwise it adds to the rows that have one and touches no other.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,10 @@ from batchedmodel_model_server.adapters.mix import Costs, Groups, Run, Shape, Sl
 from batchedmodel_model_server.adapters.stack import Stack, gathered, in_place
 from batchedmodel_model_server.adapters.weights import read_adapter, sizes_of
 from batchedmodel_model_server.api.adapters import AdapterBounds, AdapterWeights
+from batchedmodel_model_server.errors import CannotLoad
+
+_LOOKS: Final = 4
+"""Passes of the base that are looked at. In one of them a table may happen to have a row's size."""
 
 
 class AdapterBank:
@@ -36,6 +40,9 @@ class AdapterBank:
         self._stacks: Final[dict[str, Stack]] = {}
         self._heads: Final[dict[str, dict[int, Mapping[str, Any]]]] = {}
         self._pass: _Pass | None = None
+        self._looks_left = _LOOKS
+        self._given: Final[dict[str, Shape]] = {}
+        """Sizes of what a module was given that are those of no row's tokens."""
         if costs is None:
             rank = max(1, min(bounds.max_rank, 8))
             changeable = (one for one in modules.values() if sizes_of(one) is not None)
@@ -45,7 +52,41 @@ class AdapterBank:
 
     def read(self, folder: Path) -> AdapterWeights:
         """An adapter's files, checked against the base; raises `CannotLoad`."""
-        return read_adapter(folder, self.modules, self._bounds.max_rank, self._labels)
+        weights = read_adapter(folder, self.modules, self._bounds.max_rank, self._labels)
+        for name in weights.modules:
+            if name in self._given:
+                sizes = " x ".join(map(str, self._given[name]))
+                raise CannotLoad(
+                    f"{folder}: it changes {name}, which the base gives {sizes} vectors that are "
+                    "not the tokens of rows: such modules take no adapter"
+                )
+        return weights
+
+    @property
+    def has_looked(self) -> bool:
+        """Whether it is known what the base gives its modules."""
+        return not self._looks_left
+
+    @contextmanager
+    def looking(self, shapes: Collection[Shape]) -> Iterator[None]:
+        """A pass of the base alone, with rows of these sizes, in which that is found out."""
+        self._looks_left -= 1
+
+        def look(name: str, module: Any, given: tuple[Any, ...]) -> None:
+            sizes = tuple(given[0].shape[:-1]) if given else (1,)
+            if sizes not in shapes and sizes != (1,):
+                self._given[name] = sizes
+
+        hooks = [
+            module.register_forward_pre_hook(partial(look, name))
+            for name, module in self.modules.items()
+            if sizes_of(module) is not None
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     def bytes_of(self, weights: AdapterWeights) -> int:
         """Bytes of main memory that it takes."""

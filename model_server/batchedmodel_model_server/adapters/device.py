@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from batchedmodel_contract.adapters.state import NO_ADAPTER
 from batchedmodel_model_server.api.adapters import Adapters as Bank
 from batchedmodel_model_server.api.adapters import AdapterWeights as Weights
-from batchedmodel_model_server.errors import ForwardFailed
+from batchedmodel_model_server.errors import NoSlotFree
 from batchedmodel_scheduling.adapters.slots import AdapterSlots
 
 NO_SLOT: Final = 0
@@ -37,7 +37,7 @@ class DeviceAdapters:
     ) -> NDArray[np.int32]:
         """The slot of each row's adapter, where it is from now on; raises what the bank raises.
 
-        Raises `ForwardFailed` where there are more adapters than slots for them.
+        Raises `NoSlotFree` where there are more adapters than slots for them.
         """
         wanted = [number for number in np.unique(numbers).tolist() if number != NO_ADAPTER]
         self._put(wanted, weights)
@@ -61,7 +61,7 @@ class DeviceAdapters:
 
     def _put(self, wanted: list[int], weights: Mapping[int, Weights]) -> None:
         if not self._table.fits(wanted):
-            raise ForwardFailed(f"{len(wanted)} adapters do not fit beside those of running texts")
+            raise NoSlotFree(f"{len(wanted)} adapters do not fit beside those of running texts")
         copies = self._table.place(wanted).copies
         for at, (slot, number) in enumerate(copies):
             try:

@@ -39,6 +39,8 @@ _FETCHED: Final = "adapters"
 """What adapters from a hub lie in, below the cache folder."""
 _LONGEST_REASON: Final = 1024
 _READERS: Final = 2
+_LONGEST_RETURN: Final = 5.0
+"""For which a batch waits for an adapter that is read again. A disk may hang, and others wait."""
 _log = logging.getLogger(__name__)
 
 
@@ -125,8 +127,8 @@ class Adapters:
         self._wake: Final = asyncio.Event()
         self._settled: Final = asyncio.Event()
         self._tasks: Final[set[asyncio.Task[None]]] = set()
-        self._returning: Final[dict[int, asyncio.Task[None]]] = {}
-        """Adapters that had made room for others and are being read again."""
+        self._returning: Final[dict[int, tuple[asyncio.Task[None], float]]] = {}
+        """Adapters that had made room for others and are being read again, and since when."""
         # Of their own: a hub that is slow must hold up neither batches nor what is on the disk.
         self._fetching: Final = ThreadPoolExecutor(2 * AT_ONCE, "fetching adapters")
         # A remote folder may let whoever looks there wait for minutes.
@@ -190,11 +192,18 @@ class Adapters:
     async def in_memory(self, kept: Kept) -> Weights:
         """The weights of one that is held; raises `CannotLoad`."""
         while kept.weights is None:
-            reading = self._returning.get(kept.number)
-            if reading is None:
-                reading = self._returning[kept.number] = self._begun(self._read_again(kept))
-            # One that leaves must not stop it for the others.
-            await asyncio.shield(reading)
+            now = self._clock()
+            if kept.number not in self._returning:
+                again = self._begun(self._read_again(kept))
+                # Nobody may wait any more once it fails.
+                again.add_done_callback(lambda task: task.cancelled() or task.exception())
+                self._returning[kept.number] = again, now
+            reading, since = self._returning[kept.number]
+            # It goes on for those who ask later, and one that leaves must not stop it for others.
+            await asyncio.wait((reading,), timeout=max(0.0, since + _LONGEST_RETURN - now))
+            if not reading.done():
+                raise CannotLoad(f"its files have been read for {_LONGEST_RETURN:.0f} s so far")
+            reading.result()
         return kept.weights
 
     async def _read_again(self, kept: Kept) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from batchedmodel_contract.inference.isolation import Isolation, Rows
-from batchedmodel_model_server.errors import ForwardFailed, OutOfMemory
+from batchedmodel_model_server.errors import ForwardFailed, NoSlotFree, OutOfMemory
 from batchedmodel_model_server.execution.memory import MemoryCap, lowered
 
 _FAILED: Final = 500
@@ -95,7 +95,7 @@ class RetryPlan:
             status = _TOO_LARGE if len(settled) == 1 else _RETRY
         else:
             settled = self._search.spoilt(str(error))
-            status = _FAILED
+            status = _RETRY if isinstance(error, NoSlotFree) else _FAILED
         for row in settled:
             self.failures[row] = Failure(status, str(error))
 

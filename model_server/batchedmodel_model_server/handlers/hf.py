@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_model_server.adapters.mix import of_rows
+from batchedmodel_model_server.adapters.mix import Shape, Slots, of_rows
 from batchedmodel_model_server.api.batch import Batch
 from batchedmodel_model_server.api.handler import PARAMETERS, Handler
 from batchedmodel_model_server.errors import CannotLoad, ForwardFailed
@@ -98,14 +98,22 @@ class HuggingFace(Handler):
         """Whatever the task gives."""
         slots, bank = batch.adapters, self._task.bank
         if slots is None or not slots.any():
-            return self._task.run(batch)
+            if bank is None or bank.has_looked:
+                return self._task.run(batch)
+            with bank.looking(_by_sizes(np.zeros(batch.rows, np.int64), batch)):
+                return self._task.run(batch)
         if bank is None:
             raise ForwardFailed("the model takes no adapters")
         rows = slots.astype(np.int64)
-        with bank.using(of_rows(rows, batch.lengths, packed=batch.packed() is not None), rows):
+        with bank.using(_by_sizes(rows, batch), rows):
             return self._task.run(batch)
 
     def unload(self) -> None:
         """Drop the weights."""
         del self._task
         self.bank = None
+
+
+def _by_sizes(rows: Slots, batch: Batch) -> Mapping[Shape, Slots]:
+    """The slots of a batch's rows, by the sizes of what modules are given."""
+    return of_rows(rows, batch.lengths, packed=batch.packed() is not None)

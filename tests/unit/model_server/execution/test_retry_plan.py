@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchedmodel_contract.inference.description import CostRule
-from batchedmodel_model_server.errors import ForwardFailed, OutOfMemory
+from batchedmodel_model_server.errors import ForwardFailed, NoSlotFree, OutOfMemory
 from batchedmodel_model_server.execution.memory import MemoryCap
 from batchedmodel_model_server.execution.retry_plan import RetryPlan
 
@@ -32,6 +32,7 @@ class Course:
         cap: MemoryCap | None = None,
         idempotent: bool = True,
         wanted_until: float = math.inf,
+        error: type[ForwardFailed] = ForwardFailed,
     ) -> None:
         self.cap = cap or MemoryCap()
         self.answered: list[int] = []
@@ -50,7 +51,7 @@ class Course:
                 self.outgrown += 1
                 retry_plan.failed(OutOfMemory("too much"))
             elif bad & set(rows):
-                retry_plan.failed(ForwardFailed("no"))
+                retry_plan.failed(error("no"))
             else:
                 retry_plan.answered()
                 self.answered += rows
@@ -174,3 +175,9 @@ def test_the_cap_is_never_below_one_item() -> None:
     cap = MemoryCap()
     cap.outgrown([1])
     assert cap.cost == 1
+
+
+def test_a_row_whose_adapter_finds_no_slot_may_come_again() -> None:
+    course = Course([1] * 4, bad={2}, error=NoSlotFree)
+    assert sorted(course.answered) == [0, 1, 3]
+    assert {row: failure.status for row, failure in course.failures.items()} == {2: 503}
