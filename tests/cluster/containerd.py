@@ -14,6 +14,7 @@ from cluster.images import Image
 from cluster.namespace import Namespace
 from cluster.processes import Program, wait_until
 from cluster.settings import Settings
+from cluster.slots import Slot
 
 SOCKET = "/run/containerd/containerd.sock"
 _CONTENT_LABEL = "batchedmodel.test.image"
@@ -46,7 +47,7 @@ class Containerd:
         self._store.symlink_to(store)
         plugins = self._namespace.folder / "cni"
         plugins.mkdir()
-        (plugins / "10-pods.conflist").write_text(json.dumps(_network(self._namespace.slot.pods)))
+        (plugins / "10-pods.conflist").write_text(json.dumps(_network(self._namespace.slot)))
         self._configuration.write_text(_configuration_text(store, plugins, sandbox_image))
         self._start()
         if forgotten := self._ctr("containers", "list", "--quiet").split():
@@ -159,7 +160,7 @@ runtime_type = "io.containerd.runc.v2"
 """
 
 
-def _network(pods: str) -> object:
+def _network(slot: Slot) -> object:
     return {
         "cniVersion": "1.0.0",
         "name": "pods",
@@ -172,8 +173,8 @@ def _network(pods: str) -> object:
                 "hairpinMode": True,  # a pod may reach itself through its Service
                 "ipam": {
                     "type": "host-local",
-                    "ranges": [[{"subnet": pods}]],
-                    "routes": [{"dst": "0.0.0.0/0"}],
+                    "ranges": [[{"subnet": slot.pods}]],
+                    "routes": [{"dst": f"{slot.everywhere}/0"}],
                     "dataDir": "/run/cni",
                 },
             },

@@ -49,6 +49,8 @@ class Options:
     """Whether the API server writes down every write."""
     audit_reads: bool = False
     """Whether it writes down what service accounts read, too, Kubernetes' own left aside."""
+    ipv6: bool = False
+    """Whether all addresses are of that family."""
     requests_per_second: int | None = 500
     """Of the scheduler and of each controller; None: Kubernetes' own default. At its 20, tests with
     many pods wait for minutes."""
@@ -87,7 +89,7 @@ def credentials_of(namespace: Namespace) -> Credentials:
     """Where the credentials of the cluster in `namespace` are, or will be."""
     return Credentials(
         folder=namespace.folder / "credentials",
-        server=f"https://{namespace.slot.node_address}:{_PORT}",
+        server=f"https://{bracketed(namespace.slot.node_address)}:{_PORT}",
     )
 
 
@@ -124,6 +126,11 @@ def make_credentials(namespace: Namespace) -> Credentials:
             user=pair,
         )
     return credentials
+
+
+def bracketed(address: str) -> str:
+    """As it stands in a URL."""
+    return f"[{address}]" if ":" in address else address
 
 
 def _flags(**values: str | int | Path) -> list[str]:
@@ -175,7 +182,7 @@ def apiserver_flags(slot: Slot, credentials: Credentials) -> list[str]:
     return _flags(
         etcd_servers=_ETCD,
         # Pods reach it by the Service address, so it listens on all of the namespace's addresses.
-        bind_address="0.0.0.0",
+        bind_address=slot.everywhere,
         advertise_address=slot.node_address,
         secure_port=_PORT,
         service_cluster_ip_range=slot.services,
@@ -184,6 +191,9 @@ def apiserver_flags(slot: Slot, credentials: Credentials) -> list[str]:
         client_ca_file=credentials.authority,
         tls_cert_file=folder / "apiserver.crt",
         tls_private_key_file=folder / "apiserver.key",
+        # Policies that change objects, as other clusters' own admission does.
+        feature_gates="MutatingAdmissionPolicy=true",
+        runtime_config="admissionregistration.k8s.io/v1beta1=true",
         service_account_issuer="https://kubernetes.default.svc",
         service_account_key_file=folder / "service-account.pub",
         service_account_signing_key_file=folder / "service-account.key",

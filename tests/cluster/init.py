@@ -48,6 +48,7 @@ def main(visible: Sequence[str]) -> None:
     _run("mount", "--make-rshared", "/")
     _run("ip", "link", "set", "lo", "up")
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1\n")
+    Path("/proc/sys/net/ipv6/conf/all/forwarding").write_text("1\n")
     # Orphans become children of process 1; ignored, they are reaped by the kernel.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     sys.stdout.write("ready\n")

@@ -148,7 +148,7 @@ def running_control_plane(
     """
     require_root()
     paths = binaries(settings, (*CONTROL_PLANE, *(["kube-scheduler"] if scheduler else [])))
-    with open_namespace(settings) as namespace:
+    with open_namespace(settings, ipv6=options.ipv6) as namespace:
         credentials = make_credentials(namespace)
         programs = start_control_plane(
             namespace, credentials, paths, scheduler=scheduler, options=options
@@ -159,8 +159,10 @@ def running_control_plane(
 
 
 @contextmanager
-def running_cluster(settings: Settings) -> Iterator[Cluster]:
+def running_cluster(settings: Settings, *, ipv6: bool = False) -> Iterator[Cluster]:
     """A cluster of one node that lives as long as the block.
+
+    `ipv6`: with addresses of that family alone.
 
     Raises:
         Unavailable: this machine cannot; the message says why.
@@ -170,7 +172,7 @@ def running_cluster(settings: Settings) -> Iterator[Cluster]:
     require_root()
     paths = binaries(settings, (*CONTROL_PLANE, *NODE))
     pause = pause_image(settings)
-    with claimed_image_store() as store, open_namespace(settings) as namespace:
+    with claimed_image_store() as store, open_namespace(settings, ipv6=ipv6) as namespace:
         credentials = make_credentials(namespace)
         containerd = Containerd(settings, namespace)
         containerd.start(store=settings.image_store(store), sandbox_image=pause.tag)

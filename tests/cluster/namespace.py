@@ -69,8 +69,10 @@ class Namespace:
 
 
 @contextmanager
-def open_namespace(settings: Settings) -> Iterator[Namespace]:
+def open_namespace(settings: Settings, *, ipv6: bool = False) -> Iterator[Namespace]:
     """Opens namespaces in a free slot; at the end of the block all in them is gone.
+
+    `ipv6`: with addresses of that family alone.
 
     Raises:
         Unavailable: not root, all slots taken, or this machine allows no namespaces.
@@ -79,7 +81,7 @@ def open_namespace(settings: Settings) -> Iterator[Namespace]:
     require_root()
     clean_up(settings)
     with ExitStack() as stack:
-        slot = stack.enter_context(claimed_slot())
+        slot = stack.enter_context(claimed_slot(ipv6=ipv6))
         remove_leftovers(settings, slot)
         logs = settings.log_folder(slot.number)
         logs.mkdir(parents=True, exist_ok=True)
@@ -166,9 +168,13 @@ def _connect(namespace: Namespace) -> None:
             *("peer", "name", _UPLINK, "netns", str(namespace.init)),
         ]
     )
-    run(["ip", "address", "add", f"{slot.host_address}/30", "dev", slot.interface])
+    # Its own addresses need not be looked for on the cable first, for which one waits two seconds.
+    found = ("nodad",) if slot.ipv6 else ()
+    address = f"{slot.host_address}/{slot.cable}"
+    run(["ip", "address", "add", address, "dev", slot.interface, *found])
     run(["ip", "link", "set", slot.interface, "up"])
-    namespace.run("ip", "address", "add", f"{slot.node_address}/30", "dev", _UPLINK)
+    address = f"{slot.node_address}/{slot.cable}"
+    namespace.run("ip", "address", "add", address, "dev", _UPLINK, *found)
     namespace.run("ip", "link", "set", _UPLINK, "up")
     namespace.run("ip", "route", "add", "default", "via", slot.host_address)
     for network in (slot.pods, slot.services):

@@ -37,6 +37,7 @@ LANES: Final = (
             "tests/end_to_end/test_stories.py",
             "tests/end_to_end/test_stream_story.py",
             "tests/end_to_end/test_generation_story.py",
+            "tests/end_to_end/test_user_range_story.py",
         ),
         workers=3,
         whole_files=False,
@@ -48,6 +49,12 @@ LANES: Final = (
         name="node",
         paths=("tests/end_to_end", "tests/cluster"),
         after=("stories", *_ON_A_NODE),
+    ),
+    # By itself, or its images would be put into another store first.
+    Lane(
+        name="ipv6",
+        paths=("tests/end_to_end/test_ipv6_story.py",),
+        after=("node", *_ON_A_NODE),
     ),
     Lane(
         name="control-plane",

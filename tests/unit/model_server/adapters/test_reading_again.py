@@ -5,6 +5,7 @@ import threading
 from collections.abc import AsyncIterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,12 +29,11 @@ class SlowDisk(AddingBank):
         self.lets.set()
         self.reads = 0
 
-    def read(self, folder: Path) -> float:
+    def read(self, folder: Path) -> Any:
         """See `AddingBank`."""
         self.reads += 1
         self.lets.wait(30)
-        found: float = super().read(folder)
-        return found
+        return super().read(folder)
 
 
 @pytest.fixture

@@ -1,0 +1,54 @@
+"""A cluster without any IPv4 address: control plane, node, pods and Services."""
+
+from collections.abc import Iterator
+from ipaddress import IPv6Address
+
+import aiohttp
+import pytest
+
+from cluster.errors import Unavailable
+from cluster.kubernetes import Cluster, running_cluster
+from cluster.settings import Settings
+from support.installed import RELEASE_NAMESPACE, import_images, install, uninstall
+from support.kube import Kube, metric
+from support.steady_load import SteadyLoad, echo_body
+from support.story_models import simulated
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module")
+def ipv6(cluster_settings: Settings) -> Iterator[Cluster]:
+    """With the project installed as everybody does it."""
+    if cluster_settings.kubeconfig is not None:
+        pytest.skip("the cluster that was given has the addresses that it has")
+    try:
+        with running_cluster(cluster_settings, ipv6=True) as cluster:
+            import_images(cluster, cluster_settings)
+            install(cluster, RELEASE_NAMESPACE)
+            yield cluster
+            uninstall(cluster, RELEASE_NAMESPACE)
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+
+
+async def test_a_model_serves_and_the_stock_hpa_follows_its_load(ipv6: Cluster) -> None:
+    ipv6.kubectl("create", "namespace", "team")
+    kube = Kube(ipv6, "team")
+    calm = {"scaleDown": {"stabilizationWindowSeconds": 30}}
+    kube.apply(simulated("sim", autoscaling={"minReplicas": 1, "maxReplicas": 2, "behavior": calm}))
+    await kube.serves("sim")
+    [pod] = kube.ready_pods("sim")
+    assert IPv6Address(pod["status"]["podIP"]).version == 6
+    assert len(pod["status"]["podIPs"]) == 1
+    url = kube.service_url("sim") + "/v2/models/sim/infer"
+    async with aiohttp.ClientSession() as session:
+        async with session.post(url, json=echo_body(7)) as answer:
+            assert answer.status == 200, await answer.text()
+        assert await metric(session, pod, "batchedmodel_batch_size_count") >= 1
+    load = SteadyLoad(url, connections=64, rate=100.0)
+    async with load.running():
+        await kube.eventually("a second pod", lambda: len(kube.ready_pods("sim")) == 2, within=150)
+    assert load.failed == []
+    active = kube.condition("sim", "AutoscalingActive")
+    assert active["status"] == "True", active
