@@ -39,7 +39,7 @@ from batchedmodel_operator.reconcile.reconcile import Reconciler
 from batchedmodel_operator.reconcile.state import Key, is_news
 from batchedmodel_operator.reconcile.work_queue import Workers, WorkQueue
 from batchedmodel_operator.render import Images
-from batchedmodel_operator.rollout.turns import Turns, standing
+from batchedmodel_operator.rollout.turns import SETTLED, Turns, standing
 from batchedmodel_operator.settings import OperatorSettings
 
 _log: Final = logging.getLogger("batchedmodel_operator")
@@ -212,15 +212,18 @@ async def _look_at_all(watching: Watching) -> bool:
             async for body in watching.cluster.each(Kind.BATCHED_MODEL, namespace):
                 metadata = body["metadata"]
                 key = Key(namespace=metadata["namespace"], name=metadata["name"])
-                watching.turns.seen(key, standing(body.get("status") or {}))
+                stands = standing(body.get("status") or {})
+                watching.turns.seen(key, stands)
                 if is_news(body):
                     watching.add(key, awaited=True)
-        except Forbidden as error:
-            _log.info("models of %s are not looked at: %s", namespace or "all namespaces", error)
+                elif stands != SETTLED:
+                    # It may be gone before Kopf lists it.
+                    watching.look_at(key)
         except ClusterError as error:
             # Kopf fails in the same way, and goes on asking.
             _log.info("edited models wait for Kopf: %s", error)
-            complete = False
+            # One of several namespaces that may not be seen has no models of ours.
+            complete = complete and bool(namespace) and isinstance(error, Forbidden)
     if complete:
         for key in watching.turns.all_known():
             watching.look_at(key)
@@ -231,7 +234,12 @@ async def _look_again(watching: Watching) -> None:
     complete = False
     while not complete:
         await asyncio.sleep(_LOOK_AGAIN_SECONDS)
-        complete = await _look_at_all(watching)
+        try:
+            complete = await _look_at_all(watching)
+        except ENDINGS:
+            raise
+        except Exception:
+            _log.exception("models could not be looked at")
 
 
 async def _watch(watching: Watching, told: asyncio.Event) -> None:

@@ -196,7 +196,7 @@ def test_a_list_of_models_tells_how_they_are(server: ControlPlane) -> None:
     assert short[0].split() == ["NAME", "READY", "MODEL", "MAX", "URL", "REASON", "AGE"]
     assert short[1].split()[:6] == ["listed", "2/3", "simulated", "4", url, "Serving"]
     wide = server.kubectl("get", model, IN_NAMESPACE, "--output=wide").splitlines()
-    assert wide[0].split()[6:] == ["CLASS", "BATCH", "IMAGE", "AGE"]
+    assert wide[0].split()[6:] == ["CLASS", "UPTODATE", "BATCH", "IMAGE", "AGE"]
     assert wide[1].split()[6:8] == ["32", "registry.example/model-server:1"]
     assert "batchedmodel.batchedmodel.dev/listed" in server.kubectl("get", "all", IN_NAMESPACE)
 

@@ -1,7 +1,11 @@
-"""A cluster without any IPv4 address: control plane, node, pods and Services."""
+"""A cluster without any IPv4 address, whose control plane reaches the autoscaler on the node only.
+
+So it is with an overlay network that ends at the nodes. Its GPUs are a tainted pool.
+"""
 
 from collections.abc import Iterator
 from ipaddress import IPv6Address
+from typing import Final
 
 import aiohttp
 import pytest
@@ -17,6 +21,14 @@ from support.story_models import simulated
 pytestmark = pytest.mark.timeout(900)
 
 
+ON_THE_NODE: Final = (
+    "--set=autoscaler.hostNetwork=true",
+    # The usual port is the kubelet's there.
+    "--set=autoscaler.port=11250",
+    "--set=autoscaler.adminPort=18080",
+)
+
+
 @pytest.fixture(scope="module")
 def ipv6(cluster_settings: Settings) -> Iterator[Cluster]:
     """With the project installed as everybody does it."""
@@ -25,7 +37,7 @@ def ipv6(cluster_settings: Settings) -> Iterator[Cluster]:
     try:
         with running_cluster(cluster_settings, ipv6=True) as cluster:
             import_images(cluster, cluster_settings)
-            install(cluster, RELEASE_NAMESPACE)
+            install(cluster, RELEASE_NAMESPACE, *ON_THE_NODE)
             yield cluster
             uninstall(cluster, RELEASE_NAMESPACE)
     except Unavailable as reason:
@@ -52,3 +64,27 @@ async def test_a_model_serves_and_the_stock_hpa_follows_its_load(ipv6: Cluster) 
     assert load.failed == []
     active = kube.condition("sim", "AutoscalingActive")
     assert active["status"] == "True", active
+
+
+async def test_a_tainted_pool_takes_models_that_ask_for_a_gpu_or_a_part_of_one(
+    ipv6: Cluster,
+) -> None:
+    ipv6.kubectl("create", "namespace", "gpus")
+    kube = Kube(ipv6, "gpus")
+    part = "nvidia.com/mig-1g.5gb"
+    for resource in ("nvidia.com/gpu", part):
+        ipv6.pretend_accelerator(resource, 1)
+    ipv6.kubectl("taint", "nodes", "--all", "nvidia.com/gpu=present:NoSchedule")
+    kube.apply(simulated("whole", accelerator={"count": 1}))
+    kube.apply(simulated("part", accelerator={"resource": part, "count": 1}))
+    kube.apply(simulated("neither"))
+    for name in ("whole", "part"):
+        await kube.ready(name)
+        [pod] = kube.ready_pods(name)
+        # A pod without any requests would be the first that a node under pressure evicts.
+        assert pod["status"]["qosClass"] == "Burstable"
+    await kube.eventually(
+        "it is said that the pool is not for everybody",
+        lambda: kube.condition("neither", "Ready").get("reason") == "TaintNotTolerated",
+        within=60,
+    )

@@ -26,6 +26,7 @@ class FakeCluster:
         self.reads = 0
         self.writes = 0
         self.failures: dict[Kind, ClusterError] = {}
+        self.status_failure: ClusterError | None = None
         """What an apply of a kind is answered with."""
         self.annotated: list[str] = []
         """Names of pods, in the order of their annotations."""
@@ -54,6 +55,8 @@ class FakeCluster:
 
     async def apply(self, manifest: Body, *, manager: str, subresource: str = "") -> Body:
         kind = Kind(manifest["kind"])
+        if subresource and self.status_failure is not None:
+            raise self.status_failure
         if not subresource and kind in self.failures:
             raise self.failures[kind]
         sent = copy.deepcopy(dict(manifest))

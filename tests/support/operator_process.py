@@ -90,9 +90,9 @@ class OperatorProcess:
         return self._process.poll() is None
 
     def stop(self) -> int:
-        """Ask it to end, and wait as long as a kubelet does; its exit code."""
+        """Ask it to end, and wait as a kubelet does, longer on a slow machine; its exit code."""
         self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(30)
+        return self._process.wait(90)
 
     def kill(self) -> None:
         """End it as a node that dies does."""

@@ -308,8 +308,8 @@ class Sidecar:
     upgrade: UpgradeMode | None = setting(
         Choice(of=UpgradeMode),
         "Whether pods are replaced for the images of another operator, the sidecar's and the model "
-        "server's: `Pinned` waits for an edit, `Rolling` does it when the model's turn comes.",
-        effective="what the chart says: `upgrades.mode`",
+        "server's: `Pinned` waits for an edit, `Rolling` does it when the model's turn comes. "
+        "Absent: as the chart says.",
     )
     resources: Resources = section(Resources, "Resources of the sidecar.", default=Resources())
     log_level: LogLevel = setting(

@@ -223,6 +223,7 @@ def _rollout_schema() -> Schema:
             "failedRevision": _text("Revision that was taken back: the target, or absent."),
             "failedReason": _text("Why its containers failed."),
             "failedMessage": _text("The same, for people."),
+            "manifest": _text("Digest of what the manifest itself says of pods, beside its class."),
             "cause": _text("Upgrade or Class, where no edit of the manifest asked for the target."),
         },
     }

@@ -57,8 +57,8 @@ class AdapterBank:
             if name in self._given:
                 sizes = " x ".join(map(str, self._given[name]))
                 raise CannotLoad(
-                    f"{folder}: it changes {name}, which the base gives {sizes} vectors that are "
-                    "not the tokens of rows: such modules take no adapter"
+                    f"{folder}: it changes {name}, which the base gives {sizes or 'no'} vectors "
+                    "that are not the tokens of rows: such modules take no adapter"
                 )
         return weights
 
@@ -73,7 +73,7 @@ class AdapterBank:
         self._looks_left -= 1
 
         def look(name: str, module: Any, given: tuple[Any, ...]) -> None:
-            sizes = tuple(given[0].shape[:-1]) if given else (1,)
+            sizes = tuple(given[0].shape[:-1]) if given else ()
             if sizes not in shapes and sizes != (1,):
                 self._given[name] = sizes
 

@@ -167,6 +167,9 @@ class Adapters:
                     continue
                 held.append(kept)
             for kept in held:
+                # All at once, for each may wait as long as one.
+                self._read_if_missing(kept)
+            for kept in held:
                 try:
                     weights[kept.number] = await self.in_memory(kept)
                 except CannotLoad as error:
@@ -193,11 +196,7 @@ class Adapters:
         """The weights of one that is held; raises `CannotLoad`."""
         while kept.weights is None:
             now = self._clock()
-            if kept.number not in self._returning:
-                again = self._begun(self._read_again(kept))
-                # Nobody may wait any more once it fails.
-                again.add_done_callback(lambda task: task.cancelled() or task.exception())
-                self._returning[kept.number] = again, now
+            self._read_if_missing(kept)
             reading, since = self._returning[kept.number]
             # It goes on for those who ask later, and one that leaves must not stop it for others.
             await asyncio.wait((reading,), timeout=max(0.0, since + _LONGEST_RETURN - now))
@@ -206,6 +205,14 @@ class Adapters:
             reading.result()
         return kept.weights
 
+    def _read_if_missing(self, kept: Kept) -> None:
+        if kept.weights is not None or kept.number in self._returning:
+            return
+        again = self._begun(self._read_again(kept))
+        # Nobody may wait any more once it fails.
+        again.add_done_callback(lambda task: task.cancelled() or task.exception())
+        self._returning[kept.number] = again, self._clock()
+
     async def _read_again(self, kept: Kept) -> None:
         try:
             folder = kept.content.folder
@@ -213,6 +220,8 @@ class Adapters:
             if content.digest != kept.content.digest:
                 raise CannotLoad("its files are not the same any more")
             kept.weights, kept.size = weights, size
+            # Whoever asked for it may have gone.
+            self._store.make_room(self.device.resident)
         except CannotLoad:
             raise
         except Exception as error:

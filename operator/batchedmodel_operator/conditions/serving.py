@@ -132,7 +132,10 @@ def up_to_date(view: View) -> Finding:
     if view.taken_back:
         return no(Reason.ROLLED_BACK, view.taken_back)
     if model.spec is None or view.plan.altered:
-        return unknown(Reason.RECONCILE_FAILED, "the manifest cannot be read as it is")
+        return unknown(Reason.RECONCILE_FAILED, "the manifest is not carried out as it is")
+    blocked = {obstacle.kind for obstacle in view.plan.obstacles}
+    if view.failure is not None or Kind.DEPLOYMENT in blocked:
+        return unknown(Reason.RECONCILE_FAILED, "the pod template could not be applied")
     if pending is None:
         return yes(Reason.UP_TO_DATE, "the pod template is as the operator would make it now")
     if pending.cause is Cause.CLASS:

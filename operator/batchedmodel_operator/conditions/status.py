@@ -18,6 +18,7 @@ from batchedmodel_operator.kinds import RESOURCES, Kind
 from batchedmodel_operator.reconcile import effective
 from batchedmodel_operator.reconcile.plan import Failure, Plan
 from batchedmodel_operator.reconcile.state import SPEC_FIELD, Model, Observed, digest
+from batchedmodel_operator.rollout.rollout import Record
 
 _LONGEST_MESSAGE: Final = 1024
 
@@ -65,6 +66,12 @@ def report(observed: Observed, plan: Plan, failure: Failure | None, *, at: str) 
         status["model"] = called(model.spec)
         status["effective"] = effective.effective(model.spec, plan.model_image, rollout.mode)
     return status
+
+
+def with_rollout(live: Body, rollout: Record) -> dict[str, Any]:
+    """The status as it is, but for what was decided of the rollout."""
+    kept = {name: value for name, value in live.items() if name != capacity.FIELD}
+    return {**kept, "rollout": rollout.to_status()}
 
 
 def called(spec: Spec) -> str:

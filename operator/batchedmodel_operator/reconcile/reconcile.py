@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from batchedmodel_kube.errors import ClusterError, Conflict, Gone, Invalid, Refused
 from batchedmodel_operator.conditions import autoscaling, status
@@ -19,7 +19,7 @@ from batchedmodel_operator.reconcile.memory import Memory
 from batchedmodel_operator.reconcile.observe import find, observe
 from batchedmodel_operator.reconcile.plan import Failure, Plan, plan
 from batchedmodel_operator.reconcile.state import Key, Model, Observed, after, nothing_of
-from batchedmodel_operator.reconcile.target import Hold
+from batchedmodel_operator.reconcile.target import Hold, serves
 from batchedmodel_operator.render import Images
 from batchedmodel_operator.rollout.rollout import Cause, Record
 from batchedmodel_operator.rollout.turns import Turns, standing
@@ -152,8 +152,7 @@ class Reconciler:
         may_begin = self._turns.may_begin(key)
         planned = plan(observed, self._images, now, self._calendar(), may_begin=may_begin)
         # Nobody else has asked meanwhile. What it took is written down before it is acted on.
-        status = {**observed.model.status, "rollout": planned.rollout.to_status()}
-        self._note(key, status, planned)
+        self._note(key, _begun(observed, planned), planned)
         await self._latch(observed, planned)
         outcome = await take(self._cluster, key, planned)
         memory = self._memories[key] = replace(
@@ -178,11 +177,18 @@ class Reconciler:
         The pods that failed are gone soon after. Another operator that went on from there without
         the record would try the same revision again.
         """
-        before, decided = Record.of(observed.model.status), planned.rollout
+        model, decided = observed.model, planned.rollout
         lasting = decided.latched or decided.fault or decided.cause is not Cause.EDIT
-        if decided.latches != before.latches and lasting:
-            found = status.report(observed, planned, None, at=self._at())
-            await self._write(observed.model, found)
+        if decided.latches == Record.of(model.status).latches or not lasting:
+            return
+        # All else still speaks of what was applied before.
+        found = status.with_rollout(model.status, decided)
+        try:
+            await self._write(model, found)
+        except ClusterError:
+            # It gives its turn back.
+            self._note(model.key, model.status, planned)
+            raise
 
     async def _report(
         self, observed: Observed, planned: Plan, outcome: Outcome, now: float
@@ -190,6 +196,10 @@ class Reconciler:
         model, at = observed.model, self._at()
         found = status.report(observed, planned, outcome.failure, at=at)
         self._note(model.key, found, planned)
+        held = planned.pending is not None and planned.pending.hold is Hold.HEALTH
+        if held and serves(found):
+            # By what was written before it did not serve.
+            self._look_at(model.key)
         if status.same(found, model.status):
             return
         altered_at = observed.memory.altered_at
@@ -247,3 +257,14 @@ class Reconciler:
 
     def _at(self) -> str:
         return self._calendar().strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _begun(observed: Observed, planned: Plan) -> Body:
+    """A status as far as it tells where a model stands once this plan is acted on."""
+    before, decided = observed.model.status, planned.rollout
+    told: dict[str, Any] = {"rollout": decided.to_status()}
+    if observed.deployment is not None:
+        told["desiredReplicas"] = observed.deployment.body["spec"].get("replicas", 1)
+    if decided.target == Record.of(before).target and "conditions" in before:
+        told["conditions"] = before["conditions"]
+    return told

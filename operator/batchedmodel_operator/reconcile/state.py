@@ -66,6 +66,8 @@ class Model:
     status: Body
     class_name: str = ""
     """Of the BatchedModelClass that it names; empty where it names none."""
+    own: Spec | None = None
+    """What the manifest says itself, where it names a class and can be read."""
     lacks_class: bool = False
     """Whether that class is not there."""
     unread: str = ""
@@ -177,6 +179,7 @@ def model_from(body: Body, class_body: Body | None = None) -> Model:
     mistakes: tuple[str, ...] = ()
     given = body.get("spec")
     unread = given.why if isinstance(given, Unread) else ""
+    own = None if unread else read_own_spec(body)
     try:
         model_class = None if class_body is None else _class_from(class_body)
         spec = None if unread else read_manifest(body, model_class).spec
@@ -190,15 +193,15 @@ def model_from(body: Body, class_body: Body | None = None) -> Model:
         mistakes=mistakes,
         unread=unread,
         class_name=class_name or "",
+        own=own if class_name else None,
         lacks_class=class_name is not None and class_body is None,
         # What a class says changes without another generation.
-        spec_digest=_own_digest(body) if class_name or spec is not None else "",
+        spec_digest=_own_digest(own) if class_name or spec is not None else "",
         status=body.get("status") or {},
     )
 
 
-def _own_digest(body: Body) -> str:
-    own = None if isinstance(body.get("spec"), Unread) else read_own_spec(body)
+def _own_digest(own: Spec | None) -> str:
     return "" if own is None else digest(beyond_defaults(own))
 
 

@@ -181,6 +181,17 @@ def revision_name(model: Model, spec: Spec) -> str:
     Only what differs from the defaults counts, so that a field which a later operator adds changes
     nothing for those who do not use it.
     """
+    return f"{model.key.name}-{digest([model.uid, _matters(spec)])}"
+
+
+def said_of_pods(model: Model) -> str:
+    """Digest of what a manifest that names a class says itself of pods; empty for others."""
+    if model.own is None:
+        return ""
+    return digest([model.class_name, _matters(model.own)])
+
+
+def _matters(spec: Spec) -> Any:
     generation = dataclasses.replace(spec.generation or Generation(), **_LIVE_GENERATION)
     spec = dataclasses.replace(
         spec,
@@ -196,7 +207,7 @@ def revision_name(model: Model, spec: Spec) -> str:
     }
     if spec.adapters is not None:
         matters["adapters"] = pinned_adapters(spec.adapters)
-    return f"{model.key.name}-{digest([model.uid, beyond_defaults(matters)])}"
+    return beyond_defaults(matters)
 
 
 def upgraded_name(name: str, template: Body) -> str:

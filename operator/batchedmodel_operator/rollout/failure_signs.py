@@ -42,6 +42,7 @@ def signs(
     return Signs(
         target=target.name,
         cause=target.cause,
+        said=target.said,
         asked=spec.rollout,
         accelerator=spec.accelerator is not None,
         rolling=deployment is not None and len(newest) < len(pods),

@@ -77,6 +77,8 @@ class Record:
     fault: Fault | None = None
     """Why the target failed; while there is one, the good revision is applied."""
     cause: Cause = Cause.EDIT
+    said: str = ""
+    """Digest of what the manifest itself says of pods, where it names a class."""
 
     @classmethod
     def of(cls, status: Body) -> "Record":
@@ -98,6 +100,7 @@ class Record:
             latched=kept.get("strategyLatched") == Mode.IN_PLACE,
             fault=fault,
             cause=Cause(cause) if cause in list(Cause) else Cause.EDIT,
+            said=kept.get("manifest", ""),
         )
 
     def to_status(self) -> dict[str, str]:
@@ -113,6 +116,7 @@ class Record:
             "failedReason": "" if fault is None else fault.reason,
             "failedMessage": "" if fault is None else fault.message,
             "cause": "" if self.cause is Cause.EDIT else self.cause,
+            "manifest": self.said,
         }
         return {name: str(value) for name, value in fields.items() if value}
 
@@ -135,6 +139,8 @@ class Signs:
     """Name of the revision that the manifest asks for."""
     cause: Cause
     """Why it is another than the last one, if it is."""
+    said: str
+    """As the record has it."""
     asked: Rollout
     accelerator: bool
     """Whether each pod needs one."""
@@ -177,6 +183,7 @@ def decide(signs: Signs, before: Record) -> Record:
         latched=latched,
         fault=fault,
         cause=earlier.cause,
+        said=signs.said,
     )
 
 

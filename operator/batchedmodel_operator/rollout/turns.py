@@ -4,37 +4,47 @@ What a model's status says is enough to know where it stands, so that another op
 """
 
 from collections.abc import Iterable
-from enum import StrEnum
-from typing import Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
+from batchedmodel_operator.conditions.findings import Reason
 from batchedmodel_operator.interfaces import Body
+from batchedmodel_operator.reconcile.state import condition
 from batchedmodel_operator.rollout.rollout import Cause, Record
 
 Name = TypeVar("Name")
+_NOT_READ: Final = frozenset(
+    {
+        Reason.INVALID_SPEC,
+        Reason.INVALID_OBJECT,
+        Reason.CLASS_NOT_FOUND,
+        Reason.DEFINITION_CHANGED,
+    }
+)
+"""Why a manifest is not carried out. What was begun before is not judged any more."""
 
 
-class Standing(StrEnum):
+class Standing(NamedTuple):
     """Where a model stands with an upgrade, or an edit of its class."""
 
-    SETTLED = "Settled"
-    ROLLING = "Rolling"
-    FAILED = "Failed"
+    rolls: bool
+    """It has a place: not all of its pods are there yet."""
+    failed: bool
     """Its pods were taken back, or it is degraded since."""
+
+
+SETTLED: Final = Standing(rolls=False, failed=False)
 
 
 def standing(status: Body) -> Standing:
     """As a BatchedModel's status has it."""
     record = Record.of(status)
-    if record.cause is Cause.EDIT:
-        return Standing.SETTLED
-    given = status.get("conditions")
-    conditions = given if isinstance(given, list) else []
-    if record.fault is not None or {("Degraded", "True")} & {
-        (one.get("type"), one.get("status")) for one in conditions if isinstance(one, dict)
-    }:
-        return Standing.FAILED
-    rolls = record.target != record.good and status.get("desiredReplicas") != 0
-    return Standing.ROLLING if rolls else Standing.SETTLED
+    stuck = condition(status, "Reconciled").get("reason") in _NOT_READ
+    if record.cause is Cause.EDIT or stuck:
+        return SETTLED
+    is_back = record.fault is not None
+    degraded = condition(status, "Degraded").get("status") == "True"
+    rolls = not is_back and record.target != record.good and status.get("desiredReplicas") != 0
+    return Standing(rolls=rolls, failed=is_back or degraded)
 
 
 class Turns(Generic[Name]):
@@ -49,9 +59,12 @@ class Turns(Generic[Name]):
 
     def may_begin(self, name: Name) -> bool:
         """Whether this model may roll now. One that failed may try what is newer still."""
-        if not self._known or (self._failed and name not in self._failed):
+        if not self._known:
             return False
-        return len(self._rolling - {name}) < self._at_most
+        if name in self._rolling:
+            return True
+        others_failed = bool(self._failed) and name not in self._failed
+        return not others_failed and len(self._rolling) < self._at_most
 
     def seen(self, name: Name, then: Standing) -> None:
         """Where a model stood when it was listed; what a later look found of it comes by `note`."""
@@ -65,21 +78,21 @@ class Turns(Generic[Name]):
 
     def note(self, name: Name, now: Standing, *, waits: bool) -> tuple[Name, ...]:
         """Where a model stands. Returns those whose turn may have come by it: look at them."""
-        before = self._room()
-        for group, belongs in (
-            (self._rolling, now is Standing.ROLLING),
-            (self._failed, now is Standing.FAILED),
+        groups = (
+            (self._rolling, now.rolls),
+            (self._failed, now.failed),
             (self._waiting, waits),
-        ):
-            (group.add if belongs else group.discard)(name)
-        return self._next() if self._room() != before else ()
+        )
+        changed = [(group, there) for group, there in groups if there != (name in group)]
+        if not changed:
+            return ()
+        for group, there in changed:
+            (group.add if there else group.discard)(name)
+        return tuple(one for one in self._next() if one != name)
 
     def forget(self, name: Name) -> tuple[Name, ...]:
         """A model that is gone. Returns as `note` does."""
-        return self.note(name, Standing.SETTLED, waits=False)
-
-    def _room(self) -> object:
-        return len(self._rolling), bool(self._failed), frozenset(self._next())
+        return self.note(name, SETTLED, waits=False)
 
     def _next(self) -> tuple[Name, ...]:
         waiting: Iterable[Name] = sorted(self._waiting, key=str)

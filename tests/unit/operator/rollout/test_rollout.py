@@ -24,6 +24,7 @@ FAULT = Fault(reason="CrashLooping", message="pod 1, container model: ends again
 STEADY = Signs(
     target="m-a",
     cause=Cause.EDIT,
+    said="",
     asked=Rollout(),
     accelerator=True,
     rolling=False,
@@ -171,6 +172,7 @@ def _signs(draw: st.DrawFn) -> Signs:
     return Signs(
         target=draw(st.sampled_from(["m-a", "m-b", "m-c"])),
         cause=draw(st.sampled_from(Cause)),
+        said=draw(st.sampled_from(["", "a"])),
         asked=draw(_ASKED | st.just(Rollout())),
         accelerator=draw(st.booleans()),
         rolling=draw(st.booleans()),

@@ -6,14 +6,17 @@ from typing import Any
 import pytest
 
 from batchedmodel_contract.manifest.workload import UpgradeMode
+from batchedmodel_kube.errors import Invalid
 from batchedmodel_operator.kinds import RESOURCES, Kind
 from batchedmodel_operator.reconcile.state import Key
 from batchedmodel_operator.render import Images, images_of
-from batchedmodel_operator.rollout.turns import Standing
+from batchedmodel_operator.rollout.turns import SETTLED, Standing
 from support.operator_world import IMAGES, KEY, World
 from support.rollout_world import CRASHING, GOOD, revision, rollout, serving, template
 
 ROLLING: dict[str, Any] = {**GOOD, "sidecar": {"upgrade": "Rolling"}}
+ROLLS = Standing(rolls=True, failed=False)
+FAILED = Standing(rolls=False, failed=True)
 OTHER = Key(namespace="team", name="another")
 OLD = {"batcher": "registry.example/sidecar:1", "model": "registry.example/model-server:1"}
 NEW = {"batcher": "registry.example/sidecar:2", "model": "registry.example/model-server:2"}
@@ -100,15 +103,15 @@ async def test_images_of_the_manifest_are_nobody_elses_matter() -> None:
 async def test_a_model_waits_for_its_turn_and_is_looked_at_when_it_comes() -> None:
     world = await serving(ROLLING)
     world.restart(_images(2))
-    world.turns.note(OTHER, Standing.ROLLING, waits=False)
+    world.turns.note(OTHER, ROLLS, waits=False)
     await world.settle()
     assert images_of(template(world)) == OLD
     assert world.verdict("UpToDate") == ("False", "WaitingForTurn")
-    assert world.turns.note(OTHER, Standing.SETTLED, waits=False) == (KEY,)
+    assert world.turns.note(OTHER, SETTLED, waits=False) == (KEY,)
     await world.settle()
     assert images_of(template(world)) == NEW
     assert not world.turns.may_begin(OTHER), "it has the place now"
-    world.turns.note(OTHER, Standing.SETTLED, waits=True)
+    world.turns.note(OTHER, SETTLED, waits=True)
     await _all_replaced(world)
     assert OTHER in world.called
     assert world.turns.may_begin(OTHER)
@@ -117,7 +120,7 @@ async def test_a_model_waits_for_its_turn_and_is_looked_at_when_it_comes() -> No
 async def test_an_edit_waits_for_nobody() -> None:
     world = await serving(ROLLING)
     world.restart(_images(2))
-    world.turns.note(OTHER, Standing.FAILED, waits=False)
+    world.turns.note(OTHER, FAILED, waits=False)
     world.spec({**ROLLING, "model": {"handler": "simulated", "env": {"LEVEL": "9"}}})
     await world.settle()
     assert images_of(template(world)) == NEW
@@ -229,7 +232,7 @@ async def _of_class() -> World:
 async def test_an_edit_of_the_class_waits_for_its_turn_and_batch_settings_do_not() -> None:
     world = await _of_class()
     before, settings = template(world), world.settings()
-    world.turns.note(OTHER, Standing.ROLLING, waits=False)
+    world.turns.note(OTHER, ROLLS, waits=False)
     edit = {"pod": {"nodeSelector": {"disk": "nvme"}}, "batching": {"maxBatchSize": 64}}
     _write_class(world, edit)
     await world.settle()
@@ -237,7 +240,7 @@ async def test_an_edit_of_the_class_waits_for_its_turn_and_batch_settings_do_not
     assert world.settings() != settings
     assert world.verdict("UpToDate") == ("False", "WaitingForTurn")
     assert "BatchedModelClass gpu was edited" in world.condition("UpToDate")["message"]
-    assert world.turns.note(OTHER, Standing.SETTLED, waits=False) == (KEY,)
+    assert world.turns.note(OTHER, SETTLED, waits=False) == (KEY,)
     await world.settle()
     assert template(world)["spec"]["nodeSelector"] == {"disk": "nvme"}
     assert rollout(world)["cause"] == "Class"
@@ -249,7 +252,148 @@ async def test_an_edit_of_the_class_reaches_whoever_does_not_serve_at_once() -> 
     world = World(CLASSED)
     _write_class(world, {"pod": {"nodeSelector": {"disk": "wrong"}}})
     await world.settle()
-    world.turns.note(OTHER, Standing.FAILED, waits=False)
+    world.turns.note(OTHER, FAILED, waits=False)
     _write_class(world, {"pod": {"nodeSelector": {"disk": "nvme"}}})
     await world.settle()
     assert template(world)["spec"]["nodeSelector"] == {"disk": "nvme"}
+
+
+async def _upgraded(spec: dict[str, Any] = ROLLING) -> World:
+    """Its pods have the images 2."""
+    world = await serving(spec)
+    world.restart(_images(2))
+    await world.settle()
+    await _all_replaced(world)
+    return world
+
+
+async def _crash(world: World) -> None:
+    for name in ("1", "2"):
+        world.remove_pod(name)
+        world.start_pod(name, **CRASHING)
+    world.deployment_status(replicas=2, readyReplicas=0, updatedReplicas=2)
+    await world.settle()
+
+
+async def _take_back(world: World) -> None:
+    """The first pod of a later template fails, and the earlier one is back."""
+    world.start_pod("3", **CRASHING)
+    world.deployment_status(replicas=3, readyReplicas=2, availableReplicas=2, updatedReplicas=1)
+    await world.settle()
+    world.remove_pod("3")
+    world.all_ready()
+    await world.settle()
+    assert world.verdict("Degraded") == ("True", "RolledBack")
+
+
+async def test_one_that_breaks_after_its_upgrade_follows_images_that_work() -> None:
+    world = await _upgraded()
+    await _crash(world)
+    assert not world.turns.may_begin(OTHER)
+    world.restart(_images(3))
+    await world.settle()
+    assert images_of(template(world))["batcher"] == "registry.example/sidecar:3"
+    await _all_replaced(world)
+    assert world.turns.may_begin(OTHER)
+
+
+async def test_one_that_was_taken_back_is_let_go_by_pinning_it() -> None:
+    world = await serving(ROLLING)
+    world.restart(_images(2))
+    await world.settle()
+    await _take_back(world)
+    assert not world.turns.may_begin(OTHER)
+    world.spec({**ROLLING, "sidecar": {"upgrade": "Pinned"}})
+    await world.settle()
+    assert images_of(template(world)) == OLD
+    assert world.verdict("Degraded") == ("False", "AsExpected")
+    assert world.verdict("UpToDate") == ("False", "UpgradePinned")
+    assert world.turns.may_begin(OTHER)
+
+
+async def test_an_edit_that_is_taken_back_brings_no_images_that_had_failed() -> None:
+    world = await serving(ROLLING)
+    good = template(world)
+    world.restart(_images(2))
+    await world.settle()
+    await _take_back(world)
+    world.restart(_images(1))
+    await world.settle()
+    world.all_ready()
+    world.spec({**ROLLING, "model": {"handler": "simulated", "env": {"LEVEL": "9"}}})
+    await world.settle()
+    world.turns.note(OTHER, ROLLS, waits=False)
+    world.spec(ROLLING)
+    await world.settle()
+    assert template(world) == good
+
+
+async def test_a_status_that_is_refused_gives_the_turn_back() -> None:
+    world = await serving(ROLLING)
+    world.restart(_images(2))
+    world.cluster.status_failure = Invalid("no such status")
+    with pytest.raises(Invalid):
+        await world.look()
+    assert world.turns.may_begin(OTHER)
+    assert images_of(template(world)) == OLD
+
+
+async def test_one_that_has_just_come_to_serve_is_looked_at_again() -> None:
+    world = World(ROLLING)
+    await world.settle()
+    for name in ("1", "2"):
+        world.start_pod(name)
+    world.restart(_images(2))
+    world.all_ready()
+    await world.look()
+    assert images_of(template(world)) == OLD
+    assert KEY in world.called
+
+
+async def test_what_is_taken_without_a_turn_holds_up_nobody() -> None:
+    world = await _of_class()
+    await _crash(world)
+    assert world.verdict("Degraded")[0] == "True"
+    _write_class(world, {"pod": {"nodeSelector": {"disk": "nvme"}}})
+    await world.settle()
+    assert template(world)["spec"]["nodeSelector"] == {"disk": "nvme"}
+    assert world.turns.may_begin(OTHER)
+
+
+async def test_an_edit_of_a_class_that_is_taken_back_waits_as_well() -> None:
+    world = await _of_class()
+    before = revision(world)
+    _write_class(world, {"pod": {"nodeSelector": {"disk": "nvme"}}})
+    await world.settle()
+    await _all_replaced(world)
+    world.turns.note(OTHER, ROLLS, waits=False)
+    _write_class(world, {})
+    await world.settle()
+    assert template(world)["spec"]["nodeSelector"] == {"disk": "nvme"}
+    world.turns.note(OTHER, SETTLED, waits=False)
+    await world.settle()
+    assert revision(world) == before
+    assert len(world.revisions()) == 2
+
+
+async def test_an_edit_that_is_not_about_pods_brings_no_waiting_edit_of_a_class() -> None:
+    world = await _of_class()
+    before = template(world)
+    world.turns.note(OTHER, FAILED, waits=False)
+    _write_class(world, {"pod": {"nodeSelector": {"disk": "nvme"}}})
+    await world.settle()
+    world.spec({**CLASSED, "batching": {"maxBatchSize": 7}})
+    await world.settle()
+    assert template(world) == before
+    world.spec({**CLASSED, "model": {"handler": "simulated", "env": {"LEVEL": "9"}}})
+    await world.settle()
+    assert template(world)["spec"]["nodeSelector"] == {"disk": "nvme"}
+
+
+async def test_what_could_not_be_applied_is_not_called_up_to_date() -> None:
+    world = await serving(ROLLING)
+    world.restart(_images(2))
+    world.cluster.failures[Kind.DEPLOYMENT] = Invalid("no such image")
+    with pytest.raises(Invalid):
+        await world.look()
+    assert world.verdict("UpToDate") == ("Unknown", "ReconcileFailed")
