@@ -37,13 +37,13 @@ class Figure:
 def at_least(name: str, value: float, unit: str, bound: float) -> Figure:
     """A figure that should not be below `bound`; NaN, nothing measured, does not hold."""
     goal = f"at least {bound:.4g}"
-    return Figure(name=name, value=value, unit=unit, goal=goal, holds=value >= bound)
+    return Figure(name=name, value=value, unit=unit, goal=goal, holds=bool(value >= bound))
 
 
 def at_most(name: str, value: float, unit: str, bound: float) -> Figure:
     """A figure that should not be above `bound`; NaN, nothing measured, does not hold."""
     goal = f"at most {bound:.4g}"
-    return Figure(name=name, value=value, unit=unit, goal=goal, holds=value <= bound)
+    return Figure(name=name, value=value, unit=unit, goal=goal, holds=bool(value <= bound))
 
 
 def of_rounds(figure: Callable[[float], Figure], values: Iterable[float]) -> Figure:

@@ -23,6 +23,8 @@ pytestmark = pytest.mark.timeout(900)
 
 ON_THE_NODE: Final = (
     "--set=autoscaler.hostNetwork=true",
+    # The only node has the ports once.
+    "--set=autoscaler.replicas=1",
     # The usual port is the kubelet's there.
     "--set=autoscaler.port=11250",
     "--set=autoscaler.adminPort=18080",

@@ -312,7 +312,10 @@ def test_the_metrics_api_may_be_on_the_nodes_network_at_other_ports(helm: Helm) 
         "autoscaler.adminPort=18080",
         "networkPolicy.install=true",
     )
-    pod = objects["Deployment", name]["spec"]["template"]["spec"]
+    deployment = objects["Deployment", name]["spec"]
+    # On as many nodes as replicas a new pod finds its ports taken until an old one has gone.
+    assert deployment["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+    pod = deployment["template"]["spec"]
     assert (pod["hostNetwork"], pod["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
     found = container(objects, name)
     settings = from_environment(AutoscalerSettings, environment(found))
