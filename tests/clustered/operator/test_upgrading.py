@@ -150,11 +150,10 @@ def test_models_follow_a_few_at_a_time_and_stop_behind_one_that_fails(
         until("those that had begun end", lambda: _rests(fleet), 120)
         behind = {name for name, image in fleet.sidecars().items() if image.endswith(":1")}
         assert "m02" in behind
-        assert len(behind) >= count - 2 - at_once, "none began after it"
         time.sleep(3.0)
         fleet.look()
         now = {name for name, image in fleet.sidecars().items() if image.endswith(":1")}
-        assert now == behind
+        assert now == behind, "none begins after it"
     # Another operator knows of it, and brings images that work.
     with operator_of("3"):
         until("all follow", lambda: fleet.all_serve("3"), 60 + 10 * count)
