@@ -35,6 +35,33 @@ OTHER_LEASE = "batchedmodel-operator-other"
 """For an operator that is to work beside the one of the tests' fixture."""
 
 
+CRASHING: Manifest = {
+    "phase": "Running",
+    "conditions": [
+        {"type": "PodScheduled", "status": "True"},
+        {"type": "Ready", "status": "False"},
+    ],
+    "containerStatuses": [
+        {
+            "name": "model",
+            "image": "registry.example/image:1",
+            "imageID": "",
+            "ready": False,
+            "restartCount": 3,
+            "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+            "lastState": {
+                "terminated": {
+                    "reason": "Error",
+                    "exitCode": 3,
+                    "message": "no such weights, although token=abc123 was right",
+                }
+            },
+        }
+    ],
+}
+"""The status of a pod whose model ends again and again."""
+
+
 class PretendSidecar(PretendAdminPort):
     """Says which settings it uses, and how its model starts."""
 

@@ -132,6 +132,7 @@ class Reconciler:
             if key not in self._ending:
                 _log.info("%s: it is being deleted, or its namespace", key, extra=key.fields())
             self._memories.pop(key, None)
+            self._tell(self._turns.forget(key))
             model = observed.model
             self._ending[key] = model.uid, model.generation, now + _ENDING_SECONDS
             return _ENDING_SECONDS
@@ -165,7 +166,14 @@ class Reconciler:
 
     def _note(self, key: Key, found: Body, planned: Plan) -> None:
         waits = planned.pending is not None and planned.pending.hold is Hold.TURN
-        self._tell(self._turns.note(key, standing(found), waits=waits))
+        stands = standing(found)
+        if stands.failed and not self._turns.is_failed(key):
+            _log.warning(
+                "%s: it failed, so no other model follows the operator or a class until it serves",
+                key,
+                extra=key.fields(),
+            )
+        self._tell(self._turns.note(key, stands, waits=waits))
 
     def _tell(self, keys: Iterable[Key]) -> None:
         for key in keys:
@@ -196,10 +204,6 @@ class Reconciler:
         model, at = observed.model, self._at()
         found = status.report(observed, planned, outcome.failure, at=at)
         self._note(model.key, found, planned)
-        held = planned.pending is not None and planned.pending.hold is Hold.HEALTH
-        if held and serves(found):
-            # By what was written before it did not serve.
-            self._look_at(model.key)
         if status.same(found, model.status):
             return
         altered_at = observed.memory.altered_at
@@ -218,6 +222,9 @@ class Reconciler:
             # Pods matter more than what is said about them.
             _log.error("%s: the status was refused: %s", model.key, error, extra=model.key.fields())
             return
+        if planned.pending is not None and planned.pending.hold is Hold.HEALTH and serves(found):
+            # Only what is written says so to the next reconcile.
+            self._look_at(model.key)
         # After the status, by which the next reconcile tells what has been announced.
         await self._announce(observed, found, at, now)
 

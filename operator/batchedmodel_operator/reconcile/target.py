@@ -4,6 +4,7 @@ An edit of the manifest has its template at once. Other images of the operator, 
 class, concern many models: each waits for its turn, so that a bad one is seen on the first.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -11,7 +12,7 @@ from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.manifest.workload import UpgradeMode
 from batchedmodel_operator import render
 from batchedmodel_operator.interfaces import Body
-from batchedmodel_operator.reconcile.state import Observed, condition
+from batchedmodel_operator.reconcile.state import Observed, Revision, condition
 from batchedmodel_operator.rollout.rollout import Cause, Record
 
 
@@ -55,42 +56,50 @@ def choose(observed: Observed, spec: Spec, images: render.Images, *, may_begin: 
     name, said = render.revision_name(model, spec), render.said_of_pods(model)
     fresh = render.pod_template(model, spec, images, render.pinned_batching(spec))
     wanted = render.images_of(fresh)
-    kept = {one.name: one for one in observed.revisions}
     same = [
         one for one in observed.revisions if one.name == name or one.name.startswith(f"{name}-")
     ]
-    latest = next((one for one in reversed(same) if render.images_of(one.template) == wanted), None)
-    in_use = kept.get(record.target)
-    by_class = bool(said) and said == record.said and in_use is not None and in_use not in same
+    alike = [one for one in same if render.images_of(one.template) == wanted]
+    in_use = next((one for one in observed.revisions if one.name == record.target), None)
     pinned = images.upgrade_of(spec) is UpgradeMode.PINNED
-    if by_class and in_use is not None:
+    if in_use is not None and in_use not in same and said and said == record.said:
         present, cause = in_use, Cause.CLASS
     elif same:
-        present = in_use if in_use in same and in_use is not None else latest or same[-1]
-        good = kept.get(record.good)
-        taken_back = record.fault is not None and record.cause is Cause.UPGRADE
-        if pinned and taken_back and good is not None and good in same:
-            # What was taken back is not wanted any more.
-            present = good
-        if render.images_of(present.template) == wanted:
+        present, cause = _present(same, alike, record, pinned=pinned), Cause.UPGRADE
+        if present in alike:
             return Target(name=present.name, template=present.template, said=said)
-        cause = Cause.UPGRADE
     else:
         return Target(name=name, template=fresh, said=said)
-    hold = _hold(observed, record, cause, may_begin=may_begin)
+    in_turn = _goes_in_turn(observed, record)
+    hold = None
     if cause is Cause.UPGRADE and pinned:
         hold = Hold.PINNED
+    elif in_turn:
+        hold = None if may_begin else Hold.TURN
+    elif cause is Cause.UPGRADE:
+        hold = Hold.HEALTH
     if hold is not None:
         new = set(wanted.values()) - set(render.images_of(present.template).values())
         pending = Pending(cause=cause, hold=hold, images=tuple(sorted(new)))
         return Target(name=present.name, template=present.template, said=said, pending=pending)
-    if cause is Cause.CLASS and not _has_turn(observed, record):
-        # It took no turn, so it holds up nobody.
+    if not in_turn:
+        # An edit of the class may be what a model needs that does not serve. It holds up nobody.
         cause = Cause.EDIT
-    if latest is not None:
-        return Target(name=latest.name, template=latest.template, said=said, cause=cause)
+    if alike:
+        return Target(name=alike[-1].name, template=alike[-1].template, said=said, cause=cause)
     name = render.upgraded_name(name, fresh) if same else name
     return Target(name=name, template=fresh, said=said, cause=cause)
+
+
+def _present(
+    same: Sequence[Revision], alike: Sequence[Revision], record: Record, *, pinned: bool
+) -> Revision:
+    """Which of the templates of one state of the manifest is in use, or to be used again."""
+    named = {one.name: one for one in same}
+    if pinned and record.fault is not None and record.cause is Cause.UPGRADE:
+        # What was taken back is not wanted any more.
+        return named.get(record.good) or named.get(record.target) or same[-1]
+    return named.get(record.target) or (alike or same)[-1]
 
 
 def serves(status: Body) -> bool:
@@ -104,17 +113,10 @@ def _is_degraded(status: Body) -> bool:
     return condition(status, "Degraded").get("status") == "True"
 
 
-def _has_turn(observed: Observed, record: Record) -> bool:
-    """Whether it goes with the others: it serves, or has no pods, or began in an earlier turn."""
+def _goes_in_turn(observed: Observed, record: Record) -> bool:
+    """Whether it waits with others: it serves, or has no pods, or began in an earlier turn."""
     status, deployment = observed.model.status, observed.deployment
     empty = deployment is None or deployment.body["spec"].get("replicas", 1) == 0
     failed = record.target != record.good or record.fault is not None or _is_degraded(status)
     # Something newer may follow what goes badly.
     return empty or serves(status) or (record.cause is not Cause.EDIT and failed)
-
-
-def _hold(observed: Observed, record: Record, cause: Cause, *, may_begin: bool) -> Hold | None:
-    if _has_turn(observed, record):
-        return None if may_begin else Hold.TURN
-    # An edit of the class may be what a model needs that does not serve. Images rarely are.
-    return None if cause is Cause.CLASS else Hold.HEALTH

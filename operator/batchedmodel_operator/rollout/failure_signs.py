@@ -6,8 +6,8 @@ from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.reconcile.pod_failures import failed_start, lacks_accelerator_since
 from batchedmodel_operator.reconcile.state import Child, Observed, condition, revision_of
-from batchedmodel_operator.reconcile.target import Target
-from batchedmodel_operator.rollout.rollout import Fault, Signs
+from batchedmodel_operator.reconcile.target import Target, serves
+from batchedmodel_operator.rollout.rollout import Fault, Record, Signs
 
 
 def signs(
@@ -17,10 +17,8 @@ def signs(
     now: float,
     at: datetime,
 ) -> Signs:
-    """`now` and `at`: the time of the reconcile, in monotonic seconds and
-    by the cluster's calendar.
-    """
-    deployment, wanted = observed.deployment, revision_of(target.template)
+    """`now` and `at`: its time, in monotonic seconds and by the cluster's calendar."""
+    model, deployment, wanted = observed.model, observed.deployment, revision_of(target.template)
     # What its controller reports counts only where it is about pods of the target.
     status: Body = {}
     if deployment is not None and observed.revision == wanted:
@@ -43,6 +41,9 @@ def signs(
         target=target.name,
         cause=target.cause,
         said=target.said,
+        is_authors=model.generation != model.status.get("observedGeneration")
+        and serves(model.status)
+        and target.name == Record.of(model.status).target,
         asked=spec.rollout,
         accelerator=spec.accelerator is not None,
         rolling=deployment is not None and len(newest) < len(pods),

@@ -141,6 +141,8 @@ class Signs:
     """Why it is another than the last one, if it is."""
     said: str
     """As the record has it."""
+    is_authors: bool
+    """Whether somebody has edited the manifest since all that it asks for served."""
     asked: Rollout
     accelerator: bool
     """Whether each pod needs one."""
@@ -167,6 +169,8 @@ def decide(signs: Signs, before: Record) -> Record:
     earlier = before
     if before.target != signs.target:
         earlier = replace(before, target=signs.target, latched=False, fault=None, cause=signs.cause)
+    if signs.is_authors:
+        earlier = replace(earlier, cause=Cause.EDIT)
     good = signs.target if signs.complete else earlier.good
     fault = _fault(signs, earlier.fault, good)
     mode, why = _mode(signs, earlier)

@@ -42,7 +42,9 @@ def standing(status: Body) -> Standing:
     if record.cause is Cause.EDIT or stuck:
         return SETTLED
     is_back = record.fault is not None
-    degraded = condition(status, "Degraded").get("status") == "True"
+    # What lacks a node or a device says nothing of what it was replaced by.
+    lacks_room = condition(status, "CapacityAvailable").get("status") == "False"
+    degraded = condition(status, "Degraded").get("status") == "True" and not lacks_room
     rolls = not is_back and record.target != record.good and status.get("desiredReplicas") != 0
     return Standing(rolls=rolls, failed=is_back or degraded)
 
@@ -65,6 +67,10 @@ class Turns(Generic[Name]):
             return True
         others_failed = bool(self._failed) and name not in self._failed
         return not others_failed and len(self._rolling) < self._at_most
+
+    def is_failed(self, name: Name) -> bool:
+        """Whether all others wait for this one."""
+        return name in self._failed
 
     def seen(self, name: Name, then: Standing) -> None:
         """Where a model stood when it was listed; what a later look found of it comes by `note`."""

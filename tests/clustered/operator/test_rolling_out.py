@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from cluster import CommandFailed
-from support.operator_process import OperatorProcess, PretendSidecar, run_pods
+from support.operator_process import CRASHING, OperatorProcess, PretendSidecar, run_pods
 from support.operator_team import SIMULATED, Team
 from support.plane import set_pod_status, until
 
@@ -18,30 +18,6 @@ GOOD: dict[str, Any] = {**SIMULATED, "accelerator": {}}
 BETTER: dict[str, Any] = {**GOOD, "model": {"handler": "simulated", "env": ENVIRONMENT}}
 SOON: dict[str, Any] = {"rollout": {"switchAfterSeconds": 60}}
 SCALED: dict[str, Any] = {"autoscaling": {"minReplicas": 2, "maxReplicas": 5}}
-CRASHING: dict[str, Any] = {
-    "phase": "Running",
-    "conditions": [
-        {"type": "PodScheduled", "status": "True"},
-        {"type": "Ready", "status": "False"},
-    ],
-    "containerStatuses": [
-        {
-            "name": "model",
-            "image": "registry.example/image:1",
-            "imageID": "",
-            "ready": False,
-            "restartCount": 3,
-            "state": {"waiting": {"reason": "CrashLoopBackOff"}},
-            "lastState": {
-                "terminated": {
-                    "reason": "Error",
-                    "exitCode": 3,
-                    "message": "no such weights, although token=abc123 was right",
-                }
-            },
-        }
-    ],
-}
 LACKING: dict[str, Any] = {
     "conditions": [
         {

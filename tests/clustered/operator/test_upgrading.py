@@ -11,6 +11,7 @@ from batchedmodel_contract.kubernetes.names import NAME_LABEL
 from batchedmodel_contract.manifest.batching import FILE_NAME, settings_from_json
 from cluster import CommandFailed, ControlPlane
 from support.operator_process import (
+    CRASHING,
     OTHER_LEASE,
     OperatorProcess,
     PretendSidecar,
@@ -21,21 +22,6 @@ from support.operator_team import SIMULATED, Team
 from support.plane import apply, set_pod_status, until
 
 ROLLING: dict[str, Any] = {**SIMULATED, "sidecar": {"upgrade": "Rolling"}}
-CRASHING: dict[str, Any] = {
-    "phase": "Running",
-    "conditions": [{"type": "Ready", "status": "False"}],
-    "containerStatuses": [
-        {
-            "name": "model",
-            "image": "registry.example/image:1",
-            "imageID": "",
-            "ready": False,
-            "restartCount": 3,
-            "state": {"waiting": {"reason": "CrashLoopBackOff"}},
-            "lastState": {"terminated": {"reason": "Error", "exitCode": 3}},
-        }
-    ],
-}
 
 
 class Fleet:

@@ -120,6 +120,13 @@ def test_of_several_that_failed_each_may_try_what_is_newer() -> None:
         ),
         (
             {
+                "conditions": [*DEGRADED, {"type": "CapacityAvailable", "status": "False"}],
+                "rollout": {"targetRevision": "m-b", "goodRevision": "m-b", "cause": "Upgrade"},
+            },
+            SETTLED,
+        ),
+        (
+            {
                 "conditions": [
                     {"type": "Reconciled", "status": "False", "reason": "ClassNotFound"}
                 ],

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from batchedmodel_contract.manifest.workload import UpgradeMode
-from batchedmodel_kube.errors import Invalid
+from batchedmodel_kube.errors import Gone, Invalid, Refused
 from batchedmodel_operator.kinds import RESOURCES, Kind
 from batchedmodel_operator.reconcile.state import Key
 from batchedmodel_operator.render import Images, images_of
@@ -397,3 +397,44 @@ async def test_what_could_not_be_applied_is_not_called_up_to_date() -> None:
     with pytest.raises(Invalid):
         await world.look()
     assert world.verdict("UpToDate") == ("Unknown", "ReconcileFailed")
+
+
+async def test_a_status_that_nobody_takes_brings_no_look_after_the_other() -> None:
+    world = World(ROLLING)
+    await world.settle()
+    for name in ("1", "2"):
+        world.start_pod(name)
+    world.restart(_images(2))
+    world.all_ready()
+    world.cluster.status_failure = Refused("no status of this one")
+    await world.look()
+    assert KEY not in world.called
+
+
+async def test_a_model_that_is_deleted_in_its_turn_leaves_it() -> None:
+    world = await serving(ROLLING)
+    world.restart(_images(2))
+    await world.settle()
+    assert not world.turns.may_begin(OTHER)
+    world.cluster.status_failure = Gone("its namespace is being deleted")
+    world.deployment_status(replicas=2, readyReplicas=1, availableReplicas=1, updatedReplicas=1)
+    await world.look()
+    assert world.turns.may_begin(OTHER)
+
+
+async def test_what_an_author_does_to_a_model_that_was_replaced_holds_up_nobody() -> None:
+    world = await _upgraded()
+    world.spec({**ROLLING, "replicas": 5})
+    await world.settle()
+    assert "cause" not in rollout(world)
+    await _crash(world)
+    assert world.verdict("Degraded")[0] == "True"
+    assert world.turns.may_begin(OTHER)
+
+
+async def test_an_edit_of_one_that_is_degraded_lets_nobody_go() -> None:
+    world = await _upgraded()
+    await _crash(world)
+    world.spec({**ROLLING, "replicas": 5})
+    await world.settle()
+    assert not world.turns.may_begin(OTHER)
