@@ -87,9 +87,11 @@ class Credentials:
 
 def credentials_of(namespace: Namespace) -> Credentials:
     """Where the credentials of the cluster in `namespace` are, or will be."""
+    slot = namespace.slot
+    address = f"[{slot.node_address}]" if slot.ipv6 else slot.node_address
     return Credentials(
         folder=namespace.folder / "credentials",
-        server=f"https://{bracketed(namespace.slot.node_address)}:{_PORT}",
+        server=f"https://{address}:{_PORT}",
     )
 
 
@@ -126,11 +128,6 @@ def make_credentials(namespace: Namespace) -> Credentials:
             user=pair,
         )
     return credentials
-
-
-def bracketed(address: str) -> str:
-    """As it stands in a URL."""
-    return f"[{address}]" if ":" in address else address
 
 
 def _flags(**values: str | int | Path) -> list[str]:

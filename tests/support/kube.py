@@ -16,7 +16,7 @@ import aiohttp
 
 from batchedmodel_contract.kubernetes.names import ADMIN_PORT, NAME_LABEL
 from batchedmodel_contract.processes import sidecar_api
-from cluster.controlplane import bracketed
+from batchedmodel_contract.processes.listening import authority
 from cluster.errors import CommandFailed
 from cluster.kubernetes import Cluster
 from cluster.waiting import waited
@@ -92,7 +92,7 @@ class Kube:
     def service_url(self, name: str) -> str:
         """Where the Service answers, by its address."""
         service = self.get("service", name)["spec"]
-        return f"http://{bracketed(service['clusterIP'])}:{service['ports'][0]['port']}"
+        return f"http://{authority(service['clusterIP'], service['ports'][0]['port'])}"
 
     async def eventually(
         self, what: str, look: Callable[[], Found | None], *, within: float
@@ -161,7 +161,7 @@ Namespaces = Callable[[str], AbstractContextManager[Kube]]
 
 async def admin(session: aiohttp.ClientSession, pod: dict[str, Any], path: str) -> str:
     """A GET on the admin port of a pod's sidecar."""
-    url = f"http://{bracketed(pod['status']['podIP'])}:{ADMIN_PORT}{path}"
+    url = f"http://{authority(pod['status']['podIP'], ADMIN_PORT)}{path}"
     async with session.get(url) as response:
         return await response.text()
 

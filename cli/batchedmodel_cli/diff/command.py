@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from batchedmodel_cli import kubectl
 from batchedmodel_cli.diff import live, report
 from batchedmodel_cli.diff.effects import difference
 from batchedmodel_cli.manifest_file import holds_class
@@ -122,7 +123,13 @@ class _LiveObjects:
 
     def _asked(self, *what: str) -> str:
         arguments = self._arguments
-        return live.from_cluster(*what, context=arguments.context, namespace=arguments.namespace)
+        try:
+            return kubectl.get(*what, context=arguments.context, namespace=arguments.namespace)
+        except kubectl.NotInstalled as error:
+            hint = (
+                "--live FILE takes what it says elsewhere (kubectl get batchedmodel NAME -o yaml)"
+            )
+            raise inputs.Refused(f"{error}; {hint}") from error
 
     def model(self, name: str) -> LiveModel:
         """The BatchedModel of that name."""

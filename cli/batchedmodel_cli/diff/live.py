@@ -1,13 +1,11 @@
-"""The live BatchedModel: from kubectl, or from a file or stream that holds kubectl's output.
+"""The live BatchedModel in kubectl's output, or in a file or stream that holds it.
 
-kubectl knows the person's clusters, contexts and ways to log in. Called by `command`.
+Called by `command`.
 """
 
-import re
-import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, TextIO
 
 from batchedmodel_cli.diff.dry_run import LiveModel
 from batchedmodel_cli.simulate.inputs import Refused
@@ -20,42 +18,6 @@ from batchedmodel_contract.manifest.model_class import (
     class_name_of,
     read_class,
 )
-
-_KUBECTL: Final = "kubectl"
-_LOG_LINE: Final = re.compile(r"[A-Z]\d{4} \d")
-"""A log line of kubectl's library; it repeats the message in other words."""
-_SILENCE: Final = "failed without a word"
-_REQUEST_SECONDS: Final = 30
-_LONGEST_SECONDS: Final = 300
-"""A person may have to log in meanwhile."""
-
-
-def from_cluster(*what: str, context: str | None, namespace: str | None, form: str = "yaml") -> str:
-    """kubectl's output about what these arguments of `get` name; raises `Refused`."""
-    command = [_KUBECTL, "get", *what, f"--output={form}"]
-    command.append(f"--request-timeout={_REQUEST_SECONDS}s")
-    command += [] if context is None else [f"--context={context}"]
-    command += [] if namespace is None else [f"--namespace={namespace}"]
-    try:
-        ran = subprocess.run(
-            command,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            check=False,
-            timeout=_LONGEST_SECONDS,
-        )
-    except FileNotFoundError as error:
-        raise Refused(
-            f"{_KUBECTL} is not installed; --live FILE takes what it says elsewhere "
-            "(kubectl get batchedmodel NAME -o yaml)"
-        ) from error
-    except subprocess.TimeoutExpired as error:
-        raise Refused(f"{_KUBECTL} has not answered within {_LONGEST_SECONDS} s") from error
-    if ran.returncode:
-        said = [line for line in ran.stderr.splitlines() if not _LOG_LINE.match(line)]
-        raise Refused("\n".join(f"{_KUBECTL}: {line}" for line in said or [_SILENCE]))
-    return ran.stdout
 
 
 def from_file(file: Path) -> str:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
-from batchedmodel_cli.diff import live
+from batchedmodel_cli import kubectl
 from batchedmodel_cli.formatting import aligned
 from batchedmodel_cli.simulate.inputs import Refused
 from batchedmodel_cli.upgrades.foretell import Effect, Forecast, Images, foretell
@@ -82,7 +82,7 @@ def _names_class(models: Sequence[dict[str, Any]]) -> bool:
 
 def _objects(arguments: argparse.Namespace, *what: str) -> list[dict[str, Any]]:
     where = () if arguments.namespace is not None else ("--all-namespaces",)
-    text = live.from_cluster(
+    text = kubectl.get(
         *what, *where, context=arguments.context, namespace=arguments.namespace, form="json"
     )
     items: list[dict[str, Any]] = json.loads(text)["items"]

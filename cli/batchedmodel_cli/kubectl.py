@@ -1,0 +1,44 @@
+"""kubectl, which knows the person's clusters, contexts and ways to log in."""
+
+import re
+import subprocess
+from typing import Final
+
+from batchedmodel_cli.simulate.inputs import Refused
+
+_KUBECTL: Final = "kubectl"
+_LOG_LINE: Final = re.compile(r"[A-Z]\d{4} \d")
+"""A log line of kubectl's library; it repeats the message in other words."""
+_SILENCE: Final = "failed without a word"
+_REQUEST_SECONDS: Final = 30
+_LONGEST_SECONDS: Final = 300
+"""A person may have to log in meanwhile."""
+
+
+class NotInstalled(Refused):
+    """There is no kubectl on this machine."""
+
+
+def get(*what: str, context: str | None, namespace: str | None, form: str = "yaml") -> str:
+    """Its output about what these arguments of `get` name; raises `Refused` and `NotInstalled`."""
+    command = [_KUBECTL, "get", *what, f"--output={form}"]
+    command.append(f"--request-timeout={_REQUEST_SECONDS}s")
+    command += [] if context is None else [f"--context={context}"]
+    command += [] if namespace is None else [f"--namespace={namespace}"]
+    try:
+        ran = subprocess.run(
+            command,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
+            timeout=_LONGEST_SECONDS,
+        )
+    except FileNotFoundError as error:
+        raise NotInstalled(f"{_KUBECTL} is not installed") from error
+    except subprocess.TimeoutExpired as error:
+        raise Refused(f"{_KUBECTL} has not answered within {_LONGEST_SECONDS} s") from error
+    if ran.returncode:
+        said = [line for line in ran.stderr.splitlines() if not _LOG_LINE.match(line)]
+        raise Refused("\n".join(f"{_KUBECTL}: {line}" for line in said or [_SILENCE]))
+    return ran.stdout
