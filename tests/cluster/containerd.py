@@ -93,6 +93,10 @@ class Containerd:
         self._import(["cat", str(archive)])
         self._remember(tag, content)
 
+    def tag_image(self, tag: str, another: str) -> None:
+        """Gives the image `tag` another name as well."""
+        self._ctr("images", "tag", "--force", tag, another)
+
     def _import(self, source: Sequence[str | Path]) -> None:
         command = self._namespace.entered(
             ["ctr", "--address", SOCKET, "--namespace", "k8s.io", "images", "import", "-"]

@@ -85,6 +85,7 @@ class ImageImporter(Protocol):
 
     def import_image(self, image: Image) -> None: ...
     def import_archive(self, archive: Path, tag: str) -> None: ...
+    def tag_image(self, tag: str, another: str) -> None: ...
 
 
 class Cluster(Access):
@@ -115,6 +116,10 @@ class Cluster(Access):
     def import_archive(self, archive: Path, tag: str) -> None:
         """The same for an OCI or Docker archive that another tool made."""
         self._importer.import_archive(archive, tag)
+
+    def tag_image(self, tag: str, another: str) -> None:
+        """Lets pods find an image that was imported under another tag, too; raises as before."""
+        self._importer.tag_image(tag, another)
 
     def pretend_accelerator(self, resource: str, count: int) -> None:
         """Lets the first node offer `count` of a resource such as `nvidia.com/gpu`.
@@ -240,6 +245,9 @@ class _AlreadyThere:
 
     def import_archive(self, archive: Path, tag: str) -> None:
         self._require(tag)
+
+    def tag_image(self, tag: str, another: str) -> None:
+        self._require(another)
 
     def _require(self, tag: str) -> None:
         names = self._access.kubectl(

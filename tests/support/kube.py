@@ -65,6 +65,11 @@ class Kube:
         found: dict[str, Any] | None = json.loads(text) if text else None
         return found
 
+    def listed(self, kinds: str) -> list[dict[str, Any]]:
+        """All objects of a kind, such as `deployments`."""
+        found: list[dict[str, Any]] = (self._read(kinds) or {"items": []})["items"]
+        return found
+
     def pods(self, name: str) -> list[dict[str, Any]]:
         """The pods of a BatchedModel that nobody has asked to go."""
         found = self._read("pods", label=f"{NAME_LABEL}={name}") or {"items": []}
