@@ -100,6 +100,17 @@ HELD: dict[str, tuple[dict[str, Any], str]] = {
         },
         "spec.model.source.huggingFace.tokenSecretRef",
     ),
+    "a Secret for a hub of adapters": (
+        {
+            "model": {
+                "handler": "hf",
+                "image": "registry.example/any:1",
+                "source": {"path": "/models/any"},
+            },
+            "adapters": {"items": [], "tokenSecretRef": {"name": "any"}},
+        },
+        "spec.adapters.tokenSecretRef",
+    ),
     "a privileged model": (
         with_model(securityContext={"privileged": True}),
         "spec.model.securityContext",
@@ -291,6 +302,15 @@ def test_an_update_that_does_not_touch_such_a_pod_is_anybodys(release: Release) 
         release, _AUTHOR, with_pod(serviceAccountName="stronger"), name="strong"
     )
     assert said(release, _AUTHOR, SIMULATED, name="strong") == "", "to give it up is free"
+
+
+def test_who_gives_a_pod_no_token_does_not_say_what_it_fetches_with_it(release: Release) -> None:
+    spec = copy.deepcopy(HELD["a Secret for a hub of adapters"][0])
+    assert said(release, _ADMIN, spec, name="adapted", keep=True) == ""
+    assert said(release, _AUTHOR, {**spec, "replicas": 2}, name="adapted") == ""
+    item = {"name": "mine", "source": {"huggingFace": {"repo": "a/b"}}}
+    others = {**spec, "adapters": {**spec["adapters"], "items": [item]}}
+    assert "may not create pods" in said(release, _AUTHOR, others, name="adapted")
 
 
 def owners(count: int) -> dict[str, Any]:
