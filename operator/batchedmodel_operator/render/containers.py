@@ -24,7 +24,7 @@ from batchedmodel_contract.kubernetes.names import (
     TEMPORARY_VOLUME,
 )
 from batchedmodel_contract.manifest.generation import Generation, KeyValueCache
-from batchedmodel_contract.manifest.spec import PullPolicy, Resources, ServerProtocol, Spec
+from batchedmodel_contract.manifest.spec import PullPolicy, ServerProtocol, Spec
 from batchedmodel_contract.manifest.workload import (
     ScalingVia,
     SecurityProfile,
@@ -54,8 +54,8 @@ from batchedmodel_operator.render.files import (
     source_in_pod,
 )
 from batchedmodel_operator.render.resources import (
+    fetch_resources,
     model_resources,
-    resources,
     sidecar_resources,
 )
 
@@ -83,7 +83,6 @@ _ACCOUNT: Final = {
 }
 _OFFLINE: Final = frozenset({"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"})
 """What authors set where no hub may be asked."""
-_OF_ANY_CONTAINER: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
 _USER: Final = 65532
 GROUP_OF_FILES: Final = _USER
 _OWN_USER: Final = {"runAsNonRoot": True, "runAsUser": _USER, "runAsGroup": _USER}
@@ -146,19 +145,13 @@ def fetch_container(spec: Spec, images: Images) -> Manifest | None:
         variables.pop("HF_TOKEN", None)
         key = {"name": secret.name, "key": secret.key}
         tokens.append({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": key}})
-    # No more than the model's container, so that the pod as a whole asks for no more. And no
-    # device, which would be held while nothing computes on it.
-    requests, limits = (
-        tuple((name, amount) for name, amount in amounts if name in _OF_ANY_CONTAINER)
-        for amounts in (model.resources.requests, model.resources.limits)
-    )
     return {
         "name": FETCH_CONTAINER,
         "image": model.image or images.model_server,
         "imagePullPolicy": (model.image_pull_policy or images.pull_policy).value,
         "command": ["python", "-m", "batchedmodel_model_server.sources.fetch"],
         "env": [*_environment(variables), *tokens],
-        "resources": resources(Resources(requests=requests, limits=limits)),
+        "resources": fetch_resources(spec),
         "terminationMessagePolicy": _LAST_WORDS,
         "securityContext": _of_our_container(spec.security.profile, images.ids_of(spec)),
         "volumeMounts": [

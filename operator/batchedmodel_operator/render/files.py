@@ -10,6 +10,7 @@ from batchedmodel_operator.render.common import Manifest
 
 CACHE_PATH: Final = "/var/cache/batchedmodel"
 HUB_PATH: Final = f"{CACHE_PATH}/{HUB_FOLDER}"
+DISK: Final = "ephemeral-storage"
 _VOLUME_PATH: Final = "/var/lib/batchedmodel/model"
 
 
@@ -33,7 +34,15 @@ def files_volumes(model: Model) -> list[Manifest]:
         claim = source.volume.claim_name
     if claim is not None:
         return [{"name": FILES_VOLUME, "persistentVolumeClaim": {"claimName": claim}}]
-    return [] if repository is None else [{"name": FILES_VOLUME, "emptyDir": {}}]
+    if repository is None:
+        return []
+    return [{"name": FILES_VOLUME, "emptyDir": sized_by_limit(model)}]
+
+
+def sized_by_limit(model: Model) -> Manifest:
+    """An `emptyDir` for weights, whose size only the author knows: at most what the model may."""
+    limits = dict(model.resources.limits)
+    return {"sizeLimit": limits[DISK]} if DISK in limits else {}
 
 
 def files_mounts(model: Model) -> list[Manifest]:

@@ -28,7 +28,7 @@ from batchedmodel_operator.render.containers import (
     own_user,
     sidecar_container,
 )
-from batchedmodel_operator.render.files import files_volumes
+from batchedmodel_operator.render.files import DISK, files_volumes, sized_by_limit
 
 _STOP_MARGIN_SECONDS: Final = 15
 """What the containers may take to end after the drain, before the kubelet kills them."""
@@ -36,6 +36,8 @@ _OF_OURS: Final = "64Mi"
 """Volumes in which only sockets and small files lie."""
 _SHARED_MEMORY: Final = "8Gi"
 """Of a model whose memory has no limit."""
+_TEMPORARY: Final = "16Gi"
+"""Files of a moment, of a model whose disk has no limit."""
 _SPREAD_OVER: Final = ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
 _WHOLE_GPU: Final = "nvidia.com/gpu"
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -71,13 +73,15 @@ def pod_spec(model: Model, spec: Spec, images: Images, pinned: PinnedBatching) -
 
 def _volumes(model: Model, spec: Spec) -> list[Manifest]:
     # It counts as memory of the container.
-    shared = dict(spec.model.resources.limits).get("memory", _SHARED_MEMORY)
+    limits = dict(spec.model.resources.limits)
+    shared = limits.get("memory", _SHARED_MEMORY)
+    temporary = limits.get(DISK, _TEMPORARY)
     settings = {"name": child_name(Kind.CONFIG_MAP, model.key.name)}
     return [
         {"name": SOCKET_VOLUME, "emptyDir": {"sizeLimit": _OF_OURS}},
         {"name": SETTINGS_VOLUME, "configMap": settings},
-        {"name": CACHE_VOLUME, "emptyDir": {}},
-        {"name": TEMPORARY_VOLUME, "emptyDir": {}},
+        {"name": CACHE_VOLUME, "emptyDir": sized_by_limit(spec.model)},
+        {"name": TEMPORARY_VOLUME, "emptyDir": {"sizeLimit": temporary}},
         {"name": BATCHER_TEMPORARY_VOLUME, "emptyDir": {"sizeLimit": _OF_OURS}},
         # The 64 MiB that a container gets otherwise are too few for servers of several processes.
         {"name": MEMORY_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": shared}},

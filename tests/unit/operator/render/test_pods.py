@@ -101,13 +101,32 @@ def test_a_node_may_be_emptied_although_pods_have_volumes_there() -> None:
     assert annotations({"annotations": {key: "none"}}) == {key: "none"}
 
 
-def test_volumes_of_ours_and_shared_memory_have_a_size() -> None:
-    volumes = volumes_of(SIMULATED)
+def test_volumes_on_the_node_have_a_size_unless_weights_lie_in_them() -> None:
+    volumes = volumes_of(from_hub())
     for name in ("socket", "batcher-temporary"):
         assert volumes[name]["emptyDir"] == {"sizeLimit": "64Mi"}
+    assert volumes["temporary"]["emptyDir"] == {"sizeLimit": "16Gi"}
     assert volumes["memory"]["emptyDir"] == {"medium": "Memory", "sizeLimit": "8Gi"}
-    limited = {"handler": "simulated", "resources": {"limits": {"memory": "2Gi"}}}
-    assert volumes_of({"model": limited})["memory"]["emptyDir"]["sizeLimit"] == "2Gi"
+    for name in ("cache", "model-files"):
+        assert volumes[name]["emptyDir"] == {}
+
+
+def test_limits_of_the_manifest_are_those_of_the_volumes() -> None:
+    limits = {"memory": "2Gi", "ephemeral-storage": "40Gi"}
+    spec = from_hub()
+    limited = {**spec, "model": {**spec["model"], "resources": {"limits": limits}}}
+    volumes = volumes_of(limited)
+    assert volumes["memory"]["emptyDir"]["sizeLimit"] == "2Gi"
+    for name in ("cache", "temporary", "model-files"):
+        assert volumes[name]["emptyDir"] == {"sizeLimit": "40Gi"}
+
+
+def test_what_fetches_asks_for_what_the_model_does_as_a_quota_counts_it_too() -> None:
+    spec = {**from_hub(), "accelerator": {"resource": "nvidia.com/gpu", "count": 1}}
+    assert fetch_of(spec)["resources"] == {"requests": {"cpu": "250m", "memory": "768Mi"}}
+    given = {"requests": {"memory": "9Gi"}, "limits": {"cpu": "2"}}
+    sized = {**spec, "model": {**spec["model"], "resources": given}}
+    assert fetch_of(sized)["resources"] == given
 
 
 @pytest.mark.parametrize(
