@@ -41,10 +41,10 @@ labels:
   {{- with (index . 2).podLabels }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
-{{- with (index . 2).podAnnotations }}
 annotations:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
+  {{- /* Nothing that is needed again lies in it, so the node may be removed. */}}
+  {{- $movable := dict "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes" "tmp" }}
+  {{- merge (dict) ((index . 2).podAnnotations | default dict) $movable | toYaml | nindent 2 }}
 {{- end }}
 
 {{- define "batchedmodel.podSettings" -}}

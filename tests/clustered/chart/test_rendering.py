@@ -332,3 +332,20 @@ def test_an_older_kubernetes_is_refused(helm: Helm) -> None:
 
 def _ports(container: dict[str, Any]) -> dict[str, int]:
     return {one["name"]: one["containerPort"] for one in container["ports"]}
+
+
+@pytest.mark.parametrize("part", ["operator", "autoscaler"])
+def test_pods_of_the_release_may_be_moved_and_leave_their_last_words(helm: Helm, part: str) -> None:
+    name, key = (
+        f"bm-batchedmodel-{part}",
+        "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes",
+    )
+    objects = helm.render()
+    template = objects["Deployment", name]["spec"]["template"]
+    local = [one["name"] for one in template["spec"]["volumes"] if "emptyDir" in one]
+    assert template["metadata"]["annotations"] == {key: ",".join(local)}
+    assert container(objects, name)["terminationMessagePolicy"] == "FallbackToLogsOnError"
+    (spread,) = template["spec"]["topologySpreadConstraints"]
+    assert spread["matchLabelKeys"] == ["pod-template-hash"]
+    own = helm.render(f"{part}.podAnnotations.team=a")["Deployment", name]["spec"]["template"]
+    assert own["metadata"]["annotations"] == {key: ",".join(local), "team": "a"}
