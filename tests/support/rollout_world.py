@@ -1,11 +1,14 @@
 """Models, pods and what is asked of a rollout at an API server in memory."""
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 from batchedmodel_contract.kubernetes.names import REVISION_LABEL
-from batchedmodel_operator.kinds import Kind
-from support.operator_world import KEY, SIMULATED, World
+from batchedmodel_contract.manifest.workload import UpgradeMode
+from batchedmodel_operator.kinds import RESOURCES, Kind
+from batchedmodel_operator.render import Images
+from support.operator_world import IMAGES, KEY, SIMULATED, World
 
 GOOD: dict[str, Any] = {
     **SIMULATED,
@@ -23,6 +26,8 @@ BETTER: dict[str, Any] = {
         ]
     },
 }
+ROLLING: dict[str, Any] = {**GOOD, "sidecar": {"upgrade": "Rolling"}}
+CLASSED: dict[str, Any] = {**GOOD, "className": "gpu"}
 ANOTHER: dict[str, Any] = {**GOOD, "model": {"handler": "simulated", "env": {"LEVEL": "3"}}}
 SCALED: dict[str, Any] = {"autoscaling": {"minReplicas": 2, "maxReplicas": 5}}
 IN_PLACE = {"maxSurge": 0, "maxUnavailable": 1}
@@ -137,3 +142,38 @@ def rollout(world: World) -> dict[str, str]:
 
 def count(world: World, reason: str) -> int:
     return sum(one == reason for _, one, _ in world.events())
+
+
+def upgraded_images(tag: int, upgrade: UpgradeMode = UpgradeMode.PINNED) -> Images:
+    sidecar, server = f"registry.example/sidecar:{tag}", f"registry.example/model-server:{tag}"
+    return replace(IMAGES, sidecar=sidecar, model_server=server, upgrade=upgrade)
+
+
+async def all_replaced(world: World) -> None:
+    """Both pods have become of the present revision, and are available."""
+    for name in ("1", "2"):
+        world.remove_pod(name)
+        world.start_pod(name)
+    world.all_ready()
+    await world.settle()
+
+
+def write_class(world: World, spec: dict[str, Any]) -> None:
+    body = {
+        "apiVersion": RESOURCES[Kind.MODEL_CLASS].api_version,
+        "kind": Kind.MODEL_CLASS.value,
+        "metadata": {"name": "gpu", "uid": "class", "resourceVersion": "1"},
+        "spec": spec,
+    }
+    world.cluster.objects[Kind.MODEL_CLASS, "", "gpu"] = body
+
+
+async def of_class() -> World:
+    world = World(CLASSED)
+    write_class(world, {})
+    await world.settle()
+    for name in ("1", "2"):
+        world.start_pod(name)
+    world.all_ready()
+    await world.settle()
+    return world

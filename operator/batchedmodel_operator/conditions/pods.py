@@ -11,6 +11,7 @@ from batchedmodel_operator.conditions.findings import Finding, Reason, no, unkno
 from batchedmodel_operator.conditions.view import View
 from batchedmodel_operator.reconcile.pod_failures import (
     PodFailureReason,
+    diagnose,
     refused_for,
     unscheduled,
     worst,
@@ -19,9 +20,6 @@ from batchedmodel_operator.reconcile.state import Pod, condition
 
 _BEFORE_A_NODE: Final = frozenset(
     {
-        PodFailureReason.QUOTA_EXCEEDED,
-        PodFailureReason.INVALID_POD_TEMPLATE,
-        PodFailureReason.MISSING_SERVICE_ACCOUNT,
         PodFailureReason.INSUFFICIENT_ACCELERATOR,
         PodFailureReason.VOLUME_NOT_BOUND,
         PodFailureReason.CLAIM_NOT_ALLOCATED,
@@ -35,9 +33,9 @@ _ILL: Final = tuple(f"the model is {state}" for state in (ModelState.HUNG, Model
 
 
 def capacity_available(view: View) -> Finding:
-    """Whether every pod that is wanted finds a node."""
+    """Whether every pod that is wanted is let in and finds a node."""
     refusal = refused_for(view.observed.deployment)
-    if refusal is not None and refusal.trouble is PodFailureReason.QUOTA_EXCEEDED:
+    if refusal is not None:
         return no(refusal.trouble, refusal.message)
     pods = [pod for pod in view.observed.pods if not pod.deleting]
     found = worst(unscheduled(view.observed.model.spec, pod) for pod in pods)
@@ -56,7 +54,9 @@ def model_loaded(view: View) -> Finding:
 
     A pod's readiness says so. While no pod is ready, containers and sidecars say how far it is.
     """
-    living, diagnosis = view.living, view.diagnosis
+    living, spec, startups = view.living, view.observed.model.spec, view.observed.memory.startups
+    # Why others are not let in says nothing of these.
+    diagnosis = diagnose(spec, None, living, startups)
     loaded = sum(pod.ready for pod in living)
     if loaded:
         return yes(Reason.LOADED, f"{loaded} of {len(living)} pods have loaded their model")
@@ -67,7 +67,7 @@ def model_loaded(view: View) -> Finding:
     if diagnosis is not None:
         return no(diagnosis.trouble, diagnosis.message)
     for pod in living:
-        said = view.observed.memory.startups.get(pod.uid, "")
+        said = startups.get(pod.uid, "")
         if said.startswith(_ILL):
             return no(Reason.HEALTH_CHECK_FAILING, f"pod {pod.name}: {said}")
     fetching = sum(_is_fetching(pod) for pod in living)

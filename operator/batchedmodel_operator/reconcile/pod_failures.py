@@ -78,6 +78,14 @@ _STARTED_AND_FAILED: Final = frozenset(
 )
 """What only another revision mends. Where an image cannot be pulled or files cannot be fetched,
 mostly somebody else is down, and the revision before would fare no better."""
+REFUSED_PODS: Final = frozenset(
+    {
+        PodFailureReason.QUOTA_EXCEEDED,
+        PodFailureReason.INVALID_POD_TEMPLATE,
+        PodFailureReason.MISSING_SERVICE_ACCOUNT,
+    }
+)
+"""Why the API server takes no pod: `refused_pod` knows these."""
 _PULL_REASONS: Final = frozenset({"ErrImagePull", "ImagePullBackOff"})
 """Those for which the registry was asked."""
 _CONFIG_REASONS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError"})

@@ -272,6 +272,9 @@ def _begun(observed: Observed, planned: Plan) -> Body:
     told: dict[str, Any] = {"rollout": decided.to_status()}
     if observed.deployment is not None:
         told["desiredReplicas"] = observed.deployment.body["spec"].get("replicas", 1)
-    if decided.target == Record.of(before).target and "conditions" in before:
-        told["conditions"] = before["conditions"]
+    if decided.target == Record.of(before).target:
+        # What is applied now is not refused yet.
+        past = "Reconciled" if planned.applies else ""
+        listed = before.get("conditions") or ()
+        told["conditions"] = [one for one in listed if one.get("type") != past]
     return told

@@ -8,6 +8,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from batchedmodel_operator.conditions.findings import Reason
 from batchedmodel_operator.interfaces import Body
+from batchedmodel_operator.reconcile.pod_failures import REFUSED_PODS, PodFailureReason
 from batchedmodel_operator.reconcile.state import condition
 from batchedmodel_operator.rollout.rollout import Cause, Record
 
@@ -21,13 +22,25 @@ _NOT_READ: Final = frozenset(
     }
 )
 """Why a manifest is not carried out. What was begun before is not judged any more."""
+_REFUSED: Final = frozenset(
+    {*REFUSED_PODS, Reason.FORBIDDEN, Reason.QUOTA_EXCEEDED, Reason.NAME_CONFLICT}
+)
+"""Why the API server takes no pod, or no Deployment."""
+_ITS_NAMESPACES: Final = {
+    Cause.UPGRADE: frozenset(
+        {PodFailureReason.QUOTA_EXCEEDED, PodFailureReason.MISSING_SERVICE_ACCOUNT}
+    ),
+    # A class may name a service account, and much else that admission refuses.
+    Cause.CLASS: frozenset({PodFailureReason.QUOTA_EXCEEDED}),
+}
+"""Of these what is the matter of one namespace, whatever is asked for."""
 
 
 class Standing(NamedTuple):
     """Where a model stands with an upgrade, or an edit of its class."""
 
     rolls: bool
-    """It has a place: not all of its pods are there yet."""
+    """It has a place: not all of its pods are there yet, and more are let in."""
     failed: bool
     """Its pods were taken back, or it is degraded since."""
 
@@ -44,9 +57,23 @@ def standing(status: Body) -> Standing:
     is_back = record.fault is not None
     # What lacks a node or a device says nothing of what it was replaced by.
     lacks_room = condition(status, "CapacityAvailable").get("status") == "False"
-    degraded = condition(status, "Degraded").get("status") == "True" and not lacks_room
-    rolls = not is_back and record.target != record.good and status.get("desiredReplicas") != 0
-    return Standing(rolls=rolls, failed=is_back or degraded)
+    degraded = condition(status, "Degraded").get("status") == "True"
+    may_roll = record.target != record.good and status.get("desiredReplicas") != 0
+    rolls = may_roll and not is_back and not _is_kept_out(status, record.cause, degraded=degraded)
+    return Standing(rolls=rolls, failed=is_back or (degraded and not lacks_room))
+
+
+def _is_kept_out(status: Body, cause: Cause, *, degraded: bool) -> bool:
+    """Whether its namespace lets no more of the new pods in, so that a place is of no use to it."""
+    if condition(status, "ModelLoaded").get("status") == "False":
+        # Pods that came are judged first.
+        return False
+    found = (condition(status, "Reconciled"), condition(status, "CapacityAvailable"))
+    reasons = {one.get("reason") for one in found if one.get("status") == "False"}
+    if reasons & _ITS_NAMESPACES[cause]:
+        return True
+    # A rule of admission may be everybody's. Where it costs pods, it is to be seen on the first.
+    return cause is Cause.UPGRADE and bool(reasons & _REFUSED) and not degraded
 
 
 class Turns(Generic[Name]):

@@ -1,6 +1,7 @@
 """Many models follow another operator's images, a few at a time, and stop behind one that fails."""
 
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -35,11 +36,11 @@ class Fleet:
         self.broken = ""
         """A model whose new pods end again and again."""
 
-    def write(self) -> None:
+    def write(self, spec: dict[str, Any] = ROLLING) -> None:
         head = {"apiVersion": "batchedmodel.dev/v1alpha1", "kind": "BatchedModel"}
         for name in self.names:
             metadata = {"name": name, "namespace": self.team.namespace}
-            apply(self.team.plane, {**head, "metadata": metadata, "spec": ROLLING})
+            apply(self.team.plane, {**head, "metadata": metadata, "spec": spec})
 
     def look(self) -> None:
         """Pods that came start, as on a node; who rolls is counted."""
@@ -84,6 +85,16 @@ class Fleet:
             and ("Ready", "True") in _conditions(status)
             for name, status in self.statuses().items()
         )
+
+    def lacks(self, name: str) -> set[str]:
+        """Why a model has not the capacity that it wants."""
+        self.look()
+        listed = self.statuses()[name].get("conditions", [])
+        return {
+            one["reason"]
+            for one in listed
+            if (one["type"], one["status"]) == ("CapacityAvailable", "False")
+        }
 
     def is_degraded(self, name: str) -> bool:
         self.look()
@@ -144,6 +155,31 @@ def test_models_follow_a_few_at_a_time_and_stop_behind_one_that_fails(
     with operator_of("3"):
         until("all follow", lambda: fleet.all_serve("3"), 60 + 10 * count)
     assert 1 <= fleet.most_at_once <= at_once
+
+
+def test_a_namespace_without_room_holds_up_no_other(
+    plane: ControlPlane,
+    another_team: Callable[[], Team],
+    sidecar: PretendSidecar,
+    tmp_path: Path,
+) -> None:
+    full, other = (Fleet(another_team(), sidecar, 1) for _ in range(2))
+    with operator(plane, tmp_path, lease=OTHER_LEASE, tag="1"):
+        full.write()
+        other.write(SIMULATED)
+        for fleet in (full, other):
+            until("all serve", lambda fleet=fleet: fleet.all_serve("1"), 60)  # type: ignore[misc]
+    metadata = {"name": "full", "namespace": full.team.namespace}
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata}
+    apply(plane, {**quota, "spec": {"hard": {"pods": "1"}}})
+    until("the quota counts", lambda: "used" in full.team.get("quota/full").get("status", {}))
+    with operator(plane, tmp_path, lease=OTHER_LEASE, tag="2"):
+        until("no new pod is let in", lambda: full.lacks("m00") == {"QuotaExceeded"})
+        other.write()
+        until("the other one follows", lambda: other.all_serve("2"), 60)
+        assert full.lacks("m00") == {"QuotaExceeded"}
+        plane.kubectl("delete", "quota/full", f"--namespace={full.team.namespace}")
+        until("it follows as well", lambda: full.all_serve("2"), 120)
 
 
 def _rests(fleet: Fleet) -> bool:

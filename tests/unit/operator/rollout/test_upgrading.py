@@ -1,20 +1,31 @@
 """Pods and the images of another operator: who keeps theirs, who follows, and when."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from batchedmodel_contract.manifest.workload import UpgradeMode
 from batchedmodel_kube.errors import Gone, Invalid, Refused
-from batchedmodel_operator.kinds import RESOURCES, Kind
+from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.reconcile.state import Key
-from batchedmodel_operator.render import Images, images_of
+from batchedmodel_operator.render import images_of
 from batchedmodel_operator.rollout.turns import SETTLED, Standing
-from support.operator_world import IMAGES, KEY, World
-from support.rollout_world import CRASHING, GOOD, revision, rollout, serving, template
+from support.operator_world import KEY, World
+from support.rollout_world import (
+    CLASSED,
+    CRASHING,
+    GOOD,
+    ROLLING,
+    all_replaced,
+    of_class,
+    revision,
+    rollout,
+    serving,
+    template,
+    upgraded_images,
+    write_class,
+)
 
-ROLLING: dict[str, Any] = {**GOOD, "sidecar": {"upgrade": "Rolling"}}
 ROLLS = Standing(rolls=True, failed=False)
 FAILED = Standing(rolls=False, failed=True)
 OTHER = Key(namespace="team", name="another")
@@ -22,25 +33,11 @@ OLD = {"batcher": "registry.example/sidecar:1", "model": "registry.example/model
 NEW = {"batcher": "registry.example/sidecar:2", "model": "registry.example/model-server:2"}
 
 
-def _images(tag: int, upgrade: UpgradeMode = UpgradeMode.PINNED) -> Images:
-    sidecar, server = f"registry.example/sidecar:{tag}", f"registry.example/model-server:{tag}"
-    return replace(IMAGES, sidecar=sidecar, model_server=server, upgrade=upgrade)
-
-
-async def _all_replaced(world: World) -> None:
-    """Both pods have become of the present revision, and are available."""
-    for name in ("1", "2"):
-        world.remove_pod(name)
-        world.start_pod(name)
-    world.all_ready()
-    await world.settle()
-
-
 async def test_pods_keep_their_images_and_it_is_said_which_the_operator_has() -> None:
     world = await serving(GOOD)
     assert world.verdict("UpToDate") == ("True", "UpToDate")
     before = template(world)
-    world.restart(_images(2))
+    world.restart(upgraded_images(2))
     await world.settle()
     assert template(world) == before
     assert world.verdict("UpToDate") == ("False", "UpgradePinned")
@@ -58,24 +55,24 @@ async def test_pods_follow_the_operators_images_where_that_is_asked(
 ) -> None:
     world = await serving(spec)
     before = revision(world)
-    world.restart(_images(2, upgrade))
+    world.restart(upgraded_images(2, upgrade))
     await world.settle()
     assert images_of(template(world)) == NEW
     assert rollout(world)["cause"] == "Upgrade"
     assert len(world.revisions()) == 2, "the earlier one can come back"
-    await _all_replaced(world)
+    await all_replaced(world)
     assert world.verdict("UpToDate") == ("True", "UpToDate")
     assert world.verdict("Ready") == ("True", "Serving")
     assert revision(world) != before
     writes = world.cluster.writes
-    world.restart(_images(2, upgrade))
+    world.restart(upgraded_images(2, upgrade))
     await world.look()
     assert world.cluster.writes == writes
 
 
 async def test_a_manifest_may_keep_its_images_where_the_chart_says_otherwise() -> None:
     world = await serving({**GOOD, "sidecar": {"upgrade": "Pinned"}})
-    world.restart(_images(2, UpgradeMode.ROLLING))
+    world.restart(upgraded_images(2, UpgradeMode.ROLLING))
     await world.settle()
     assert images_of(template(world)) == OLD
 
@@ -91,7 +88,7 @@ async def test_saying_so_replaces_no_pod() -> None:
 async def test_images_of_the_manifest_are_nobody_elses_matter() -> None:
     own = {"handler": "simulated", "image": "registry.example/own:7"}
     world = await serving({**ROLLING, "model": own, "sidecar": {"image": "registry.example/s:7"}})
-    world.restart(_images(2, UpgradeMode.ROLLING))
+    world.restart(upgraded_images(2, UpgradeMode.ROLLING))
     await world.settle()
     assert images_of(template(world)) == {
         "batcher": "registry.example/s:7",
@@ -102,7 +99,7 @@ async def test_images_of_the_manifest_are_nobody_elses_matter() -> None:
 
 async def test_a_model_waits_for_its_turn_and_is_looked_at_when_it_comes() -> None:
     world = await serving(ROLLING)
-    world.restart(_images(2))
+    world.restart(upgraded_images(2))
     world.turns.note(OTHER, ROLLS, waits=False)
     await world.settle()
     assert images_of(template(world)) == OLD
@@ -112,14 +109,14 @@ async def test_a_model_waits_for_its_turn_and_is_looked_at_when_it_comes() -> No
     assert images_of(template(world)) == NEW
     assert not world.turns.may_begin(OTHER), "it has the place now"
     world.turns.note(OTHER, SETTLED, waits=True)
-    await _all_replaced(world)
+    await all_replaced(world)
     assert OTHER in world.called
     assert world.turns.may_begin(OTHER)
 
 
 async def test_an_edit_waits_for_nobody() -> None:
     world = await serving(ROLLING)
-    world.restart(_images(2))
+    world.restart(upgraded_images(2))
     world.turns.note(OTHER, FAILED, waits=False)
     world.spec({**ROLLING, "model": {"handler": "simulated", "env": {"LEVEL": "9"}}})
     await world.settle()
@@ -130,7 +127,7 @@ async def test_an_edit_waits_for_nobody() -> None:
 async def test_what_fails_is_taken_back_and_nobody_follows_until_something_newer_serves() -> None:
     world = await serving(ROLLING)
     good = template(world)
-    world.restart(_images(2))
+    world.restart(upgraded_images(2))
     await world.settle()
     world.start_pod("3", **CRASHING)
     world.deployment_status(replicas=3, readyReplicas=2, availableReplicas=2, updatedReplicas=1)
@@ -144,15 +141,15 @@ async def test_what_fails_is_taken_back_and_nobody_follows_until_something_newer
     assert not world.turns.may_begin(OTHER)
 
     # Another operator knows of it, too.
-    world.restart(_images(2))
+    world.restart(upgraded_images(2))
     await world.settle()
     assert template(world) == good
     assert not world.turns.may_begin(OTHER)
 
-    world.restart(_images(3))
+    world.restart(upgraded_images(3))
     await world.settle()
     assert images_of(template(world))["batcher"] == "registry.example/sidecar:3"
-    await _all_replaced(world)
+    await all_replaced(world)
     assert world.verdict("UpToDate") == ("True", "UpToDate")
     assert world.turns.may_begin(OTHER)
 
@@ -160,10 +157,10 @@ async def test_what_fails_is_taken_back_and_nobody_follows_until_something_newer
 async def test_the_earlier_images_bring_the_earlier_template_back() -> None:
     world = await serving(ROLLING)
     good = template(world)
-    world.restart(_images(2))
+    world.restart(upgraded_images(2))
     await world.settle()
-    await _all_replaced(world)
-    world.restart(_images(1))
+    await all_replaced(world)
+    world.restart(upgraded_images(1))
     await world.settle()
     assert template(world) == good
     assert len(world.revisions()) == 2
@@ -171,10 +168,10 @@ async def test_the_earlier_images_bring_the_earlier_template_back() -> None:
 
 async def test_another_operator_goes_on_with_what_one_began() -> None:
     world = await serving(ROLLING)
-    world.restart(_images(2))
+    world.restart(upgraded_images(2))
     await world.settle()
     begun, writes = template(world), world.cluster.writes
-    world.restart(_images(2))
+    world.restart(upgraded_images(2))
     assert world.turns.may_begin(OTHER), "nobody has told it"
     await world.look()
     assert template(world) == begun
@@ -189,7 +186,7 @@ async def test_whoever_serves_badly_keeps_its_images_and_the_place_is_left_to_ot
     world.start_pod("1", **CRASHING)
     world.deployment_status(replicas=2, readyReplicas=0, updatedReplicas=2)
     await world.settle()
-    world.restart(_images(2))
+    world.restart(upgraded_images(2))
     await world.settle()
     assert images_of(template(world)) == OLD
     assert world.verdict("UpToDate") == ("False", "WaitingForHealth")
@@ -199,42 +196,18 @@ async def test_whoever_serves_badly_keeps_its_images_and_the_place_is_left_to_ot
 async def test_whoever_has_no_pods_takes_no_place() -> None:
     world = World({**ROLLING, "suspend": True})
     await world.settle()
-    world.restart(_images(2))
+    world.restart(upgraded_images(2))
     await world.settle()
     assert images_of(template(world)) == NEW
     assert world.turns.may_begin(OTHER)
 
 
-CLASSED: dict[str, Any] = {**GOOD, "className": "gpu"}
-
-
-def _write_class(world: World, spec: dict[str, Any]) -> None:
-    body = {
-        "apiVersion": RESOURCES[Kind.MODEL_CLASS].api_version,
-        "kind": Kind.MODEL_CLASS.value,
-        "metadata": {"name": "gpu", "uid": "class", "resourceVersion": "1"},
-        "spec": spec,
-    }
-    world.cluster.objects[Kind.MODEL_CLASS, "", "gpu"] = body
-
-
-async def _of_class() -> World:
-    world = World(CLASSED)
-    _write_class(world, {})
-    await world.settle()
-    for name in ("1", "2"):
-        world.start_pod(name)
-    world.all_ready()
-    await world.settle()
-    return world
-
-
 async def test_an_edit_of_the_class_waits_for_its_turn_and_batch_settings_do_not() -> None:
-    world = await _of_class()
+    world = await of_class()
     before, settings = template(world), world.settings()
     world.turns.note(OTHER, ROLLS, waits=False)
     edit = {"pod": {"nodeSelector": {"disk": "nvme"}}, "batching": {"maxBatchSize": 64}}
-    _write_class(world, edit)
+    write_class(world, edit)
     await world.settle()
     assert template(world) == before
     assert world.settings() != settings
@@ -244,16 +217,16 @@ async def test_an_edit_of_the_class_waits_for_its_turn_and_batch_settings_do_not
     await world.settle()
     assert template(world)["spec"]["nodeSelector"] == {"disk": "nvme"}
     assert rollout(world)["cause"] == "Class"
-    await _all_replaced(world)
+    await all_replaced(world)
     assert world.verdict("UpToDate") == ("True", "UpToDate")
 
 
 async def test_an_edit_of_the_class_reaches_whoever_does_not_serve_at_once() -> None:
     world = World(CLASSED)
-    _write_class(world, {"pod": {"nodeSelector": {"disk": "wrong"}}})
+    write_class(world, {"pod": {"nodeSelector": {"disk": "wrong"}}})
     await world.settle()
     world.turns.note(OTHER, FAILED, waits=False)
-    _write_class(world, {"pod": {"nodeSelector": {"disk": "nvme"}}})
+    write_class(world, {"pod": {"nodeSelector": {"disk": "nvme"}}})
     await world.settle()
     assert template(world)["spec"]["nodeSelector"] == {"disk": "nvme"}
 
@@ -261,9 +234,9 @@ async def test_an_edit_of_the_class_reaches_whoever_does_not_serve_at_once() -> 
 async def _upgraded(spec: dict[str, Any] = ROLLING) -> World:
     """Its pods have the images 2."""
     world = await serving(spec)
-    world.restart(_images(2))
+    world.restart(upgraded_images(2))
     await world.settle()
-    await _all_replaced(world)
+    await all_replaced(world)
     return world
 
 
@@ -290,16 +263,16 @@ async def test_one_that_breaks_after_its_upgrade_follows_images_that_work() -> N
     world = await _upgraded()
     await _crash(world)
     assert not world.turns.may_begin(OTHER)
-    world.restart(_images(3))
+    world.restart(upgraded_images(3))
     await world.settle()
     assert images_of(template(world))["batcher"] == "registry.example/sidecar:3"
-    await _all_replaced(world)
+    await all_replaced(world)
     assert world.turns.may_begin(OTHER)
 
 
 async def test_one_that_was_taken_back_is_let_go_by_pinning_it() -> None:
     world = await serving(ROLLING)
-    world.restart(_images(2))
+    world.restart(upgraded_images(2))
     await world.settle()
     await _take_back(world)
     assert not world.turns.may_begin(OTHER)
@@ -314,10 +287,10 @@ async def test_one_that_was_taken_back_is_let_go_by_pinning_it() -> None:
 async def test_an_edit_that_is_taken_back_brings_no_images_that_had_failed() -> None:
     world = await serving(ROLLING)
     good = template(world)
-    world.restart(_images(2))
+    world.restart(upgraded_images(2))
     await world.settle()
     await _take_back(world)
-    world.restart(_images(1))
+    world.restart(upgraded_images(1))
     await world.settle()
     world.all_ready()
     world.spec({**ROLLING, "model": {"handler": "simulated", "env": {"LEVEL": "9"}}})
@@ -330,7 +303,7 @@ async def test_an_edit_that_is_taken_back_brings_no_images_that_had_failed() -> 
 
 async def test_a_status_that_is_refused_gives_the_turn_back() -> None:
     world = await serving(ROLLING)
-    world.restart(_images(2))
+    world.restart(upgraded_images(2))
     world.cluster.status_failure = Invalid("no such status")
     with pytest.raises(Invalid):
         await world.look()
@@ -343,7 +316,7 @@ async def test_one_that_has_just_come_to_serve_is_looked_at_again() -> None:
     await world.settle()
     for name in ("1", "2"):
         world.start_pod(name)
-    world.restart(_images(2))
+    world.restart(upgraded_images(2))
     world.all_ready()
     await world.look()
     assert images_of(template(world)) == OLD
@@ -351,23 +324,23 @@ async def test_one_that_has_just_come_to_serve_is_looked_at_again() -> None:
 
 
 async def test_what_is_taken_without_a_turn_holds_up_nobody() -> None:
-    world = await _of_class()
+    world = await of_class()
     await _crash(world)
     assert world.verdict("Degraded")[0] == "True"
-    _write_class(world, {"pod": {"nodeSelector": {"disk": "nvme"}}})
+    write_class(world, {"pod": {"nodeSelector": {"disk": "nvme"}}})
     await world.settle()
     assert template(world)["spec"]["nodeSelector"] == {"disk": "nvme"}
     assert world.turns.may_begin(OTHER)
 
 
 async def test_an_edit_of_a_class_that_is_taken_back_waits_as_well() -> None:
-    world = await _of_class()
+    world = await of_class()
     before = revision(world)
-    _write_class(world, {"pod": {"nodeSelector": {"disk": "nvme"}}})
+    write_class(world, {"pod": {"nodeSelector": {"disk": "nvme"}}})
     await world.settle()
-    await _all_replaced(world)
+    await all_replaced(world)
     world.turns.note(OTHER, ROLLS, waits=False)
-    _write_class(world, {})
+    write_class(world, {})
     await world.settle()
     assert template(world)["spec"]["nodeSelector"] == {"disk": "nvme"}
     world.turns.note(OTHER, SETTLED, waits=False)
@@ -377,10 +350,10 @@ async def test_an_edit_of_a_class_that_is_taken_back_waits_as_well() -> None:
 
 
 async def test_an_edit_that_is_not_about_pods_brings_no_waiting_edit_of_a_class() -> None:
-    world = await _of_class()
+    world = await of_class()
     before = template(world)
     world.turns.note(OTHER, FAILED, waits=False)
-    _write_class(world, {"pod": {"nodeSelector": {"disk": "nvme"}}})
+    write_class(world, {"pod": {"nodeSelector": {"disk": "nvme"}}})
     await world.settle()
     world.spec({**CLASSED, "batching": {"maxBatchSize": 7}})
     await world.settle()
@@ -392,7 +365,7 @@ async def test_an_edit_that_is_not_about_pods_brings_no_waiting_edit_of_a_class(
 
 async def test_what_could_not_be_applied_is_not_called_up_to_date() -> None:
     world = await serving(ROLLING)
-    world.restart(_images(2))
+    world.restart(upgraded_images(2))
     world.cluster.failures[Kind.DEPLOYMENT] = Invalid("no such image")
     with pytest.raises(Invalid):
         await world.look()
@@ -404,7 +377,7 @@ async def test_a_status_that_nobody_takes_brings_no_look_after_the_other() -> No
     await world.settle()
     for name in ("1", "2"):
         world.start_pod(name)
-    world.restart(_images(2))
+    world.restart(upgraded_images(2))
     world.all_ready()
     world.cluster.status_failure = Refused("no status of this one")
     await world.look()
@@ -413,7 +386,7 @@ async def test_a_status_that_nobody_takes_brings_no_look_after_the_other() -> No
 
 async def test_a_model_that_is_deleted_in_its_turn_leaves_it() -> None:
     world = await serving(ROLLING)
-    world.restart(_images(2))
+    world.restart(upgraded_images(2))
     await world.settle()
     assert not world.turns.may_begin(OTHER)
     world.cluster.status_failure = Gone("its namespace is being deleted")
