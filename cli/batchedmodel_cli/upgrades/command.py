@@ -24,6 +24,7 @@ HELP = "say which models' pods the images of another chart would replace, and wh
 _WRONG: Final = 2
 _MEANINGS: Final = {
     Effect.ROLLS: "their pods are replaced, of upgrades.atOnce models at a time",
+    Effect.TAKEN_BACK: "pods stay: these images failed there and were taken back",
     Effect.PINNED: "pods stay until their manifest is edited or sidecar.upgrade is Rolling",
     Effect.UP_TO_DATE: "pods have these images",
     Effect.OWN_IMAGES: "manifests name all images",
@@ -65,10 +66,14 @@ def carry_out(arguments: argparse.Namespace) -> int:
         classes = _objects(arguments, CLASS_KIND.lower()) if _names_class(models) else []
         selector = f"--selector={MANAGED_BY_LABEL}={MANAGED_BY}"
         deployments = _objects(arguments, "deployment", selector)
+        failed = any(
+            (m.get("status") or {}).get("rollout", {}).get("failedRevision") for m in models
+        )
+        templates = _objects(arguments, "controllerrevision", selector) if failed else []
     except Refused as error:
         print(error, file=sys.stderr)
         return _WRONG
-    found = list(foretell(models, classes, deployments, images))
+    found = list(foretell(models, classes, deployments, templates, images))
     if arguments.json:
         print(json.dumps([_document(one) for one in found], indent=2))
     else:
@@ -92,7 +97,7 @@ def _objects(arguments: argparse.Namespace, *what: str) -> list[dict[str, Any]]:
 def _document(one: Forecast) -> dict[str, Any]:
     changes = [{"from": old, "to": new} for old, new in one.changes]
     head = {"namespace": one.namespace, "name": one.name, "effect": one.effect.value}
-    return {**head, "pods": one.pods, "images": changes}
+    return {**head, "pods": one.pods, "images": changes, "why": one.why or None}
 
 
 def _lines(found: Sequence[Forecast]) -> list[str]:
@@ -111,4 +116,6 @@ def _lines(found: Sequence[Forecast]) -> list[str]:
     ]
     counts = Counter(one.effect for one in found)
     told = [(effect.value, str(counts[effect]), _MEANINGS[effect]) for effect in Effect]
-    return [*aligned(rows, indent=0), "", *aligned([t for t in told if t[1] != "0"], indent=0)]
+    told = [one for one in told if one[1] != "0"]
+    why = [f"{one.namespace}/{one.name}: {one.why}" for one in found if one.why]
+    return [*aligned(rows, indent=0), "", *aligned(told, indent=0), *(["", *why] if why else [])]

@@ -21,6 +21,8 @@ class Effect(StrEnum):
     """What becomes of a model's pods."""
 
     ROLLS = "Rolls"
+    TAKEN_BACK = "TakenBack"
+    """These very images failed in its pods."""
     PINNED = "Pinned"
     UP_TO_DATE = "UpToDate"
     OWN_IMAGES = "OwnImages"
@@ -49,17 +51,24 @@ class Forecast:
     pods: int
     changes: tuple[tuple[str, str], ...] = ()
     """Images that are replaced, and by which."""
+    why: str = ""
+    """What failed, of images that were taken back."""
 
 
 def foretell(
     models: Iterable[Mapping[str, Any]],
     classes: Iterable[Mapping[str, Any]],
     deployments: Iterable[Mapping[str, Any]],
+    templates: Iterable[Mapping[str, Any]],
     images: Images,
 ) -> Iterator[Forecast]:
-    """Objects of the API, as kubectl prints them; a forecast for each model, in their order."""
+    """Objects of the API, as kubectl prints them; a forecast for each model, in their order.
+
+    `templates`: ControllerRevisions, in which the operator keeps pod templates.
+    """
     of_name = {one["metadata"]["name"]: one for one in classes}
     running = {_place(one): one for one in deployments}
+    kept = {_place(one): one for one in templates}
     for model in models:
         (namespace, name), deployment = _place(model), running.get(_place(model))
         try:
@@ -69,9 +78,22 @@ def foretell(
             effect, changes = Effect.UNREADABLE, list[tuple[str, str]]()
         else:
             effect, changes = _effect(spec, deployment, images)
+        why = ""
+        if effect is Effect.ROLLS:
+            rollout = (model.get("status") or {}).get("rollout") or {}
+            failed = kept.get((namespace, str(rollout.get("failedRevision"))))
+            if failed is not None and not _changes(failed["data"]["template"], spec, images):
+                effect = Effect.TAKEN_BACK
+                said = (rollout.get(name, "") for name in ("failedReason", "failedMessage"))
+                why = ": ".join(one for one in said if one)
         pods = 0 if deployment is None else int(deployment["spec"].get("replicas", 1))
         yield Forecast(
-            namespace=namespace, name=name, effect=effect, pods=pods, changes=tuple(changes)
+            namespace=namespace,
+            name=name,
+            effect=effect,
+            pods=pods,
+            changes=tuple(changes),
+            why=why,
         )
 
 
@@ -83,23 +105,34 @@ def _place(body: Mapping[str, Any]) -> tuple[str, str]:
 def _effect(
     spec: Spec, deployment: Mapping[str, Any] | None, images: Images
 ) -> tuple[Effect, list[tuple[str, str]]]:
-    ours = spec.model.protocol is None and spec.model.image is None
-    if spec.sidecar.image is not None and not ours:
+    if spec.sidecar.image is not None and not _is_ours(spec):
         return Effect.OWN_IMAGES, []
     if deployment is None:
         return Effect.NO_PODS, []
+    changes = _changes(deployment["spec"]["template"], spec, images)
+    if not changes:
+        return Effect.UP_TO_DATE, []
+    rolls = (spec.sidecar.upgrade or images.mode) is UpgradeMode.ROLLING
+    return Effect.ROLLS if rolls else Effect.PINNED, changes
+
+
+def _is_ours(spec: Spec) -> bool:
+    """Whether the model server is the operator's."""
+    return spec.model.protocol is None and spec.model.image is None
+
+
+def _changes(template: Mapping[str, Any], spec: Spec, images: Images) -> list[tuple[str, str]]:
+    """Images of a pod template that others would replace, and by which."""
+    server = images.model_server if _is_ours(spec) else None
     wanted = {
         BATCHER_CONTAINER: None if spec.sidecar.image is not None else images.sidecar,
-        MODEL_CONTAINER: images.model_server if ours else None,
-        FETCH_CONTAINER: images.model_server if ours else None,
+        MODEL_CONTAINER: server,
+        FETCH_CONTAINER: server,
     }
-    pod = deployment["spec"]["template"]["spec"]
+    pod = template["spec"]
     changes = {
         (one["image"], new)
         for one in (*pod.get("initContainers", ()), *pod["containers"])
         if (new := wanted.get(one["name"])) is not None and new != one["image"]
     }
-    if not changes:
-        return Effect.UP_TO_DATE, []
-    rolls = (spec.sidecar.upgrade or images.mode) is UpgradeMode.ROLLING
-    return Effect.ROLLS if rolls else Effect.PINNED, sorted(changes)
+    return sorted(changes)

@@ -10,6 +10,7 @@ import pytest
 from batchedmodel_cli.__main__ import main
 from batchedmodel_operator.kinds import Kind
 from support.operator_world import World, manifest
+from support.rollout_world import CRASHING, ROLLING, serving, upgraded_images
 
 SIDECAR, SERVER = "registry.example/sidecar:2", "registry.example/model-server:2"
 HUB = {"handler": "hf", "source": {"huggingFace": {"repo": "us/small"}}}
@@ -51,17 +52,24 @@ async def told(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
         "spec": {"sidecar": rolling},
     }
     answers = {"batchedmodel": models, "batchedmodelclass": [calm], "deployment": deployments}
+    monkeypatch.setattr(subprocess, "run", _kubectl(answers))
+    return _command
+
+
+def _command(*words: str) -> int:
+    return main(["upgrades", *words])
+
+
+def _kubectl(
+    answers: dict[str, list[dict[str, Any]]],
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """What runs in its place and knows these objects."""
 
     def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
         text = json.dumps({"items": answers[command[2]]})
         return subprocess.CompletedProcess(command, 0, text, "")
 
-    monkeypatch.setattr(subprocess, "run", run)
-
-    def command(*words: str) -> int:
-        return main(["upgrades", *words])
-
-    return command
+    return run
 
 
 async def test_it_is_said_of_each_model_what_becomes_of_its_pods(
@@ -104,3 +112,45 @@ async def test_what_would_be_new_has_to_be_said(
 ) -> None:
     assert told() == 2
     assert "--sidecar-image or --model-server-image is missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("server", "pinned", "effect"),
+    [(2, False, "TakenBack"), (2, True, "Pinned"), (3, False, "Rolls")],
+)
+async def test_a_model_from_which_these_images_were_taken_back_keeps_its_pods(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    server: int,
+    pinned: bool,
+    effect: str,
+) -> None:
+    world = await serving(ROLLING)
+    world.restart(upgraded_images(2))
+    await world.settle()
+    world.start_pod("3", **CRASHING)
+    world.deployment_status(replicas=3, readyReplicas=2, availableReplicas=2, updatedReplicas=1)
+    await world.settle()
+    kinds = (Kind.BATCHED_MODEL, Kind.DEPLOYMENT, Kind.CONTROLLER_REVISION)
+    everything = world.cluster.objects.items()
+    answers = {
+        kind.value.lower(): [body for (one, _, _), body in everything if one == kind]
+        for kind in kinds
+    }
+    if pinned:
+        answers["batchedmodel"][0]["spec"]["sidecar"] = {"upgrade": "Pinned"}
+    monkeypatch.setattr(subprocess, "run", _kubectl(answers))
+    image = f"registry.example/model-server:{server}"
+    words = ("--sidecar-image", SIDECAR, "--model-server-image", image)
+    assert _command(*words, "--json") == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["effect"] == effect
+    assert _command(*words) == 0
+    out = capsys.readouterr().out
+    if effect == "TakenBack":
+        assert found["why"].startswith("CrashLooping: pod 3, container model: ends again and again")
+        assert "these images failed there and were taken back" in out
+        assert "team/minilm: CrashLooping: pod 3" in out
+    else:
+        assert found["why"] is None
+        assert "CrashLooping" not in out
