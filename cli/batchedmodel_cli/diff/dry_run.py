@@ -10,12 +10,14 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from enum import StrEnum
+from typing import Any, Final, TypeVar
 
 from batchedmodel_autoscaler.cluster.objects import Model as Wishes
 from batchedmodel_autoscaler.cluster.objects import read_model
 from batchedmodel_cli.diff.fields import as_manifest, leaves
 from batchedmodel_contract.manifest.spec import PullPolicy, Spec
+from batchedmodel_contract.manifest.workload import ScalingVia, UpgradeMode, UserIds
 from batchedmodel_operator.conditions.status import report
 from batchedmodel_operator.kinds import FIELD_MANAGER, SEED_MANAGER, Kind
 from batchedmodel_operator.reconcile.memory import Applied, Memory
@@ -33,8 +35,8 @@ from batchedmodel_operator.render import Images
 
 __all__ = ["DryRun", "Kind", "LiveModel", "Outcome"]
 
+_Choice = TypeVar("_Choice", bound=StrEnum)
 _MOST_LOOKS: Final = 10
-_IMAGE_IN_STATUS: Final = "status.effective.model.image"
 _NO_TIME: Final = ""
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 """Without pods nothing has waited since any time."""
@@ -82,16 +84,7 @@ class DryRun:
     """One live model, and what edits would make of it."""
 
     def __init__(self, live: LiveModel) -> None:
-        image = (
-            None
-            if live.spec.model.image
-            else dict(leaves(live.status, "status")).get(_IMAGE_IN_STATUS)
-        )
-        self._images = Images(
-            sidecar=_CHART_IMAGE,
-            model_server=image if isinstance(image, str) else _CHART_IMAGE,
-            pull_policy=PullPolicy.IF_NOT_PRESENT,
-        )
+        self._images = _images(live)
         model = Model(
             key=Key(namespace=live.namespace, name=live.name),
             uid=live.uid,
@@ -138,6 +131,31 @@ class DryRun:
             wishes=read_model({"metadata": metadata, "spec": scaling}),
             in_force=dict(leaves(model.status["effective"])),
         )
+
+
+def _images(live: LiveModel) -> Images:
+    """What the chart says, as far as the status tells.
+
+    What the manifest says itself hides it; then the chart's own defaults are taken.
+    """
+    spec, found = live.spec, dict(leaves(live.status, "status"))
+    image = None if spec.model.image else found.get("status.effective.model.image")
+
+    def told(path: str, said: object, default: _Choice) -> _Choice:
+        kind, value = type(default), found.get(f"status.effective.{path}")
+        return kind(str(value)) if said is None and value in list(kind) else default
+
+    via = None if spec.autoscaling is None else spec.autoscaling.via
+    return Images(
+        sidecar=_CHART_IMAGE,
+        model_server=image if isinstance(image, str) else _CHART_IMAGE,
+        pull_policy=told(
+            "model.imagePullPolicy", spec.model.image_pull_policy, PullPolicy.IF_NOT_PRESENT
+        ),
+        ids=told("security.ids", spec.security.ids, UserIds.FIXED),
+        via=told("autoscaling.via", via, ScalingVia.CUSTOM_METRICS),
+        upgrade=told("sidecar.upgrade", spec.sidecar.upgrade, UpgradeMode.PINNED),
+    )
 
 
 def _scaled(observed: Observed, status: Mapping[str, Any]) -> Observed:

@@ -151,7 +151,7 @@ class Model:
         effective=f"{DEFAULT_MODEL_PORT} when `protocol` is set",
     )
     image_pull_policy: PullPolicy | None = setting(
-        Choice(of=PullPolicy), "When nodes fetch the image. Absent: as the chart says."
+        Choice(of=PullPolicy), "When nodes fetch the image.", effective="what the chart says"
     )
     command: tuple[str, ...] = setting(
         Texts(), "What a container of one's own runs; absent: what its image says.", default=()
@@ -308,8 +308,8 @@ class Sidecar:
     upgrade: UpgradeMode | None = setting(
         Choice(of=UpgradeMode),
         "Whether pods are replaced for the images of another operator, the sidecar's and the model "
-        "server's: `Pinned` waits for an edit, `Rolling` does it when the model's turn comes. "
-        "Absent: as the chart says.",
+        "server's: `Pinned` waits for an edit, `Rolling` does it when the model's turn comes.",
+        effective="what the chart says",
     )
     resources: Resources = section(Resources, "Resources of the sidecar.", default=Resources())
     log_level: LogLevel = setting(

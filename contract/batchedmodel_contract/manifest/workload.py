@@ -95,8 +95,8 @@ class Autoscaling:
     via: ScalingVia | None = setting(
         Choice(of=ScalingVia),
         "From which API the HPA reads the metric: `CustomMetrics` is custom.metrics.k8s.io, "
-        "`ExternalMetrics` external.metrics.k8s.io. Absent: as the chart says. Metric `CPU` is "
-        "from neither.",
+        "`ExternalMetrics` external.metrics.k8s.io. Metric `CPU` is from neither.",
+        effective="what the chart says",
     )
     target_utilization_percent: int | None = setting(
         Whole(minimum=20, maximum=95),
@@ -260,7 +260,8 @@ class Security:
     ids: UserIds | None = setting(
         Choice(of=UserIds),
         "`Fixed` runs pods as user and group 65532, `FromCluster` names no number: the cluster "
-        "gives them, as OpenShift's restricted-v2 does, or the images. Absent: as the chart says.",
+        "gives them, as OpenShift's restricted-v2 does, or the images.",
+        effective="what the chart says",
     )
 
 

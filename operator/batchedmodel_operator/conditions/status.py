@@ -64,7 +64,9 @@ def report(observed: Observed, plan: Plan, failure: Failure | None, *, at: str) 
         status[SPEC_FIELD] = model.spec_digest
         status["url"] = f"http://{model.key.name}.{model.key.namespace}.svc{suffix}"
         status["model"] = called(model.spec)
-        status["effective"] = effective.effective(model.spec, plan.model_image, rollout.mode)
+        status["effective"] = effective.effective(
+            model.spec, plan.model_image, rollout.mode, plan.of_chart
+        )
     return status
 
 

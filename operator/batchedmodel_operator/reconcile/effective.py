@@ -12,6 +12,9 @@ from batchedmodel_contract.manifest.spec import DEFAULT_MODEL_PORT, Spec
 from batchedmodel_contract.manifest.workload import Autoscaling, ScalingMetric
 from batchedmodel_operator.rollout.rollout import Mode
 
+OfChart = Mapping[str, dict[str, str]]
+"""Values in force of fields that the chart says something of, in the nesting of the manifest."""
+
 
 def replicas(spec: Spec) -> int:
     """Pods at the beginning with an autoscaler, and always without one."""
@@ -76,11 +79,11 @@ def scaling_target(spec: Spec, scaling: Autoscaling) -> tuple[str, int]:
             return "targetQueueTimeMilliseconds", wait
 
 
-def effective(spec: Spec, model_image: str, mode: Mode) -> dict[str, Any]:
+def effective(spec: Spec, model_image: str, mode: Mode, of_chart: OfChart) -> dict[str, Any]:
     """All of them, under the names and in the nesting of the manifest.
 
     `model_image`: what the pods run, which an earlier operator may have chosen. `mode`: how they
-    are replaced.
+    are replaced. `of_chart`: those of fields that the chart says something of.
     """
     model: dict[str, Any] = {"image": model_image}
     if spec.model.protocol is not None:
@@ -101,7 +104,7 @@ def effective(spec: Spec, model_image: str, mode: Mode) -> dict[str, Any]:
     else:
         name, target = scaling_target(spec, scaling)
         found["autoscaling"] = {name: target}
-    return found
+    return found | {name: found.get(name, {}) | given for name, given in of_chart.items()}
 
 
 def beyond_defaults(value: Any) -> Any:

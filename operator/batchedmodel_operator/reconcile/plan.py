@@ -129,6 +129,8 @@ class Plan:
     contests: tuple[Contest, ...] = ()
     model_image: str = ""
     """Of the model's container in the pod template that is wanted."""
+    of_chart: effective.OfChart = field(default_factory=dict)
+    """Values in force of what the manifest may leave to the chart."""
     rollout: Record = field(default_factory=Record)
     """How pods are replaced, and whether the last good ones have come back."""
     pending: Pending | None = None
@@ -216,6 +218,7 @@ def plan(
         applies=tuple(applies),
         refreshes=tuple(refreshes),
         model_image=template["spec"]["containers"][0]["image"],
+        of_chart=images.in_force(spec),
         rollout=decided,
         pending=target.pending,
         inquiries=inquiries,

@@ -26,6 +26,7 @@ from batchedmodel_contract.kubernetes.names import (
 from batchedmodel_contract.manifest.generation import Generation, KeyValueCache
 from batchedmodel_contract.manifest.spec import PullPolicy, ServerProtocol, Spec
 from batchedmodel_contract.manifest.workload import (
+    ScalingMetric,
     ScalingVia,
     SecurityProfile,
     UpgradeMode,
@@ -107,6 +108,18 @@ class Images:
     def upgrade_of(self, spec: Spec) -> UpgradeMode:
         """What holds for a model."""
         return spec.sidecar.upgrade or self.upgrade
+
+    def in_force(self, spec: Spec) -> dict[str, dict[str, str]]:
+        """What holds for a model of all that the manifest may leave to the chart."""
+        scaling = spec.autoscaling
+        found = {
+            "model": {"imagePullPolicy": (spec.model.image_pull_policy or self.pull_policy).value},
+            "sidecar": {"upgrade": self.upgrade_of(spec).value},
+            "security": {"ids": self.ids_of(spec).value},
+        }
+        if scaling is not None and scaling.metric is not ScalingMetric.CPU:
+            found["autoscaling"] = {"via": (scaling.via or self.via).value}
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

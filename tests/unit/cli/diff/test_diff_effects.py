@@ -3,6 +3,7 @@
 import copy
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -11,9 +12,12 @@ import pytest
 from batchedmodel_cli.diff.effects import EFFECT_OF_CHILD, Difference, Effect, difference
 from batchedmodel_cli.diff.live import read_live
 from batchedmodel_contract.manifest.effective import target_utilization_percent
+from batchedmodel_contract.manifest.spec import PullPolicy
+from batchedmodel_contract.manifest.workload import ScalingVia, UserIds
 from batchedmodel_operator.kinds import CHILDREN, Kind
+from batchedmodel_operator.render import Images
 from support.drawn_edits import Drawn, edited_fields, read_spec, right_specs
-from support.operator_world import KEY, SIMULATED, World
+from support.operator_world import IMAGES, KEY, SIMULATED, World
 
 _SERVER_MADE = ("uid", "resourceVersion", "generation", "managedFields")
 
@@ -28,8 +32,10 @@ class Edited:
         self.seen: frozenset[Effect]
 
     @classmethod
-    async def of(cls, before: Drawn, after: Drawn) -> "Edited":
-        edited = cls(World(before), before, after)
+    async def of(cls, before: Drawn, after: Drawn, chart: Images = IMAGES) -> "Edited":
+        world = World(before)
+        world.restart(chart)
+        edited = cls(world, before, after)
         await edited._play()
         return edited
 
@@ -235,3 +241,32 @@ async def test_a_model_that_rested_begins_with_the_fewest_pods_of_its_autoscaler
     assert by_field(edited.foretold) == {"spec.suspend": (Effect.SCALES_PODS,)}
     assert (edited.foretold.before.pods, edited.foretold.after.pods) == (0, 2)
     assert edited.claimed == edited.seen
+
+
+@pytest.mark.parametrize(
+    ("section", "effects"),
+    [
+        ({"autoscaling": {"maxReplicas": 3, "via": "ExternalMetrics"}}, set()),
+        (
+            {"autoscaling": {"maxReplicas": 3, "via": "CustomMetrics"}},
+            {Effect.CHANGES_AUTOSCALING},
+        ),
+        ({"security": {"ids": "FromCluster"}}, {Effect.MAY_ROLL_PODS}),
+        ({"security": {"ids": "Fixed"}}, {Effect.ROLLS_PODS}),
+        ({"model": {"handler": "simulated", "imagePullPolicy": "Always"}}, {Effect.MAY_ROLL_PODS}),
+        ({"model": {"handler": "simulated", "imagePullPolicy": "Never"}}, {Effect.ROLLS_PODS}),
+    ],
+    ids=str,
+)
+async def test_what_the_chart_says_is_read_from_the_live_object(
+    section: dict[str, Any], effects: set[Effect]
+) -> None:
+    chart = replace(
+        IMAGES,
+        via=ScalingVia.EXTERNAL_METRICS,
+        ids=UserIds.FROM_CLUSTER,
+        pull_policy=PullPolicy.ALWAYS,
+    )
+    scaled = {**SIMULATED, "autoscaling": {"maxReplicas": 3}}
+    edited = await Edited.of(scaled, {**scaled, **section}, chart)
+    assert edited.claimed == edited.seen == effects

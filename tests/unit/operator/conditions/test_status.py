@@ -46,6 +46,8 @@ async def test_the_numbers_are_the_deployments() -> None:
     assert status["effective"]["drain"] == {"timeoutSeconds": 35}
     assert status["effective"]["replicas"] == 2
     assert status["effective"]["rollout"] == {"maxSurge": "25%", "maxUnavailable": 0}
+    assert status["effective"]["security"] == {"ids": "Fixed"}
+    assert status["effective"]["sidecar"] == {"upgrade": "Pinned"}
 
 
 @pytest.mark.parametrize(
