@@ -57,13 +57,19 @@ _Question = Callable[[str, Whom], Awaitable[Any]]
 """Its answer is None where there is none."""
 
 
-async def find(cluster: Cluster, key: Key) -> Model | None:
-    """The BatchedModel, or None when it is gone or going. Raises `ClusterError`."""
+async def find(cluster: Cluster, key: Key, names: Callable[[str | None], None]) -> Model | None:
+    """The BatchedModel, or None when it is gone or going. Raises `ClusterError`.
+
+    `names`: hears which class it names, if one, before the class is read. So no edit of the class
+    goes unseen that comes while it is read.
+    """
     body = await cluster.get(Kind.BATCHED_MODEL, key.namespace, key.name)
     if body is None or "deletionTimestamp" in body["metadata"]:
         # Owner references delete the children.
+        names(None)
         return None
     name = class_name_of(body)
+    names(name)
     found = None
     if name is not None:
         # An operator of some namespaces may have no right to what is the cluster's.

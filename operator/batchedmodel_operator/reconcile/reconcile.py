@@ -88,16 +88,12 @@ class Reconciler:
         """
         now, memory = self._clock(), self._memories.get(key)
         self._looked_at.pop(key, None)
-        model = await find(self._cluster, key)
+        model = await find(self._cluster, key, lambda name: self._names(key, name))
         if model is None:
-            for known in (self._memories, self._written, self._ending, self._classes):
+            for known in (self._memories, self._written, self._ending):
                 known.pop(key, None)
             self._tell(self._turns.forget(key))
             return None
-        if model.class_name:
-            self._classes[key] = model.class_name
-        else:
-            self._classes.pop(key, None)
         *ending, again_at = self._ending.get(key, ("", 0, now))
         if ending == [model.uid, model.generation] and now < again_at:
             return again_at - now
@@ -115,6 +111,12 @@ class Reconciler:
         except Exception as bug:
             await self._tell_of_bug(observed, bug, now)
             raise
+
+    def _names(self, key: Key, class_name: str | None) -> None:
+        if class_name is None:
+            self._classes.pop(key, None)
+        else:
+            self._classes[key] = class_name
 
     async def _bring_about(self, observed: Observed, now: float) -> float:
         """As `reconcile`, once it is known what is there."""

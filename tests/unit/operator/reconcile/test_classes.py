@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from batchedmodel_operator.interfaces import Unread
+from batchedmodel_operator.interfaces import Body, Unread
 from batchedmodel_operator.kinds import RESOURCES, Kind
+from batchedmodel_operator.reconcile.state import Key
 from support.operator_world import KEY, SIMULATED, World
 
 NAMED: dict[str, Any] = {**SIMULATED, "className": "gpu"}
@@ -127,3 +128,23 @@ async def test_whoever_names_a_class_is_known_until_it_does_not() -> None:
     del world.cluster.objects[Kind.BATCHED_MODEL, KEY.namespace, KEY.name]
     await world.look()
     assert world.of_class("missing") == ()
+
+
+async def test_an_edit_of_a_class_just_after_its_first_reader_has_read_it_brings_another_look() -> (
+    None
+):
+    world = World(NAMED)
+    write_class(world, {})
+    told: list[Key] = []
+    get = world.cluster.get
+
+    async def edited_after(kind: Kind, namespace: str, name: str) -> Body | None:
+        found = await get(kind, namespace, name)
+        if kind is Kind.MODEL_CLASS:
+            # The watch tells of an edit before the reader has gone on.
+            told.extend(world.of_class(name))
+        return found
+
+    world.cluster.get = edited_after  # type: ignore[method-assign]
+    await world.look()
+    assert told == [KEY]
