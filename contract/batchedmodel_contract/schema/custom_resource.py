@@ -236,6 +236,7 @@ def _status_schema() -> Schema:
         "properties": {
             "observedGeneration": _count("Generation of the spec that this status is about."),
             "observedSpec": _text("Digest of that spec, to tell when it is altered unseen."),
+            "observedClass": _text("Uid, generation and number of fields of its class, likewise."),
             "conditions": {
                 "description": "Ready is the summary; each of the others has its reason.",
                 "type": "array",

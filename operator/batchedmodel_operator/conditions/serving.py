@@ -59,8 +59,8 @@ def reconciled(view: View) -> Finding:
         return no(Reason.INVALID_SPEC, "; ".join(model.mistakes))
     if plan.altered:
         text = (
-            "the manifest reads otherwise than when it was applied, though nobody has edited it: "
-            "another definition of BatchedModel drops what it does not know. Its objects are left "
+            "the manifest, or its class, reads otherwise than when it was applied, though nobody "
+            "has edited it: another definition drops what it does not know. Its objects are left "
             "as they are: bring the definition back, or edit the manifest"
         )
         return no(Reason.DEFINITION_CHANGED, text)

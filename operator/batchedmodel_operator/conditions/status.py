@@ -16,8 +16,9 @@ from batchedmodel_operator.conditions.view import View
 from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.kinds import RESOURCES, Kind
 from batchedmodel_operator.reconcile import effective
+from batchedmodel_operator.reconcile.alteration import CLASS_FIELD, SPEC_FIELD
 from batchedmodel_operator.reconcile.plan import Failure, Plan
-from batchedmodel_operator.reconcile.state import SPEC_FIELD, Model, Observed, digest
+from batchedmodel_operator.reconcile.state import Model, Observed, digest
 from batchedmodel_operator.rollout.rollout import Record
 
 _LONGEST_MESSAGE: Final = 1024
@@ -50,11 +51,11 @@ def report(observed: Observed, plan: Plan, failure: Failure | None, *, at: str) 
         status["rollout"] = rollout.to_status()
     if plan.altered:
         # They still speak of what was applied.
-        kept = (SPEC_FIELD, "url", "model", "effective")
+        kept = (SPEC_FIELD, CLASS_FIELD, "url", "model", "effective")
         status |= {name: model.status[name] for name in kept if name in model.status}
     elif model.spec is None and model.class_name:
         # What runs goes on, by what was in force; the class may be at fault and not the manifest.
-        in_force = ("url", "model", "effective")
+        in_force = (CLASS_FIELD, "url", "model", "effective")
         status |= {name: model.status[name] for name in in_force if name in model.status}
         known = model.status.get(SPEC_FIELD) if model.altered else model.spec_digest
         status |= {SPEC_FIELD: known} if known else {}
@@ -62,6 +63,7 @@ def report(observed: Observed, plan: Plan, failure: Failure | None, *, at: str) 
         port = model.spec.service.port
         suffix = "" if port == 80 else f":{port}"
         status[SPEC_FIELD] = model.spec_digest
+        status |= {CLASS_FIELD: model.class_seen} if model.class_seen else {}
         status["url"] = f"http://{model.key.name}.{model.key.namespace}.svc{suffix}"
         status["model"] = called(model.spec)
         status["effective"] = effective.effective(

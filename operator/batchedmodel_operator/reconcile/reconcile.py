@@ -212,7 +212,7 @@ class Reconciler:
         if altered_at is not None and now < altered_at + _UNWRITTEN_SECONDS:
             if now == altered_at:
                 _log.error(
-                    "%s: another definition of BatchedModel has altered it",
+                    "%s: another definition has altered it, or its class",
                     model.key,
                     extra=model.key.fields(),
                 )

@@ -28,14 +28,13 @@ from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.processes.logs import about
 from batchedmodel_operator.interfaces import Body, Unread
 from batchedmodel_operator.kinds import CHILDREN, FIELD_MANAGER, Kind
+from batchedmodel_operator.reconcile.alteration import class_seen, is_altered
 from batchedmodel_operator.reconcile.effective import beyond_defaults
 from batchedmodel_operator.reconcile.memory import Memory
 
 _LOADING_ASKED: Final = 16
 _LARGEST_NUMBER: Final = 2**62
 """Of a revision; one more must still be one that an API server takes."""
-SPEC_FIELD: Final = "observedSpec"
-"""Of the status: the digest of the spec of `observedGeneration`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -74,18 +73,18 @@ class Model:
     """Why the spec could not even be read; empty where it could."""
     spec_digest: str = ""
     """Of what the manifest's spec says beyond the defaults; empty where there is none."""
+    class_seen: str = ""
+    """Of its class what tells that it was altered."""
 
     @property
     def altered(self) -> bool:
-        """Whether the spec is not the one that was applied, although its generation is the same.
-
-        From whatever it reads, an API server drops the fields that the present definition of
-        BatchedModel lacks, and makes no new generation of it. So an earlier definition that takes
-        the place of a later one takes fields out of manifests that nobody has edited.
-        """
-        known = self.status.get(SPEC_FIELD)
-        same = self.status.get("observedGeneration") == self.generation
-        return bool(self.spec_digest and known and same and known != self.spec_digest)
+        """Whether another definition has altered it or its class since it was applied."""
+        return is_altered(
+            self.status,
+            generation=self.generation,
+            spec_digest=self.spec_digest,
+            class_seen=self.class_seen,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +196,7 @@ def model_from(body: Body, class_body: Body | None = None) -> Model:
         lacks_class=class_name is not None and class_body is None,
         # What a class says changes without another generation.
         spec_digest=_own_digest(own) if class_name or spec is not None else "",
+        class_seen=class_seen(class_body),
         status=body.get("status") or {},
     )
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_operator.kinds import Kind
+from batchedmodel_operator.kinds import RESOURCES, Kind
 from batchedmodel_operator.reconcile.state import model_from
 from support.operator_world import KEY, SIMULATED, World, manifest
 
@@ -122,3 +122,78 @@ def test_another_operator_names_the_same_spec_by_the_same_digest() -> None:
 
 def _status(world: World) -> Any:
     return world.cluster.objects[Kind.BATCHED_MODEL, KEY.namespace, KEY.name]["status"]
+
+
+CLASS: dict[str, Any] = {"pod": {"nodeSelector": {"disk": "ssd"}}, "batching": {"maxBatchSize": 7}}
+LESS: dict[str, Any] = {"pod": {}, "batching": {"maxBatchSize": 7}}
+
+
+def _write_class(world: World, spec: dict[str, Any], *, generation: int = 1) -> None:
+    world.cluster.objects[Kind.MODEL_CLASS, "", "gpu"] = {
+        "apiVersion": RESOURCES[Kind.MODEL_CLASS].api_version,
+        "kind": Kind.MODEL_CLASS.value,
+        "metadata": {"name": "gpu", "uid": "1", "generation": generation},
+        "spec": spec,
+    }
+
+
+async def _of_class() -> World:
+    world = World({**SIMULATED, "className": "gpu"})
+    _write_class(world, CLASS)
+    await world.settle()
+    return world
+
+
+def _disk(world: World) -> Any:
+    pod = world.child(Kind.DEPLOYMENT)["spec"]["template"]["spec"]
+    return pod.get("nodeSelector", {}).get("disk")
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["same process", "another process"])
+async def test_a_class_that_is_altered_changes_nothing_of_its_models(again: bool) -> None:
+    world = await _of_class()
+    before = _without_events(world)
+    _write_class(world, LESS)
+    if again:
+        world.restart()
+    for _ in range(20):
+        world.now += 20
+        await world.look()
+    _write_class(world, CLASS)
+    assert _without_events(world) == before
+    assert [reason for _, reason, _ in world.events()].count("DefinitionChanged") == 1
+    await world.settle()
+    assert _without_events(world) == before
+    assert world.verdict("Reconciled") == ("True", "Applied")
+
+
+async def test_an_edit_of_a_class_is_followed_also_where_it_has_fewer_fields() -> None:
+    world = await _of_class()
+    _write_class(world, LESS, generation=2)
+    await world.settle()
+    assert _disk(world) is None
+    assert world.verdict("Reconciled") == ("True", "Applied")
+
+
+async def test_an_edit_of_the_manifest_goes_by_the_class_as_it_is_read_until_it_is_back() -> None:
+    world = await _of_class()
+    _write_class(world, LESS)
+    await world.look()
+    edited = {"model": {"handler": "simulated", "env": {"A": "1"}}, "className": "gpu"}
+    world.spec(edited)
+    await world.settle()
+    assert _disk(world) is None
+    assert world.verdict("Reconciled") == ("True", "Applied")
+    _write_class(world, CLASS)
+    await world.settle()
+    assert _disk(world) == "ssd"
+    assert world.verdict("Reconciled") == ("True", "Applied")
+
+
+@pytest.mark.parametrize("written", ["", "x", "1/1/", "1/1/-3", f"1/1/{'9' * 5000}", 7])
+async def test_what_others_wrote_of_a_class_into_the_status_alters_nothing(written: object) -> None:
+    world = await _of_class()
+    _status(world)["observedClass"] = written
+    await world.settle()
+    assert _status(world)["observedClass"] == "1/1/5"
+    assert world.verdict("Reconciled") == ("True", "Applied")
