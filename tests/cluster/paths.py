@@ -12,10 +12,11 @@ _PLURALS: Final = {
     "rbac.authorization.k8s.io/v1": ("roles", "rolebindings", "clusterroles"),
     "apiregistration.k8s.io/v1": ("apiservices",),
     "apiextensions.k8s.io/v1": ("customresourcedefinitions",),
-    "batchedmodel.dev/v1alpha1": ("batchedmodels",),
+    "batchedmodel.dev/v1alpha1": ("batchedmodels", "batchedmodelclasses"),
 }
 _SHORT: Final = {
     "bm": "batchedmodels",
+    "bmc": "batchedmodelclasses",
     "crd": "customresourcedefinitions",
     "deploy": "deployments",
     "hpa": "horizontalpodautoscalers",
@@ -24,7 +25,13 @@ _SHORT: Final = {
 }
 _VERSIONS: Final = {plural: version for version, kinds in _PLURALS.items() for plural in kinds}
 _OF_THE_CLUSTER: Final = frozenset(
-    {"namespaces", "clusterroles", "apiservices", "customresourcedefinitions"}
+    {
+        "namespaces",
+        "clusterroles",
+        "apiservices",
+        "customresourcedefinitions",
+        "batchedmodelclasses",
+    }
 )
 
 

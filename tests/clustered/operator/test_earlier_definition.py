@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import yaml
 from cluster import ControlPlane
 from support.operator_process import OperatorProcess, PretendSidecar, run_pods
 from support.operator_team import SIMULATED, Team
-from support.plane import CRD, install_crd, until
+from support.plane import CRD, CRDS, apply, install_crd, until
 
 _SPEC: dict[str, Any] = {
     **SIMULATED,
@@ -18,7 +19,9 @@ _SPEC: dict[str, Any] = {
     "batching": {"trustPriority": True},
     "autoscaling": {"minReplicas": 1, "maxReplicas": 3, "profile": "Fast"},
 }
+_NEW_FIELDS = (("pod", "nodeSelector"), ("batching", "trustPriority"), ("autoscaling", "profile"))
 _ALL = ("deployment/minilm", "service/minilm", "configmap/minilm-batching", "hpa/minilm")
+_CLASS_CRD = CRDS / "batchedmodelclasses.yaml"
 _SAID = ("Warning", "DefinitionChanged")
 
 
@@ -39,7 +42,7 @@ def test_nothing_is_rolled_or_lost_while_an_earlier_definition_is_there(
     serving: Team, plane: ControlPlane
 ) -> None:
     before, objects = serving.get("batchedmodel/minilm"), _objects(serving)
-    _install_earlier(plane)
+    _install_earlier(plane, CRD, *_NEW_FIELDS)
     until("it reads otherwise", lambda: "nodeSelector" not in _manifest(serving)["pod"])
     serving.patch("service/minilm", {"metadata": {"annotations": {"look": "again"}}})
     until("it is said", lambda: _SAID in serving.events())
@@ -56,7 +59,7 @@ def test_a_manifest_that_was_written_meanwhile_is_followed_once_it_is_applied_an
     serving: Team, plane: ControlPlane
 ) -> None:
     objects = _objects(serving)
-    _install_earlier(plane)
+    _install_earlier(plane, CRD, *_NEW_FIELDS)
     until("it reads otherwise", lambda: "nodeSelector" not in _manifest(serving)["pod"])
     # With any write the API server drops for good what it left out.
     serving.plane.kubectl("annotate", "bm/minilm", "by=us", f"--namespace={serving.namespace}")
@@ -73,6 +76,40 @@ def test_a_manifest_that_was_written_meanwhile_is_followed_once_it_is_applied_an
     until("an edit is applied", lambda: '"max_batch_size": 7' in serving.settings_file())
 
 
+def test_a_class_that_loses_fields_rolls_no_model(
+    running: OperatorProcess, team: Team, plane: ControlPlane, sidecar: PretendSidecar
+) -> None:
+    head = {"apiVersion": "batchedmodel.dev/v1alpha1", "kind": "BatchedModelClass"}
+    spec = {"pod": {"nodeSelector": {"disk": "ssd"}}}
+    apply(plane, {**head, "metadata": {"name": "altered"}, "spec": spec})
+    team.write({**SIMULATED, "className": "altered"})
+    until("all children are there", team.has_all)
+    sidecar.settings_hash = team.settings()
+    until("its pod is there", lambda: len(run_pods(plane, team.namespace, sidecar)) == 1)
+    team.until("Progressing", "False", "Complete")
+    team.quiet()
+    before = _objects(team)
+
+    def reads() -> Any:
+        return (team.get("bmc/altered") or {"spec": spec})["spec"]["pod"]
+
+    try:
+        _install_earlier(plane, _CLASS_CRD, ("pod", "nodeSelector"))
+        until("it reads otherwise", lambda: "nodeSelector" not in reads())
+        team.patch("service/minilm", {"metadata": {"annotations": {"look": "again"}}})
+        until("it is said", lambda: _SAID in team.events())
+        team.quiet()
+        assert _objects(team) == before
+    finally:
+        install_crd(plane)
+    until("all of it is back", lambda: reads() == spec["pod"])
+    team.patch("service/minilm", {"metadata": {"annotations": {"look": "at it"}}})
+    team.quiet()
+    assert _objects(team) == before
+    team.until("Reconciled", "True", "Applied")
+    plane.kubectl("delete", "batchedmodelclass", "altered")
+
+
 def _takes_profile(team: Team) -> bool:
     said = team.plane.kubectl(
         *("patch", "bm/minilm", f"--namespace={team.namespace}", "--type=merge"),
@@ -82,15 +119,11 @@ def _takes_profile(team: Team) -> bool:
     return bool("profile" in json.loads(said)["spec"]["autoscaling"])
 
 
-def _install_earlier(plane: ControlPlane) -> None:
-    definition = yaml.safe_load(CRD.read_text())
+def _install_earlier(plane: ControlPlane, file: Path, *lacks: tuple[str, str]) -> None:
+    definition = yaml.safe_load(file.read_text())
     (version,) = definition["spec"]["versions"]
     fields = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
-    for section, field in (
-        ("pod", "nodeSelector"),
-        ("batching", "trustPriority"),
-        ("autoscaling", "profile"),
-    ):
+    for section, field in lacks:
         del fields[section]["properties"][field]
     words = ("apply", "--server-side", "--force-conflicts", "--filename=-")
     plane.kubectl(*words, stdin=json.dumps(definition))
