@@ -34,7 +34,7 @@ def in_turns(installed: Cluster) -> Iterator[Cluster]:
         installed.tag_image(recipe.tag(), recipe.tag(_OTHER))
     # What has no sidecar in it ends at once.
     installed.tag_image(AUTOSCALER.tag(), SIDECAR.tag(_BROKEN))
-    install(installed, RELEASE_NAMESPACE, *_TURNS)
+    install(installed, RELEASE_NAMESPACE, "--take-ownership", *_TURNS)
     yield installed
     install(installed, RELEASE_NAMESPACE, "--reset-values")
 
@@ -137,7 +137,7 @@ def _is_whole(deployment: dict[str, Any]) -> bool:
     return now and counts == {wanted}
 
 
-@pytest.mark.parametrize("count", [4, pytest.param(10, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("count", [3, pytest.param(10, marks=pytest.mark.nightly)])
 async def test_models_follow_images_in_turns_and_no_request_fails(
     kube: Kube, in_turns: Cluster, count: int
 ) -> None:

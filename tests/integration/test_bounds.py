@@ -6,6 +6,7 @@ import json
 import signal
 import time
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ from batchedmodel_contract.inference.description import RAGGED
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_operator.render.resources import sidecar_resources
 from batchedmodel_sidecar.body.byte_budget import STREAMED
 from support.chain import Chain, Process, running_chain
 from support.echo_server import EchoServer, echo_chain, echoing
 from support.hanging_handler import HANGS
-from support.process_memory import shared_bytes
+from support.process_memory import resident_bytes, shared_bytes
 from support.raw_caller import RawCaller, request
+from support.rendered import read_model
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -181,6 +184,30 @@ async def test_a_queue_full_of_rows_refuses_before_a_body_is_sent(tmp_path: Path
         for one in crowd:
             one.cancel()
         await asyncio.gather(*crowd, return_exceptions=True)
+
+
+async def test_a_full_queue_of_small_requests_stays_within_what_pods_ask_for(
+    tmp_path: Path,
+) -> None:
+    settings = BatchSettings(policy=PolicyName.GREEDY, request_timeout_seconds=120.0)
+    rows = settings.max_queue_size
+    server = Held()
+    async with (
+        server.serving(tmp_path / "model.sock"),
+        running_chain(tmp_path, handler="none", start_model=False, settings=settings) as chain,
+        AsyncExitStack() as callers,
+    ):
+        await chain.ready()
+        body = json.dumps(GOOD).encode()
+        for _ in range(rows):
+            caller = await callers.enter_async_context(RawCaller.calling(chain.port))
+            caller.sends(request(chain.infer_path, body))
+        # One address may not take all of it.
+        await chain.until("batchedmodel_queue_length", lambda value: value > 0.8 * rows)
+        _, spec = read_model({"model": {"handler": "simulated"}})
+        asked = sidecar_resources(spec, rows)["requests"]["memory"]
+        assert asked == "112Mi"
+        assert resident_bytes(chain.sidecar.pid) < 112 * MEBIBYTE
 
 
 async def test_what_is_remembered_beside_the_rows_of_a_body_is_within_the_bound(
