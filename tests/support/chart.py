@@ -8,6 +8,7 @@ import yaml
 
 from cluster.access import Access
 from cluster.commands import run
+from cluster.errors import CommandFailed
 
 CHART: Final = Path(__file__).parents[2] / "charts" / "batchedmodel"
 
@@ -45,6 +46,17 @@ class Helm:
         """The objects by kind and name."""
         found = self.manifests(*setting(assignments), release=release, namespace=namespace)
         return {(one["kind"], one["metadata"]["name"]): one for one in found}
+
+    def complaint(self, assignment: str) -> str:
+        """Where the schema of the values refuses one, and why; empty where it does not.
+
+        Names of values are joined by dots.
+        """
+        try:
+            self.manifests(*setting([assignment]))
+        except CommandFailed as refusal:
+            return str(refusal).partition("schema(s)")[2].replace("/", ".")
+        return ""
 
 
 def chart_objects(plane: Access, namespace: str, *templates: str) -> list[dict[str, Any]]:

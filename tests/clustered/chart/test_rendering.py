@@ -20,7 +20,7 @@ from batchedmodel_contract.processes.environment import from_environment
 from batchedmodel_contract.processes.logs import LogFormat
 from batchedmodel_operator.settings import OperatorSettings
 from cluster.errors import CommandFailed
-from support.chart import CHART, Helm, container, environment, setting
+from support.chart import CHART, Helm, container, environment
 
 _DIGEST = "sha256:" + "0" * 64
 
@@ -274,10 +274,7 @@ def test_pods_are_placed_as_the_values_say(helm: Helm) -> None:
     ],
 )
 def test_a_wrong_value_is_refused_by_name(helm: Helm, assignment: str, complaint: str) -> None:
-    with pytest.raises(CommandFailed) as refusal:
-        helm.manifests(*setting([assignment]))
-    message = str(refusal.value).split("schema(s)")[-1].replace("/", ".")
-    assert complaint in message
+    assert complaint in helm.complaint(assignment)
 
 
 def test_no_pod_names_a_user_where_the_cluster_gives_them(helm: Helm) -> None:
@@ -323,6 +320,27 @@ def test_the_metrics_api_may_be_on_the_nodes_network_at_other_ports(helm: Helm) 
     assert _ports(found) == {"metrics-api": 10443, "admin": 18080}
     (rule,) = objects["NetworkPolicy", name]["spec"]["ingress"]
     assert [one["port"] for one in rule["ports"]] == [10443, 18080]
+
+
+@pytest.mark.parametrize(
+    ("assignments", "complaint"),
+    [
+        (["autoscaler.hostNetwork=true"], "kubelets have 10250 on nodes"),
+        (
+            ["autoscaler.hostNetwork=true", "autoscaler.port=10443", "autoscaler.adminPort=10250"],
+            "kubelets have 10250 on nodes",
+        ),
+        (["autoscaler.port=8080"], "autoscaler.port and autoscaler.adminPort are both 8080"),
+    ],
+    ids=["port of the kubelet", "admin port of the kubelet", "one port for both"],
+)
+def test_ports_that_somebody_else_has_are_refused_with_the_values_that_mend_it(
+    helm: Helm, assignments: list[str], complaint: str
+) -> None:
+    with pytest.raises(CommandFailed, match=complaint):
+        helm.render(*assignments)
+    # Without an autoscaler nobody wants them.
+    assert helm.render(*assignments, "autoscaler.install=false")
 
 
 def test_an_older_kubernetes_is_refused(helm: Helm) -> None:
