@@ -22,9 +22,11 @@ from batchedmodel_contract.kubernetes.names import (
     PLURAL,
     REQUIRED_REPLICAS_METRIC,
 )
+from batchedmodel_contract.manifest.spec import LogLevel
+from batchedmodel_contract.processes import logs
 from batchedmodel_contract.processes.environment import EXIT_WRONG_SETTINGS, from_environment
 from batchedmodel_contract.schema.reading import setting
-from batchedmodel_contract.schema.rules import Real, Text, Truth
+from batchedmodel_contract.schema.rules import Choice, Real, Text, Truth
 from batchedmodel_kube.client import Client
 from batchedmodel_kube.errors import ClusterError
 from batchedmodel_operator.cluster.client import KubernetesCluster
@@ -55,16 +57,19 @@ class CheckupSettings:
         "How long something may take to come right, after an installation.",
         default=60.0,
     )
+    log_format: logs.LogFormat = setting(
+        Choice(of=logs.LogFormat), "In which form to log.", default=logs.LogFormat.TEXT
+    )
 
 
 def main() -> int:
     """Look, and say what was found."""
-    logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
     try:
         settings = from_environment(CheckupSettings, os.environ)
     except InvalidManifest as error:
-        _log.error("%s", error)
+        print(error, file=sys.stderr)  # noqa: T201  # logging is configured by these settings
         return EXIT_WRONG_SETTINGS
+    logs.configure(LogLevel.INFO, settings.log_format, logs.Process.CHECKUP)
     try:
         return 0 if asyncio.run(_run(settings)) else 1
     except ClusterError as error:

@@ -111,14 +111,14 @@ class Release:
                     **environment(container, self.namespace),
                     "BATCHEDMODEL_PATIENCE_SECONDS": str(patience_seconds),
                 },
-                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 text=True,
                 timeout=patience_seconds + 30,
                 check=False,
             )
         finally:
             self.plane.kubectl("delete", "--wait=false", "--filename=-", stdin=text)
-        return ended.returncode, ended.stdout
+        return ended.returncode, ended.stderr
 
     @contextmanager
     def _running(self, part: str, folder: Path, variables: Mapping[str, str]) -> Iterator[Running]:

@@ -36,6 +36,7 @@ class Process(StrEnum):
     """Which process a line is of."""
 
     OPERATOR = "operator"
+    CHECKUP = "checkup"
     AUTOSCALER = "autoscaler"
     SIDECAR = "sidecar"
     CODEC = "sidecar-codec"

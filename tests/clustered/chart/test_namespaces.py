@@ -113,7 +113,8 @@ def test_what_helm_test_runs_finds_all_well_and_says_so(
 ) -> None:
     code, said = release.checkup(tmp_path)
     assert code == 0
-    assert sorted(said.splitlines()) == [
+    # Before it the time of day and the level.
+    assert sorted(line.split(" ", 2)[2] for line in said.splitlines()) == [
         "ok: batchedmodel.dev/v1alpha1 is served",
         f"ok: {METRICS_GROUP}/v1beta1 answers",
         f"ok: {METRICS_GROUP}/v1beta2 answers",

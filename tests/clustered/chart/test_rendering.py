@@ -18,6 +18,7 @@ from batchedmodel_contract.manifest.spec import LogLevel, PullPolicy
 from batchedmodel_contract.manifest.workload import ScalingVia, UserIds
 from batchedmodel_contract.processes.environment import from_environment
 from batchedmodel_contract.processes.logs import LogFormat
+from batchedmodel_operator.checkup import CheckupSettings
 from batchedmodel_operator.settings import OperatorSettings
 from cluster.errors import CommandFailed
 from support.chart import CHART, Helm, container, environment
@@ -297,6 +298,8 @@ def test_one_value_says_how_all_processes_log(helm: Helm) -> None:
         autoscaler = container(objects, "bm-batchedmodel-autoscaler")
         assert from_environment(OperatorSettings, environment(operator)).log_format is form
         assert from_environment(AutoscalerSettings, environment(autoscaler)).log_format is form
+        (checkup,) = objects["Pod", "bm-batchedmodel-checkup"]["spec"]["containers"]
+        assert from_environment(CheckupSettings, environment(checkup)).log_format is form
 
 
 def test_the_metrics_api_may_be_on_the_nodes_network_at_other_ports(helm: Helm) -> None:
