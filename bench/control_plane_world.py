@@ -241,7 +241,7 @@ class World:
         run(
             [
                 *("ip", "route", "add", str(_ADDRESSES)),
-                *("via", slot.node_address, "dev", slot.interface),
+                *("via", slot.first.node_address, "dev", slot.interface),
             ]
         )
         with subprocess.Popen(

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cluster.binaries import CONTROL_PLANE, NODE, binaries
+from cluster.binaries import CONTROL_PLANE, NODE, POLICIES, binaries
 from cluster.errors import ClusterError
 from cluster.images import build_image, pause_image
 from cluster.leftovers import clean_up, leftovers
@@ -86,7 +86,7 @@ def _prepare(what: str, settings: Settings) -> None:
     binaries(settings, CONTROL_PLANE)
     if what == "node":
         require_packages()
-        binaries(settings, NODE)
+        binaries(settings, (*NODE, *POLICIES))
         pause_image(settings)
 
 

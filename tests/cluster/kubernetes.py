@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from cluster.access import Access
-from cluster.binaries import CONTROL_PLANE, NODE, binaries
+from cluster.binaries import CONTROL_PLANE, NODE, POLICIES, binaries
 from cluster.containerd import Containerd
 from cluster.controlplane import (
     AS_TESTS_NEED_IT,
@@ -21,8 +21,10 @@ from cluster.controlplane import (
 from cluster.errors import Unavailable
 from cluster.images import Image, pause_image
 from cluster.namespace import Namespace, existing_namespace, open_namespace
+from cluster.networks import Families
 from cluster.node import start_node
 from cluster.packages import require_packages, require_root
+from cluster.policies import start_policies
 from cluster.processes import Program, wait_until
 from cluster.settings import Settings
 from cluster.slots import Slot, claimed_image_store
@@ -54,7 +56,7 @@ class ControlPlane(Access):
     @property
     def host_address(self) -> str:
         """This machine as the cluster reaches it: where a test's own server should listen."""
-        return self.namespace.slot.host_address
+        return self.namespace.slot.first.host_address
 
     @property
     def audit_log(self) -> Path:
@@ -153,7 +155,7 @@ def running_control_plane(
     """
     require_root()
     paths = binaries(settings, (*CONTROL_PLANE, *(["kube-scheduler"] if scheduler else [])))
-    with open_namespace(settings, ipv6=options.ipv6) as namespace:
+    with open_namespace(settings, families=options.families) as namespace:
         credentials = make_credentials(namespace)
         programs = start_control_plane(
             namespace, credentials, paths, scheduler=scheduler, options=options
@@ -164,10 +166,12 @@ def running_control_plane(
 
 
 @contextmanager
-def running_cluster(settings: Settings, *, ipv6: bool = False) -> Iterator[Cluster]:
+def running_cluster(
+    settings: Settings, *, families: Families = Families.IPV4, policies: bool = False
+) -> Iterator[Cluster]:
     """A cluster of one node that lives as long as the block.
 
-    `ipv6`: with addresses of that family alone.
+    `families`: of its addresses. `policies`: whether its NetworkPolicies are enforced.
 
     Raises:
         Unavailable: this machine cannot; the message says why.
@@ -175,15 +179,17 @@ def running_cluster(settings: Settings, *, ipv6: bool = False) -> Iterator[Clust
     """
     require_packages()
     require_root()
-    paths = binaries(settings, (*CONTROL_PLANE, *NODE))
+    paths = binaries(settings, (*CONTROL_PLANE, *NODE, *(POLICIES if policies else ())))
     pause = pause_image(settings)
-    with claimed_image_store() as store, open_namespace(settings, ipv6=ipv6) as namespace:
+    with claimed_image_store() as store, open_namespace(settings, families=families) as namespace:
         credentials = make_credentials(namespace)
         containerd = Containerd(settings, namespace)
         containerd.start(store=settings.image_store(store), sandbox_image=pause.tag)
         containerd.import_image(pause)
         programs = start_control_plane(namespace, credentials, paths, scheduler=True)
         programs |= start_node(namespace, credentials, paths)
+        if policies:
+            programs |= start_policies(namespace, credentials, paths)
         programs["containerd"] = containerd.program
         try:
             yield _own_cluster(settings, namespace, paths, programs)

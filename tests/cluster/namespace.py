@@ -16,6 +16,7 @@ from cluster import init
 from cluster.commands import last_lines, run
 from cluster.errors import StartFailed, Unavailable
 from cluster.leftovers import clean_up, remove_leftovers
+from cluster.networks import Families
 from cluster.packages import require_root
 from cluster.settings import Settings
 from cluster.slots import Slot, claimed_slot
@@ -69,10 +70,10 @@ class Namespace:
 
 
 @contextmanager
-def open_namespace(settings: Settings, *, ipv6: bool = False) -> Iterator[Namespace]:
+def open_namespace(
+    settings: Settings, *, families: Families = Families.IPV4
+) -> Iterator[Namespace]:
     """Opens namespaces in a free slot; at the end of the block all in them is gone.
-
-    `ipv6`: with addresses of that family alone.
 
     Raises:
         Unavailable: not root, all slots taken, or this machine allows no namespaces.
@@ -81,7 +82,7 @@ def open_namespace(settings: Settings, *, ipv6: bool = False) -> Iterator[Namesp
     require_root()
     clean_up(settings)
     with ExitStack() as stack:
-        slot = stack.enter_context(claimed_slot(ipv6=ipv6))
+        slot = stack.enter_context(claimed_slot(families))
         remove_leftovers(settings, slot)
         logs = settings.log_folder(slot.number)
         logs.mkdir(parents=True, exist_ok=True)
@@ -168,14 +169,15 @@ def _connect(namespace: Namespace) -> None:
             *("peer", "name", _UPLINK, "netns", str(namespace.init)),
         ]
     )
-    # Its own addresses need not be looked for on the cable first, for which one waits two seconds.
-    found = ("nodad",) if slot.ipv6 else ()
-    address = f"{slot.host_address}/{slot.cable}"
-    run(["ip", "address", "add", address, "dev", slot.interface, *found])
     run(["ip", "link", "set", slot.interface, "up"])
-    address = f"{slot.node_address}/{slot.cable}"
-    namespace.run("ip", "address", "add", address, "dev", _UPLINK, *found)
     namespace.run("ip", "link", "set", _UPLINK, "up")
-    namespace.run("ip", "route", "add", "default", "via", slot.host_address)
-    for network in (slot.pods, slot.services):
-        run(["ip", "route", "add", network, "via", slot.node_address, "dev", slot.interface])
+    for one in slot.networks:
+        # Such addresses are looked for on the cable first, for which one waits two seconds.
+        found = ("nodad",) if one.version == 6 else ()
+        address = f"{one.host_address}/{one.cable}"
+        run(["ip", "address", "add", address, "dev", slot.interface, *found])
+        address = f"{one.node_address}/{one.cable}"
+        namespace.run("ip", "address", "add", address, "dev", _UPLINK, *found)
+        namespace.run("ip", "route", "add", "default", "via", one.host_address)
+        for network in (one.pods, one.services):
+            run(["ip", "route", "add", network, "via", one.node_address, "dev", slot.interface])

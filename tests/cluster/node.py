@@ -32,7 +32,7 @@ def kubelet_configuration(namespace: Namespace, credentials: Credentials) -> obj
         "containerRuntimeEndpoint": f"unix://{SOCKET}",
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": f"/{namespace.slot.cgroup}",
-        "clusterDNS": [namespace.slot.node_address],
+        "clusterDNS": [namespace.slot.first.node_address],
         "clusterDomain": _DOMAIN,
         "resolvConf": str(namespace.folder / "resolv.conf"),
         "podLogsDir": str(namespace.folder / "pod-logs"),
@@ -59,7 +59,7 @@ def proxy_configuration(namespace: Namespace, credentials: Credentials) -> objec
         "clientConnection": {"kubeconfig": str(credentials.kubeconfig("proxy"))},
         "hostnameOverride": NODE_NAME,
         "mode": "iptables",
-        "clusterCIDR": namespace.slot.pods,
+        "clusterCIDR": ",".join(one.pods for one in namespace.slot.networks),
         # These limits belong to the whole machine, so they stay as they are.
         "conntrack": {
             "maxPerCore": 0,
@@ -93,7 +93,7 @@ def start_node(
     """
     folder = namespace.folder
     make_control_groups(namespace.slot)
-    (folder / "resolv.conf").write_text(f"nameserver {namespace.slot.node_address}\n")
+    (folder / "resolv.conf").write_text(f"nameserver {namespace.slot.first.node_address}\n")
     kubelet_file, proxy_file, dns_file = (
         folder / name for name in ("kubelet.json", "proxy.json", "Corefile")
     )
@@ -105,7 +105,7 @@ def start_node(
             f"--config={kubelet_file}",
             f"--kubeconfig={credentials.kubeconfig('kubelet')}",
             f"--hostname-override={NODE_NAME}",
-            f"--node-ip={namespace.slot.node_address}",
+            f"--node-ip={','.join(one.node_address for one in namespace.slot.networks)}",
             f"--root-dir={folder / 'kubelet'}",
         ],
         "kube-proxy": [f"--config={proxy_file}"],

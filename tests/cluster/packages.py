@@ -21,6 +21,7 @@ _COMMANDS = {
     "debootstrap": "debootstrap",
     "iptables-save": "iptables",
     "ip": "iproute2",
+    "ipset": "ipset",
     "runc": "runc",
     "/usr/lib/cni/bridge": "containernetworking-plugins",
 }

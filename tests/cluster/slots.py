@@ -4,28 +4,33 @@ Names and addresses of everything that a cluster makes follow from its slot's nu
 a killed one has left behind can be found without any record of it.
 """
 
-import ipaddress
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from cluster.errors import Unavailable
+from cluster.networks import Families, Network
 
 SLOTS = range(16)
-_LOCAL = "fd62:6d74"
-"""Of the unique local addresses of RFC 4193."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One place, in RFC 2544's test range 198.18.0.0/15, which no network routes.
-
-    `ipv6`: the same in a range of unique local addresses, and no other address.
-    """
+    """One place for a cluster with addresses of these families."""
 
     number: int
-    ipv6: bool = False
+    families: Families = Families.IPV4
+
+    @property
+    def networks(self) -> tuple[Network, ...]:
+        """Of each family, the cluster's first one in front."""
+        return tuple(Network(slot=self.number, version=one) for one in self.families.value)
+
+    @property
+    def first(self) -> Network:
+        """Where one address has to do."""
+        return self.networks[0]
 
     @property
     def interface(self) -> str:
@@ -37,58 +42,16 @@ class Slot:
         """Parent of all pods' control groups, in every hierarchy."""
         return f"batchedmodel-test-{self.number}"
 
-    @property
-    def host_address(self) -> str:
-        """This machine as seen from the cluster: where a test's own server is reached."""
-        return self._address(1) if self.ipv6 else f"198.18.{self.number}.1"
-
-    @property
-    def node_address(self) -> str:
-        """The node and the API server, reached from this machine."""
-        return self._address(2) if self.ipv6 else f"198.18.{self.number}.2"
-
-    @property
-    def cable(self) -> int:
-        """Bits of the network between these two."""
-        return 126 if self.ipv6 else 30
-
-    @property
-    def everywhere(self) -> str:
-        """What a server binds to be reached at all addresses of this family."""
-        return "::" if self.ipv6 else "0.0.0.0"
-
-    @property
-    def pods(self) -> str:
-        """Addresses of pods: 254."""
-        return (
-            f"{_LOCAL}:{self.number:x}:1::/64" if self.ipv6 else f"198.18.{128 + self.number}.0/24"
-        )
-
-    @property
-    def services(self) -> str:
-        """Addresses of Services: 4,094, for tests with a thousand models."""
-        return (
-            f"{_LOCAL}:{self.number:x}:2::/112" if self.ipv6 else f"198.19.{16 * self.number}.0/20"
-        )
-
-    @property
-    def api_service_address(self) -> str:
-        """The Service `kubernetes`: by convention the first address of the range."""
-        return str(ipaddress.ip_network(self.services)[1])
-
-    def _address(self, host: int) -> str:
-        return str(ipaddress.ip_address(f"{_LOCAL}:{self.number:x}::{host}"))
-
 
 @contextmanager
-def claimed_slot(*, ipv6: bool = False) -> Iterator[Slot]:
+def claimed_slot(families: Families) -> Iterator[Slot]:
     """Holds the first free slot until the block ends or this process does.
 
     Raises:
         Unavailable: all slots are taken.
     """
     with _first_free("cluster") as number:
-        yield Slot(number, ipv6)
+        yield Slot(number, families)
 
 
 @contextmanager

@@ -104,7 +104,12 @@ def _processes_in(namespaces: frozenset[str]) -> list[str]:
 
 def _traces(settings: Settings, slot: Slot, namespaces: frozenset[str]) -> list[str]:
     """All that shows, outside of it, that there is or was a cluster."""
-    addresses = (slot.host_address, slot.node_address, slot.pods, slot.services)
+    addresses = (
+        slot.first.host_address,
+        slot.first.node_address,
+        slot.first.pods,
+        slot.first.services,
+    )
     routes = run(["ip", "route", "show", "table", "all"]).splitlines()
     return [
         *leftovers(settings, slot),

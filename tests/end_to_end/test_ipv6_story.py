@@ -12,6 +12,7 @@ import pytest
 
 from cluster.errors import Unavailable
 from cluster.kubernetes import Cluster, running_cluster
+from cluster.networks import Families
 from cluster.settings import Settings
 from support.installed import RELEASE_NAMESPACE, import_images, install, uninstall
 from support.kube import Kube, metric
@@ -37,7 +38,7 @@ def ipv6(cluster_settings: Settings) -> Iterator[Cluster]:
     if cluster_settings.kubeconfig is not None:
         pytest.skip("the cluster that was given has the addresses that it has")
     try:
-        with running_cluster(cluster_settings, ipv6=True) as cluster:
+        with running_cluster(cluster_settings, families=Families.IPV6) as cluster:
             import_images(cluster, cluster_settings)
             install(cluster, RELEASE_NAMESPACE, *ON_THE_NODE)
             yield cluster
