@@ -198,6 +198,14 @@ class ServiceType(StrEnum):
     LOAD_BALANCER = "LoadBalancer"
 
 
+class IpFamilyPolicy(StrEnum):
+    """Whether the Service has addresses of one family or of both."""
+
+    SINGLE_STACK = "SingleStack"
+    PREFER_DUAL_STACK = "PreferDualStack"
+    REQUIRE_DUAL_STACK = "RequireDualStack"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
     """The Service in front of the pods."""
@@ -206,6 +214,12 @@ class Service:
         Choice(of=ServiceType), "How it is reached.", default=ServiceType.CLUSTER_IP
     )
     port: int = setting(Whole(minimum=1, maximum=65535), "Its port.", default=80)
+    ip_family_policy: IpFamilyPolicy | None = setting(
+        Choice(of=IpFamilyPolicy),
+        "Whether it has addresses of one family or of both, on clusters that have both. A new "
+        "Service for which this is not said has one, of the cluster's first family.",
+        default=None,
+    )
     annotations: tuple[tuple[str, str], ...] = setting(
         TEXT_MAP, "Its annotations, for load balancers and others.", default=()
     )

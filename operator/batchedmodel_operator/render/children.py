@@ -88,6 +88,8 @@ def service(model: Model, spec: Spec) -> Manifest:
         "targetPort": DATA_PORT,
     }
     body = {"type": spec.service.type.value, "selector": selector(model), "ports": [port]}
+    if spec.service.ip_family_policy is not None:
+        body["ipFamilyPolicy"] = spec.service.ip_family_policy.value
     manifest = child(model, Kind.SERVICE, spec=body)
     if spec.service.annotations:
         manifest["metadata"]["annotations"] = dict(spec.service.annotations)

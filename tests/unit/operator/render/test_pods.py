@@ -182,3 +182,9 @@ def test_all_containers_of_ours_log_in_the_form_of_the_chart() -> None:
 def test_a_mesh_is_told_what_the_service_speaks() -> None:
     (port,) = render.service(*read_model(SIMULATED))["spec"]["ports"]
     assert (port["name"], port["appProtocol"]) == ("http", "http")
+
+
+def test_the_service_has_the_families_that_the_manifest_says_or_those_of_the_cluster() -> None:
+    said = {**SIMULATED, "service": {"ipFamilyPolicy": "PreferDualStack"}}
+    assert render.service(*read_model(said))["spec"]["ipFamilyPolicy"] == "PreferDualStack"
+    assert "ipFamilyPolicy" not in render.service(*read_model(SIMULATED))["spec"]
