@@ -20,6 +20,12 @@ app.kubernetes.io/name: batchedmodel-{{ index . 1 }}
 app.kubernetes.io/instance: {{ (index . 0).Release.Name | quote }}
 {{- end }}
 
+{{/* What all pods of the release are selected by, in its namespace. */}}
+{{- define "batchedmodel.partOfRelease" -}}
+app.kubernetes.io/part-of: batchedmodel
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+{{- end }}
+
 {{/* Reference of an image. Takes (list context values-of-the-image). */}}
 {{- define "batchedmodel.image" -}}
 {{- $image := index . 1 -}}

@@ -57,7 +57,13 @@ def notes(server: ControlPlane) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    "values", ["", f"networkPolicy.install=true,watchNamespaces={{{_NAMESPACE}}}"]
+    "values",
+    [
+        "",
+        f"networkPolicy.install=true,watchNamespaces={{{_NAMESPACE}}}",
+        f"networkPolicy.models={{{_NAMESPACE}}},networkPolicy.callers={{{_NAMESPACE}}},"
+        f"networkPolicy.egress=true,networkPolicy.fetchers={{{_NAMESPACE}}}",
+    ],
 )
 def test_every_object_is_valid(server: ControlPlane, values: str) -> None:
     # The pod of `helm test` is admitted only where its account is.

@@ -160,6 +160,51 @@ def test_models_of_listed_namespaces_are_open_to_callers_and_to_those_who_measur
     assert "from" not in open_to_all, "whoever is on a node's network is no pod"
 
 
+def test_who_calls_models_may_be_bound_to_namespaces(helm: Helm) -> None:
+    values = ("networkPolicy.models={a}", "networkPolicy.callers={web,jobs}")
+    policy = helm.render(*values)["NetworkPolicy", "bm-batchedmodel-models"]["spec"]
+    callers = policy["ingress"][0]
+    assert callers["ports"] == [{"protocol": "TCP", "port": DATA_PORT}]
+    assert callers["from"] == [
+        {"namespaceSelector": {"matchLabels": {_NAMESPACE_LABEL: name}}} for name in ("web", "jobs")
+    ]
+
+
+def test_what_leaves_is_opened_for_all_pods_of_the_release(helm: Helm) -> None:
+    values = ("networkPolicy.egress=true", "networkPolicy.apiServerPorts={443,16443}")
+    objects = helm.render(*values)
+    policy = objects["NetworkPolicy", "bm-batchedmodel-egress"]["spec"]
+    assert policy["policyTypes"] == ["Egress"]
+    selector = policy["podSelector"]["matchLabels"]
+    for deployment in (_OPERATOR, _AUTOSCALER):
+        labels = objects["Deployment", deployment]["spec"]["template"]["metadata"]["labels"]
+        assert selector.items() <= labels.items()
+    checkup = objects["Pod", "bm-batchedmodel-checkup"]["metadata"]["labels"]
+    assert selector.items() <= checkup.items()
+    servers, models = policy["egress"]
+    assert [one["port"] for one in servers["ports"]] == [443, 16443]
+    assert "to" not in servers, "API servers are no pods"
+    assert models["ports"] == [{"protocol": "TCP", "port": ADMIN_PORT}]
+    assert models["to"] == [
+        {
+            "namespaceSelector": {},
+            "podSelector": {"matchLabels": {MANAGED_BY_LABEL: MANAGED_BY}},
+        }
+    ]
+
+
+def test_models_of_listed_namespaces_may_ask_for_names_and_hubs(helm: Helm) -> None:
+    made = helm.manifests(*setting(["networkPolicy.fetchers={a,b}"]))
+    found = [one for one in made if one["kind"] == "NetworkPolicy"]
+    assert [one["metadata"]["namespace"] for one in found] == ["a", "b"]
+    policy = found[0]["spec"]
+    assert policy["podSelector"] == {"matchLabels": {MANAGED_BY_LABEL: MANAGED_BY}}
+    assert policy["policyTypes"] == ["Egress"]
+    (rule,) = policy["egress"]
+    ports = {(one["protocol"], one["port"]) for one in rule["ports"]}
+    assert ports == {("UDP", 53), ("TCP", 53), ("TCP", 443)}
+
+
 def test_network_policies_open_the_ports_that_the_pods_listen_on(helm: Helm) -> None:
     assert not [kind for kind, _ in helm.render() if kind == "NetworkPolicy"]
     objects = helm.render("networkPolicy.install=true")
