@@ -5,6 +5,7 @@ package main
 import (
 	"flag"
 	"log"
+	"slices"
 	"sync"
 
 	"github.com/cloudnativelabs/kube-router/v2/pkg/controllers/netpol"
@@ -52,6 +53,13 @@ func run(config *options.KubeRouterConfig) error {
 	if err != nil {
 		return err
 	}
+	for family := range sets {
+		all, err := utils.NewIPSet(false)
+		if err != nil {
+			return err
+		}
+		sets[family] = setsOfFamily{all, family == core.IPv6Protocol}
+	}
 	controller, err := netpol.NewNetworkPolicyController(
 		client, config, pods, policies, namespaces, &sync.Mutex{}, tables, sets)
 	if err != nil {
@@ -79,6 +87,31 @@ func run(config *options.KubeRouterConfig) error {
 	ended.Add(1)
 	controller.Run(beats, forever, &ended)
 	return nil
+}
+
+// Of IPv6 this version makes sets by one name and looks for them by another, and of each family it
+// writes what it has read of the other's. Their names differ without a prefix.
+type setsOfFamily struct {
+	utils.IPSetHandler
+	six bool
+}
+
+func (sets setsOfFamily) RefreshSet(name string, entries [][]string, kind string) {
+	sets.IPSetHandler.RefreshSet(name, entries, kind)
+	set := sets.Get(name)
+	if sets.six && !slices.Contains(set.Options, "inet6") {
+		set.Options = append(set.Options, utils.OptionFamilly, "inet6")
+	}
+}
+
+func (sets setsOfFamily) Save() error {
+	err := sets.IPSetHandler.Save()
+	for name, set := range sets.Sets() {
+		if slices.Contains(set.Options, "inet6") != sets.six {
+			delete(sets.Sets(), name)
+		}
+	}
+	return err
 }
 
 // IPv6 asks for the neighbour's link address by packets that this version takes for a caller's.
