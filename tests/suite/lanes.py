@@ -52,8 +52,8 @@ LANES: Final = (
     ),
     # By itself, or its images would be put into another store first.
     Lane(
-        name="ipv6",
-        paths=("tests/end_to_end/test_ipv6_story.py",),
+        name="networks",
+        paths=("tests/end_to_end/test_ipv6_story.py", "tests/end_to_end/test_networks_story.py"),
         after=("node", *_ON_A_NODE),
     ),
     Lane(

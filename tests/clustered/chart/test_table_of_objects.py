@@ -15,9 +15,13 @@ from support.repository import ROOT
 
 _EVERYTHING: Final = (
     *("fullnameOverride=RELEASE", "externalMetrics.register=true", "networkPolicy.install=true"),
-    *("podMonitors.install=true", "prometheusRules.install=true", "dashboards.install=true"),
+    *("networkPolicy.egress=true", "podMonitors.install=true"),
+    *("prometheusRules.install=true", "dashboards.install=true"),
 )
-_LISTED: Final = ("watchNamespaces={listed}", "networkPolicy.models={listed}")
+_LISTED: Final = (
+    *("watchNamespaces={listed}", "networkPolicy.models={listed}"),
+    "networkPolicy.fetchers={listed}",
+)
 _MADE_LATER: Final = {("Lease", "release"), ("Event", "model"), ("ControllerRevision", "model")}
 """What no manifest shows; a test of the rights knows of it."""
 _MODEL: Final[Mapping[str, Any]] = {
@@ -125,7 +129,7 @@ def test_the_flows_of_kubelets_name_all_that_they_ask(rendered: list[Manifest]) 
     }
 
 
-def test_what_a_policy_lets_in_is_what_the_table_says(rendered: list[Manifest]) -> None:
+def test_what_a_policy_lets_pass_is_what_the_table_says(rendered: list[Manifest]) -> None:
     by_policy = {
         ("RELEASE-operator", "`operator`"): "`install`",
         ("RELEASE-autoscaler", "`autoscaler`"): "`install`",
@@ -134,7 +138,12 @@ def test_what_a_policy_lets_in_is_what_the_table_says(rendered: list[Manifest]) 
     policies = {
         one["metadata"]["name"]: one["spec"] for one in rendered if one["kind"] == "NetworkPolicy"
     }
-    assert policies.keys() == {name for name, _ in by_policy}
+    out = {"RELEASE-egress": "`egress`", "RELEASE-fetchers": "`fetchers`"}
+    assert policies.keys() == {*(name for name, _ in by_policy), *out}
+    for name, value in out.items():
+        opened = {port["port"] for rule in policies[name]["egress"] for port in rule["ports"]}
+        rows = [row for row in _rows("From") if value in row[4]]
+        assert opened == {port for row in rows for port in _numbers(row[2])}
     for (name, target), value in by_policy.items():
         opened = {port["port"] for rule in policies[name]["ingress"] for port in rule["ports"]}
         assert opened == {

@@ -132,7 +132,7 @@ def test_every_file_of_tests_is_in_one_lane(tmp_path: Path) -> None:
     ignored = [word for job in jobs(tmp_path, nightly="all") for words in job.commands
                for word in words if word.startswith("--ignore=")]  # fmt: skip
     apart = [
-        *("test_generation_story", "test_ipv6_story", "test_stories", "test_stream_story"),
-        "test_user_range_story",
+        *("test_generation_story", "test_ipv6_story", "test_networks_story", "test_stories"),
+        *("test_stream_story", "test_user_range_story"),
     ]
     assert ignored == [f"--ignore=tests/end_to_end/{name}.py" for name in apart]
