@@ -23,7 +23,7 @@ _PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 @pytest.mark.parametrize("manifest", [*_MANIFESTS, _AMBIENT], ids=_IDS)
 def test_pods_carry_what_a_mesh_looks_for_and_stay_what_they_are(manifest: dict[str, Any]) -> None:
     said = manifest["spec"]["pod"]
-    without, meshed = (deployment_of(from_hub() | more) for more in ({}, manifest["spec"]))
+    without, meshed = deployment_of(from_hub()), deployment_of(from_hub() | manifest["spec"])
     plain, template = without["spec"]["template"], meshed["spec"]["template"]
     for kind in ("labels", "annotations"):
         carried = template["metadata"][kind].items()
