@@ -11,6 +11,7 @@ REQUESTS_OFFERED: Final = f"{PREFIX}_requests_offered_total"
 REQUESTS_ACCEPTED: Final = f"{PREFIX}_requests_accepted_total"
 REQUESTS_REJECTED: Final = f"{PREFIX}_requests_rejected_total"  # reason
 REQUESTS_SETTLED: Final = f"{PREFIX}_requests_settled_total"  # outcome
+REQUESTS_LATE: Final = f"{PREFIX}_requests_late_total"  # completed, but after the target
 UNTRUSTED_PRIORITIES: Final = f"{PREFIX}_untrusted_priorities_total"
 CANCELLED: Final = f"{PREFIX}_cancelled_total"  # stage: queued, inflight
 QUEUE_REQUESTS: Final = f"{PREFIX}_queue_requests"

@@ -400,6 +400,7 @@ class Batcher:
         if self._health.standing.parts(pending.tenant, result):
             self._window.part(pending.tenant, self._policy, now)
         self._ledger.settle(outcome, rows, pending.work, now, waiting=pending.waiting)
+        self._ledger.late += outcome is Outcome.COMPLETED and now > pending.due
         self._recorder.settled(pending.recorded, rows, outcome)
         self._window.settled(pending, outcome)
         self._durations.request.observe(now - pending.accepted_at)

@@ -281,6 +281,9 @@ class GenerationHandler:
         self._ledger.settle_alone(outcome, stream.work, now, waiting=waited)
         if outcome is Outcome.COMPLETED:
             answered_rows(self._ledger, request.share.tenant, request.adapter, 1)
+            target = self._settings.target_first_token_seconds
+            if target is not None and stream.first_at is not None:
+                self._ledger.late += stream.first_at - request.arrived > target
         self._counts.ended(usage.prompt_tokens or request.prompt_tokens, usage.output_tokens)
         if outcome is Outcome.COMPLETED and stream.first_at is not None and usage.output_tokens > 1:
             took = stream.heard_at - stream.first_at

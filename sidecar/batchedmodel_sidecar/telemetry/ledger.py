@@ -47,6 +47,8 @@ class Ledger:
     accepted: int = 0
     rejected: Counter[Rejection] = field(default_factory=Counter)
     settled: Counter[Outcome] = field(default_factory=Counter)
+    late: int = 0
+    """Of the completed calls, those that were answered after their target."""
     untrusted_priorities: int = 0
     """Calls that asked for more priority than callers are trusted with, and got the default."""
     cancelled_waiting: int = 0

@@ -67,6 +67,8 @@ class LedgerCollector(Collector):
         yield _counter(names.REQUESTS_ACCEPTED, "Calls that were accepted", books.accepted)
         yield _by(names.REQUESTS_REJECTED, "Calls refused", "reason", Rejection, books.rejected)
         yield _by(names.REQUESTS_SETTLED, "Accepted calls", "outcome", Outcome, books.settled)
+        doc = "Completed calls that were answered after their target"
+        yield _counter(names.REQUESTS_LATE, doc, books.late)
         doc = "Calls that asked for more priority than they may have"
         yield _counter(names.UNTRUSTED_PRIORITIES, doc, books.untrusted_priorities)
         cancelled = CounterMetricFamily(names.CANCELLED, "Callers that left", labels=["stage"])

@@ -200,6 +200,23 @@ async def test_the_target_of_batches_is_none_of_generated_text() -> None:
     assert shorter.status == 504
 
 
+@pytest.mark.parametrize(("target", "late"), [(0.5, 0), (0.3, 1), (None, 0)])
+async def test_a_first_token_after_its_target_makes_a_text_late(
+    target: float | None, late: int
+) -> None:
+    world = World(BatchSettings(target_first_token_seconds=target))
+    world.calls()
+    asked = world.engine.there[0]
+    await asyncio.sleep(0.4)
+    asked.listener.answered(EVENTS)
+    asked.listener.piece(TOKEN)
+    await asyncio.sleep(1.0)  # the rest of the text has no target
+    assert world.ledger.late == 0, "it has not ended"
+    asked.listener.ended()
+    assert world.ledger.settled == {Outcome.COMPLETED: 1}
+    assert world.ledger.late == late
+
+
 async def test_a_server_that_is_away_gets_nothing_and_what_waits_goes_on_when_it_is_back() -> None:
     world = World()
     world.handler.close()

@@ -154,6 +154,27 @@ async def test_all_rows_of_a_call_have_its_terms(
     assert terms == {(0.1, limit, Priority.HIGH, group)}
 
 
+@pytest.mark.parametrize(("stall", "late"), [(0.08, 0), (0.12, 1), (1.5, 1)])
+async def test_an_answer_after_its_target_is_counted_as_late(stall: float, late: int) -> None:
+    w = world(replace(SETTINGS, target_seconds=0.1, request_timeout_seconds=2.0))
+    w.server.stalls[b"a"] = stall
+    await w.send(b"a")
+    assert w.ledger.settled == {Outcome.COMPLETED: 1}
+    assert w.ledger.late == late
+
+
+async def test_without_a_target_and_of_calls_without_an_answer_nothing_is_late() -> None:
+    w = world(replace(SETTINGS, request_timeout_seconds=2.0))
+    w.server.stalls[b"a"] = 1.5
+    await w.send(b"a")
+    w.batcher.configure(replace(SETTINGS, target_seconds=0.1, request_timeout_seconds=2.0))
+    w.server.stalls[b"b"] = 9.0
+    with pytest.raises(Expired):
+        await w.send(b"b")
+    assert w.ledger.settled == {Outcome.COMPLETED: 1, Outcome.EXPIRED: 1}
+    assert w.ledger.late == 0
+
+
 async def test_priority_that_a_caller_is_not_trusted_with_is_counted_and_not_given(
     wanted: Wanted,
 ) -> None:

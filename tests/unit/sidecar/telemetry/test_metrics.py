@@ -88,6 +88,12 @@ def test_every_end_of_a_call_has_a_series_and_they_add_up() -> None:
     assert found["queue_length"] == 3
 
 
+def test_answers_after_their_target_are_counted_beside_how_calls_ended() -> None:
+    assert scraped(Ledger(), SIGNALS)["requests_late_total"] == 0
+    ledger = Ledger(late=3)
+    assert scraped(ledger, SIGNALS)["requests_late_total"] == 3
+
+
 def test_the_integral_of_a_level_gives_its_exact_average_whatever_the_scrapes_miss() -> None:
     ledger = Ledger()
     ledger.accept(4, 1.0, 10.0)
