@@ -190,6 +190,11 @@ MODEL: Final = (
         queries=[(_rate("requests_rejected_total", by="reason"), "{{reason}}")],
     ),
     Panel(
+        title="Answered after the target, a second",
+        unit="reqps",
+        queries=[(_rate("requests_late_total"), "late")],
+    ),
+    Panel(
         title="Time of a request",
         unit="s",
         queries=_quantiles("request_duration_seconds"),

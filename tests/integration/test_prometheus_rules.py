@@ -9,7 +9,7 @@ import yaml
 
 from cluster.commands import run
 from cluster.errors import Unavailable
-from support.alert_scenarios import BLIPS, HEALTHY, ILL, ILL_FROM, promtool_test
+from support.alert_scenarios import BLIPS, HEALTHY, ILL, ILL_FROM, ILL_OTHERWISE, promtool_test
 from support.chart import CHART
 from support.prometheus import programs
 
@@ -78,7 +78,8 @@ def test_every_alert_fires_in_its_scenario_and_no_other_does(
 ) -> None:
     assert set(ILL) == set(ALERTS), "each alert has its scenario"
     cases = []
-    for ill, (series, labels) in ILL.items():
+    others = [(ill, one, ILL[ill][1]) for ill, more in ILL_OTHERWISE.items() for one in more]
+    for ill, series, labels in [*((ill, *found) for ill, found in ILL.items()), *others]:
         assert set(series) <= set(HEALTHY), "what falls ill was healthy before"
         severity = ALERTS[ill]["labels"]["severity"]
         silent: dict[str, list[Any]] = {alert: [] for alert in ALERTS}

@@ -3,7 +3,7 @@
 Values are in promtool's notation, one a minute for an hour. Illness begins after 20 minutes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 MODEL: Final = 'namespace="team",model="minilm"'
@@ -23,12 +23,13 @@ def _of_a_pod(pod: str) -> dict[str, str]:
     settled = {
         f'batchedmodel_requests_settled_total{{{labels},outcome="{outcome}"}}': values
         for outcome, values in (
-            *(("completed", "0+6000x60"), ("expired", "0+6x60")),
+            *(("completed", "0+6000x60"), ("expired", "0+6x60"), ("failed", "0+60x60")),
             *(("shed", "0x60"), ("evicted", "0x60")),
         )
     }
     return {
         f"batchedmodel_requests_offered_total{{{labels}}}": "0+6000x60",
+        f"batchedmodel_requests_late_total{{{labels}}}": "0+6x60",
         f"batchedmodel_target_feasible{{{labels}}}": "1x60",
         f"batchedmodel_circuit_open{{{labels}}}": "0x60",
         **rejected,
@@ -110,6 +111,16 @@ ILL: Final[Mapping[str, tuple[Mapping[str, str], Mapping[str, str]]]] = {
         {f'batchedmodel_requests_rejected_total{{{_POD},reason="queue_full"}}': "0x20 0+600x40"},
         _MODEL_LABELS,
     ),
+    # Each batch fails for a reason of its own, or too few in a row: no circuit opens.
+    "BatchedModelRequestsFail": (
+        {
+            f'batchedmodel_requests_settled_total{{{_POD},outcome="failed"}}': "0x20 0+5400x40",
+            f'batchedmodel_requests_settled_total{{{_POD},outcome="completed"}}': (
+                "0+6000x20 120000+600x39"
+            ),
+        },
+        _MODEL_LABELS,
+    ),
     "BatchedModelAtMaximum": (_told("batchedmodel_required_replicas", "2x20 9x40"), _MODEL_LABELS),
     "BatchedModelNotReady": (_condition("Ready", "1x20 0x40"), _MODEL_LABELS),
     "BatchedModelDegraded": (_condition("Degraded", "0x20 1x40"), _MODEL_LABELS),
@@ -132,6 +143,13 @@ ILL: Final[Mapping[str, tuple[Mapping[str, str], Mapping[str, str]]]] = {
                 "2x20 stale"
             )
             for number in (0, 1)
+        },
+        _SYSTEM_LABELS,
+    ),
+    "BatchedModelOperatorGone": (
+        {
+            f"batchedmodel_operator_leader{{{PROCESS.format('operator', 0)}}}": "1x20 stale",
+            f"batchedmodel_operator_leader{{{PROCESS.format('operator', 1)}}}": "0x20 stale",
         },
         _SYSTEM_LABELS,
     ),
@@ -164,10 +182,32 @@ ILL: Final[Mapping[str, tuple[Mapping[str, str], Mapping[str, str]]]] = {
 }
 """By alert: the series that make it fire, and the labels that it then has."""
 
+_EARLIER_PODS: Final = {
+    f'batchedmodel_requests_late_total{{{MODEL},pod="{pod}"}}': "_x60" for pod in ("a", "b")
+}
+"""Nothing in place of what sidecars of an earlier release do not tell."""
+
+ILL_OTHERWISE: Final[Mapping[str, Sequence[Mapping[str, str]]]] = {
+    "BatchedModelDeadlineMisses": (
+        # With `lateness: Serve` nobody is given up: all are answered, one in ten too late.
+        {f"batchedmodel_requests_late_total{{{_POD}}}": "0x20 0+600x40"},
+        {**ILL["BatchedModelDeadlineMisses"][0], **_EARLIER_PODS},
+    ),
+    # A replica that cannot be scraped besides: what is left waits.
+    "BatchedModelOperatorNotLeading": (
+        {f"batchedmodel_operator_leader{{{PROCESS.format('operator', 0)}}}": "1x20 stale"},
+    ),
+}
+"""By alert: other series that make it fire, with the same labels."""
+
 BLIPS: Final[Mapping[str, str]] = {
     # Two minutes of a full queue, a pod that restarts, a change of leaders, a slow reconcile.
     f'batchedmodel_requests_rejected_total{{{_POD},reason="queue_full"}}': "0x20 150+150x1 300x38",
     **_condition("Ready", "1x20 0x5 1x34"),
+    # What a pod had when its server died.
+    f'batchedmodel_requests_settled_total{{{_POD},outcome="failed"}}': "0x20 500x39",
+    # A minute of late answers behind a burst.
+    f"batchedmodel_requests_late_total{{{_POD}}}": "0x20 200x39",
     **_told("batchedmodel_model_silent_replicas", "0x20 1x2 0x37"),
     f"batchedmodel_operator_leader{{{PROCESS.format('operator', 0)}}}": "1x20 0 1x39",
     "batchedmodel_operator_longest_reconcile_seconds"
