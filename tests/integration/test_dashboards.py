@@ -1,5 +1,6 @@
 """Each panel of the chart's dashboards shows something in a real Prometheus that recorded load."""
 
+import asyncio
 import json
 import re
 import subprocess
@@ -7,6 +8,7 @@ import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,15 +17,12 @@ import pytest
 import yaml
 
 import dashboards
-from batchedmodel_autoscaler import model_metrics
-from batchedmodel_autoscaler import telemetry as autoscaler_metrics
 from batchedmodel_contract.kubernetes import names
-from batchedmodel_contract.processes import sidecar_metrics
-from batchedmodel_operator.probes import Vitals, exposition
 from cluster.commands import run
 from cluster.errors import Unavailable
-from support.alert_scenarios import MODEL
+from support.alert_scenarios import BLIPS, HEALTHY, ILL, ILL_OTHERWISE
 from support.chart import CHART
+from support.exposition import NAME, NAMESPACE, Series, scraped, unseen
 from support.ports import unused_port
 from support.prometheus import programs
 from support.repository import ROOT
@@ -33,26 +32,17 @@ _DASHBOARDS: Final = {name: json.loads(text) for name, text in dashboards.docume
 _SECONDS: Final = 3600
 _STEP: Final = 30
 _CHOSEN: Final = {
-    "$namespace": "team",
-    "$model": "minilm",
+    "$namespace": NAMESPACE,
+    "$model": NAME,
     "$__rate_interval": "2m",
 }
 _PANELS: Final = {
-    f"{file}: {panel['title']}, {target['refId']}": target["expr"]
+    f"{file}: {panel['title']}, {target['refId']}": (target["expr"], target["legendFormat"])
     for file, board in _DASHBOARDS.items()
     for panel in board["panels"]
     for target in panel["targets"]
 }
 _EMPTY_IN_HEALTH: Final = frozenset({"Models that are not ready", "Models that are degraded"})
-
-
-def _told_by_the_code() -> set[str]:
-    """The name of every metric that a process of ours exports."""
-    constants = (*vars(sidecar_metrics).items(), *vars(autoscaler_metrics).items())
-    names = {value for name, value in constants if name.isupper() and isinstance(value, str)}
-    vitals = Vitals(leads=True, longest_reconcile_seconds=0.0, keys=0, reconciles={})
-    names |= set(re.findall(r"^# TYPE (\w+)", exposition(vitals), re.M))
-    return names | set(model_metrics.FAMILIES)
 
 
 _EXAMPLES: Final = ROOT / "examples" / "autoscaling"
@@ -63,17 +53,32 @@ _RULES: Final = yaml.safe_load((_EXAMPLES / "prometheus-adapter.yaml").read_text
 ]
 
 
+_METRIC: Final = re.compile(r"(?<![\w])(?:model:)?batchedmodel_\w+")
+_VARIABLES: Final = [
+    re.sub(r"label_values\((.*), (\w+)\)", r"max by (\2) (\1)", one["definition"])
+    for board in _DASHBOARDS.values()
+    for one in board["templating"]["list"]
+    if one["type"] == "query"
+]
+"""As queries: a variable has the values of a label."""
+
+
+def _filled_in(query: str) -> str:
+    """As a dashboard asks it, or KEDA, of the model that is scraped."""
+    for name, value in _CHOSEN.items():
+        query = query.replace(name, value)
+    assert "$" not in query, query
+    return query.replace('namespace="default"', f'namespace="{NAMESPACE}"')
+
+
 def _queries() -> list[str]:
     groups = yaml.safe_load((_FILES / "rules.yaml").read_text())["groups"]
     rules = [rule["expr"] for group in groups for rule in group["rules"]]
-    variables = [
-        one["definition"]
-        for board in _DASHBOARDS.values()
-        for one in board["templating"]["list"]
-        if one["type"] == "query"
-    ]
     theirs = [_TRIGGER["metadata"]["query"], *(rule["seriesQuery"] for rule in _RULES)]
-    return [*rules, *variables, *theirs, *_PANELS.values()]
+    return [
+        _filled_in(query)
+        for query in (*rules, *_VARIABLES, *theirs, *(query for query, _ in _PANELS.values()))
+    ]
 
 
 @pytest.mark.parametrize("name", dashboards.documents())
@@ -82,13 +87,56 @@ def test_the_chart_carries_the_dashboards_as_they_are_drawn(name: str) -> None:
     assert text == dashboards.documents()[name], "run `make chart`"
 
 
-def test_every_metric_of_a_panel_and_of_a_rule_is_one_that_the_code_exports() -> None:
-    known = _told_by_the_code()
+@pytest.fixture(scope="module")
+def series(tmp_path_factory: pytest.TempPathFactory) -> list[Series]:
+    """What is scraped of the processes."""
+    return asyncio.run(scraped(tmp_path_factory.mktemp("scraped")))
+
+
+@pytest.mark.slow
+def test_every_panel_rule_and_example_asks_for_what_a_process_tells(series: list[Series]) -> None:
     for query in _queries():
-        used = re.findall(r"(?<![\w:])batchedmodel_\w+", query)
-        assert used or ":batchedmodel_" in query, query
-        for name in used:
-            assert name in known or re.sub("_(bucket|sum|count)$", "", name) in known, name
+        assert _METRIC.search(query), query
+        assert not unseen(query, series), query
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("query", "missing"),
+    [
+        ("batchedmodel_request_late_total", "batchedmodel_request_late_total"),
+        ("batchedmodel_queue_length_bucket", "batchedmodel_queue_length_bucket"),
+        ("batchedmodel_batch_size", "batchedmodel_batch_size"),
+        (
+            'batchedmodel_requests_settled_total{outcome=~"failed|late"}',
+            'batchedmodel_requests_settled_total{outcome=~"late"}',
+        ),
+        (
+            'batchedmodel_queue_length{exported_model="minilm"}',
+            'batchedmodel_queue_length{exported_model="minilm"}',
+        ),
+        (
+            "sum by (model) (batchedmodel_operator_leader)",
+            "batchedmodel_operator_leader by model",
+        ),
+    ],
+)
+def test_what_no_process_tells_is_seen_to_be_missing(
+    series: list[Series], query: str, missing: str
+) -> None:
+    assert unseen(query, series) == [missing]
+
+
+@pytest.mark.slow
+def test_every_series_of_the_alerts_scenarios_is_one_that_a_process_tells(
+    series: list[Series],
+) -> None:
+    others = [one for more in ILL_OTHERWISE.values() for one in more]
+    for scenario in (HEALTHY, BLIPS, *(one for one, _ in ILL.values()), *others):
+        for selector in scenario:
+            # Which model or pod it is of is the scenario's own business; that it is said is not.
+            named = re.sub(r'\b(namespace|model|pod)="[^"]+"', r'\1!=""', selector)
+            assert not unseen(named, series), selector
 
 
 def test_every_record_that_a_query_uses_is_one_of_the_rules() -> None:
@@ -98,49 +146,17 @@ def test_every_record_that_a_query_uses_is_one_of_the_rules() -> None:
     assert used == records
 
 
-def _recorded() -> str:
-    """An hour of a busy model, in OpenMetrics' text: counters grow, gauges stay."""
+def _recorded(series: list[Series]) -> str:
+    """An hour in OpenMetrics' text: each scrape counts as much as was counted, gauges stay."""
     end = int(time.time())
     moments = range(end - _SECONDS, end + 1, _STEP)
-    series: dict[str, list[tuple[str, float, float]]] = {}
-    """By family: labels, the first value, and its growth a second."""
-
-    def add(name: str, labels: str, value: float, growth: float = 0.0) -> None:
-        series.setdefault(name, []).append((labels, value, growth))
-
-    pod = f'{MODEL},pod="a"'
-    labelled = {"reason": "queue_full", "outcome": "completed"}
-    values = {
-        sidecar_metrics.REQUESTS_REJECTED: "reason",
-        sidecar_metrics.REQUESTS_SETTLED: "outcome",
-        sidecar_metrics.BATCHES: "reason",
-    }
-    for name in {value for key, value in vars(sidecar_metrics).items() if key.isupper()}:
-        more = f',{values[name]}="{labelled[values[name]]}"' if name in values else ""
-        add(name, f"{pod}{more}", 1.0, 10.0 if name.endswith("_total") else 0.0)
-        for bucket in ("0.01", "0.1", "+Inf"):
-            add(f"{name}_bucket", f'{pod},le="{bucket}"', 0.0, 10.0)
-        add(f"{name}_sum", pod, 0.0, 0.5)
-        add(f"{name}_count", pod, 0.0, 10.0)
-    outcome = f'{pod},outcome="shed"'
-    add(sidecar_metrics.REQUESTS_SETTLED, outcome, 0.0, 0.1)
-    add(sidecar_metrics.REQUESTS_REJECTED, f'{pod},reason="expired"', 0.0, 0.1)
-    for name in model_metrics.FAMILIES:
-        kinds = ("Ready", "Degraded") if name == model_metrics.CONDITION else ("",)
-        for kind in kinds:
-            add(name, MODEL + (f',type="{kind}"' if kind else ""), float(kind != "Degraded"))
-    add(autoscaler_metrics.CERTIFICATE_ENDS, 'namespace="system"', end + 5e6)
-    add("batchedmodel_operator_longest_reconcile_seconds", 'namespace="system"', 0.1)
-    add("batchedmodel_operator_reconcile_total", 'namespace="system",result="failed"', 0.0, 0.1)
-    # What the rules would have recorded.
-    for what, rate in (("offered", 10.0), ("refused", 0.1), ("late", 0.2)):
-        add(f"model:batchedmodel_requests_{what}:rate5m", MODEL, rate)
-    lines = [
-        f"{name}{{{labels}}} {value + growth * (moment - moments[0])} {moment}"
-        for name, found in series.items()
-        for labels, value, growth in found
-        for moment in moments
-    ]
+    lines = []
+    for one in sorted(series, key=lambda found: found.name):
+        labels = ",".join(f'{name}="{value}"' for name, value in one.labels.items())
+        lines += [
+            f"{one.name}{{{labels}}} {one.value * (count if one.grows else 1)} {moment}"
+            for count, moment in enumerate(moments, 1)
+        ]
     return "\n".join(lines) + "\n# EOF\n"
 
 
@@ -161,29 +177,36 @@ class _Prometheus:
 
 
 @pytest.fixture(scope="module")
-def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Prometheus]:
-    """One that has recorded the hour, on loopback."""
+def prometheus(
+    series: list[Series], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[_Prometheus]:
+    """One that has recorded the hour and what the chart's rules make of it, on loopback."""
     try:
         found = programs()
     except Unavailable as reason:
         pytest.skip(str(reason))
     folder = tmp_path_factory.mktemp("prometheus")
     recorded, data = folder / "recorded.txt", folder / "data"
-    recorded.write_text(_recorded())
-    command: list[str | Path] = [
-        "tsdb",
-        "create-blocks-from",
-        "openmetrics",
-        "--quiet",
-        recorded,
-        data,
-    ]
-    run([found.promtool, *command])
+    recorded.write_text(_recorded(series))
     (folder / "prometheus.yml").write_text("{}\n")
+    blocks = (found.promtool, "tsdb", "create-blocks-from")
+    run([*blocks, "openmetrics", "--quiet", recorded, data])
+    end = int(time.time())
+    with _running(found.prometheus, folder) as one:
+        words = [f"--start={end - _SECONDS}", f"--end={end}", f"--url={one.address}"]
+        interval = f"--eval-interval={_STEP}s"
+        run([*blocks, "rules", *words, interval, f"--output-dir={data}", _FILES / "rules.yaml"])
+    # It reads these blocks when it starts.
+    with _running(found.prometheus, folder) as one:
+        yield one
+
+
+@contextmanager
+def _running(program: Path, folder: Path) -> Iterator[_Prometheus]:
     port = unused_port()
     words = [
-        *(str(found.prometheus), f"--config.file={folder / 'prometheus.yml'}"),
-        *(f"--storage.tsdb.path={data}", f"--web.listen-address=127.0.0.1:{port}"),
+        *(str(program), f"--config.file={folder / 'prometheus.yml'}"),
+        *(f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address=127.0.0.1:{port}"),
     ]
     with (folder / "log").open("wb") as log, subprocess.Popen(words, stderr=log) as process:
         try:
@@ -206,16 +229,15 @@ def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> 
 
 @pytest.mark.slow
 def test_every_panel_shows_something_over_recorded_load(prometheus: _Prometheus) -> None:
-    for panel, query in _PANELS.items():
-        for name, value in _CHOSEN.items():
-            query = query.replace(name, value)
-        assert "$" not in query, panel
-        found = prometheus.ask(query)
+    for panel, (query, legend) in _PANELS.items():
+        found = prometheus.ask(_filled_in(query))
         if any(title in panel for title in _EMPTY_IN_HEALTH):
             assert not found, panel
         else:
             assert found, panel
             assert all(value != "NaN" for one in found for _, value in one["values"]), panel
+            labels = set(re.findall(r"{{(\w+)}}", legend))
+            assert all(labels <= set(one["metric"]) for one in found), panel
 
 
 def test_keda_scales_the_model_itself_by_a_number_of_replicas() -> None:
