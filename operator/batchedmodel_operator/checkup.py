@@ -32,7 +32,7 @@ from batchedmodel_kube.errors import ClusterError
 from batchedmodel_operator.cluster.client import KubernetesCluster
 from batchedmodel_operator.kinds import RESOURCES, Kind
 
-_log: Final = logging.getLogger(__name__)
+_log: Final = logging.getLogger("batchedmodel_operator.checkup")
 _AGAIN_SECONDS: Final = 1.0
 _METRIC: Final = f"{PLURAL}.{GROUP}/{REQUIRED_REPLICAS_METRIC}"
 
