@@ -81,8 +81,9 @@ def foretell(
         why = ""
         if effect is Effect.ROLLS:
             rollout = (model.get("status") or {}).get("rollout") or {}
-            failed = kept.get((namespace, str(rollout.get("failedRevision"))))
-            if failed is not None and not _changes(failed["data"]["template"], spec, images):
+            failed = kept.get((namespace, str(rollout.get("failedRevision")))) or {}
+            template = (failed.get("data") or {}).get("template")
+            if template and not _changes(template, spec, images):
                 effect = Effect.TAKEN_BACK
                 said = (rollout.get(name, "") for name in ("failedReason", "failedMessage"))
                 why = ": ".join(one for one in said if one)

@@ -234,9 +234,14 @@ def redacted(text: str) -> str:
 
 def refused_for(deployment: Child | None) -> Diagnosis | None:
     """Why the API server takes no pod of a Deployment, or None when it does."""
-    status = {} if deployment is None else deployment.body.get("status") or {}
+    if deployment is None:
+        return None
+    status = deployment.body.get("status") or {}
     failure = condition(status, "ReplicaFailure")
-    if failure.get("status") != "True":
+    asked = deployment.body["metadata"].get("generation", 0)
+    # Before, it is about the pods that were asked for earlier.
+    heard = status.get("observedGeneration", 0) >= asked
+    if failure.get("status") != "True" or not heard:
         return None
     message = failure.get("message") or "the API server refused a pod"
     return Diagnosis(trouble=refused_pod(message), message=message)
@@ -244,7 +249,7 @@ def refused_for(deployment: Child | None) -> Diagnosis | None:
 
 def refused_pod(message: str) -> PodFailureReason:
     """Why the API server would not have a pod; it says so in a sentence only."""
-    if "exceeded quota" in message or "failed quota" in message:
+    if "exceeded quota" in message:
         return PodFailureReason.QUOTA_EXCEEDED
     if "serviceaccount" in message and "not found" in message:
         return PodFailureReason.MISSING_SERVICE_ACCOUNT

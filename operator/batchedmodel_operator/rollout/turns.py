@@ -22,25 +22,32 @@ _NOT_READ: Final = frozenset(
     }
 )
 """Why a manifest is not carried out. What was begun before is not judged any more."""
-_REFUSED: Final = frozenset(
-    {*REFUSED_PODS, Reason.FORBIDDEN, Reason.QUOTA_EXCEEDED, Reason.NAME_CONFLICT}
-)
-"""Why the API server takes no pod, or no Deployment."""
+_QUOTA: Final = frozenset({PodFailureReason.QUOTA_EXCEEDED})
 _ITS_NAMESPACES: Final = {
-    Cause.UPGRADE: frozenset(
-        {PodFailureReason.QUOTA_EXCEEDED, PodFailureReason.MISSING_SERVICE_ACCOUNT}
-    ),
-    # A class may name a service account, and much else that admission refuses.
-    Cause.CLASS: frozenset({PodFailureReason.QUOTA_EXCEEDED}),
+    Cause.UPGRADE: _QUOTA | {PodFailureReason.MISSING_SERVICE_ACCOUNT},
+    # A class may name a service account.
+    Cause.CLASS: _QUOTA,
 }
-"""Of these what is the matter of one namespace, whatever is asked for."""
+"""Why the API server takes no pod, where that is the matter of one namespace."""
+_NO_DEPLOYMENT: Final = {
+    Cause.UPGRADE: frozenset(
+        {
+            PodFailureReason.INVALID_POD_TEMPLATE,
+            *(Reason.FORBIDDEN, Reason.QUOTA_EXCEEDED, Reason.NAME_CONFLICT),
+        }
+    ),
+    Cause.CLASS: _QUOTA,
+}
+"""Why it takes no Deployment, so that nothing has begun."""
+_NO_ROOM_IN: Final = REFUSED_PODS - _QUOTA
+"""Refusals that say nothing of nodes and devices."""
 
 
 class Standing(NamedTuple):
     """Where a model stands with an upgrade, or an edit of its class."""
 
     rolls: bool
-    """It has a place: not all of its pods are there yet, and more are let in."""
+    """It has a place: not all of its pods are there yet, and some are let in."""
     failed: bool
     """Its pods were taken back, or it is degraded since."""
 
@@ -56,7 +63,8 @@ def standing(status: Body) -> Standing:
         return SETTLED
     is_back = record.fault is not None
     # What lacks a node or a device says nothing of what it was replaced by.
-    lacks_room = condition(status, "CapacityAvailable").get("status") == "False"
+    capacity = condition(status, "CapacityAvailable")
+    lacks_room = capacity.get("status") == "False" and capacity.get("reason") not in _NO_ROOM_IN
     degraded = condition(status, "Degraded").get("status") == "True"
     may_roll = record.target != record.good and status.get("desiredReplicas") != 0
     rolls = may_roll and not is_back and not _is_kept_out(status, record.cause, degraded=degraded)
@@ -64,16 +72,21 @@ def standing(status: Body) -> Standing:
 
 
 def _is_kept_out(status: Body, cause: Cause, *, degraded: bool) -> bool:
-    """Whether its namespace lets no more of the new pods in, so that a place is of no use to it."""
-    if condition(status, "ModelLoaded").get("status") == "False":
-        # Pods that came are judged first.
-        return False
-    found = (condition(status, "Reconciled"), condition(status, "CapacityAvailable"))
-    reasons = {one.get("reason") for one in found if one.get("status") == "False"}
-    if reasons & _ITS_NAMESPACES[cause]:
-        return True
-    # A rule of admission may be everybody's. Where it costs pods, it is to be seen on the first.
-    return cause is Cause.UPGRADE and bool(reasons & _REFUSED) and not degraded
+    """Whether its namespace lets none of the new pods in, so that a place is of no use to it.
+
+    Where one came or an old one went the place is kept: how that ends says something of the images.
+    """
+    if _why(status, "Reconciled") in _NO_DEPLOYMENT[cause]:
+        return not degraded
+    none_came = condition(status, "ModelLoaded").get("reason") == Reason.NO_PODS
+    let_in = _why(status, "CapacityAvailable") not in _ITS_NAMESPACES[cause]
+    return none_came and not degraded and not let_in
+
+
+def _why(status: Body, kind: str) -> object:
+    """The reason of a condition that is False."""
+    found = condition(status, kind)
+    return found.get("reason") if found.get("status") == "False" else None
 
 
 class Turns(Generic[Name]):

@@ -30,6 +30,7 @@ ROLLS = Standing(rolls=True, failed=False)
 QUOTA = 'pods "x" is forbidden: exceeded quota: small, requested: cpu=1, used: cpu=2, limited: 2'
 LIMITS = 'pods "x" is forbidden: maximum cpu usage per Container is 500m, but limit is 1'
 WEBHOOK = 'admission webhook "policy.team" denied the request: not on a Friday'
+UNSAID = 'pods "x" is forbidden: failed quota: small: must specify limits.memory for: model'
 ACCOUNT = 'error looking up service account team/m: serviceaccount "m" not found'
 
 
@@ -47,7 +48,7 @@ async def _upgrading(spec: dict[str, Any] = ROLLING) -> World:
     return world
 
 
-@pytest.mark.parametrize("message", [QUOTA, LIMITS, WEBHOOK, ACCOUNT])
+@pytest.mark.parametrize("message", [QUOTA, ACCOUNT])
 async def test_the_place_is_left_to_others_while_no_new_pod_is_let_in(message: str) -> None:
     world = await _upgrading()
     world.turns.note(OTHER, SETTLED, waits=True)
@@ -90,28 +91,63 @@ async def test_pods_that_came_are_judged_before_what_keeps_the_others_out(
     assert not world.turns.may_begin(OTHER)
 
 
-async def test_pods_that_serve_do_not_hold_up_others_for_those_that_are_kept_out() -> None:
-    world = await _upgrading({**ROLLING, "rollout": IN_PLACE})
-    world.remove_pod("1")
-    world.start_pod("3")
-    _refuse(world, QUOTA, updatedReplicas=1)
+@pytest.mark.parametrize("message", [LIMITS, WEBHOOK, UNSAID])
+async def test_a_rule_that_may_be_everybodys_is_seen_on_the_first(message: str) -> None:
+    world = await _upgrading()
+    _refuse(world, message)
     await world.settle()
-    assert world.turns.may_begin(OTHER)
+    assert world.verdict("CapacityAvailable") == ("False", "InvalidPodTemplate")
+    assert not world.turns.may_begin(OTHER)
 
 
-@pytest.mark.parametrize(
-    ("message", "let_go"), [(QUOTA, True), (ACCOUNT, True), (WEBHOOK, False), (LIMITS, False)]
-)
-async def test_a_rule_of_admission_that_costs_a_pod_is_seen_on_the_first(
-    message: str, let_go: bool
+@pytest.mark.parametrize("message", [QUOTA, WEBHOOK])
+async def test_a_pod_that_serves_does_not_hide_one_that_fails_beside_one_that_is_kept_out(
+    message: str,
 ) -> None:
+    world = await _upgrading()
+    world.start_pod("3")
+    world.start_pod("4", **CRASHING)
+    _refuse(world, message, replicas=4, readyReplicas=3, availableReplicas=3, updatedReplicas=2)
+    await world.settle()
+    assert not world.turns.may_begin(OTHER)
+
+
+@pytest.mark.parametrize("message", [QUOTA, ACCOUNT, WEBHOOK, LIMITS])
+async def test_whatever_costs_a_pod_is_seen_on_the_first(message: str) -> None:
     world = await _upgrading({**ROLLING, "rollout": IN_PLACE})
     world.remove_pod("1")
     _refuse(world, message, replicas=1, readyReplicas=1, availableReplicas=1)
     await world.settle()
     assert world.verdict("Degraded") == ("True", "PartialReplicas")
-    assert world.turns.may_begin(OTHER) is let_go
-    assert not world.turns.is_failed(OTHER)
+    assert not world.turns.may_begin(OTHER)
+
+
+async def test_what_was_refused_before_lets_nobody_by_when_newer_images_begin() -> None:
+    world = await _upgrading()
+    world.turns.note(OTHER, SETTLED, waits=True)
+    _refuse(world, QUOTA)
+    await world.settle()
+    world.called.clear()
+    world.restart(upgraded_images(3))
+    world.turns.note(OTHER, SETTLED, waits=True)
+    await world.settle()
+    body = world.child(Kind.DEPLOYMENT)
+    assert body["status"]["observedGeneration"] < body["metadata"]["generation"]
+    assert OTHER not in world.called
+    assert not world.turns.may_begin(OTHER)
+
+
+async def test_what_is_degraded_since_holds_up_others_whatever_else_is_refused() -> None:
+    world = await _upgrading()
+    await all_replaced(world)
+    world.all_ready()
+    await world.settle()
+    assert world.turns.may_begin(OTHER)
+    for name in ("1", "2"):
+        world.start_pod(name, **CRASHING)
+    _refuse(world, WEBHOOK, readyReplicas=0, availableReplicas=0, updatedReplicas=2)
+    await world.settle()
+    assert not world.turns.may_begin(OTHER)
 
 
 @pytest.mark.parametrize(("message", "let_go"), [(QUOTA, True), (ACCOUNT, False), (WEBHOOK, False)])
