@@ -310,8 +310,15 @@ def revision_of(template: Body) -> str | None:
 
 
 def owned(child: Child, model: Model) -> bool:
-    """Whether the child is this BatchedModel's."""
-    return any(owner.get("uid") == model.uid for owner in child.owners)
+    """Whether the child is this BatchedModel's.
+
+    Admission judges who may write one by the kind of its owners, so an owner of another kind with
+    the same UID is none.
+    """
+    return any(
+        owner.get("kind") == Kind.BATCHED_MODEL and owner.get("uid") == model.uid
+        for owner in child.owners
+    )
 
 
 def left_behind(child: Child, model: Model) -> bool:

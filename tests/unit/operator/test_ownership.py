@@ -1,5 +1,6 @@
 """Pods are a BatchedModel's by owner references; the label alone counts for nothing."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -45,6 +46,26 @@ def _of_their_own_replica_set(world: World) -> list[dict[str, Any]]:
 def _of_another_uid(world: World) -> list[dict[str, Any]]:
     (owner,) = world.cluster.objects[POD]["metadata"]["ownerReferences"]
     return [{**owner, "uid": "made up"}]
+
+
+async def test_a_template_whose_owner_is_of_another_kind_is_nobodys() -> None:
+    world = await _with_two_pods()
+    before = world.child(Kind.DEPLOYMENT)["spec"]["template"]
+    [name] = world.revisions()
+    [kept] = [
+        b
+        for (k, _, n), b in world.cluster.objects.items()
+        if (k, n) == (Kind.CONTROLLER_REVISION, name)
+    ]
+    [owner] = kept["metadata"]["ownerReferences"]
+    forged = copy.deepcopy(kept)
+    forged["metadata"]["name"] = f"{name}-zz"
+    forged["metadata"]["ownerReferences"] = [{**owner, "apiVersion": "a/v1", "kind": "Thing"}]
+    forged["revision"] = 1_000_000
+    forged["data"]["template"]["spec"]["serviceAccountName"] = "strong"
+    world.cluster.put(forged)
+    await world.settle()
+    assert world.child(Kind.DEPLOYMENT)["spec"]["template"] == before
 
 
 @pytest.mark.parametrize(
