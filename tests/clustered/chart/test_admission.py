@@ -135,6 +135,22 @@ HELD: dict[str, tuple[dict[str, Any], str]] = {
     "others' places": (with_pod(priorityClassName="top"), "spec.pod.priorityClassName"),
     "another runtime": (with_pod(runtimeClassName="bare"), "spec.pod.runtimeClassName"),
     "another scheduler": (with_pod(schedulerName="mine"), "spec.pod.schedulerName"),
+    "nodes for itself": (
+        with_pod(
+            affinity={
+                "podAntiAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": [
+                        {
+                            "labelSelector": {},
+                            "namespaceSelector": {},
+                            "topologyKey": "kubernetes.io/hostname",
+                        }
+                    ]
+                }
+            }
+        ),
+        "spec.pod.affinity",
+    ),
     "others' nodes": (with_pod(tolerations=[{"operator": "Exists"}]), "spec.pod.tolerations"),
 }
 
