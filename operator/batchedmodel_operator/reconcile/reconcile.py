@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
-from batchedmodel_kube.errors import ClusterError, Conflict, Gone, Invalid, Refused
+from batchedmodel_kube.errors import ClusterError, Conflict, Forbidden, Gone, Invalid, Refused
 from batchedmodel_operator.conditions import autoscaling, status
 from batchedmodel_operator.conditions.events import announcements
 from batchedmodel_operator.interfaces import Body, Cluster, Sidecars
@@ -88,7 +88,12 @@ class Reconciler:
         """
         now, memory = self._clock(), self._memories.get(key)
         self._looked_at.pop(key, None)
-        model = await find(self._cluster, key, lambda name: self._names(key, name))
+        try:
+            model = await find(self._cluster, key, lambda name: self._names(key, name))
+        except Forbidden:
+            # Whoever takes rights away in one namespace holds up no other.
+            self._tell(self._turns.forget(key))
+            raise
         if model is None:
             for known in (self._memories, self._written, self._ending):
                 known.pop(key, None)

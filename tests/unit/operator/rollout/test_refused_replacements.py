@@ -213,3 +213,17 @@ async def test_one_that_tries_again_has_a_place_for_it() -> None:
     await world.look()
     assert held
     assert all(held)
+
+
+async def test_a_model_that_may_not_be_read_any_more_gives_its_place_back() -> None:
+    world = await _upgrading()
+    world.turns.note(OTHER, SETTLED, waits=True)
+
+    async def forbidden(*_: Any, **__: Any) -> Any:
+        raise Forbidden("cannot get resource")
+
+    world.cluster.get = forbidden  # type: ignore[method-assign]
+    with pytest.raises(Forbidden):
+        await world.look()
+    assert world.turns.may_begin(OTHER)
+    assert OTHER in world.called
