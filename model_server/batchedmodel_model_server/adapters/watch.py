@@ -9,10 +9,11 @@ What is said is only that something may be new. Whoever hears it reads everythin
 """
 
 import asyncio
+import errno
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -70,7 +71,7 @@ def wanted_sources(settings: AdapterSettings, before: Mapping[str, Source]) -> d
     sources: dict[str, Source] = {}
     if settings.folder is not None:
         try:
-            names = _folders(Path(settings.folder))
+            names = _folders(Path(settings.folder), before)
         except (FileNotFoundError, NotADirectoryError) as error:
             _log.warning("there is no folder of adapters: %s", error)
             names = []
@@ -87,8 +88,8 @@ def _in(folder: str, name: str) -> Source:
     return Source(path=os.path.join(folder, name))
 
 
-def _folders(folder: Path) -> list[str]:
-    names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+def _folders(folder: Path, before: Container[str]) -> list[str]:
+    names = sorted(entry.name for entry in os.scandir(folder) if _is_folder(entry))
     found: list[str] = []
     for name in names:
         try:
@@ -96,8 +97,18 @@ def _folders(folder: Path) -> list[str]:
         except Broken:
             continue  # such as lost+found, or hidden
     if len(found) > MOST_ITEMS:
-        _log.error("%s has %d adapters; the first %d count", folder, len(found), MOST_ITEMS)
-    return found[:MOST_ITEMS]
+        _log.error("%s has %d adapters; only %d count", folder, len(found), MOST_ITEMS)
+    # None that is served makes room for one that came later.
+    return sorted(found, key=lambda name: name not in before)[:MOST_ITEMS]
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # a link to itself
+            return False
+        raise
 
 
 class Watch:

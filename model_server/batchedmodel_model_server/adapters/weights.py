@@ -91,6 +91,8 @@ def _module(name: str, modules: Mapping[str, Any]) -> Any:
 def _low_rank(
     name: str, tensors: dict[str, Any], config: PeftConfig, module: Any, max_rank: int
 ) -> LowRank:
+    import torch
+
     a, b = tensors.pop(name + _A), tensors.pop(name + _B, None)
     sizes = sizes_of(module)
     if sizes is None:
@@ -99,7 +101,7 @@ def _low_rank(
         raise _Unfit(f"{name} lacks lora_B")
     if not config.changes(name) or ends_with_part(name, config.replaced):
         raise _Unfit(f"{name} is none of the modules that its config changes")
-    rank = int(a.shape[0])
+    rank = int(a.shape[0]) if a.ndim else 0
     if a.shape != (rank, sizes[0]) or b.shape != (sizes[1], rank):
         raise _Unfit(
             f"{name}: lora_A is {_by(a.shape)} and lora_B {_by(b.shape)}; the base's module has "
@@ -111,7 +113,10 @@ def _low_rank(
         raise _Unfit(f"{name} has rank {rank}, above spec.adapters.maxRank {max_rank}")
     dtype = module.weight.dtype
     scaled = b.float() * config.scaling(name, rank)
-    return LowRank(a.T.to(dtype).contiguous(), scaled.T.to(dtype).contiguous())
+    pair = LowRank(a.T.to(dtype).contiguous(), scaled.T.to(dtype).contiguous())
+    if not all(bool(torch.isfinite(one).all()) for one in pair):
+        raise _Unfit(f"{name} has numbers too large for {dtype} with its scaling")
+    return pair
 
 
 def ends_with_part(module: str, names: tuple[str, ...]) -> bool:

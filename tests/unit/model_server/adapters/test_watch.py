@@ -9,7 +9,7 @@ import pytest
 
 from batchedmodel_contract.adapters.settings import AdapterSettings
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.manifest.adapters import AdapterItem
+from batchedmodel_contract.manifest.adapters import MOST_ITEMS, AdapterItem
 from batchedmodel_contract.manifest.source import Source
 from batchedmodel_model_server.adapters.watch import (
     Watch,
@@ -52,6 +52,23 @@ def test_what_lies_in_a_folder_that_cannot_be_read_just_now_is_still_wanted(
     monkeypatch.setattr(os, "scandir", stale)
     before = {"legal": inside, "sql": listed, "gone": Source(path="/other/gone")}
     assert wanted_sources(settings, before) == {"legal": inside, "sql": listed}
+
+
+def test_a_link_to_itself_hides_none_of_the_others(tmp_path: Path) -> None:
+    (tmp_path / "legal").mkdir()
+    (tmp_path / "loop").symlink_to("loop")
+    found = wanted_sources(AdapterSettings(folder=str(tmp_path)), {})
+    assert found == {"legal": Source(path=str(tmp_path / "legal"))}
+
+
+def test_more_folders_than_count_push_out_none_that_is_served(tmp_path: Path) -> None:
+    for number in range(MOST_ITEMS):
+        (tmp_path / f"a{number:03}").mkdir()
+    (tmp_path / "sql").mkdir()
+    settings = AdapterSettings(folder=str(tmp_path))
+    assert "sql" not in wanted_sources(settings, {})
+    before = {"sql": Source(path=str(tmp_path / "sql"))}
+    assert "sql" in wanted_sources(settings, before)
 
 
 async def test_a_folder_that_comes_later_is_looked_for_every_few_seconds(tmp_path: Path) -> None:
