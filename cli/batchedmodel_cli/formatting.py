@@ -34,9 +34,16 @@ def tenths(count: int, share: float) -> str:
     return ">99.9%" if count == WHOLE and share < 1 else f"{count / 10:.1f}%"
 
 
+def printable(text: str) -> str:
+    """The text with `?` for each character that has no form of its own."""
+    return "".join(one if one.isprintable() else "?" for one in text)
+
+
 def aligned(rows: Sequence[tuple[str, ...]], *, indent: int) -> Iterator[str]:
     """The lines of a table."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
+    # What others named may hold sequences that a terminal obeys.
+    shown = [tuple(map(printable, row)) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    for row in shown:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         yield (" " * indent + "   ".join(cells)).rstrip()

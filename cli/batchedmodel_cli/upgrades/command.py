@@ -90,8 +90,13 @@ def _objects(arguments: argparse.Namespace, *what: str) -> list[dict[str, Any]]:
     text = kubectl.get(
         *what, *where, context=arguments.context, namespace=arguments.namespace, form="json"
     )
-    items: list[dict[str, Any]] = json.loads(text)["items"]
-    return items
+    try:
+        items: Any = json.loads(text)["items"]
+        if all(isinstance(one["metadata"]["name"], str) for one in items):
+            return list(items)
+    except (ValueError, TypeError, LookupError, RecursionError):
+        pass
+    raise Refused(f"kubectl get {what[0]}: what it printed is no list of objects")
 
 
 def _document(one: Forecast) -> dict[str, Any]:

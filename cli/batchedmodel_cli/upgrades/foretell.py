@@ -132,8 +132,8 @@ def _changes(template: Mapping[str, Any], spec: Spec, images: Images) -> list[tu
     }
     pod = template["spec"]
     changes = {
-        (one["image"], new)
-        for one in (*pod.get("initContainers", ()), *pod["containers"])
-        if (new := wanted.get(one["name"])) is not None and new != one["image"]
+        (str(one.get("image")), new)
+        for one in (*(pod.get("initContainers") or ()), *pod["containers"])
+        if (new := wanted.get(one["name"])) is not None and new != one.get("image")
     }
     return sorted(changes)

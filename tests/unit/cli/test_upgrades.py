@@ -72,6 +72,24 @@ def _kubectl(
     return run
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "{}", '{"items": null}', '{"items": [7]}', '{"items": [{}]}', "[" * 100_000],
+    ids=["empty", "cut", "a list", "no items", "null", "a number", "no metadata", "deep"],
+)
+def test_what_is_no_list_of_objects_is_said(
+    text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, 0, text, "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert _command("--sidecar-image", SIDECAR) == 2
+    said = capsys.readouterr()
+    assert said.err == "kubectl get batchedmodel: what it printed is no list of objects\n"
+    assert said.out == ""
+
+
 async def test_it_is_said_of_each_model_what_becomes_of_its_pods(
     told: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
