@@ -79,7 +79,8 @@ def test_of_a_pod_only_what_somebody_asks_for_is_kept() -> None:
     ],
 )
 def test_a_kept_template_that_is_none_is_as_good_as_nothing(data: object) -> None:
-    metadata = {"name": "a", "uid": "1", "ownerReferences": [{"uid": "model"}]}
+    owner = {"kind": Kind.BATCHED_MODEL.value, "uid": "model"}
+    metadata = {"name": "a", "uid": "1", "ownerReferences": [owner]}
     read = reader_of(Kind.CONTROLLER_REVISION)
     template = {"metadata": {"labels": {}}, "spec": {"containers": [{"image": "i"}]}}
     good = {"metadata": metadata, "revision": 2**63 - 1, "data": {"template": template}}
