@@ -7,10 +7,10 @@ from batchedmodel_contract.manifest.source import HuggingFace, Source
 from batchedmodel_contract.manifest.spec import Model
 from batchedmodel_contract.processes.environment import HUB_FOLDER
 from batchedmodel_operator.render.common import Manifest
+from batchedmodel_operator.render.resources import DISK
 
 CACHE_PATH: Final = "/var/cache/batchedmodel"
 HUB_PATH: Final = f"{CACHE_PATH}/{HUB_FOLDER}"
-DISK: Final = "ephemeral-storage"
 _VOLUME_PATH: Final = "/var/lib/batchedmodel/model"
 
 

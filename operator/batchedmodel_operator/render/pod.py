@@ -28,7 +28,8 @@ from batchedmodel_operator.render.containers import (
     own_user,
     sidecar_container,
 )
-from batchedmodel_operator.render.files import DISK, files_volumes, sized_by_limit
+from batchedmodel_operator.render.files import files_volumes, sized_by_limit
+from batchedmodel_operator.render.resources import DISK
 
 _STOP_MARGIN_SECONDS: Final = 15
 """What the containers may take to end after the drain, before the kubelet kills them."""

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from batchedmodel_contract.manifest.spec import Resources, Spec
 
+DISK: Final = "ephemeral-storage"
 _MEBIBYTE: Final = 1024 * 1024
 _SIDECAR_MEBIBYTES: Final = 96
 """70 idle, 84 with 2,000 small requests in its queue, and afterwards."""
@@ -21,7 +22,7 @@ _SIDECAR_CPU: Final = "100m"
 _OF_HANDLERS: Final[Mapping[str, str]] = {"cpu": "250m", "memory": "768Mi"}
 """torch and transformers alone take 522 MiB. Weights are the author's to say."""
 _OF_THE_SIMULATED: Final[Mapping[str, str]] = {"cpu": "50m", "memory": "96Mi"}
-_OF_ANY_CONTAINER: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
+_OF_ANY_CONTAINER: Final = frozenset({"cpu", "memory", DISK})
 _OF_OTHERS: Final[Mapping[str, str]] = {"cpu": "100m", "memory": "256Mi"}
 """Servers of one's own, of which nothing is known."""
 

@@ -39,8 +39,8 @@ _NO_DEPLOYMENT: Final = {
     Cause.CLASS: _QUOTA,
 }
 """Why it takes no Deployment, so that nothing has begun."""
-_NO_ROOM_IN: Final = REFUSED_PODS - _QUOTA
-"""Refusals that say nothing of nodes and devices."""
+_NOT_ABOUT_ROOM: Final = REFUSED_PODS - _QUOTA
+"""Refusals that no room would mend."""
 
 
 class Standing(NamedTuple):
@@ -64,7 +64,7 @@ def standing(status: Body) -> Standing:
     is_back = record.fault is not None
     # What lacks a node or a device says nothing of what it was replaced by.
     capacity = condition(status, "CapacityAvailable")
-    lacks_room = capacity.get("status") == "False" and capacity.get("reason") not in _NO_ROOM_IN
+    lacks_room = capacity.get("status") == "False" and capacity.get("reason") not in _NOT_ABOUT_ROOM
     degraded = condition(status, "Degraded").get("status") == "True"
     may_roll = record.target != record.good and status.get("desiredReplicas") != 0
     rolls = may_roll and not is_back and not _is_kept_out(status, record.cause, degraded=degraded)
