@@ -11,10 +11,10 @@ import aiohttp
 import pytest
 
 from cluster.errors import Unavailable
-from cluster.kubernetes import Cluster, running_cluster
+from cluster.kubernetes import Cluster
 from cluster.networks import Families
 from cluster.settings import Settings
-from support.installed import RELEASE_NAMESPACE, import_images, install, uninstall
+from support.installed import own_cluster
 from support.kube import Kube, metric
 from support.steady_load import SteadyLoad, echo_body
 from support.story_models import simulated
@@ -34,15 +34,9 @@ ON_THE_NODE: Final = (
 
 @pytest.fixture(scope="module")
 def ipv6(cluster_settings: Settings) -> Iterator[Cluster]:
-    """With the project installed as everybody does it."""
-    if cluster_settings.kubeconfig is not None:
-        pytest.skip("the cluster that was given has the addresses that it has")
     try:
-        with running_cluster(cluster_settings, families=Families.IPV6) as cluster:
-            import_images(cluster, cluster_settings)
-            install(cluster, RELEASE_NAMESPACE, *ON_THE_NODE)
+        with own_cluster(cluster_settings, *ON_THE_NODE, families=Families.IPV6) as cluster:
             yield cluster
-            uninstall(cluster, RELEASE_NAMESPACE)
     except Unavailable as reason:
         pytest.skip(str(reason))
 

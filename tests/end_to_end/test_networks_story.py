@@ -14,11 +14,11 @@ import pytest
 from batchedmodel_contract.kubernetes.names import ADMIN_PORT, DATA_PORT
 from batchedmodel_contract.processes.listening import authority
 from cluster.errors import Unavailable
-from cluster.kubernetes import Cluster, running_cluster
+from cluster.kubernetes import Cluster
 from cluster.networks import Families
 from cluster.settings import Settings
 from support.guarded import CALLER, Place, deny_all, has_ended, put_caller, put_load, reached, runs
-from support.installed import RELEASE, RELEASE_NAMESPACE, import_images, install, uninstall
+from support.installed import RELEASE, RELEASE_NAMESPACE, install, own_cluster
 from support.kube import Kube
 from support.steady_load import echo_body
 from support.story_models import simulated
@@ -36,15 +36,9 @@ _METRICS_API: Final = 10250
 
 @pytest.fixture(scope="module")
 def networks(cluster_settings: Settings) -> Iterator[Cluster]:
-    """With the project installed as everybody does it."""
-    if cluster_settings.kubeconfig is not None:
-        pytest.skip("the cluster that was given has the network that it has")
     try:
-        with running_cluster(cluster_settings, families=Families.BOTH, policies=True) as cluster:
-            import_images(cluster, cluster_settings)
-            install(cluster, RELEASE_NAMESPACE)
+        with own_cluster(cluster_settings, families=Families.BOTH, policies=True) as cluster:
             yield cluster
-            uninstall(cluster, RELEASE_NAMESPACE)
     except Unavailable as reason:
         pytest.skip(str(reason))
 

@@ -9,13 +9,15 @@ import logging
 import os
 import subprocess
 import sys
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Final
 
 from build_images import RECIPES, ROOT, Recipe, arguments_of
 from cluster.errors import ClusterError, Unavailable
 from cluster.images import BASE, Image, build_image
-from cluster.kubernetes import Cluster, existing_cluster
+from cluster.kubernetes import Cluster, existing_cluster, running_cluster
+from cluster.networks import Families
 from cluster.settings import Settings
 from cluster.signals import termination_as_interrupt
 from cluster.standing import standing_or_own
@@ -59,6 +61,24 @@ def uninstall(cluster: Cluster, namespace: str) -> None:
         *("uninstall", RELEASE, f"--namespace={namespace}", "--wait", "--timeout=120s"),
         "--ignore-not-found",
     )
+
+
+@contextmanager
+def own_cluster(
+    settings: Settings, *values: str, families: Families, policies: bool = False
+) -> Iterator[Cluster]:
+    """A cluster of its own with the project installed as everybody does it.
+
+    Raises:
+        Unavailable: a cluster was given, which has the network that it has, or none can be made.
+    """
+    if settings.kubeconfig is not None:
+        raise Unavailable("the cluster that was given has the network that it has")
+    with running_cluster(settings, families=families, policies=policies) as cluster:
+        import_images(cluster, settings)
+        install(cluster, RELEASE_NAMESPACE, *values)
+        yield cluster
+        uninstall(cluster, RELEASE_NAMESPACE)
 
 
 def main() -> int:
