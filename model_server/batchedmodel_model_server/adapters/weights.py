@@ -159,4 +159,4 @@ def _replacement(key: str, parameter: Any, tensors: Mapping[str, Any]) -> Any:
 
 
 def _by(shape: Any) -> str:
-    return " x ".join(map(str, shape))
+    return " x ".join(map(str, shape)) or "a single number"
