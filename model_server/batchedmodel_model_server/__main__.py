@@ -33,7 +33,7 @@ from batchedmodel_model_server.http.connections import Connections
 from batchedmodel_model_server.http.shared_regions import SharedRegions
 from batchedmodel_model_server.lifecycle.loading import StartUp, process_age
 from batchedmodel_model_server.lifecycle.service import ModelService
-from batchedmodel_model_server.machine import bound_threads, read_processor
+from batchedmodel_model_server.machine import bound_libraries, read_processor
 
 # A full queue of a Unix socket refuses callers instead of letting them wait.
 _BACKLOG: Final = 4096
@@ -60,7 +60,7 @@ def main() -> int:
         logs.Process.MODEL_SERVER,
         model=settings.model_name,
     )
-    bound_threads(read_processor(), os.environ)
+    bound_libraries(read_processor(), os.environ)
     try:
         uvloop.run(_serve(settings, source))
     except OSError as error:

@@ -18,6 +18,7 @@ from batchedmodel_model_server.api.handler import Batch, Handler, Spec
 from batchedmodel_model_server.batching.collate import Collated, Output, joined, parts
 from batchedmodel_model_server.batching.declaration import Declaration
 from batchedmodel_model_server.errors import ForwardFailed
+from batchedmodel_model_server.execution.compute_threads import COMPUTE_THREADS
 from batchedmodel_model_server.execution.torch_errors import translated
 from batchedmodel_model_server.sources.folder import Content
 
@@ -53,7 +54,7 @@ def forward(model: LoadedModel, collated: Collated, handed_over: float) -> dict[
 
 def _run(model: LoadedModel, collated: Collated, handed_over: float) -> dict[str, Output]:
     try:
-        with _inference_mode():
+        with _inference_mode(), COMPUTE_THREADS.computing(model.device):
             return joined(
                 [_pass(model, part, handed_over) for part in parts(model.declaration, collated)]
             )

@@ -11,6 +11,7 @@ import numpy as np
 
 from batchedmodel_model_server.api.generator import Sampled, StepPart
 from batchedmodel_model_server.errors import ForwardFailed
+from batchedmodel_model_server.execution.compute_threads import COMPUTE_THREADS
 from batchedmodel_model_server.execution.torch_errors import translated
 from batchedmodel_model_server.generation.paged_attention import StepAttention
 from batchedmodel_model_server.generation.paged_cache import PagedCache
@@ -54,7 +55,8 @@ class TorchRunner:
     def run(self, parts: Sequence[StepPart]) -> list[list[Sampled]]:
         """What each part's draws gave; raises `ForwardFailed`, `OutOfMemory`, `DeviceLost`."""
         try:
-            return self._run(parts)
+            with COMPUTE_THREADS.computing(self._cache.device):
+                return self._run(parts)
         except ForwardFailed:
             raise
         except BaseException as error:

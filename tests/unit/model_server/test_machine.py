@@ -6,9 +6,10 @@ import pytest
 
 from batchedmodel_model_server import machine
 from batchedmodel_model_server.machine import (
+    KERNEL_CACHES,
     THREADS,
     Processor,
-    bound_threads,
+    bound_libraries,
     device_name,
     read_processor,
 )
@@ -109,13 +110,14 @@ def test_a_processor_that_says_nothing_is_unknown(tmp_path: Path) -> None:
     assert (processor.name, processor.bfloat16) == ("unknown", False)
 
 
-def test_libraries_are_told_the_number_unless_the_manifest_tells_them() -> None:
+def test_libraries_are_bounded_unless_the_manifest_bounds_them() -> None:
     processor = Processor(name="Xeon", cores=64, quota=3.5, bfloat16=False)
-    untold: dict[str, str] = {}
-    bound_threads(processor, untold)
-    told = {THREADS: "8"}
-    bound_threads(processor, told)
-    assert (untold[THREADS], told[THREADS]) == ("3", "8")
+    by_default: dict[str, str] = {}
+    bound_libraries(processor, by_default)
+    by_manifest = {THREADS: "8", "LRU_CACHE_CAPACITY": "1024"}
+    bound_libraries(processor, by_manifest)
+    assert by_default == {THREADS: "3", **dict.fromkeys(KERNEL_CACHES, "64")}
+    assert by_manifest == {**by_default, THREADS: "8", "LRU_CACHE_CAPACITY": "1024"}
 
 
 def test_a_device_of_another_quota_is_another_device() -> None:

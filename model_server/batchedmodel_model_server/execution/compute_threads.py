@@ -1,0 +1,154 @@
+"""How many threads compute a pass on the CPU: all that the container allows, or fewer.
+
+The threads of a pass meet behind each operator, some hundred times in a pass. Where another process
+takes a core from one of them, all others stand still until the scheduler gives it back, for
+milliseconds each time. Two threads beside one busy process are many times slower than one thread
+that keeps a core for itself. The kernel counts how long threads were ready to run and had no core.
+Where that is too much of the passes' time, fewer threads compute. After a while all of them are
+tried again, ever more rarely where they wait as before.
+
+`next_choice` decides and is pure. `ComputeThreads` measures, and sets torch's number of threads.
+"""
+
+import logging
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+WINDOW_SECONDS: Final = 0.2
+"""Passes of so long are judged together: longer than most interruptions last."""
+TRIAL_SECONDS: Final = 0.05
+"""Passes of so long judge a trial, as they may be slow."""
+WAIT_SHARE_LIMIT: Final = 0.4
+"""Of the passes' time, how long all threads together may wait for a core. Two threads compute 1.6
+times as fast as one, so beyond this one is faster. A sidecar at full load stays below 0.35, and one
+busy process takes 0.6 to 1."""
+FIRST_RETRY_SECONDS: Final = 0.5
+LONGEST_RETRY_SECONDS: Final = 16.0
+"""Between trials of all threads."""
+_TASKS: Final = Path("/proc/self/task")
+_NANOSECOND: Final = 1e-9
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """How many threads compute from now on, and when all of them are tried again."""
+
+    threads: int
+    retry_at: float = math.inf
+    """In monotonic seconds; infinite while all compute."""
+    retry_seconds: float = FIRST_RETRY_SECONDS
+    """From the next choice of fewer threads to the trial behind it."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the threads have not waited since all computed undisturbed."""
+        return self.retry_seconds == FIRST_RETRY_SECONDS
+
+    @property
+    def window_seconds(self) -> float:
+        """Passes of so long decide about the next choice."""
+        return WINDOW_SECONDS if self.is_first or self.retry_at < math.inf else TRIAL_SECONDS
+
+
+def next_choice(choice: Choice, *, available: int, wait_share: float, now: float) -> Choice:
+    """The choice behind a window of passes.
+
+    `available`: threads that the container allows. `wait_share`: seconds that all threads together
+    waited for a core, by seconds of passes. `now`: in monotonic seconds.
+    """
+    if wait_share >= WAIT_SHARE_LIMIT and choice.threads > 1:
+        return Choice(
+            threads=max(1, choice.threads - math.ceil(wait_share)),
+            retry_at=now + choice.retry_seconds,
+            retry_seconds=min(LONGEST_RETRY_SECONDS, 2 * choice.retry_seconds),
+        )
+    if choice.threads == available:
+        return Choice(threads=available)
+    if now < choice.retry_at:
+        return choice
+    return Choice(threads=available, retry_seconds=choice.retry_seconds)
+
+
+def waited_seconds(tasks: Path = _TASKS) -> float:
+    """How long the threads of this process were ready to run and had no core, until now.
+
+    The main thread is left out, as it runs the event loop. 0 where the kernel counts nothing.
+    """
+    waited, main = 0, str(os.getpid())
+    for task in tasks.iterdir():
+        if task.name == main:
+            continue
+        try:
+            _, ready, _ = (task / "schedstat").read_text().split()
+            waited += int(ready)
+        except (OSError, ValueError):
+            continue  # the thread has ended, or the kernel does not count
+    return waited * _NANOSECOND
+
+
+class ComputeThreads:
+    """The number of threads that compute a pass.
+
+    OpenMP keeps that number for each thread by itself, so only the compute thread calls it.
+    """
+
+    def __init__(
+        self,
+        waited: Callable[[], float] = waited_seconds,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._waited: Final = waited
+        self._clock: Final = clock
+        self._available = 0
+        self._choice = Choice(threads=0)
+        self._seconds = 0.0
+        self._waited_before = 0.0
+
+    @contextmanager
+    def computing(self, device: str) -> Iterator[None]:
+        """Around one pass; does nothing where it is computed elsewhere than on the CPU."""
+        torch = sys.modules.get("torch")
+        if torch is None or device != "cpu":
+            yield
+            return
+        if not self._available:
+            self._available = int(torch.get_num_threads())
+            self._choice = Choice(threads=self._available)
+            self._waited_before = self._waited()
+        began = self._clock()
+        try:
+            yield
+        finally:
+            now = self._clock()
+            self._seconds += now - began
+            if self._available > 1 and self._seconds >= self._choice.window_seconds:
+                self._choose(now)
+
+    def _choose(self, now: float) -> None:
+        waited, before = self._waited(), self._choice
+        share = (waited - self._waited_before) / self._seconds
+        self._waited_before, self._seconds = waited, 0.0
+        after = next_choice(before, available=self._available, wait_share=share, now=now)
+        self._choice = after
+        if after.threads != before.threads:
+            sys.modules["torch"].set_num_threads(after.threads)
+        if before.is_first and not after.is_first:
+            _log.info(
+                "other processes take cores from this one: %d of %d threads compute",
+                after.threads,
+                self._available,
+            )
+        elif after.is_first and not before.is_first:
+            _log.info("all %d threads compute again", self._available)
+
+
+COMPUTE_THREADS: Final = ComputeThreads()
+"""Those of this process."""

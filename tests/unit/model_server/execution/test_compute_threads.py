@@ -1,0 +1,135 @@
+"""How many threads compute a pass, by how long they waited for a core."""
+
+import math
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from batchedmodel_model_server.execution.compute_threads import (
+    FIRST_RETRY_SECONDS,
+    LONGEST_RETRY_SECONDS,
+    WINDOW_SECONDS,
+    Choice,
+    ComputeThreads,
+    next_choice,
+    waited_seconds,
+)
+
+ALL = Choice(threads=2)
+
+
+def behind(choice: Choice, wait_share: float, now: float = 0.0, available: int = 2) -> Choice:
+    return next_choice(choice, available=available, wait_share=wait_share, now=now)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.35])
+def test_all_threads_compute_where_they_hardly_wait(share: float) -> None:
+    assert behind(ALL, share) == ALL
+
+
+@pytest.mark.parametrize(
+    ("available", "share", "left"), [(2, 0.5, 1), (2, 1.9, 1), (16, 0.9, 15), (16, 3.5, 12)]
+)
+def test_as_many_threads_stop_as_wait_all_the_time(available: int, share: float, left: int) -> None:
+    choice = behind(Choice(threads=available), share, available=available)
+    assert choice.threads == left
+
+
+def test_one_thread_is_left_however_long_it_waits() -> None:
+    alone = behind(ALL, 1.0)
+    assert behind(alone, 5.0) == alone
+
+
+def test_all_are_tried_again_ever_more_rarely_while_they_wait() -> None:
+    now, choice, waits = 0.0, ALL, []
+    for _ in range(8):
+        choice = behind(choice, 1.0, now)
+        assert choice.threads == 1
+        assert behind(choice, 0.0, choice.retry_at - 0.01) == choice
+        waits.append(choice.retry_at - now)
+        now = choice.retry_at
+        choice = behind(choice, 0.0, now)
+        assert choice.threads == 2
+    assert waits == [0.5, 1.0, 2.0, 4.0, 8.0, *[LONGEST_RETRY_SECONDS] * 3]
+
+
+def test_a_trial_is_judged_soon_and_its_success_forgets_what_was() -> None:
+    trial = behind(behind(ALL, 1.0), 0.0, now=FIRST_RETRY_SECONDS)
+    assert (trial.threads, trial.retry_at) == (2, math.inf)
+    assert trial.window_seconds < ALL.window_seconds
+    assert behind(trial, 0.1) == ALL
+
+
+def test_waits_are_those_of_all_threads_but_the_event_loop(tmp_path: Path) -> None:
+    for name, text in (
+        (str(os.getpid()), "5 9000000000 1\n"),
+        ("1", "5 250000000 1\n"),
+        ("2", "5 500000000 1\n"),
+        ("3", "no number\n"),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "schedstat").write_text(text)
+    (tmp_path / "4").mkdir()  # of a thread that has ended
+    assert waited_seconds(tmp_path) == 0.75
+
+
+class Torch(SimpleNamespace):
+    threads = 2
+
+    def get_num_threads(self) -> int:
+        return self.threads
+
+    def set_num_threads(self, threads: int) -> None:
+        self.threads = threads
+
+
+class Machine:
+    """Passes of some length, within which threads wait for some share of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = self.waited = 0.0
+        self.torch = Torch()
+        monkeypatch.setitem(sys.modules, "torch", self.torch)
+        self.threads = ComputeThreads(lambda: self.waited, lambda: self.now)
+
+    def passes(self, share: float, device: str = "cpu") -> int:
+        """A window of passes; how many threads compute the next one."""
+        with self.threads.computing(device):
+            self.now += WINDOW_SECONDS
+            self.waited += share * WINDOW_SECONDS
+        return self.torch.threads
+
+
+def test_torch_computes_with_the_threads_that_are_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = Machine(monkeypatch)
+    assert [machine.passes(share) for share in (0.1, 0.9, 0.0, 0.0, 0.0, 0.1)] == [2, 1, 1, 1, 2, 2]
+
+
+def test_passes_of_an_accelerator_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch)
+    assert machine.passes(0.9, "cuda") == 2
+
+
+def test_a_failed_pass_counts_and_its_error_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch)
+
+    def fail() -> None:
+        with machine.threads.computing("cpu"):
+            machine.now += WINDOW_SECONDS
+            machine.waited += WINDOW_SECONDS
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert machine.torch.threads == 1
+
+
+def test_processes_without_torch_need_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    with ComputeThreads(lambda: 0.0, lambda: 0.0).computing("cpu"):
+        pass
