@@ -88,6 +88,7 @@ class PagedStep:
         self._layer = 0
         # Layers that attend alike share these.
         self._rows: Final[dict[int, Any]] = {}
+        self._gathering: Final[dict[tuple[int, int], Any]] = {}
         self._pages: Final[dict[int | None, _Pages]] = {}
         self._masks: Final[dict[tuple[int, int, int | None], Any]] = {}
         self._tables: Final = [torch.from_numpy(span.blocks) for span in layout.spans]
@@ -111,8 +112,7 @@ class PagedStep:
         for number, span in enumerate(self._layout.spans):
             here = slice(span.begin, span.begin + span.tokens)
             if span.start:
-                pages = self._tables[number]
-                seen = (_gathered(keys, pages), _gathered(values, pages))
+                seen = (self._gathered(keys, number), self._gathered(values, number))
             else:
                 seen = (key[0, :, here], value[0, :, here])
             pieces.append(self._several_tokens(query[0, :, here], *seen, span, terms))
@@ -130,6 +130,18 @@ class PagedStep:
             rows = self._rows[heads] = rows.flatten()
         flat = pages.view(-1, pages.shape[-1])
         flat.index_copy_(0, rows, given[0].transpose(0, 1).reshape(-1, pages.shape[-1]))
+
+    def _gathered(self, pages: Any, number: int) -> Any:
+        """Heads x tokens x size, of the pages of one span's sequence."""
+        import torch
+
+        heads, page, size = pages.shape[1:]
+        rows = self._gathering.get((heads, number))
+        if rows is None:
+            blocks = self._tables[number]
+            rows = (torch.arange(heads)[:, None] + blocks * heads).flatten()
+            self._gathering[heads, number] = rows
+        return pages.view(-1, page * size).index_select(0, rows).view(heads, -1, size)
 
     def _single_tokens(self, query: Any, keys: Any, values: Any, terms: Terms) -> Any:
         """Heads x singles x size in, singles x heads x size out."""
@@ -198,16 +210,20 @@ class PagedStep:
             last = span.start + end
             first = span.start + begin
             least = 0 if terms.window is None else max(0, first + 1 - terms.window)
-            mask = self._mask(first, last, least, terms.window)
             # The queries of one head of keys follow each other: no head of keys is repeated.
             q = query[:, begin:end].reshape(1, heads, -1, query.shape[-1])
             k, v = key[None, :, least:last], value[None, :, least:last]
-            mask = mask.repeat(group, 1) if group > 1 else mask
+            mask = None
+            if last > first + 1:  # one token sees all that is left
+                mask = self._mask(first, last, least, terms.window)
+                mask = mask.repeat(group, 1) if group > 1 else mask
             if terms.softcap is None:
                 found = scaled_dot_product_attention(q, k, v, mask, scale=terms.scaling)
             else:
                 scores = torch.matmul(q, k.transpose(2, 3)).float().mul_(terms.scaling)
-                scores.div_(terms.softcap).tanh_().mul_(terms.softcap).add_(mask)
+                scores.div_(terms.softcap).tanh_().mul_(terms.softcap)
+                if mask is not None:
+                    scores.add_(mask)
                 found = torch.matmul(scores.softmax(-1).to(v.dtype), v)
             pieces.append(found.view(-1, end - begin, found.shape[-1]).transpose(0, 1))
         return torch.cat(pieces) if len(pieces) > 1 else pieces[0]
@@ -226,11 +242,6 @@ class PagedStep:
             found = torch.zeros(hidden.shape).masked_fill_(hidden, _NEVER)
             self._masks[kept] = found
         return found
-
-
-def _gathered(pages: Any, blocks: Any) -> Any:
-    """Heads x tokens x size, of the pages of one sequence."""
-    return pages.index_select(0, blocks).transpose(0, 1).flatten(1, 2)
 
 
 def _largest(by_entry: Any, table: Any) -> Any:

@@ -3,8 +3,9 @@
 Pure; numpy only, as nothing of it depends on the device.
 
 Sequences that go on by one token lie in front of the row. What they attend to lies in pages all
-over the cache. Copying those pages together takes longer than all the arithmetic, so a CPU computes
-on them where they lie: `PagesInPlace` says which page belongs to which sequence.
+over the cache. Where there are several, copying those pages together takes longer than all the
+arithmetic, so a CPU computes on them where they lie: `PagesInPlace` says which page belongs to
+which sequence.
 """
 
 from __future__ import annotations  # array.array takes no type argument at run time
@@ -20,13 +21,16 @@ from numpy.typing import NDArray
 from batchedmodel_model_server.api.generator import StepPart
 
 Integers = NDArray[np.int64]
+_FEWEST_SINGLES: Final = 4
+"""So many single tokens are worth the calls that compute on pages in place. The pages of fewer are
+copied as those of longer spans are: a lone token then takes half of the time."""
 _MOST_SPARE: Final = 8
 """Pages in a row that are computed for nobody, rather than that the pages are cut into two runs:
 a call costs as much as several pages."""
 
 
 class Span(NamedTuple):
-    """Several tokens of one sequence in the row."""
+    """Tokens of one sequence in the row, whose pages are copied together."""
 
     begin: int
     """The first of them in the row."""
@@ -78,7 +82,7 @@ class StepLayout:
     """Pages of which this step writes the beginning and not the end: what their other slots hold
     is another sequence's."""
     singles: int
-    """How many parts have one token."""
+    """How many parts of one token attend to their pages in place."""
     blocks: tuple[Sequence[int], ...]
     """The pages of each of these, as those of `spans`."""
     spans: tuple[Span, ...]
@@ -96,6 +100,8 @@ def layout_of(parts: Sequence[StepPart], page: int) -> StepLayout:
     ids = np.concatenate([np.frombuffer(part.ids, np.int32) for part in ordered]).astype(np.int64)
     positions = np.arange(len(ids)) - np.repeat(ends - counts + 1 - starts, counts)
     singles = int((counts == 1).sum())
+    if singles < _FEWEST_SINGLES:
+        singles = 0
     blocks = [np.asarray(part.blocks, np.int64) for part in ordered[singles:]]
     own = np.fromiter(
         (part.blocks[part.start // page] for part in ordered[:singles]), np.int64, singles

@@ -23,15 +23,27 @@ def part(ids: list[int], start: int, blocks: list[int], *, draws: bool = True) -
 
 
 def test_single_tokens_lie_in_front_and_every_token_has_its_slot() -> None:
-    layout = layout_of([part([5, 6, 7], 3, [8, 2]), part([9], 4, [1, 3]), part([4], 0, [7])], PAGE)
-    assert layout.order == (1, 2, 0)
-    assert layout.singles == 2
-    assert layout.ids.tolist() == [9, 4, 5, 6, 7]
-    assert layout.positions.tolist() == [4, 0, 3, 4, 5]
-    assert layout.slots.tolist() == [12, 28, 35, 8, 9]
-    assert layout.ends.tolist() == [0, 1, 4]
+    several = part([5, 6, 7], 3, [8, 2])
+    singles = [part([9], 4, [1, 3]), part([4], 0, [7]), part([3], 1, [6]), part([2], 2, [5])]
+    layout = layout_of([several, *singles], PAGE)
+    assert layout.order == (1, 2, 3, 4, 0)
+    assert layout.singles == 4
+    assert layout.ids.tolist() == [9, 4, 3, 2, 5, 6, 7]
+    assert layout.positions.tolist() == [4, 0, 1, 2, 3, 4, 5]
+    assert layout.slots.tolist() == [12, 28, 25, 22, 35, 8, 9]
+    assert layout.ends.tolist() == [0, 1, 2, 3, 6]
     [span] = layout.spans
-    assert (span.begin, span.tokens, span.start, span.blocks.tolist()) == (2, 3, 3, [8, 2])
+    assert (span.begin, span.tokens, span.start, span.blocks.tolist()) == (4, 3, 3, [8, 2])
+
+
+def test_few_single_tokens_are_spans_of_their_own() -> None:
+    layout = layout_of([part([5, 6], 3, [8, 2]), part([9], 4, [1, 3])], PAGE)
+    assert (layout.order, layout.singles) == ((1, 0), 0)
+    assert [(span.begin, span.tokens, span.start) for span in layout.spans] == [
+        (0, 1, 4),
+        (1, 2, 3),
+    ]
+    assert [span.blocks.tolist() for span in layout.spans] == [[1, 3], [8, 2]]
 
 
 def test_a_page_that_is_begun_and_not_filled_is_named() -> None:
@@ -50,9 +62,9 @@ def test_each_token_sees_its_pages_in_order_and_nothing_hidden(
     window: int | None, seed: int
 ) -> None:
     rng = random.Random(seed)
-    pages = rng.sample(range(200), 60)
+    pages = rng.sample(range(200), 90)
     parts: list[StepPart] = []
-    for _ in range(rng.randint(1, 6)):
+    for _ in range(rng.randint(4, 9)):
         length = rng.randint(1, 20)
         blocks = [pages.pop() for _ in range(-(-length // PAGE))]
         if parts and rng.random() < 0.5:
