@@ -46,6 +46,11 @@ def at_most(name: str, value: float, unit: str, bound: float) -> Figure:
     return Figure(name=name, value=value, unit=unit, goal=goal, holds=bool(value <= bound))
 
 
+def plain(name: str, unit: str) -> Callable[[float], Figure]:
+    """Makes figures that are reported without a goal."""
+    return lambda value: Figure(name=name, value=value, unit=unit)
+
+
 def of_rounds(figure: Callable[[float], Figure], values: Iterable[float]) -> Figure:
     """The figure that is made of the median of rounds, and what they were."""
     rounds = tuple(values)
