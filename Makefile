@@ -80,6 +80,7 @@ bench: $(FULL) ## Quick benchmarks
 	$(BIN)/python bench/fairness.py --quick
 	$(BIN)/python bench/frontier.py --quick
 	$(BIN)/python bench/attacks.py --quick
+	$(BIN)/python bench/neighbours.py --quick
 	$(BIN)/python bench/control_plane_attacks.py --quick
 
 lint: $(LIGHT) ## Rules and format of the code (ruff)

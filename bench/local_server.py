@@ -81,12 +81,16 @@ class LocalServer:
         for pid in self.pids:
             os.kill(pid, signal.SIGSTOP)
 
-    @contextlib.contextmanager
-    def going_on(self) -> Iterator[None]:
-        """Let it run for as long as the context lasts."""
+    def go_on(self) -> None:
+        """Let it run again."""
         for pid in self.pids:
             os.kill(pid, signal.SIGCONT)
         time.sleep(_SETTLE_SECONDS)
+
+    @contextlib.contextmanager
+    def going_on(self) -> Iterator[None]:
+        """Let it run for as long as the context lasts."""
+        self.go_on()
         try:
             yield
         finally:

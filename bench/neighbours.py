@@ -11,15 +11,17 @@ import time
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Final
 
 sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("tests", "images")]
 
+import neighbour_tables
 from bench_report import Figure, new_parser, report, tell
 
-TABLES: Final = ("minilm", "busy_neighbour")
-_STARTS_MODELS: Final = frozenset({"minilm", "busy_neighbour"})
-"""Their servers take longer to start than a quick run may last."""
+TABLES: Final = sorted(module.name for module in iter_modules(neighbour_tables.__path__))
+_TOO_LONG: Final = frozenset({"minilm", "busy_neighbour", "busy_neighbour_texts"})
+"""Not of a quick run: their servers take longer to start than it may last."""
 _LAST_START_SECONDS: Final = 45.0
 """A quick run begins no table after this time; each takes a quarter of a minute at most."""
 
@@ -39,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     figures: list[Figure] = []
     for name in options.tables or TABLES:
         is_late = time.monotonic() - began > _LAST_START_SECONDS
-        if options.quick and not options.tables and (name in _STARTS_MODELS or is_late):
+        if options.quick and not options.tables and (name in _TOO_LONG or is_late):
             left_out.append(name)
             continue
         tell(f"table {name}")

@@ -53,6 +53,8 @@ class Stream:
     """Bytes of the connection's buffer."""
     script: Mapping[str, Any] = field(default_factory=dict)
     """What else the simulated engine is to do."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """What else the request says, where it is not marked."""
 
     def body(self) -> bytes:
         """What is sent."""
@@ -66,7 +68,7 @@ class Stream:
         if self.marked:
             document["max_tokens"] = max(self.allowed_tokens, self.tokens)
         else:
-            document |= {"max_tokens": self.tokens, "temperature": 0}
+            document |= {"max_tokens": self.tokens, "temperature": 0, **self.fields}
         return orjson.dumps(document)
 
     def told(self) -> bytes:

@@ -70,7 +70,12 @@ def figures(*, quick: bool, before: Path | None) -> list[Figure]:
             other = stack.enter_context(
                 ours("before", checkout=before, model=model, path=EMBEDDINGS)
             )
-        found = {callers: {name: [] for name in conditions(other)} for callers in CALLERS}  # type: dict[int, dict[str, list[Work]]]
+        for server in [now] if other is None else [now, other]:
+            with server.going_on():  # warms up
+                embed(server, callers=max(CALLERS), seconds=plan.seconds, warm_up_seconds=0.0)
+        found: dict[int, dict[str, list[Work]]] = {
+            callers: {name: [] for name in conditions(other)} for callers in CALLERS
+        }
         for number in range(plan.rounds):
             for name, server in in_turns(now, other, number):
                 for callers in CALLERS:

@@ -2,9 +2,9 @@
 
 One text a request, of 4 to 120 words, from 1, 8 and 64 callers that each wait for their answer;
 requests a second. A busy neighbour is one process in an endless loop. All servers run from the
-beginning with their defaults, and all but the measured one are stopped by a signal. In each round
-they take turns, another one first each time; a figure is the median of the rounds' ratios of ours
-to the best of the others.
+beginning with their defaults, and all but the measured one are stopped by a signal. They warm up
+first, which does not count. In each round they take turns, another one first each time; a figure is
+the median of the rounds' ratios of ours to the best of the others.
 """
 
 from collections.abc import Mapping, Sequence
@@ -56,6 +56,8 @@ def figures(*, quick: bool, before: Path | None) -> list[Figure]:
                 infinity(),
             )
         ]
+        for server in servers:
+            _rate(server, max(GOALS), plan)
         rates: dict[tuple[str, int], dict[str, list[float]]] = {
             (condition, callers): {server.name: [] for server in servers}
             for condition in (_IDLE, _BESIDE)
