@@ -33,6 +33,7 @@ class Watched:
             specs,
             show=lambda name, line: self._keep(f"{name}: {line}"),
             tell=lambda sentence: self._keep(sentence),
+            admin=lambda: None,
         )
 
     def _keep(self, line: str) -> None:

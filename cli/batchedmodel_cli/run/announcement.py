@@ -38,6 +38,11 @@ class Announcer:
         """Whether the service could be reached once."""
         return self._announced is not None
 
+    @property
+    def admin_address(self) -> tuple[str, int] | None:
+        """Under which this machine reaches the admin port; None before the batcher listens."""
+        return None if self._bound is None else (reachable(self._host), self._bound[1])
+
     def after(self, line: str) -> tuple[str, ...]:
         """What to print after this line of the batcher's; mostly nothing."""
         listening = _LISTENING.search(line)

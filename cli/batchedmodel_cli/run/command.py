@@ -47,8 +47,8 @@ def describe(parser: argparse.ArgumentParser) -> None:
         "Serves a BatchedModel manifest on this machine: the batching sidecar and the model\n"
         "server, wired as they will be in a pod. It prints the service's address and a curl\n"
         "line once it is ready. Ctrl-C lets accepted requests finish and stops both; a second\n"
-        "Ctrl-C stops at once. A process that dies is started again; a model that cannot be\n"
-        "loaded ends the run."
+        "Ctrl-C stops at once. A process that dies or hangs is started again; a model that\n"
+        "cannot be loaded ends the run."
     )
     parser.epilog = (
         "exit codes:\n"
@@ -159,7 +159,9 @@ async def _serve(
                     # Loading is not tried again, and would end the same way.
                     supervisor.stop(WRONG)
 
-    supervisor = Supervisor(specs, show=show, tell=console.tell)
+    supervisor = Supervisor(
+        specs, show=show, tell=console.tell, admin=lambda: announcer.admin_address
+    )
     loop = asyncio.get_running_loop()
     for number in _STOP_SIGNALS:
         loop.add_signal_handler(number, supervisor.interrupt)

@@ -19,6 +19,7 @@ from batchedmodel_contract.manifest.effective import drain_timeout_seconds
 from batchedmodel_contract.manifest.generation import Generation, KeyValueCache
 from batchedmodel_contract.manifest.manifest import BatchedModel
 from batchedmodel_contract.manifest.spec import ServerProtocol
+from batchedmodel_contract.processes import sidecar_api
 from batchedmodel_contract.processes.environment import (
     PREFIX,
     AcceleratorNeed,
@@ -105,6 +106,7 @@ def processes(
         command=(sys.executable, "-m", "batchedmodel_sidecar"),
         environment=_environment(inherited, batcher),
         stop_within_seconds=drain + _LAST_ANSWERS_SECONDS,
+        liveness_path=sidecar_api.LIVE,
         exit_meanings={_WORK_LEFT: "the batcher ended before every request was answered"},
     )
     if upstream:
@@ -138,6 +140,7 @@ def processes(
             command=(sys.executable, "-m", "batchedmodel_model_server"),
             environment=_environment({**_MALLOC, **inherited, **dict(model.env)}, server),
             stop_within_seconds=_MODEL_STOP_SECONDS,
+            liveness_path=sidecar_api.MODEL_LIVE,
         ),
     )
 

@@ -30,6 +30,8 @@ class ProcessSpec:
     environment: Mapping[str, str]
     stop_within_seconds: float
     """Time from SIGTERM to SIGKILL."""
+    liveness_path: str = ""
+    """Where the batcher's admin port says whether it is alive; empty: that is not asked."""
     exit_meanings: Mapping[int, str] = field(default_factory=dict)
     """What an exit code after SIGTERM tells a person; a code without an entry is shown itself."""
 

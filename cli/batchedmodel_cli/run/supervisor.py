@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from batchedmodel_cli.run.liveness import STOP_WITHIN_SECONDS, Address, dead
 from batchedmodel_cli.run.processes import Process, ProcessSpec
 from batchedmodel_contract.processes.environment import EXIT_CANNOT_LISTEN, EXIT_WRONG_SETTINGS
 
@@ -80,6 +81,7 @@ class Supervisor:
 
     It stops each process of `specs` before the next: the callers' side comes first.
     `show(name, line)` gets each line of a process, `tell(sentence)` what happens to the processes.
+    `admin()` is where the batcher's admin port is now, which says whether they are alive.
     """
 
     def __init__(
@@ -88,7 +90,9 @@ class Supervisor:
         *,
         show: Callable[[str, str], None],
         tell: Callable[[str], None],
+        admin: Callable[[], Address | None],
     ) -> None:
+        self._admin = admin
         self._specs = specs
         self._show = show
         self._tell = tell
@@ -135,8 +139,12 @@ class Supervisor:
             started_at = clock()
             process = Process(spec, lambda line: self._show(spec.name, line))
             self._running[spec.name] = process
-            # Shielded: if this task is cancelled, the process must still report its end.
-            returncode = await asyncio.shield(process.ended)
+            watch = asyncio.create_task(self._stop_when_dead(spec, process))
+            try:
+                # Shielded: if this task is cancelled, the process must still report its end.
+                returncode = await asyncio.shield(process.ended)
+            finally:
+                watch.cancel()
             del self._running[spec.name]
             if self._stopping.is_set():
                 return
@@ -148,6 +156,18 @@ class Supervisor:
                 return
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), decision.pause_seconds)
+
+    async def _stop_when_dead(self, spec: ProcessSpec, process: Process) -> None:
+        """End a process that runs but is dead, so that it is started again."""
+        if not spec.liveness_path:
+            return
+        trouble = await dead(spec.liveness_path, self._admin)
+        if self._stopping.is_set():
+            return
+        self._tell(f"{spec.name} fails its liveness probe: {trouble}; stopping it")
+        process.send(signal.SIGTERM)
+        if not await process.ended_within(STOP_WITHIN_SECONDS):
+            process.send(signal.SIGKILL)
 
     async def _stop_in_order(self) -> None:
         for spec in self._specs:
