@@ -4,8 +4,9 @@ The threads of a pass meet behind each operator, some hundred times in a pass. W
 takes a core from one of them, all others stand still until the scheduler gives it back, for
 milliseconds each time. Two threads beside one busy process are many times slower than one thread
 that keeps a core for itself. The kernel counts how long threads were ready to run and had no core.
-Where that is too much of the passes' time, fewer threads compute. After a while all of them are
-tried again, ever more rarely where they wait as before.
+Where that is too much of the passes' time, fewer threads compute. All are tried again once others
+leave the cores alone. Where they do not, all are still tried now and then: this container may have
+a right to more than it takes.
 
 `next_choice` decides and is pure. `ComputeThreads` measures, and sets torch's number of threads.
 """
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 WINDOW_SECONDS: Final = 0.2
 """Passes of so long are judged together: longer than most interruptions last."""
@@ -31,7 +32,13 @@ times as fast as one, so beyond this one is faster. A sidecar at full load stays
 busy process takes 0.6 to 1."""
 FIRST_RETRY_SECONDS: Final = 0.5
 LONGEST_RETRY_SECONDS: Final = 16.0
-"""Between trials of all threads."""
+"""Until all threads are tried again where others leave the cores alone; it doubles each time that
+they wait as before."""
+PATIENCE_SECONDS: Final = 30.0
+"""So much longer where others do not: one such trial may take as long as thirty passes."""
+_STAT: Final = Path("/proc/stat")
+_IDLE: Final = slice(4, 6)
+"""Of the fields of a core: idle, and idle while a disk is awaited."""
 _TASKS: Final = Path("/proc/self/task")
 _NANOSECOND: Final = 1e-9
 _log = logging.getLogger(__name__)
@@ -58,11 +65,14 @@ class Choice:
         return WINDOW_SECONDS if self.is_first or self.retry_at < math.inf else TRIAL_SECONDS
 
 
-def next_choice(choice: Choice, *, available: int, wait_share: float, now: float) -> Choice:
+def next_choice(
+    choice: Choice, *, available: int, wait_share: float, free_cores: float, now: float
+) -> Choice:
     """The choice behind a window of passes.
 
     `available`: threads that the container allows. `wait_share`: seconds that all threads together
-    waited for a core, by seconds of passes. `now`: in monotonic seconds.
+    waited for a core, by seconds of passes. `free_cores`: how many cores other processes left to
+    this one. `now`: in monotonic seconds.
     """
     if wait_share >= WAIT_SHARE_LIMIT and choice.threads > 1:
         return Choice(
@@ -72,7 +82,8 @@ def next_choice(choice: Choice, *, available: int, wait_share: float, now: float
         )
     if choice.threads == available:
         return Choice(threads=available)
-    if now < choice.retry_at:
+    is_free = free_cores >= available - WAIT_SHARE_LIMIT
+    if now < choice.retry_at + (0.0 if is_free else PATIENCE_SECONDS):
         return choice
     return Choice(threads=available, retry_seconds=choice.retry_seconds)
 
@@ -94,6 +105,37 @@ def waited_seconds(tasks: Path = _TASKS) -> float:
     return waited * _NANOSECOND
 
 
+def idle_seconds(stat: Path = _STAT) -> float:
+    """How long the cores that this process may use were idle, all together, until now.
+
+    0 where the kernel does not say it.
+    """
+    cores = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    try:
+        lines = [line.split() for line in stat.read_text().splitlines()]
+        ticks = [sum(map(int, line[_IDLE])) for line in lines if line[:1] and line[0] in cores]
+    except (OSError, ValueError):
+        return 0.0
+    return sum(ticks) / os.sysconf("SC_CLK_TCK")
+
+
+class Usage(NamedTuple):
+    """What the kernel has counted until some moment, in seconds."""
+
+    at: float
+    waited: float
+    """By threads of this process that were ready to run."""
+    computed: float
+    """By all threads of this process."""
+    idle: float
+    """By all cores that it may use."""
+
+
+def usage() -> Usage:
+    """Until now."""
+    return Usage(time.monotonic(), waited_seconds(), time.process_time(), idle_seconds())
+
+
 class ComputeThreads:
     """The number of threads that compute a pass.
 
@@ -101,16 +143,14 @@ class ComputeThreads:
     """
 
     def __init__(
-        self,
-        waited: Callable[[], float] = waited_seconds,
-        clock: Callable[[], float] = time.monotonic,
+        self, usage: Callable[[], Usage] = usage, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._waited: Final = waited
+        self._usage: Final = usage
         self._clock: Final = clock
         self._available = 0
         self._choice = Choice(threads=0)
         self._seconds = 0.0
-        self._waited_before = 0.0
+        self._before = Usage(0.0, 0.0, 0.0, 0.0)
 
     @contextmanager
     def computing(self, device: str) -> Iterator[None]:
@@ -122,22 +162,26 @@ class ComputeThreads:
         if not self._available:
             self._available = int(torch.get_num_threads())
             self._choice = Choice(threads=self._available)
-            self._waited_before = self._waited()
+            self._before = self._usage()
         began = self._clock()
         try:
             yield
         finally:
-            now = self._clock()
-            self._seconds += now - began
+            self._seconds += self._clock() - began
             if self._available > 1 and self._seconds >= self._choice.window_seconds:
-                self._choose(now)
+                self._choose()
 
-    def _choose(self, now: float) -> None:
-        waited, before = self._waited(), self._choice
-        share = (waited - self._waited_before) / self._seconds
-        self._waited_before, self._seconds = waited, 0.0
-        after = next_choice(before, available=self._available, wait_share=share, now=now)
-        self._choice = after
+    def _choose(self) -> None:
+        now, since, before = self._usage(), self._before, self._choice
+        left = (now.computed - since.computed) + (now.idle - since.idle)
+        after = next_choice(
+            before,
+            available=self._available,
+            wait_share=(now.waited - since.waited) / self._seconds,
+            free_cores=left / (now.at - since.at),
+            now=now.at,
+        )
+        self._choice, self._before, self._seconds = after, now, 0.0
         if after.threads != before.threads:
             sys.modules["torch"].set_num_threads(after.threads)
         if before.is_first and not after.is_first:

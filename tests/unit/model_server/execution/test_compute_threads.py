@@ -11,9 +11,12 @@ import pytest
 from batchedmodel_model_server.execution.compute_threads import (
     FIRST_RETRY_SECONDS,
     LONGEST_RETRY_SECONDS,
+    PATIENCE_SECONDS,
     WINDOW_SECONDS,
     Choice,
     ComputeThreads,
+    Usage,
+    idle_seconds,
     next_choice,
     waited_seconds,
 )
@@ -21,8 +24,16 @@ from batchedmodel_model_server.execution.compute_threads import (
 ALL = Choice(threads=2)
 
 
-def behind(choice: Choice, wait_share: float, now: float = 0.0, available: int = 2) -> Choice:
-    return next_choice(choice, available=available, wait_share=wait_share, now=now)
+def behind(
+    choice: Choice,
+    wait_share: float,
+    now: float = 0.0,
+    available: int = 2,
+    free_cores: float = 64.0,
+) -> Choice:
+    return next_choice(
+        choice, available=available, wait_share=wait_share, free_cores=free_cores, now=now
+    )
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.35])
@@ -56,6 +67,16 @@ def test_all_are_tried_again_ever_more_rarely_while_they_wait() -> None:
     assert waits == [0.5, 1.0, 2.0, 4.0, 8.0, *[LONGEST_RETRY_SECONDS] * 3]
 
 
+def test_a_trial_waits_longer_while_others_take_the_cores() -> None:
+    # One process beside two cores: each trial would take as long as thirty passes.
+    alone = behind(ALL, 1.0)
+    late = alone.retry_at + PATIENCE_SECONDS
+    assert behind(alone, 0.0, alone.retry_at, free_cores=1.1) == alone
+    assert behind(alone, 0.0, alone.retry_at, free_cores=1.7).threads == 2
+    assert behind(alone, 0.0, late - 0.01, free_cores=1.1) == alone
+    assert behind(alone, 0.0, late, free_cores=1.1).threads == 2
+
+
 def test_a_trial_is_judged_soon_and_its_success_forgets_what_was() -> None:
     trial = behind(behind(ALL, 1.0), 0.0, now=FIRST_RETRY_SECONDS)
     assert (trial.threads, trial.retry_at) == (2, math.inf)
@@ -76,6 +97,23 @@ def test_waits_are_those_of_all_threads_but_the_event_loop(tmp_path: Path) -> No
     assert waited_seconds(tmp_path) == 0.75
 
 
+def test_idle_is_what_the_cores_of_this_process_were(tmp_path: Path) -> None:
+    own, ticks = min(os.sched_getaffinity(0)), os.sysconf("SC_CLK_TCK")
+    stat = tmp_path / "stat"
+    stat.write_text(
+        f"cpu  9 9 9 {90 * ticks} 9 9 9 9 0 0\n"
+        f"cpu{own} 9 9 9 {3 * ticks} {ticks} 9 9 9 0 0\n"
+        f"cpu4096 9 9 9 {50 * ticks} 0 9 9 9 0 0\nctxt 5\n"
+    )
+    assert idle_seconds(stat) == 4.0
+
+
+@pytest.mark.parametrize("text", ["", "cpu0 nothing\n", "cpu0 1 2 3 four 5\n"])
+def test_idle_is_0_where_the_kernel_does_not_say_it(tmp_path: Path, text: str) -> None:
+    (tmp_path / "stat").write_text(text)
+    assert idle_seconds(tmp_path / "stat") == idle_seconds(tmp_path / "none") == 0.0
+
+
 class Torch(SimpleNamespace):
     threads = 2
 
@@ -93,7 +131,10 @@ class Machine:
         self.now = self.waited = 0.0
         self.torch = Torch()
         monkeypatch.setitem(sys.modules, "torch", self.torch)
-        self.threads = ComputeThreads(lambda: self.waited, lambda: self.now)
+        # Both cores compute for this process or are idle.
+        self.threads = ComputeThreads(
+            lambda: Usage(self.now, self.waited, self.now, self.now), lambda: self.now
+        )
 
     def passes(self, share: float, device: str = "cpu") -> int:
         """A window of passes; how many threads compute the next one."""
@@ -131,5 +172,5 @@ def test_a_failed_pass_counts_and_its_error_goes_on(monkeypatch: pytest.MonkeyPa
 
 def test_processes_without_torch_need_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "torch", raising=False)
-    with ComputeThreads(lambda: 0.0, lambda: 0.0).computing("cpu"):
+    with ComputeThreads().computing("cpu"):
         pass
