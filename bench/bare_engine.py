@@ -30,10 +30,10 @@ _CACHE_BYTES: Final = 512 << 20
 _FREE: Final = StepCost(base=0.0, prefill_token=0.0, sequence=0.0)
 
 
-def loaded(checkpoint: Path) -> Generator:
+def loaded(checkpoint: Path, dtype: str = "float32") -> Generator:
     """The model."""
     handler = HuggingFace()
-    handler.parameters = {"dtype": "float32"}
+    handler.parameters = {"dtype": dtype}
     handler.cache = CacheSettings(memory_bytes=_CACHE_BYTES)
     handler.load(checkpoint, "cpu")
     assert handler.generator is not None
