@@ -176,3 +176,16 @@ def too_many(rows: int, most: int) -> Rejected:
     """The error for a call of more than so many rows."""
     message = f"{rows} rows in one request are more than the queue holds ({most})"
     return Rejected(Rejection.TOO_LARGE, message, rows=rows)
+
+
+def let_frames_go(error: BaseException) -> None:
+    """Take their frames from an error that is answered, and from its causes.
+
+    A frame keeps the body that it worked on, and often the future or task that keeps the error:
+    such a cycle would stay until a collection.
+    """
+    parts = [error]
+    for part in parts:
+        part.__traceback__ = None
+        causes = (part.__cause__, part.__context__)
+        parts.extend(cause for cause in causes if cause is not None and cause not in parts)

@@ -33,8 +33,7 @@ from batchedmodel_sidecar.errors import CallError, Rejected, TooLate, Unserved
 from batchedmodel_sidecar.generation.request_reading import ENDED, RequestReading
 from batchedmodel_sidecar.generation.stream import GenerationStream
 from batchedmodel_sidecar.generation.text_server import Draft, TextServer
-from batchedmodel_sidecar.http.inference import ours
-from batchedmodel_sidecar.http.refusals import Refusals
+from batchedmodel_sidecar.http.refusals import Refusals, ours
 from batchedmodel_sidecar.http.responses import named
 from batchedmodel_sidecar.http.routed_head import RequestHead
 from batchedmodel_sidecar.protocols.headers import agreed, options_of_headers

@@ -64,8 +64,10 @@ class RequestReading:
     def becomes(self, running: Running) -> None:
         """It is read."""
         self.running = running
+        self._work = None  # as it knows this request
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
 
     def cancel(self) -> None:
         """Its caller has left."""

@@ -32,9 +32,9 @@ from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Rejected
 from batchedmodel_sidecar.generation.handler import GenerationHandler
 from batchedmodel_sidecar.generation.request_reading import ENDED
 from batchedmodel_sidecar.http.body_reader import BodyReader, Source, answer_expectation
-from batchedmodel_sidecar.http.inference import InferenceHandler, ours
+from batchedmodel_sidecar.http.inference import InferenceHandler
 from batchedmodel_sidecar.http.passthrough import GoesAlone, Passthrough, Sent
-from batchedmodel_sidecar.http.refusals import Refusals
+from batchedmodel_sidecar.http.refusals import Refusals, ours
 from batchedmodel_sidecar.http.responses import (
     as_web,
     info_response,

@@ -33,7 +33,7 @@ from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Rejected, TooLate
 from batchedmodel_sidecar.http.body_reader import BodyReader, Received, Source
 from batchedmodel_sidecar.http.exchange import Exchange
 from batchedmodel_sidecar.http.passthrough import GoesAlone
-from batchedmodel_sidecar.http.refusals import Refusals
+from batchedmodel_sidecar.http.refusals import Refusals, ours
 from batchedmodel_sidecar.http.responses import gzipped, model_response, other_version
 from batchedmodel_sidecar.http.routed_head import HeaderOptions, RequestHead, options_of
 from batchedmodel_sidecar.http.time_out import within
@@ -387,12 +387,6 @@ class InferenceHandler:
 def _head_length(asked: RequestHead, found: Found) -> str | None:
     """How long the JSON at the body's beginning is, where not all of it is JSON: a header."""
     return asked.header_length if found.endpoint is Endpoint.V2_INFER else None
-
-
-def ours(doing: str, bug: BaseException) -> str:
-    """What a caller is told of an error of ours; the log has all of it."""
-    logger.error("error while %s a call", doing, exc_info=bug)
-    return f"error in the sidecar while {doing} this call: {type(bug).__name__}"
 
 
 def _inexpressible(error: InvalidInput) -> CallError:

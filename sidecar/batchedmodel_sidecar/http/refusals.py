@@ -8,7 +8,7 @@ from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.processes.logs import about
 from batchedmodel_http.response import Response
 from batchedmodel_sidecar.batching.rejections import invalid
-from batchedmodel_sidecar.errors import CallError, Rejected
+from batchedmodel_sidecar.errors import CallError, Rejected, let_frames_go
 from batchedmodel_sidecar.http.responses import error_response
 from batchedmodel_sidecar.http.routed_head import RequestHead
 from batchedmodel_sidecar.protocols.adapter import Adapter
@@ -26,7 +26,8 @@ class Refusals:
         self._adapters = adapters
 
     def response(self, asked: RequestHead, error: CallError | InvalidInput) -> Response:
-        """What the caller is told."""
+        """What the caller is told. Nobody raises the error any more."""
+        let_frames_go(error)
         if isinstance(error, InvalidInput):
             error = invalid(error)
         if isinstance(error, Rejected):
@@ -42,3 +43,10 @@ class Refusals:
             family = Endpoint.V1_PREDICT if path.endswith(":predict") else Endpoint.EMBEDDINGS
             adapter = self._adapters[family if path.startswith("/v1/") else Endpoint.V2_INFER]
         return error_response(error, adapter.error(error))
+
+
+def ours(doing: str, bug: BaseException) -> str:
+    """What a caller is told of an error of ours; the log has all of it."""
+    logger.error("error while %s a call", doing, exc_info=bug)
+    let_frames_go(bug)
+    return f"error in the sidecar while {doing} this call: {type(bug).__name__}"
