@@ -24,6 +24,7 @@ from batchedmodel_contract.processes.environment import (
     SidecarSettings,
     from_environment,
 )
+from batchedmodel_sidecar.body.heap import fix_mapped_sizes
 from batchedmodel_sidecar.listening import CannotListen
 from batchedmodel_sidecar.service import Service
 from batchedmodel_sidecar.settings import SettingsFolder
@@ -50,6 +51,7 @@ def main() -> int:
     # stops the loop until all two megabytes are there: 9 ms on a virtual machine.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_NO_HUGE_PAGES, 1, 0, 0, 0)
+    fix_mapped_sizes()
     # What is loaded now stays for good: a full collection that looks at all of it takes tens of
     # milliseconds, in which no batch leaves.
     gc.collect()

@@ -17,6 +17,7 @@ from batchedmodel_http.streaming import StreamingProtocol
 from batchedmodel_sidecar.body.buffers import Room, json_bytes
 from batchedmodel_sidecar.body.byte_budget import STREAMED, ByteBudget, Hold
 from batchedmodel_sidecar.body.encodings import Compression, Encoding
+from batchedmodel_sidecar.body.heap import Heap
 from batchedmodel_sidecar.body.shared_slots import SharedSlots
 from batchedmodel_sidecar.calls import Call
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory, are_scarce
@@ -45,6 +46,7 @@ class BodyReader:
         self.compression: Final = Compression()
         self._budget = budget
         self.unread: Final = UnreadAnswers(self._budget)
+        self._heap = Heap(lambda: budget.held)
 
     def hold(self, share: Share) -> Hold:
         """A part of the memory, for the time in which a body is needed."""
@@ -71,6 +73,7 @@ class BodyReader:
         """
         if isinstance(source, bytes):
             return self.whole(source, asked, held, head)
+        self._heap.body_comes()
         request, content = source, source.content
         # What its connection holds besides is given back once the body is whole.
         if not held.grow(STREAMED):
@@ -91,16 +94,23 @@ class BodyReader:
             raise Rejected(Rejection.INVALID, UNDECODABLE) from _bare(error)
 
     async def decoded(
-        self, body: Received, encoding: Encoding | None, held: Hold, head: str | None = None
+        self,
+        body: Received,
+        encoding: Encoding | None,
+        held: Hold,
+        head: str | None = None,
+        *,
+        most: int | None = None,
     ) -> Received:
-        """The inflated body, bounded and held as the compressed one is.
+        """The inflated body, bounded and held as the compressed one is; or by `most` bytes.
 
         Raises `Rejected` and `InvalidInput`.
         """
         if encoding is None or isinstance(body, SharedMemory):
             return body
+        limit = self.max_bytes if most is None else min(most, self.max_bytes)
         plain = await self.compression.inflated(
-            body, encoding, self.max_bytes, lambda plain: placed(plain, head), held.share
+            body, encoding, limit, lambda plain: placed(plain, head), held.share
         )
         if not held.grow(len(plain)):
             if isinstance(plain, SharedMemory):

@@ -98,7 +98,7 @@ class NativeTexts:
 
     async def _plain(self, asked: RequestHead, body: Buffer, held: Hold) -> Buffer:
         encoding = encoding_of(asked.headers.get("Content-Encoding")) if asked.packed else None
-        plain = await self._bodies.decoded(body, encoding, held)
+        plain = await self._bodies.decoded(body, encoding, held, most=_LONGEST)
         if isinstance(plain, SharedMemory):
             view = plain.view()
             plain.close()
