@@ -17,7 +17,6 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry
 
 from batchedmodel_autoscaler.cluster.objects import FrontProxy, Model, ModelKey, Owned, Pod
-from batchedmodel_autoscaler.listener import Listener
 from batchedmodel_autoscaler.metrics_api.certificates import make_identity, server_context
 from batchedmodel_autoscaler.metrics_api.server import MetricsApi
 from batchedmodel_autoscaler.polling.poller import Poller
@@ -25,6 +24,7 @@ from batchedmodel_autoscaler.polling.sidecars import Sidecars, most_kept
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_autoscaler.telemetry import POLLS, PollResult, Telemetry
 from batchedmodel_contract.processes.descriptors import raise_descriptors
+from batchedmodel_http.ports.listener import Listener
 from batchedmodel_scheduling.autoscaling.formula import Target
 
 _POLL_SECONDS: Final = 2.0

@@ -11,7 +11,6 @@ import signal
 import sys
 from typing import Final
 
-from batchedmodel_autoscaler.errors import CannotListen
 from batchedmodel_autoscaler.service import Service
 from batchedmodel_autoscaler.settings import AutoscalerSettings
 from batchedmodel_contract.invalid_input import InvalidManifest
@@ -21,6 +20,7 @@ from batchedmodel_contract.processes.environment import (
     EXIT_WRONG_SETTINGS,
     from_environment,
 )
+from batchedmodel_http.ports.listener import CannotListen
 from batchedmodel_kube.client import Client
 from batchedmodel_kube.errors import ClusterError
 

@@ -6,10 +6,6 @@ What goes wrong at the API server is a `ClusterError` of `batchedmodel_kube`.
 from typing import Final
 
 
-class CannotListen(Exception):
-    """A port is taken or forbidden; the message says which."""
-
-
 class SidecarSilent(Exception):
     """A sidecar gave no usable answer in time; the message says why."""
 

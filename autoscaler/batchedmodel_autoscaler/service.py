@@ -30,7 +30,6 @@ from batchedmodel_autoscaler.cluster.resources import (
     own_namespace,
     within,
 )
-from batchedmodel_autoscaler.listener import Listener
 from batchedmodel_autoscaler.metrics_api.certificates import Rotation, server_context
 from batchedmodel_autoscaler.metrics_api.registration import Registration
 from batchedmodel_autoscaler.metrics_api.server import MetricsApi
@@ -43,6 +42,7 @@ from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_autoscaler.telemetry import StateCollector, Telemetry, admin_application
 from batchedmodel_contract.kubernetes.names import EXTERNAL_METRICS_GROUP, METRICS_GROUP
 from batchedmodel_contract.processes.descriptors import raise_descriptors
+from batchedmodel_http.ports.listener import Listener
 from batchedmodel_kube.client import Client, Collection
 from batchedmodel_kube.election import election
 from batchedmodel_kube.informer import Cache, follow

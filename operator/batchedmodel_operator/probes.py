@@ -15,7 +15,7 @@ from http import HTTPStatus
 from typing import Final
 
 from batchedmodel_contract.processes.listening import EVERY_ADDRESS, bound_socket
-from batchedmodel_kube.acceptor import BACKLOG, Acceptor
+from batchedmodel_http.ports.acceptor import BACKLOG, Acceptor
 
 STUCK_SECONDS: Final = 180.0
 """A reconcile that takes longer will never end: the process is to be started anew."""

@@ -24,8 +24,8 @@ from batchedmodel_contract.processes.environment import (
     SidecarSettings,
     from_environment,
 )
+from batchedmodel_http.ports.listener import CannotListen
 from batchedmodel_sidecar.body.heap import fix_mapped_sizes
-from batchedmodel_sidecar.listening import CannotListen
 from batchedmodel_sidecar.service import Service
 from batchedmodel_sidecar.settings import SettingsFolder
 

@@ -6,17 +6,15 @@ import time
 from functools import partial
 from typing import Final
 
-from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from batchedmodel_contract.manifest.tenants import Share, share_of
 from batchedmodel_contract.processes.descriptors import raise_descriptors
 from batchedmodel_contract.processes.environment import SidecarSettings
 from batchedmodel_contract.processes.listening import authority
-from batchedmodel_contract.processes.sidecar_api import IDLE_SECONDS
 from batchedmodel_contract.processes.stats import SidecarStats
+from batchedmodel_http.ports.listener import Listener
 from batchedmodel_scheduling.core.policy import MemoryCap
-from batchedmodel_sidecar import listening
 from batchedmodel_sidecar.adapters.naming import AdapterNames
 from batchedmodel_sidecar.adapters.served import ServedAdapters
 from batchedmodel_sidecar.admin_client import new_token
@@ -41,7 +39,7 @@ from batchedmodel_sidecar.generation.generation import (
     generation_of,
 )
 from batchedmodel_sidecar.generation.handler import GenerationHandler
-from batchedmodel_sidecar.http.admin import Admin
+from batchedmodel_sidecar.http.admin import ADMIN_BOUNDS, Admin
 from batchedmodel_sidecar.http.body_reader import BodyReader
 from batchedmodel_sidecar.http.connections import Connections
 from batchedmodel_sidecar.http.data_handler import DataHandler
@@ -50,6 +48,7 @@ from batchedmodel_sidecar.http.lone_turns import LoneTurns
 from batchedmodel_sidecar.http.passthrough import MOST_AT_ONCE, Passthrough
 from batchedmodel_sidecar.http.refusals import Refusals
 from batchedmodel_sidecar.lifecycle import DrainEnd, Lifecycle
+from batchedmodel_sidecar.listening import data_port
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.settings import SettingsFolder
 from batchedmodel_sidecar.telemetry.adapter_metrics import AdaptersCollector
@@ -73,7 +72,6 @@ _FOR_FILES: Final = 1 / 8
 """Of all descriptors, for large bodies; each idle caller has one of the others."""
 _ANSWERS_LEAVE_SECONDS: Final = 5.0
 _TIME_IS_OVER: Final = "this pod is stopping and its time is over"
-READERS_LEAVE_SECONDS: Final = 2.0  # of the admin port: a slow reader must not delay the exit
 STRAGGLERS_SECONDS: Final = 0.5
 """Callers of the last batch who come back at once get a 503 for so long, and no reset."""
 
@@ -331,24 +329,20 @@ class Service:
             unread=self._bodies.unread,
             hold=self._hold_of,
             mean_age=self._settings.connection_age_seconds,
-            at_most=descriptors - files - _OWN_DESCRIPTORS,
+            at_most=descriptors - files - ADMIN_BOUNDS.connections - _OWN_DESCRIPTORS,
             max_body_bytes=self._settings.max_body_bytes,
         )
-        admin_runner = web.AppRunner(
-            self._admin.application(),
-            access_log=None,
-            keepalive_timeout=IDLE_SECONDS,
-            shutdown_timeout=READERS_LEAVE_SECONDS,
-        )
         listener: asyncio.Server | None = None
+        admin: Listener | None = None
         try:
             host, port = self._settings.host, self._settings.port
-            listener = await listening.data_port(connections.open, host, port)
+            listener = await data_port(connections.open, host, port)
             self._port = int(listener.sockets[0].getsockname()[1])
-            await admin_runner.setup()
-            admin = await listening.admin_port(admin_runner, host, self._settings.admin_port)
+            application, admin_port = self._admin.application(), self._settings.admin_port
+            admin = Listener(application, host, admin_port, ADMIN_BOUNDS)
+            await admin.use(None)
             form = "compiled" if is_compiled() else "interpreted"
-            logger.info("listening: data port %d, admin port %d, %s", self._port, admin, form)
+            logger.info("listening: data port %d, admin port %d, %s", self._port, admin.port, form)
             return await self._serve(stop)
         finally:
             # The order matters: callers get their answers before the connection to the model goes.
@@ -364,7 +358,8 @@ class Service:
                 await self._passthrough.close()
             if self._repository is not None:
                 await self._repository.close()
-            await admin_runner.cleanup()
+            if admin is not None:
+                await admin.close()
 
     async def _serve(self, stop: asyncio.Event) -> bool:
         background = [

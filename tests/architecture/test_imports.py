@@ -19,7 +19,7 @@ from support.repository import FOLDERS, ROOT
 
 SHARED = {"batchedmodel_contract", "batchedmodel_scheduling"}
 SERVERS = {"batchedmodel_contract", "batchedmodel_http"}
-CLIENTS = {"batchedmodel_contract", "batchedmodel_kube"}
+CLIENTS = {"batchedmodel_contract", "batchedmodel_http", "batchedmodel_kube"}
 PACKAGES = {f"batchedmodel_{folder}" for folder in FOLDERS}
 TORCH = {"torch", "transformers", "safetensors", "sentence_transformers", "huggingface_hub"}
 CLUSTER = {"kopf", "kubernetes", "kubernetes_asyncio"}

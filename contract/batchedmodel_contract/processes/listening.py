@@ -33,6 +33,26 @@ def bound_socket(host: str, port: int) -> socket.socket:
         return _bound(socket.AF_INET, _EVERY_ADDRESS_OF_IPV4, port)
 
 
+def bound_sockets(host: str, port: int) -> list[socket.socket]:
+    """A socket as `bound_socket` for each address of a host that may be a name; all of one port.
+
+    Raises `OSError`, and `UnicodeError` for what cannot be a name.
+    """
+    if host == EVERY_ADDRESS:
+        return [bound_socket(host, port)]
+    entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    bound: list[socket.socket] = []
+    try:
+        for address in dict.fromkeys(str(entry[4][0]) for entry in entries):
+            bound.append(bound_socket(address, port))
+            port = int(bound[0].getsockname()[1])
+    except OSError:
+        for one in bound:
+            one.close()
+        raise
+    return bound
+
+
 def reachable(host: str) -> str:
     """The address or name under which this machine reaches who listens on `host`."""
     # Whoever listens on all addresses has those of IPv4, be there IPv6 or not.

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from batchedmodel_contract.processes import server_api, sidecar_api
 from batchedmodel_contract.processes.stats import SidecarStats
+from batchedmodel_http.ports.listener import Bounds
 from batchedmodel_sidecar.adapters.served import ServedAdapters
 from batchedmodel_sidecar.backends.base import Link
 from batchedmodel_sidecar.backends.native.repository import MOST_BYTES, Repository, Told
@@ -25,6 +26,13 @@ from batchedmodel_sidecar.lifecycle import Lifecycle
 from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
 
 Handler = Callable[[web.Request], Awaitable[web.Response]]
+ADMIN_BOUNDS: Final = Bounds(
+    connections=128,
+    of_address=64,
+    idle_seconds=sidecar_api.IDLE_SECONDS,
+    head_bytes=16_384 + MOST_BYTES,
+)
+"""Each connection has a descriptor, which the data port has not."""
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 

@@ -18,8 +18,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from batchedmodel_autoscaler.cluster.objects import FrontProxy, ModelKey
 from batchedmodel_autoscaler.cluster.resources import METRICS_VERSIONS
-from batchedmodel_autoscaler.errors import CannotListen, SidecarSilent
-from batchedmodel_autoscaler.listener import Listener
+from batchedmodel_autoscaler.errors import SidecarSilent
 from batchedmodel_autoscaler.metrics_api.certificates import Identity, make_identity, server_context
 from batchedmodel_autoscaler.metrics_api.server import MetricsApi
 from batchedmodel_autoscaler.polling.poller import Poller
@@ -28,6 +27,7 @@ from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_autoscaler.telemetry import Telemetry
 from batchedmodel_contract.kubernetes.names import ADMIN_PORT, METRICS_GROUP
 from batchedmodel_contract.processes.sidecar_api import STATS, Whom
+from batchedmodel_http.ports.listener import CannotListen, Listener
 from batchedmodel_scheduling.autoscaling.formula import Target
 from cluster.certificates import Authority, Pair
 from support.autoscaler_world import CALM, busy, fleet, pod

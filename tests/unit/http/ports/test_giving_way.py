@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from batchedmodel_autoscaler.listener import Bounds, Connection, gives_way
+from batchedmodel_http.ports.listener import Bounds, Connection, gives_way
 
 BOUNDS = Bounds(connections=6, of_address=3)
 
@@ -15,6 +15,7 @@ class Open:
     address: str
     used_at: float = 0.0
     known: bool = False
+    busy: bool = False
 
 
 def opened(**known: Any) -> Connection:
@@ -55,3 +56,9 @@ def test_who_was_used_last_stays() -> None:
     one, other = opened(address="a", used_at=9.0), opened(address="a", used_at=5.0)
     bounds = Bounds(connections=2, of_address=2)
     assert gives_way("a", [one, other], bounds) is other
+
+
+def test_what_is_being_answered_stays_for_as_long_as_something_is_idle() -> None:
+    answered, idle = opened(address="a", used_at=1.0, busy=True), opened(address="a", used_at=5.0)
+    bounds = Bounds(connections=2, of_address=2)
+    assert gives_way("a", [answered, idle], bounds) is idle

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 
-from batchedmodel_kube.acceptor import BACKLOG, Acceptor, Newcomers
+from batchedmodel_http.ports.acceptor import BACKLOG, Acceptor, Newcomers
 
 
 def test_an_address_connects_some_times_at_once_and_then_at_a_rate() -> None:

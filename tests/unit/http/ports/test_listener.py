@@ -17,9 +17,9 @@ from functools import partial
 import pytest
 from aiohttp import web
 
-from batchedmodel_autoscaler.listener import Bounds, Listener
 from batchedmodel_autoscaler.metrics_api.certificates import make_identity, server_context
 from batchedmodel_contract.processes.listening import EVERY_ADDRESS
+from batchedmodel_http.ports.listener import Bounds, Listener
 
 HASTY = Bounds(head_seconds=0.4, idle_seconds=1.5)
 QUESTION = b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -37,6 +37,12 @@ async def _fail(request: web.Request) -> web.Response:
     raise RuntimeError("a bug of ours")
 
 
+async def _read(request: web.Request) -> web.Response:
+    await request.read()
+    await asyncio.sleep(1.0)
+    return web.Response(text="live\n")
+
+
 async def _large(request: web.Request) -> web.Response:
     return web.Response(body=b"x" * 30_000_000)
 
@@ -49,6 +55,7 @@ async def listening(
     application.router.add_get("/livez", _live)
     application.router.add_get("/fail", _fail)
     application.router.add_get("/large", _large)
+    application.router.add_post("/read", _read)
     listener = Listener(application, host, 0, bounds)
     identity = make_identity(["a.b.svc"], datetime.now(tz=UTC))
     await listener.use(server_context(identity, "") if kind == TLS else None)
@@ -130,6 +137,16 @@ async def test_of_one_address_half_are_open_at_most() -> None:
         crowd = [await connected(port) for _ in range(100)]
         await asyncio.sleep(0.1)
         assert await open_ones(crowd) == Bounds().of_address
+
+
+async def test_what_is_being_answered_is_not_idle_and_its_body_is_no_new_head() -> None:
+    """Who waited for the end of a drain was cut off after the time of an idle connection."""
+    async with listening(bounds=replace(HASTY, idle_seconds=0.5)) as port:
+        streams = await connected(port)
+        streams[1].write(b"POST /read HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n")
+        await asyncio.sleep(0.1)
+        assert await answer(streams, b"body") == b"HTTP/1.1 200 OK"
+        assert await has_ended(streams, within=5.0)
 
 
 async def test_who_has_asked_least_lately_gives_way() -> None:

@@ -9,21 +9,24 @@ import logging
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from aiohttp import http_exceptions, web
 
-from batchedmodel_autoscaler.errors import CannotListen
-from batchedmodel_contract.processes.listening import authority, bound_socket
-from batchedmodel_kube.acceptor import BACKLOG, Acceptor
+from batchedmodel_contract.processes.listening import authority, bound_sockets
+from batchedmodel_http.ports.acceptor import BACKLOG, Acceptor
 
 logger: Final = logging.getLogger(__name__)
 _http_log: Final = logging.getLogger(f"{__name__}.http")
-_ANSWERS_LEAVE_SECONDS: Final = 2.0
+ANSWERS_LEAVE_SECONDS: Final = 2.0
 _SHUTDOWN_SECONDS: Final = 2.0
+
+
+class CannotListen(Exception):
+    """A port is taken or forbidden; the message says which."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +39,9 @@ class Bounds:
     """From the first byte of a head to its last. The first head's time begins when the connection
     is accepted and includes TLS."""
     idle_seconds: float = 75.0
-    """From one head to the next. The API server asks anew every 15 s."""
+    """From one answer to the next head. The API server asks anew every 15 s."""
     head_bytes: int = 16_384
+    """Of a head and its body."""
 
 
 class Connection(asyncio.Protocol):
@@ -67,6 +71,8 @@ class Connection(asyncio.Protocol):
         self.address = address
         self.known = False
         """Whether its caller has shown a certificate that we trust."""
+        self.busy = False
+        """Whether a request is being answered; that takes what time it takes."""
         self.used_at = self._loop.time()
         """When its last request came, or itself."""
 
@@ -84,28 +90,33 @@ class Connection(asyncio.Protocol):
             self._opening.cancel()
 
     def asked(self) -> None:
-        """A head is whole. The connection may be idle until the next head begins."""
+        """A head is whole, and is answered now."""
         self._unasked = 0
-        self._arriving = False
+        self.busy = True
         self.used_at = self._loop.time()
         self._deadline.cancel()
-        self._deadline = self._loop.call_later(self._bounds.idle_seconds, self._close)
+
+    def answered(self) -> None:
+        """The connection may be idle until the next head begins."""
+        self._unasked = 0
+        self.busy = self._arriving = False
+        if self.transport is not None and not self.transport.is_closing():
+            self._deadline = self._loop.call_later(self._bounds.idle_seconds, self._close)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """TLS is there, if it is used."""
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
         self.known = bool(transport.get_extra_info("peercert"))
         self._inner.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Pass on what fits within a head. Nobody needs a body here: it counts as a head."""
+        """Pass on what fits within a head; a body counts as a part of it."""
         assert self.transport is not None
         self._unasked += len(data)
         if self._unasked > self._bounds.head_bytes:
             self.transport.abort()
             return
-        if not self._arriving:
+        if not (self._arriving or self.busy):
             self._arriving = True
             self._deadline.cancel()
             self._deadline = self._loop.call_later(self._bounds.head_seconds, self.abort)
@@ -159,7 +170,7 @@ def gives_way(newcomer: str, held: Sequence[Connection], bounds: Bounds) -> Conn
     """The connection that ends for one of a newcomer's address; None while there is room.
 
     A newcomer always gets in. Whoever holds most pays for it, so that no crowd of connections keeps
-    out the kubelet or the API server. Pure: times are arguments.
+    out the kubelet or the API server; first with what is idle.
     """
     of_address = Counter(one.address for one in held)
     if of_address[newcomer] >= bounds.of_address:
@@ -169,17 +180,21 @@ def gives_way(newcomer: str, held: Sequence[Connection], bounds: Bounds) -> Conn
         rivals = [one for one in held if of_address[one.address] == most]
     else:
         return None
-    return min(rivals, key=lambda one: (one.known, one.used_at))
+    return min(rivals, key=lambda one: (one.known, one.busy, one.used_at))
 
 
 class Listener:
-    """One socket for the whole life of the process, and the connections that came to it."""
+    """One port for the whole life of the process, and the connections that came to it."""
 
     def __init__(
         self, application: web.Application, host: str, port: int, bounds: Bounds | None = None
     ) -> None:
-        """Binds the port; raises `CannotListen`. Adds a middleware to the application."""
-        self._socket = _bound(host, port)
+        """Binds the port, at each address of the host. Adds a middleware to the application.
+
+        Raises `CannotListen`.
+        """
+        with port_errors(host, port):
+            self._sockets = bound_sockets(host, port)
         self._bounds = bounds or Bounds()
         application.middlewares.insert(0, self._note)
         _http_log.addFilter(_is_worth_a_line)
@@ -188,16 +203,16 @@ class Listener:
             access_log=None,
             logger=_http_log,
             keepalive_timeout=self._bounds.idle_seconds,
-            shutdown_timeout=_ANSWERS_LEAVE_SECONDS,
+            shutdown_timeout=ANSWERS_LEAVE_SECONDS,
         )
         self._context: ssl.SSLContext | None = None
         self._connections: dict[Connection, None] = {}
-        self._acceptor: Acceptor | None = None
+        self._acceptors: list[Acceptor] = []
 
     @property
     def port(self) -> int:
         """The port that was bound."""
-        return int(self._socket.getsockname()[1])
+        return int(self._sockets[0].getsockname()[1])
 
     async def use(self, context: ssl.SSLContext | None) -> None:
         """New connections meet this context, or none. Listens from the first call on.
@@ -211,17 +226,17 @@ class Listener:
                 connection.abort()
         if self._runner.server is None:
             await self._runner.setup()
-            try:
-                self._socket.listen(BACKLOG)
-            except OSError as error:
-                raise CannotListen(f"cannot listen: {error.strerror}") from error
-            self._acceptor = Acceptor(self._socket, self._enter)
+            for listening in self._sockets:
+                with port_errors(*listening.getsockname()[:2]):
+                    listening.listen(BACKLOG)
+            self._acceptors = [Acceptor(one, self._enter) for one in self._sockets]
 
     async def close(self) -> None:
         """Stop listening, let answers leave."""
-        if self._acceptor is not None:
-            self._acceptor.close()
-        self._socket.close()
+        for acceptor in self._acceptors:
+            acceptor.close()
+        for listening in self._sockets:
+            listening.close()
         for connection in list(self._connections):
             if connection.transport is None:
                 connection.abort()
@@ -249,11 +264,15 @@ class Listener:
         request: web.Request,
         handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
     ) -> web.StreamResponse:
-        for connection in self._connections:
-            if connection.transport is request.transport:
-                connection.asked()
-                break
-        return await handler(request)
+        asking = (one for one in self._connections if one.transport is request.transport)
+        connection = next(asking, None)
+        if connection is None:
+            return await handler(request)  # it has given way
+        connection.asked()
+        try:
+            return await handler(request)
+        finally:
+            connection.answered()
 
 
 def _is_worth_a_line(record: logging.LogRecord) -> bool:
@@ -262,9 +281,13 @@ def _is_worth_a_line(record: logging.LogRecord) -> bool:
     return not isinstance(error, http_exceptions.HttpProcessingError | ConnectionError)
 
 
-def _bound(host: str, port: int) -> socket.socket:
+@contextmanager
+def port_errors(host: str, port: int) -> Iterator[None]:
+    """Raises `CannotListen` in the place of what opening this port raises."""
+    where = authority(host, port)
     try:
-        return bound_socket(host, port)
+        yield
     except OSError as error:
-        where = authority(host, port)
         raise CannotListen(f"cannot listen on {where}: {error.strerror}") from error
+    except UnicodeError as error:
+        raise CannotListen(f"cannot listen on {where}: no host has such a name") from error
