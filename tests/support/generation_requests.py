@@ -26,11 +26,14 @@ def request(
     most: float = 1.0,
     choices: int = 1,
     at_once: AtOnce | None = None,
+    whole: bool = False,
+    least: int = 1,
 ) -> GenerationRequest:
     return GenerationRequest(
         id=next(NUMBERS), share=Share(tenant, most=most), key=key, prompt_tokens=prompt,
         max_tokens=50, choices=choices, arrived=arrived, deadline=arrived + patience,
         streams=True, priority=priority, group=group, at_once=at_once,
+        whole=whole, least_tokens=least,
     )  # fmt: skip
 
 

@@ -34,6 +34,11 @@ from batchedmodel_scheduling.generation.requests import (
 from batchedmodel_scheduling.generation.room import Room
 from batchedmodel_scheduling.generation.token_costs import TokenCosts
 from batchedmodel_scheduling.generation.waiting_set import WaitingSet
+from batchedmodel_scheduling.generation.whole_answers import (
+    TRIAL_PAUSE_SECONDS,
+    BeginBy,
+    WholeAnswers,
+)
 
 __all__ = [
     "Admission",
@@ -59,13 +64,14 @@ class Admission:
     def __init__(self, settings: AdmissionSettings) -> None:
         self._settings = settings
         self._server: Final = AtServer()
-        self._waiting: Final = WaitingSet(settings.max_queue_size, self._late_from)
+        self._waiting: Final = WaitingSet(settings.max_queue_size, self._late_from, self._begin_by)
         self._waiting.refuses_late = settings.lateness is Lateness.REFUSE
         lengths = OutputLengths()
         room, costs = _room(settings, self._server, lengths, self._waiting.turns)
         self._room: Final = room
         self._costs: Final = costs
         self._estimates: Final = Estimates(lengths, costs)
+        self._whole: Final = WholeAnswers(lengths, costs)
         self._pressed = False
         """Whether more waited than could go, since the last look."""
         self._began = False
@@ -118,10 +124,13 @@ class Admission:
             return Refusal(reason=Rejection.TOO_LARGE, retry_after=_LATEST)
         if (refusal := self.refusal(request.share, now)) is not None:
             return refusal
+        if not self._whole.takes(request, self.limit, now):
+            return Refusal(reason=Rejection.PREDICTED_LATE, retry_after=TRIAL_PAUSE_SECONDS)
         waiting = Waiting(
             request, work=self.work(request), target=self._settings.first_token_seconds
         )
         if (late_by := self._hopelessly_late_by(waiting, now)) > 0:
+            self._whole.gone(request.id)
             return Refusal(reason=Rejection.PREDICTED_LATE, retry_after=_bounded(late_by))
         self._waiting.enter(waiting)
         return None
@@ -129,6 +138,7 @@ class Admission:
     def withdraw(self, request_id: int, now: float) -> None:
         """Forget a waiting request: its caller left. Unknown and released ones are ignored."""
         self._waiting.withdraw(request_id)
+        self._whole.gone(request_id)
 
     def poll(self, now: float, *, is_open: bool = True) -> Grant:
         """All that goes now, and all that is given up. Unless `is_open` nothing goes."""
@@ -145,11 +155,14 @@ class Admission:
             else:
                 passed += 1
         turns.let_go()
+        shed = self._waiting.take_shed()
+        for one in shed:
+            self._whole.gone(one.request_id)
         self._pressed = self._pressed or self._room.wanted
         self._look(now)
         return Grant(
             release=tuple(release),
-            shed=self._waiting.take_shed(),
+            shed=shed,
             wake_at=self._wake_at(now),
             reason=self._reason(released=bool(release)),
         )
@@ -184,17 +197,22 @@ class Admission:
 
         None: it failed, or its caller left, so it teaches no length.
         """
-        running = self._server.ended(request_id, now, output=output_tokens)
+        running = self._server.get(request_id)
         if running is None:
             return
         request = running.waiting.request
+        made = output_tokens
+        if request.whole:
+            made = self._whole.ended(running, now, self.limit, output_tokens)
+        self._server.ended(request_id, now, output=made, well=output_tokens is not None)
         if output_tokens is not None:
             self._estimates.learn_length(request, output_tokens)
         work = self._estimates.cost(running, output_tokens, self.limit)
         self._done_work += work
         self._waiting.turns.settle(running.waiting, work)
         self._waiting.groups.ended(request)
-        self._look(now)
+        # Of a server of others the first answer teaches what tokens cost.
+        self._look(now, at_once=made is not None and not self._costs.learnt)
 
     def came_back(self, request_id: int, now: float, *, rest_seconds: float) -> None:
         """The server refused a released request before it began: it waits again, and its key rests.
@@ -265,8 +283,10 @@ class Admission:
             self._began = True
             self._server.begin_at(now)
 
-    def _look(self, now: float) -> None:
-        if self._server.since_look(now) < _LOOK or (load := self._server.look(now)) is None:
+    def _look(self, now: float, *, at_once: bool = False) -> None:
+        if self._server.since_look(now) < _LOOK and not at_once:
+            return
+        if (load := self._server.look(now)) is None:
             return
         self._room.looked(load, now, pressed=self._pressed)
         if self._pressed:
@@ -274,11 +294,14 @@ class Admission:
         self._done_work = 0.0
         self._pressed = self._room.wanted
 
+    def _begin_by(self, waiting: Waiting) -> BeginBy:
+        return self._whole.begin_by(waiting.request, self.limit)
+
     def _late_from(self, waiting: Waiting) -> float:
         return self._estimates.late_from(waiting, self.limit)
 
     def _hopelessly_late_by(self, waiting: Waiting, now: float) -> float:
-        """By how many seconds its first token would miss what it must not; 0 if that is not known.
+        """By how many seconds it would miss what it must not; 0 if that is not known.
 
         An idle server takes whatever comes: so a wrong guess is found out.
         """
@@ -289,7 +312,7 @@ class Admission:
             ahead = self._waiting.turns.ahead(request.share, request.priority)
             at += self._costs.wait(ahead)
         late_by = at + self._costs.first_token(request.there.prompt_tokens, self.limit)
-        late_by -= request.deadline
+        late_by = max(late_by - request.deadline, at - self._begin_by(waiting).likely)
         if self._waiting.refuses_late:
             late_by = max(late_by, at - self._late_from(waiting))
         return late_by

@@ -171,8 +171,10 @@ class AtServer:
             self.tokens += count
             self._span_tokens += count
 
-    def ended(self, request_id: int, now: float, *, output: int | None = None) -> Running | None:
-        """A request ended, after so many tokens if it ended well; None if it is not here."""
+    def ended(
+        self, request_id: int, now: float, *, output: int | None = None, well: bool = False
+    ) -> Running | None:
+        """A request ended, after so many tokens as far as is known; None if it is not here."""
         self._pass(now)
         running = self._running.pop(request_id, None)
         if running is None:
@@ -191,7 +193,7 @@ class AtServer:
             took = now - running.released_at - running.prompt_seconds
             self._whole_seconds += max(0.0, took) * running.waiting.places
             self._whole_tokens += output
-        self._completed += output is not None
+        self._completed += well
         return running
 
     def look(self, now: float) -> Load | None:

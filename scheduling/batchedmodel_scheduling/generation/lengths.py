@@ -4,27 +4,46 @@ Old ones are forgotten exponentially. Nothing is learnt of what never ended well
 the memory with names of models that do not exist.
 """
 
+import math
 from collections.abc import Hashable
-from typing import Final
+from typing import Final, NamedTuple
 
 _PRIOR: Final = 256
 """Tokens that are expected of an answer of which nothing is known, unless fewer are allowed."""
 _PRIOR_WEIGHT: Final = 4.0
 _KEEP: Final = 1.0 - 1.0 / 200
 _KEYS: Final = 64
+_MOST_DEVIATIONS: Final = 2.0
+"""Nearly all answers are longer than the mean by at most so many standard deviations."""
+
+
+class LearntLength(NamedTuple):
+    """How long answers of one kind became, without any guess."""
+
+    answers: float
+    """That ended, by how much they count."""
+    mean: float
+    most: float
+    """Nearly all are at most so long."""
 
 
 class _Lengths:
     """Lengths of one key and one class of what is allowed."""
 
-    __slots__ = ("_sum", "_weight")
+    __slots__ = ("_squares", "_sum", "_weight")
 
     def __init__(self) -> None:
-        self._sum = self._weight = 0.0
+        self._sum = self._squares = self._weight = 0.0
 
     def observe(self, tokens: float) -> None:
         self._sum = self._sum * _KEEP + tokens
+        self._squares = self._squares * _KEEP + tokens * tokens
         self._weight = self._weight * _KEEP + 1.0
+
+    def learnt(self) -> LearntLength:
+        mean = self._sum / self._weight
+        deviation = math.sqrt(max(0.0, self._squares / self._weight - mean * mean))
+        return LearntLength(self._weight, mean, mean + _MOST_DEVIATIONS * deviation)
 
     def mean(self, prior: float) -> float:
         # What was expected before is forgotten as well, but counts as a few until many were seen.
@@ -63,6 +82,18 @@ class OutputLengths:
         prior = _prior(max_tokens)
         lengths = self._find(key, max_tokens)
         return prior if lengths is None else _bounded(lengths.mean(prior), max_tokens)
+
+    def learnt(self, key: Hashable, max_tokens: int | None) -> LearntLength | None:
+        """What ended answers show; None where there were none."""
+        lengths = self._find(key, max_tokens)
+        if lengths is None:
+            return None
+        answers, mean, most = lengths.learnt()
+        return LearntLength(answers, _bounded(mean, max_tokens), _bounded(most, max_tokens))
+
+    def forget(self, key: Hashable, max_tokens: int | None) -> None:
+        """What was learnt of this kind was wrong."""
+        self._by_key.get(key, {}).pop(_allowed_class(max_tokens), None)
 
     def _find(self, key: Hashable, max_tokens: int | None) -> _Lengths | None:
         of_key = self._by_key.get(key)

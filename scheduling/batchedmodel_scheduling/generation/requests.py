@@ -93,7 +93,7 @@ class GenerationRequest(NamedTuple):
     """Of all prompts."""
     arrived: float
     deadline: float
-    """When its caller stops waiting for the first token."""
+    """When its caller stops waiting: for the first token, or for the last one where `whole`."""
     streams: bool
     """Whether its tokens are seen as they come; of an engine of ours they always are."""
     priority: Priority = Priority.NORMAL
@@ -103,6 +103,10 @@ class GenerationRequest(NamedTuple):
     """Of an engine of ours, the adapter of the model that it names."""
     at_once: AtOnce | None = None
     """Of a list of prompts, of which the engine has a part at a time; None: all of it."""
+    whole: bool = False
+    """Whether it is answered in one piece, which is of use only if all of it is there in time."""
+    least_tokens: int = 1
+    """That each choice has for certain."""
 
     @property
     def there(self) -> AtOnce:

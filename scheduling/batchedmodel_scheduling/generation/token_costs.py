@@ -35,6 +35,11 @@ class TokenCosts:
     def usual_between_tokens(self) -> float:
         """Seconds between two tokens of a stream."""
 
+    @property
+    def least_between_tokens(self) -> float:
+        """The same at best."""
+        return self.usual_between_tokens
+
     @abstractmethod
     def output_token(self, limit: int) -> float:
         """Device seconds of a token of output, on a server that runs so many at once."""
@@ -76,10 +81,14 @@ class TokenCosts:
             self._pace += _NEWEST * (pace - self._pace)
 
     def _saw_excess(self, over: float, usual: float) -> None:
-        """A first token took so much longer than the usual time: a quantile is learnt.
+        """A first token took so much longer than the usual time."""
+        self._excess = quantile_after(self._excess, over, max(self._excess, usual, 0.001))
 
-        It goes up by much where it is passed, and down by little where not.
-        """
-        step = _NEWEST * max(self._excess, usual, 0.001)
-        passed = over > self._excess
-        self._excess = max(0.0, self._excess + step * (_OFTEN if passed else _OFTEN - 1.0))
+
+def quantile_after(before: float, value: float, scale: float) -> float:
+    """What nearly all values are below, after one more; it is 0 at least.
+
+    It goes up by much where it is passed, and down by little where not, in parts of `scale`.
+    """
+    passed = value > before
+    return max(0.0, before + _NEWEST * scale * (_OFTEN if passed else _OFTEN - 1.0))

@@ -12,13 +12,20 @@ from batchedmodel_scheduling.generation.groups import StartedGroups
 from batchedmodel_scheduling.generation.ordered import Ordered
 from batchedmodel_scheduling.generation.requests import Place, Shed, Waiting
 from batchedmodel_scheduling.generation.rests import Rests
+from batchedmodel_scheduling.generation.whole_answers import BeginBy
 
 
 class WaitingSet:
     """Who waits, who is late, who is parked, and who was given up."""
 
-    def __init__(self, size: int, late_from: Callable[[Waiting], float]) -> None:
-        """`late_from` says from when on a request misses its target if it has not gone."""
+    def __init__(
+        self,
+        size: int,
+        late_from: Callable[[Waiting], float],
+        begin_by: Callable[[Waiting], BeginBy],
+    ) -> None:
+        """`late_from` says from when on a request misses its target if it has not gone, `begin_by`
+        until when its answer would be whole in its time. What they say changes with time."""
         self.turns: Final = FairTurns()
         self.rests: Final = Rests()
         self.groups: Final = StartedGroups()
@@ -32,6 +39,10 @@ class WaitingSet:
         self._deadlines: Final = Ordered[int, Waiting]()
         self._late_at: Final = Ordered[int, Waiting]()
         """Those on time, by when they are late."""
+        self._begin_by: Final = begin_by
+        self._short_at: Final = Ordered[int, Waiting]()
+        """Those that are answered in one piece, by when their time was to run short when that was
+        last looked at. It is looked at anew before anything follows from it."""
         self._ages: Final = Ordered[int, Waiting]()
         self._shed: list[Shed] = []
 
@@ -52,6 +63,8 @@ class WaitingSet:
         """When time alone changes something."""
         first = self._deadlines.first_key()
         at = min(NEVER if first is None else first[0], self.rests.next_end)
+        if (short := self._short_at.first_key()) is not None:
+            at = min(at, short[0])
         late = self._late_at.first_key() if self.refuses_late else None
         return at if late is None else min(at, late[0])
 
@@ -68,6 +81,8 @@ class WaitingSet:
         self._deadlines.put(request.id, (request.deadline,), waiting)
         self._ages.put(request.id, (request.arrived,), waiting)
         self._late_at.put(request.id, (self._late_from(waiting),), waiting)
+        if request.whole:
+            self._short_at.put(request.id, (self._begin_by(waiting).surely,), waiting)
         self.groups.arrived(waiting)
         if request.key in self.rests:
             waiting.place = Place.PARKED
@@ -102,6 +117,8 @@ class WaitingSet:
                 self.rests.park(waiting)
             elif waiting.place is Place.READY and self._late_from(waiting) <= now:
                 self._become_late(waiting)
+            elif waiting.request.whole and self._runs_short(waiting, now):
+                continue
             else:
                 return waiting
         return None
@@ -113,6 +130,10 @@ class WaitingSet:
             waiting = self._deadlines.first()
             assert waiting is not None
             self._give_up(waiting, Outcome.EXPIRED)
+        while (key := self._short_at.first_key()) is not None and key[0] <= now:
+            waiting = self._short_at.first()
+            assert waiting is not None
+            self._runs_short(waiting, now)
         while (key := self._late_at.first_key()) is not None and key[0] <= now:
             waiting = self._late_at.first()
             assert waiting is not None
@@ -151,6 +172,7 @@ class WaitingSet:
         self._deadlines.discard(request.id)
         self._ages.discard(request.id)
         self._late_at.discard(request.id)
+        self._short_at.discard(request.id)
         if waiting.place is Place.PARKED:
             self.rests.discard(waiting)
         else:
@@ -161,14 +183,31 @@ class WaitingSet:
         self.groups.withdrawn(waiting.request)
         self._shed.append(Shed(waiting.request.id, outcome))
 
+    def _runs_short(self, waiting: Waiting, now: float) -> bool:
+        """Whether the time of one that must be whole has run short, so that others go first, or
+        has run out, so that it is given up."""
+        by = self._begin_by(waiting)
+        if by.likely <= now:
+            self._give_up(waiting, Outcome.SHED)
+            return True
+        is_late = by.surely <= now
+        self._short_at.put(waiting.request.id, (by.likely if is_late else by.surely,), waiting)
+        if not is_late or waiting.place is not Place.READY:
+            return False
+        self._serve_late(waiting)
+        return True
+
     def _become_late(self, waiting: Waiting) -> None:
         self._late_at.discard(waiting.request.id)
         if self.refuses_late:
             self._give_up(waiting, Outcome.SHED)
         elif waiting.place is Place.READY:
-            self.turns.discard(waiting)
-            waiting.place = Place.LATE
-            self.turns.add(waiting)
+            self._serve_late(waiting)
+
+    def _serve_late(self, waiting: Waiting) -> None:
+        self.turns.discard(waiting)
+        waiting.place = Place.LATE
+        self.turns.add(waiting)
 
     def _unpark(self, freed: list[Waiting], now: float) -> None:
         for waiting in freed:

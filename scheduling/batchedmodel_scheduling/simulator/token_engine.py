@@ -56,6 +56,8 @@ class Call:
     """Its caller waits so long for the first token."""
     max_tokens: int | None = None
     streams: bool = True
+    whole: bool = False
+    """Whether its caller waits so long for all of it, and not for the first token."""
     unread: int = 0
     """Of its prompt, and of what is lost of it in the cache."""
     given: int = 0

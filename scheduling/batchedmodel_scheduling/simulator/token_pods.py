@@ -128,6 +128,7 @@ class TokenPod(Generic[E]):
             arrived=now,
             deadline=now + call.patience,
             streams=self._sees(call),
+            whole=call.whole,
         )
         self._watcher.came(call, admission.work(request), now)
         refusal = admission.offer(request, now)
@@ -147,8 +148,8 @@ class TokenPod(Generic[E]):
             self.engine.offer(call, self.now)
 
     def _tire(self, call: Call) -> None:
-        """Its caller waits no longer for the first token."""
-        if call.first_at is not None or call.number not in self._calls:
+        """Its caller waits no longer."""
+        if (call.first_at is not None and not call.whole) or call.number not in self._calls:
             return
         self.engine.drop(call)
         call.gone = Outcome.EXPIRED

@@ -34,6 +34,10 @@ class Fields(NamedTuple):
     """Of our own engine's model."""
     at_once: AtOnce | None = None
     """See `GenerationRequest`."""
+    whole: bool = False
+    """Whether it is known to be answered in one piece."""
+    least_tokens: int = 1
+    """That each choice has for certain."""
 
 
 def fields_of(body: Buffer, *, readable: bool, chat: bool) -> Fields:
@@ -59,12 +63,14 @@ def fields_of(body: Buffer, *, readable: bool, chat: bool) -> Fields:
         prompts = 1 if prompt and isinstance(prompt[0], int) else max(1, len(prompt))
         estimated = _tokens_of(prompt) or estimated
     choices = prompts * _whole(document.get("n"), 1)
+    streams = _holds(document.get("stream"))
     return Fields(
         model if isinstance(model, str) else "",
         estimated,
         most or None,
         min(choices, _MOST_CHOICES),
-        _holds(document.get("stream")),
+        streams,
+        whole=not streams,
     )
 
 

@@ -322,6 +322,8 @@ class GenerationHandler:
             group=terms.request_group,
             adapter=fields.adapter,
             at_once=fields.at_once,
+            whole=fields.whole,
+            least_tokens=fields.least_tokens,
         )
         work = self._admission.work(request)
         self.work.add(work, now)

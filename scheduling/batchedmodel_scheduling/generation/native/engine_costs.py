@@ -48,6 +48,12 @@ class EngineCosts(TokenCosts):
         return self._step_seconds
 
     @property
+    def least_between_tokens(self) -> float:
+        """The same of a sequence that is alone, as measured first or as learnt."""
+        alone = [cost.base + cost.sequence for cost in (self._cost.measured, self._cost.present)]
+        return min(*alone, self._step_seconds)
+
+    @property
     def prompts_in_step(self) -> float:
         """Tokens of prompts that a step reads where there are more."""
         return self._prompts_in_step

@@ -162,7 +162,8 @@ class EngineCredit(Room):
 
     def _has_room(self, request: GenerationRequest, step: EngineStep) -> bool:
         places = self._server.sequences + request.there.texts <= self.limit
-        if not places and not self._may_wait_there:
+        # What must be whole in its time does not spend that there.
+        if not places and (request.whole or not self._may_wait_there):
             return False
         lacks = self._lacks(request, step)
         soon = self._may_wait_there and lacks <= _ENDS_AHEAD * self._ends * self._costs.held

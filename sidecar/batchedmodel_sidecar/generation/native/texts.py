@@ -91,6 +91,8 @@ class NativeTexts:
             streams=True,
             adapter=None if chosen is None else chosen.name,
             at_once=at_once,
+            whole=not request.streams,
+            least_tokens=request.least_tokens,
         )
         version = model.description.version
         ask = partial(self._ask, version, model.texts, request, chosen, held.keep)

@@ -71,6 +71,8 @@ class AdmissionMachine(RuleBasedStateMachine):
         priority=st.sampled_from(Priority),
         group=st.none() | st.sampled_from("gh"),
         weight=st.sampled_from([0.5, 1.0]),
+        whole=st.booleans(),
+        certain=st.sampled_from([1, 1, 100_000]),
     )
     def a_request_comes(
         self,
@@ -84,6 +86,8 @@ class AdmissionMachine(RuleBasedStateMachine):
         priority: Priority,
         group: str | None,
         weight: float,
+        whole: bool,
+        certain: int,
     ) -> None:
         self.number += 1
         request = GenerationRequest(
@@ -91,6 +95,7 @@ class AdmissionMachine(RuleBasedStateMachine):
             max_tokens=allowed, choices=choices, arrived=self.now,
             deadline=self.now + patience, streams=streams, priority=priority,
             group=None if group is None else RequestGroup(id=group, size=3),
+            whole=whole, least_tokens=certain,
         )  # fmt: skip
         known = self.admission.refusal(request.share, self.now)
         refused = self.admission.offer(request, self.now)
@@ -110,7 +115,8 @@ class AdmissionMachine(RuleBasedStateMachine):
             request = self.waiting.pop(number)
             self.left += 1
             assert (outcome is Outcome.EXPIRED) <= (request.deadline <= self.now)
-            assert (outcome is Outcome.SHED) <= (self.settings.first_token_seconds is not None)
+            has_target = self.settings.first_token_seconds is not None
+            assert (outcome is Outcome.SHED) <= (has_target or request.whole)
         for number in grant.release:
             request = self.running[number] = self.waiting.pop(number)
             assert self.now < request.deadline

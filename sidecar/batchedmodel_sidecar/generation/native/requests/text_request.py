@@ -67,6 +67,11 @@ class TextRequest:
         return AtOnce(min(self.prompt_tokens, texts * longest), texts)
 
     @property
+    def least_tokens(self) -> int:
+        """Of each text: nothing but its greatest length may end it, or anything may."""
+        return 1 if self.stop or self.stop_ids else self.max_tokens
+
+    @property
     def texts(self) -> int:
         """How many are generated."""
         return len(self.prompts) * self.choices

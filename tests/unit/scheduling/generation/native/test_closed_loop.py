@@ -94,6 +94,7 @@ calls_of_any_kind = st.lists(
         patience=st.sampled_from([0.2, 3.0, 1000.0]),
         max_tokens=st.sampled_from([None, 128]),
         streams=st.booleans(),
+        whole=st.booleans(),
     ),
     max_size=60,
 )
