@@ -17,7 +17,7 @@ from support.books import assert_books_balance
 from support.chain import Chain, in_front_of, running_chain
 from support.engine import EngineSettings
 from support.engine_server import EngineServer
-from support.whole_answers import WholeLoad, ask_whole
+from support.whole_answers import COMPLETIONS, WholeLoad, ask_whole
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -25,7 +25,7 @@ PLACES: Final = 4
 STEP_SECONDS: Final = 0.02
 TOKENS: Final = 40
 LOAD: Final = WholeLoad(
-    callers=3 * PLACES, seconds=6.0, allowed_seconds=1.2, tokens=lambda chance: TOKENS
+    callers=3 * PLACES, seconds=5.0, allowed_seconds=1.2, tokens=lambda chance: TOKENS
 )
 ANSWERS: Final = LOAD.seconds / (TOKENS * STEP_SECONDS) * PLACES
 """What the places do in that time."""
@@ -58,6 +58,7 @@ async def another(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
             settings=BatchSettings(max_concurrent_requests=PLACES),
         ) as chain,
     ):
+        await chain.ready()
 
         async def made() -> float:
             return engine.counts()["generated_tokens"]
@@ -72,6 +73,26 @@ async def test_what_our_engine_begins_is_whole_in_its_time(ours: Running) -> Non
 
 async def test_what_another_server_begins_is_whole_in_its_time(another: Running) -> None:
     await _assert_most_are_whole(another)
+
+
+async def test_what_is_too_long_for_certain_is_refused_at_once_and_streams_all_the_same(
+    ours: Running,
+) -> None:
+    """An idle engine began with it, and ended it at its deadline."""
+    chain, made = ours
+    before, body = await made(), {"model": "m", "prompt": "a", "max_tokens": 400}
+    for streams in (False, True):
+        asked = {**body, "ignore_eos": True, "stream": streams}
+        headers = {"x-request-timeout-ms": "1200"}
+        async with chain.session.post(chain.url(COMPLETIONS), json=asked, headers=headers) as told:
+            if streams:
+                assert told.status == 200
+                assert await told.content.readuntil(b"\n\n")
+            else:
+                assert (told.status, told.headers["x-request-outcome"]) == (429, "predicted_late")
+                assert float(told.headers["retry-after-ms"]) >= 1000
+                assert "1.2 s" in await told.text()
+                assert await made() == before
 
 
 async def _assert_most_are_whole(running: Running) -> None:
