@@ -36,6 +36,11 @@ _START_SECONDS: Final = 180.0
 _ANSWER_SECONDS: Final = 10.0
 _SETTLE_SECONDS: Final = 0.5
 """After a server that was stopped goes on; its timers that are due have run by then."""
+_IDLE_WITHIN_SECONDS: Final = 40.0
+"""What callers have left behind is done by then, or its time is over."""
+_LOOK_SECONDS: Final = 0.25
+_BUSY_SHARE: Final = 0.1
+"""Of one core; idle servers have timers."""
 _NEIGHBOUR_RUNS_BEFORE_SECONDS: Final = 5.0
 
 
@@ -77,7 +82,13 @@ class LocalServer:
         return family(self.process.pid)
 
     def pause(self) -> None:
-        """Stop it until it goes on."""
+        """Stop it until it goes on, once it has nothing to do.
+
+        A pass in the middle of which it stopped would seem to hang.
+        """
+        until = time.monotonic() + _IDLE_WITHIN_SECONDS
+        while self._is_busy() and time.monotonic() < until:
+            pass
         for pid in self.pids:
             os.kill(pid, signal.SIGSTOP)
 
@@ -95,6 +106,11 @@ class LocalServer:
             yield
         finally:
             self.pause()
+
+    def _is_busy(self) -> bool:
+        before = family_cpu_seconds(self.process.pid)
+        time.sleep(_LOOK_SECONDS)
+        return family_cpu_seconds(self.process.pid) - before > _BUSY_SHARE * _LOOK_SECONDS
 
     def counted(self) -> Counted:
         """All counts of ours at this moment."""

@@ -36,7 +36,7 @@ class Plan:
     warm_up_seconds: float
 
 
-FULL: Final = Plan(rounds=5, seconds=6.0, warm_up_seconds=2.0)
+FULL: Final = Plan(rounds=5, seconds=8.0, warm_up_seconds=2.0)
 QUICK: Final = Plan(rounds=1, seconds=2.0, warm_up_seconds=1.0)
 _CALM_SECONDS: Final = 0.5
 """For which the load lasts longer than what is counted."""
