@@ -211,8 +211,8 @@ class Admission:
         self._done_work += work
         self._waiting.turns.settle(running.waiting, work)
         self._waiting.groups.ended(request)
-        # Of a server of others the first answer teaches what tokens cost.
-        self._look(now, at_once=made is not None and not self._costs.learnt)
+        # Of a server of others the first answer in one piece teaches what tokens cost.
+        self._look(now, at_once=request.whole and made is not None and not self._costs.learnt)
 
     def came_back(self, request_id: int, now: float, *, rest_seconds: float) -> None:
         """The server refused a released request before it began: it waits again, and its key rests.
