@@ -103,3 +103,19 @@ def test_no_values_break_it(document: dict[str, Any], chat: bool) -> None:
         return  # orjson takes no integers of more than 64 bits
     assert fields.prompt_tokens >= 1
     assert 1 <= fields.choices <= 128
+
+
+@pytest.mark.parametrize(
+    ("body", "readable", "whole"),
+    [
+        (b'{"prompt": "a"}', True, True),
+        (b'{"prompt": "a", "stream": true}', True, False),
+        (b'{"prompt": "a"}', False, False),
+        (b'{"prompt": "' + LONGEST_READ * b"a" + b'"}', True, False),
+    ],
+)
+def test_only_what_was_read_is_known_to_be_answered_in_one_piece(
+    body: bytes, readable: bool, whole: bool
+) -> None:
+    """A packed or long body may ask for a stream, whose end no time bounds."""
+    assert fields_of(body, readable=readable, chat=False).whole is whole
