@@ -275,6 +275,7 @@ class Service:
             if self._lifecycle.draining:
                 self._generation.handler.give_up(MODEL_GONE, under_way=False)
         self._lifecycle.model_lost()
+        self._end_idle_connections()
 
     def memory_bound(self, cap: MemoryCap) -> None:
         """From the link: batches must not be larger."""

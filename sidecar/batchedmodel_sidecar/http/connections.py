@@ -31,7 +31,8 @@ from batchedmodel_sidecar.http.unread_answers import UnreadAnswers
 
 _SPREAD: Final = 0.2
 _IDLE_SECONDS: Final = 75.0
-_NEW_SECONDS: Final = 1.0
+_REFUSED_IDLE_SECONDS: Final = 1.0
+"""While calls are refused. On one that was used just now a request may be on its way."""
 _NEARLY_ALL: Final = 0.9
 """Above this share of connections each new one ends an idle one."""
 _LOOKED_AT: Final = 1000
@@ -58,6 +59,11 @@ class Front(Answers[RequestHead], Protocol):
     @property
     def closing(self) -> bool:
         """Whether connections should end behind their answers."""
+        ...
+
+    @property
+    def refusing(self) -> bool:
+        """Whether a call that comes now is refused."""
         ...
 
     def left_early(self) -> None:
@@ -107,14 +113,13 @@ class Connections:
         return Connection(self, self._front, self._heads, self._loop, self._front.left_early)
 
     def end_idle(self) -> None:
-        """Close those that nobody uses: whoever kept one would next be refused on it.
+        """Calls are refused from now on: close idle connections, each in its time.
 
-        On one that is new a request may be on its way.
+        The next call of their caller then goes to another pod.
         """
-        unused_since = self._loop.time() - _NEW_SECONDS
-        for connection in list(self._terms):
-            if not connection.at_work and connection.last_used < unused_since:
-                connection.transport.close()
+        for connection, term in list(self._terms.items()):
+            term.idle.cancel()
+            self._look_for_life(connection)
 
     async def close(self, seconds: float) -> None:
         """Hang up behind the answers that are under way, which have so long."""
@@ -134,7 +139,7 @@ class Connections:
         self._terms[connection] = _Term(
             retires_at=self._loop.time() + age,
             age=self._loop.call_later(age, self._retire, connection),
-            idle=self._loop.call_later(_IDLE_SECONDS, self._look_for_life, connection),
+            idle=self._loop.call_later(self._patience(), self._look_for_life, connection),
             address=address,
         )
         return True
@@ -238,6 +243,7 @@ class Connections:
         term = self._terms.get(connection)
         if term is None:
             return
+        patience = self._patience()
         idle = 0.0 if connection.at_work else self._loop.time() - connection.last_used
         if idle >= _IDLE_SECONDS:
             before, term.unread = term.unread, connection.transport.get_write_buffer_size()
@@ -246,7 +252,14 @@ class Connections:
             else:
                 connection.transport.abort()
             idle = 0.0
-        term.idle = self._loop.call_later(_IDLE_SECONDS - idle, self._look_for_life, connection)
+        elif idle >= patience:
+            connection.transport.close()
+            patience = _IDLE_SECONDS
+        term.idle = self._loop.call_later(patience - idle, self._look_for_life, connection)
+
+    def _patience(self) -> float:
+        """Seconds for which a connection may be idle."""
+        return _REFUSED_IDLE_SECONDS if self._front.refusing else _IDLE_SECONDS
 
 
 def _address(connection: Connection[RequestHead]) -> str:

@@ -105,8 +105,14 @@ class DataHandler:
 
     @property
     def closing(self) -> bool:
-        """Whether connections should end behind their answers."""
-        return self._lifecycle.draining
+        """Whether connections should end behind their answers: another pod may answer the next."""
+        return self._lifecycle.draining or self.refusing
+
+    @property
+    def refusing(self) -> bool:
+        """Whether a call that comes now is refused, as the model is away or the pod stops."""
+        batcher = self._batcher
+        return self._lifecycle.refusing or batcher.model is None or batcher.closed is not None
 
     def is_call(self, asked: RequestHead) -> bool:
         """Whether `answer` will answer with an inference, or say why not."""

@@ -34,6 +34,7 @@ class Answering(Responds):
     """Answers what it is asked, after the seconds of `x-seconds`."""
 
     closing = False
+    refusing = False
 
     def is_call(self, asked: RequestHead) -> bool:
         return asked.path == "/call"
@@ -129,17 +130,39 @@ async def test_work_is_not_idleness(caller: Callable[[], Wire], asked: bytes) ->
 
 
 @pytest.mark.parametrize("asked", [CALL, OTHER])
-async def test_a_pod_that_refuses_ends_what_is_unused_and_neither_what_works_nor_what_is_new(
-    caller: Callable[[], Wire], connections: Connections, asked: bytes
+async def test_a_pod_that_refuses_ends_what_is_unused_and_what_works_or_is_new_a_second_later(
+    caller: Callable[[], Wire], connections: Connections, front: Answering, asked: bytes
 ) -> None:
+    """What was new at that moment kept its connection, and was refused on it later."""
     unused, working = caller(), caller()
     unused.sends(asked)
     working.sends(asked.replace(b"Host", b"x-seconds: 10\r\nHost"))
     await asyncio.sleep(2.0)
     new = caller()
+    front.refusing = True
     connections.end_idle()
     assert unused.is_closing()
     assert not working.is_closing()
+    assert not new.is_closing()
+    late = caller()
+    await asyncio.sleep(1.1)
+    assert new.is_closing()
+    assert late.is_closing()
+    await asyncio.sleep(6.5)
+    assert not working.is_closing()
+    await asyncio.sleep(3.0)
+    assert working.answers
+    assert working.is_closing()
+
+
+async def test_a_connection_is_kept_as_ever_once_calls_are_taken_again(
+    caller: Callable[[], Wire], connections: Connections, front: Answering
+) -> None:
+    new = caller()
+    front.refusing = True
+    connections.end_idle()
+    front.refusing = False
+    await asyncio.sleep(IDLE - 1.0)
     assert not new.is_closing()
 
 
