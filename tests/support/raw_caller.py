@@ -46,6 +46,10 @@ class RawCaller:
         """Hand it to the kernel, as soon as that takes it."""
         self.writer.write(data)
 
+    def has_ended(self) -> bool:
+        """Whether the other end has hung up, and all that it sent is read."""
+        return self._reader.at_eof()
+
     async def permission(self) -> bytes:
         """A head that no body follows."""
         return await self._reader.readuntil(b"\r\n\r\n")
