@@ -19,7 +19,7 @@ from support.repository import FOLDERS, ROOT
 
 SHARED = {"batchedmodel_contract", "batchedmodel_scheduling"}
 SERVERS = {"batchedmodel_contract", "batchedmodel_http"}
-CLIENTS = {"batchedmodel_contract", "batchedmodel_http", "batchedmodel_kube"}
+CLIENTS = {"batchedmodel_contract", "batchedmodel_kube"}
 PACKAGES = {f"batchedmodel_{folder}" for folder in FOLDERS}
 TORCH = {"torch", "transformers", "safetensors", "sentence_transformers", "huggingface_hub"}
 CLUSTER = {"kopf", "kubernetes", "kubernetes_asyncio"}
@@ -50,10 +50,10 @@ BLOCKED: dict[str, set[str]] = {
     | {"jinja2", "prometheus_client", "tokenizers", "yaml"},
     # Kopf itself needs aiohttp, so only what it does without is refused; an import contract
     # says the rest.
-    "operator": PACKAGES - CLIENTS
+    "operator": PACKAGES - CLIENTS - SERVERS
     | TORCH
     | {"asyncinotify", "jinja2", "numpy", "prometheus_client", "tokenizers", "uvloop"},
-    "autoscaler": PACKAGES - SHARED - CLIENTS
+    "autoscaler": PACKAGES - SHARED - CLIENTS - SERVERS
     | TORCH
     | {"asyncinotify", "jinja2", "kopf", "numpy", "orjson", "tokenizers", "uvloop"},
     # It uses the pure parts of operator and autoscaler, so it needs none of their libraries. Only
