@@ -92,6 +92,8 @@ class Batcher:
         self._retries = Retries(
             ledger, self._window, self._quarantine, self._health.standing, idempotent=idempotent
         )
+        self._unsettled = 0
+        """Accepted calls. The ledger counts texts as well."""
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -240,6 +242,7 @@ class Batcher:
             self._rows[item_id] = (pending, index)
         pending.recorded = self._recorder.accepted(lengths, pending.terms.priority, now)
         self._ledger.accept(rows, pending.work, now)
+        self._unsettled += 1
         self._idle.clear()
         pending.expiry = self._deadlines.add(pending.deadline, pending)
         self._decisions.ask()
@@ -413,5 +416,6 @@ class Batcher:
             # Not when calls expire: the server may hang, which only its batch can show.
             self._in_flight.unwanted(pending.in_flight)
             self._decisions.ask()
-        if self._ledger.live == 0:
+        self._unsettled -= 1
+        if self._unsettled == 0:
             self._idle.set()
