@@ -17,10 +17,15 @@ def runner_of(
     compute: DeviceThread,
     cap: MemoryCap | None = None,
     lost: Callable[[DeviceLost], None] = lambda error: None,
+    row_seconds: float = 0.0,
 ) -> Runner:
-    """A runner that expects every pass to take no time."""
-    point = ProfilePoint(rows=1, length=1, seconds=0.0)
-    profile = Profile(cost_rule=model.declaration.cost_rule, device=model.device, points=(point,))
+    """A runner that expects passes to take so long for each row."""
+    points = tuple(
+        ProfilePoint(rows=rows, length=length, seconds=rows * row_seconds)
+        for rows in (1, 64)
+        for length in (1, 8)
+    )
+    profile = Profile(cost_rule=model.declaration.cost_rule, device=model.device, points=points)
     return Runner(
         model,
         compute,

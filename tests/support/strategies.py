@@ -101,6 +101,7 @@ def batch_replies(draw: st.DrawFn) -> BatchReply:
         padded_tokens=draw(st.integers(0, 2**40)),
         passes=draw(st.integers(0, 100)),
         max_cost=draw(st.none() | st.integers(1, 2**40)),
+        long_rows=draw(st.integers(0, 100)),
     )
 
 

@@ -93,6 +93,9 @@ class BatchReply:
     """How many forward passes it took; `compute_seconds` is the time of all of them."""
     max_cost: int | None = None
     """What the server's memory holds now; see `Profile.max_cost`."""
+    long_rows: int = 0
+    """Items that ran alone beside steps of texts, for longer than the target between tokens leaves
+    beside a step."""
 
 
 class SharedRows(NamedTuple):
@@ -218,6 +221,8 @@ def write_reply(
     }
     if reply.max_cost is not None:
         parameters["max_cost"] = reply.max_cost
+    if reply.long_rows:
+        parameters["long_rows"] = reply.long_rows
     errors = (error.encode(errors="replace") for error in reply.errors)
     settled = [
         Tensor(STATUS, Datatype.INT32, count, array("i", reply.statuses).tobytes()),
@@ -271,6 +276,7 @@ def read_reply(
         padded_tokens=int(_number(head, "padded_tokens")),
         passes=int(_number(head, "passes")),
         max_cost=max(1, int(_number(head, "max_cost"))) if "max_cost" in parameters else None,
+        long_rows=int(_number(head, "long_rows")) if "long_rows" in parameters else 0,
     )
 
 

@@ -52,8 +52,8 @@ def can_pack_batch(batch: BatchRequest, shared: SharedRows | None) -> bool:
 
 
 def can_pack_reply(reply: BatchReply) -> bool:
-    """Whether no item of it has failed."""
-    return reply.statuses.count(OK) == len(reply.statuses)
+    """Whether no item of it has failed, and none ran too long beside texts."""
+    return not reply.long_rows and reply.statuses.count(OK) == len(reply.statuses)
 
 
 def write_batch(batch: BatchRequest) -> list[Buffer]:

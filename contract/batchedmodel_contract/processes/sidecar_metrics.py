@@ -34,6 +34,7 @@ EXECUTING_ITEMS: Final = f"{PREFIX}_executing_items"
 EXECUTING_ITEM_SECONDS: Final = f"{PREFIX}_executing_item_seconds_total"
 TOKENS: Final = f"{PREFIX}_tokens_total"
 PADDED_TOKENS: Final = f"{PREFIX}_padded_tokens_total"
+LONG_ROWS: Final = f"{PREFIX}_long_rows_beside_texts_total"
 CIRCUIT_OPEN: Final = f"{PREFIX}_circuit_open"  # 0 or 1
 BATCHES: Final = f"{PREFIX}_batches_total"  # reason
 BATCH_SIZE: Final = f"{PREFIX}_batch_size"  # rows, histogram

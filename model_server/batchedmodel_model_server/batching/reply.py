@@ -39,6 +39,8 @@ class Computed(NamedTuple):
     passes: int
     compute_seconds: float
     queue_seconds: float
+    long_rows: int = 0
+    """Rows that ran alone beside texts, for longer than these had time for."""
 
     @property
     def size(self) -> int:
@@ -78,6 +80,7 @@ def reply(
         padded_tokens=padded_tokens,
         passes=computed.passes,
         max_cost=max_cost,
+        long_rows=computed.long_rows,
     )
 
 

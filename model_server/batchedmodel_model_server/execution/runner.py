@@ -27,6 +27,7 @@ from batchedmodel_model_server.batching.collate import Collated, Output, collate
 from batchedmodel_model_server.batching.reply import Computed, Part, Prepared, reply
 from batchedmodel_model_server.batching.validation import Examined, examine
 from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, NotReady
+from batchedmodel_model_server.execution.batch_parts import BatchParts, PartTimes, PassResult
 from batchedmodel_model_server.execution.device_thread import DeviceThread, fit_for_a_future
 from batchedmodel_model_server.execution.forward import LoadedModel, forward
 from batchedmodel_model_server.execution.memory import MemoryCap
@@ -45,12 +46,11 @@ _log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
-class _Pass(NamedTuple):
-    """What came of one forward pass, and when it ran."""
+class _Times(NamedTuple):
+    """Of a batch."""
 
-    outcome: Mapping[str, Output] | ForwardFailed
-    began: float
-    ended: float
+    arrived: float
+    wanted_until: float
 
 
 class Runner:
@@ -71,6 +71,7 @@ class Runner:
         """`lost` is called on the loop when the device is lost, even if the batch's caller left."""
         self._model = model
         self._compute = compute
+        self._part_times = PartTimes(profile)
         self._allowed = lru_cache(_ALLOWED)(partial(allowed_seconds, profile))
         self._cap = cap
         self._watchdog = watchdog
@@ -113,11 +114,9 @@ class Runner:
         found: list[Computed] = []
         if prepared.collated is not None:
             wanted = math.inf if request.wanted_seconds is None else request.wanted_seconds
+            times = _Times(arrived, arrived + wanted)
             for examined, whole in self._passes(prepared):
-                computing = self._computed(
-                    examined, whole, lent, arrived, arrived + wanted, is_big=is_big
-                )
-                found.append(await computing)
+                found += await self._computed(examined, whole, lent, times, is_big=is_big)
         computed = _all_of(found, request, lent)
         answer = partial(reply, declaration, prepared, computed, self.max_cost)
         return await _aside(answer) if computed.size > _BIG else answer()
@@ -136,46 +135,85 @@ class Runner:
         return [(part, collate(self._model.declaration, part)) for part in parts]
 
     async def _computed(
+        self, examined: Examined, whole: Collated, lent: Lent, times: _Times, *, is_big: bool
+    ) -> list[Computed]:
+        """Run the whole, or parts of it, until every item has its own verdict.
+
+        Where a part fails its rows are run again, and those behind it go on.
+        """
+        left, found = whole, list[Computed]()
+        while left.rows == 1 or self._fits(left):
+            # Nearly every batch ends here, without a plan for what nearly never follows.
+            bound, only = self._cap.cost, partial(self._only, examined, left)
+            run_pass = partial(self._pass, lent=lent, handed_over=self._clock())
+            work = BatchParts(left, only, run_pass, self._part_times)
+            with self._watchdog.awaited():
+                await self._compute.divided(work)
+            found.append(self._answers(work, times))
+            if (failed := work.failed) is None:
+                return found
+            part, first = failed
+            found.append(
+                await self._retried(examined, part, lent, times, bound, first, is_big=is_big)
+            )
+            if work.rows_done == left.rows:
+                return found
+            left = only(range(work.rows_done, left.rows))
+        bound = self._cap.cost
+        return [*found, await self._retried(examined, left, lent, times, bound, is_big=is_big)]
+
+    def _only(self, examined: Examined, collated: Collated, rows: Sequence[int]) -> Collated:
+        items = {collated.items[row] for row in rows}
+        return collate(self._model.declaration, examined.only(items))
+
+    def _cost(self, collated: Collated) -> int:
+        return collated.cost(self._model.declaration, range(collated.rows))
+
+    def _fits(self, collated: Collated) -> bool:
+        """Whether the device's memory should hold it."""
+        return self._cap.cost is None or self._cost(collated) <= self._cap.cost
+
+    def _answers(self, work: BatchParts, times: _Times) -> Computed:
+        """What came of the passes of a batch that went well."""
+        parts, passes = [], []
+        for part, result in work.done:
+            if not isinstance(result.outcome, ForwardFailed):
+                self._cap.fine(self._cost(part))
+                parts.append(Part(collated=part, outputs=result.outcome))
+                passes.append(result)
+        return _computed(parts, {}, passes, times.arrived, work.long_rows)
+
+    async def _retried(
         self,
         examined: Examined,
         whole: Collated,
         lent: Lent,
-        arrived: float,
-        wanted_until: float,
+        times: _Times,
+        bound: int | None,
+        first: PassResult | None = None,
         *,
         is_big: bool,
     ) -> Computed:
-        """Run the whole and, if that fails, parts of it until every item has its own verdict."""
-        declaration, items = self._model.declaration, whole.items
-        cost_of = partial(whole.cost, declaration)
-        cost = cost_of(range(whole.rows))
-        bound = self._cap.cost
-        first: _Pass | None = None
-        if whole.rows == 1 or bound is None or cost <= bound:
-            # Nearly every batch ends here, without a plan for what nearly never follows.
-            first = await self._forward(whole, lent)
-            if not isinstance(first.outcome, ForwardFailed):
-                self._cap.fine(cost)
-                return _computed(
-                    [Part(collated=whole, outputs=first.outcome)], {}, [first], arrived
-                )
+        """Run parts of what failed or does not fit, until every item has its own verdict.
+
+        `first`: the pass over the whole that failed; `bound`: the cap's cost when it began.
+        """
+        items, only = whole.items, partial(self._only, examined, whole)
         retry_plan = RetryPlan(
             whole.rows,
-            cost_of,
+            partial(whole.cost, self._model.declaration),
             self._cap,
             bound=bound,
             idempotent=self._model.idempotent,
-            wanted_until=wanted_until,
+            wanted_until=times.wanted_until,
         )
         parts: list[Part] = []
-        passes: list[_Pass] = []
+        passes: list[PassResult] = []
         try:
             while (rows := retry_plan.next(self._clock())) is not None:
                 collated = whole
                 if len(rows) < len(items):
-                    again = partial(
-                        collate, declaration, examined.only({items[row] for row in rows})
-                    )
+                    again = partial(only, rows)
                     collated = await _aside(again) if is_big else again()
                 done = await self._forward(collated, lent) if first is None else first
                 first = None
@@ -194,22 +232,20 @@ class Runner:
             # Also when the caller leaves in the middle: the next batch should fit.
             retry_plan.learn()
         failures = {items[row]: failure for row, failure in retry_plan.failures.items()}
-        return _computed(parts, failures, passes, arrived)
+        return _computed(parts, failures, passes, times.arrived)
 
-    async def _forward(self, collated: Collated, lent: Lent) -> _Pass:
-        handed_over = self._clock()
-        longest = self._model.declaration.length_of(collated.largest)
-        allowed = self._allowed(collated.rows, longest)
+    async def _forward(self, collated: Collated, lent: Lent) -> PassResult:
+        work = partial(self._pass, collated, lent=lent, handed_over=self._clock())
         with self._watchdog.awaited():
-            work = partial(self._pass, collated, lent, handed_over, allowed)
             return await self._compute.call(work)
 
-    def _pass(self, collated: Collated, lent: Lent, handed_over: float, allowed: float) -> _Pass:
+    def _pass(self, collated: Collated, *, lent: Lent, handed_over: float) -> PassResult:
         """On the compute thread."""
         if self._lost:
             raise NotReady(self._lost)
+        longest = self._model.declaration.length_of(collated.largest)
         began = self._clock()
-        self._watchdog.pass_begins(allowed)
+        self._watchdog.pass_begins(self._allowed(collated.rows, longest))
         outcome: Mapping[str, Output] | ForwardFailed
         try:
             outcome = forward(self._model, self._placed(collated, lent), handed_over)
@@ -222,7 +258,7 @@ class Runner:
             outcome = error.with_traceback(None)
         finally:
             self._watchdog.pass_ends()
-        return _Pass(outcome=outcome, began=began, ended=self._clock())
+        return PassResult(outcome=outcome, began=began, ended=self._clock())
 
     def _placed(self, collated: Collated, lent: Lent) -> Collated:
         """With the slots of its rows' adapters, which are in them from now on."""
@@ -263,14 +299,19 @@ def prepare(
 
 
 def _computed(
-    parts: Sequence[Part], failures: Mapping[int, Failure], passes: Sequence[_Pass], arrived: float
+    parts: Sequence[Part],
+    failures: Mapping[int, Failure],
+    passes: Sequence[PassResult],
+    arrived: float,
+    long_rows: int = 0,
 ) -> Computed:
     return Computed(
         parts=tuple(parts),
         failures=failures,
         passes=len(passes),
         compute_seconds=sum([done.ended - done.began for done in passes]),
-        queue_seconds=passes[0].began - arrived,
+        queue_seconds=passes[0].began - arrived if passes else 0.0,
+        long_rows=long_rows,
     )
 
 
@@ -290,7 +331,8 @@ def _all_of(found: Sequence[Computed], request: BatchRequest, lent: Lent) -> Com
         failures=failures,
         passes=sum([one.passes for one in found]),
         compute_seconds=sum([one.compute_seconds for one in found]),
-        queue_seconds=found[0].queue_seconds if found else 0.0,
+        queue_seconds=next((one.queue_seconds for one in found if one.passes), 0.0),
+        long_rows=sum([one.long_rows for one in found]),
     )
 
 

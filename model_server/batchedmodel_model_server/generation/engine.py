@@ -124,8 +124,11 @@ class Engine:
             self._cost,
         )
 
-    def step(self, now: float) -> None:
-        """Compute one step; raises `DeviceLost`. `take` says what came of it."""
+    def step(self, now: float, *, batch_waits: bool = False) -> None:
+        """Compute one step; raises `DeviceLost`. `take` says what came of it.
+
+        `batch_waits`: for the device as well.
+        """
         self._refuse_late(now)
         if self._pool.free < len(self._running) or self._has_rivals:
             # Somebody may have to give way: it matters how much that frees.
@@ -133,7 +136,7 @@ class Engine:
                 one.shared = self._pool.shared(self._texts[one].blocks)
         self._make_way(now)
         waiting = map(self._looked_up, self._adapters.may_run(self._waiting, now))
-        plan = self._planner.plan(self._running, waiting, self._pool.free)
+        plan = self._planner.plan(self._running, waiting, self._pool.free, batch_waits=batch_waits)
         for one in plan.preempted:
             self._preempt(one)
         for one in plan.admitted:

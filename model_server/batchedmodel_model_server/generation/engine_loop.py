@@ -1,8 +1,8 @@
 """Steps of one model's engine on the compute thread, for callers on the event loop.
 
 A turn of the compute thread applies what callers have asked for since the last one, computes one
-step and hands what came of it to the event loop. Another turn goes behind the batches that wait by
-then, so that neither holds up the other. Where nothing is left to do there is no turn.
+step and hands what came of it to the event loop. Turns share the device with batches, so that
+neither holds up the other. Where nothing is left to do there is no turn.
 
 Callers choose the ids of their requests, each its own. The engine knows a request by a number of
 both: the caller's and the id.
@@ -93,14 +93,18 @@ class EngineLoop:
     def __init__(
         self,
         engine: Engine,
-        post: Callable[[Callable[[], None]], None],
+        post: Callable[[Callable[[bool], None], float | None], None],
         rules: Rules,
         *,
         max_context_tokens: int,
         adapters: Lender | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`post` has the compute thread do something behind what waits for it, from any thread."""
+        """`post` has the compute thread take a turn, from any thread.
+
+        The turn is told whether a batch waits. With it goes the target between two tokens, if one
+        is set.
+        """
         self.longest_frame: Final = _FRAME_BYTES + _FRAME_TOKEN_BYTES * max_context_tokens
         """Bytes of one that a caller may send: enough to refuse prompts that are a little long."""
         self._engine: Final = engine
@@ -117,6 +121,8 @@ class EngineLoop:
         self._at_work: Final = ExitStack()
         self._failed = False
         """Whether the last step did, for a reason of the engine's own; for the compute thread."""
+        self._token_seconds: float | None = None
+        """Target between two tokens; written by the compute thread."""
         self._lock: Final = threading.Lock()
         # Under the lock:
         self._orders: list[_Order] = []
@@ -257,7 +263,7 @@ class EngineLoop:
             if self._turning:
                 return
             self._turning = True
-        self._post(self._turn)
+        self._post(self._turn, self._token_seconds)
 
     def _tell(self, turn: "_Turn") -> None:
         """Each caller its own part of what came of a turn."""
@@ -287,12 +293,13 @@ class EngineLoop:
 
     # On the compute thread
 
-    def _turn(self) -> None:
+    def _turn(self, batch_waits: bool) -> None:
         with self._lock:
             orders, self._orders = self._orders, []
             bounds, self._bounds = self._bounds, None
         if bounds is not None:
             self._engine.configure(bounds)
+            self._token_seconds = bounds.token_seconds
         refused, cancelled = [], []
         for order, arrived, weights in orders:
             if isinstance(order, Cancel):
@@ -302,7 +309,7 @@ class EngineLoop:
             elif (why := self._invalid(order, arrived, weights)) is not None:
                 refused.append(Refused(id=order.id, why=Refusal.INVALID, message=why))
         try:
-            seconds = self._stepped()
+            seconds = self._stepped(batch_waits)
         except DeviceLost as error:
             # Nothing touches the device any more, and the process ends.
             self._loop.call_soon_threadsafe(self._rules.lost, error)
@@ -314,15 +321,15 @@ class EngineLoop:
             more = bool(self._orders or self._bounds) or self._engine.busy
             self._turning = more
         if more:
-            self._post(self._turn)
+            self._post(self._turn, self._token_seconds)
 
-    def _stepped(self) -> float:
+    def _stepped(self, batch_waits: bool) -> float:
         """Compute a step if there is anything in it, and say how long it took."""
         if not self._engine.busy:
             return 0.0
         began = self._clock()
         try:
-            self._engine.step(began)
+            self._engine.step(began, batch_waits=batch_waits)
         except DeviceLost:
             raise
         except BaseException:

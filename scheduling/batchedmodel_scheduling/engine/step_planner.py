@@ -14,12 +14,17 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from batchedmodel_scheduling.core.policy import Priority
+from batchedmodel_scheduling.engine.device_shares import DEFAULT_TOKEN_SECONDS
 from batchedmodel_scheduling.engine.step_cost import StepLoad, StepTimes
 
 _LEAST_PART: Final = 16
 """Tokens of prompts that any step reads, however slow it is: or a first token would never come."""
 _AIM: Final = 0.9
 """Of the target for the time between tokens: so long a step is planned, as some take longer."""
+_BESIDE_BATCHES: Final = 0.6
+"""Of that, where batches want the device as well."""
+_PLAIN_STEPS: Final = 2.0
+"""Without a target a step with prompts takes as long as so many without, where those are slow."""
 _OLDEST: Final = 4
 """Of what a step reads, one part of so many is for the prompt that came first."""
 
@@ -37,7 +42,7 @@ class StepSettings:
     blocks: int
     """All that the cache has."""
     token_seconds: float | None = None
-    """Target of the time between two tokens of a stream; None: there is none."""
+    """Target of the time between two tokens of a stream; None: none is set."""
 
     def __post_init__(self) -> None:
         if min(self.max_sequences, self.block_tokens, self.blocks) < 1:
@@ -134,10 +139,13 @@ class StepPlanner:
         running: Sequence[EngineSequence],
         waiting: Iterable[EngineSequence],
         free_blocks: int,
+        *,
+        batch_waits: bool = False,
     ) -> StepPlan:
         """The next step. `running`: the oldest first; `waiting`: in the order of their turns.
 
-        Of those that wait only as many are looked at as may run, one by one.
+        `batch_waits`: it wants the device too, and has a part of the time between two tokens. Of
+        those that wait only as many are looked at as may run, one by one.
         """
         kept, preempted, free = self._kept(running, free_blocks)
         going_on = [one for one in kept if one.length - one.computed == 1]
@@ -155,7 +163,8 @@ class StepPlanner:
             prompts.append(one)
             taken += 1
             free -= lacks
-        read = self._read(prompts, self._prefill_tokens(parts))
+        left = self._prefill_tokens(parts, batch_waits=batch_waits) if prompts else 0
+        read = self._read(prompts, left)
         parts += [Part(one, read[one]) for one in prompts if one in read]
         admitted = [one for one in prompts[known:] if one in read]
         return StepPlan(tuple(preempted), tuple(admitted), tuple(parts))
@@ -190,14 +199,18 @@ class StepPlanner:
             free += one.blocks - one.shared
         return kept, preempted, free
 
-    def _prefill_tokens(self, parts: Sequence[Part]) -> int:
+    def _prefill_tokens(self, parts: Sequence[Part], *, batch_waits: bool) -> int:
         """Tokens of prompts that may be read beside these."""
-        settings = self.settings
+        settings, cost = self.settings, self._cost
         most = settings.max_tokens_per_step - len(parts)
-        if settings.token_seconds is None or not parts:
+        if not parts:
             return most
-        context = sum([one.computed for one, _ in parts])
-        within = self._cost.prefill_within(
-            _AIM * settings.token_seconds, sequences=len(parts) + 1, context_tokens=context
-        )
+        sequences, context = len(parts) + 1, sum([one.computed for one, _ in parts])
+        share = _BESIDE_BATCHES if batch_waits else 1.0
+        if settings.token_seconds is not None:
+            seconds = share * settings.token_seconds
+        else:
+            plain = cost.seconds(prefill_tokens=0, sequences=sequences, context_tokens=context)
+            seconds = max(share * DEFAULT_TOKEN_SECONDS, _PLAIN_STEPS * plain)
+        within = cost.prefill_within(_AIM * seconds, sequences=sequences, context_tokens=context)
         return int(min(most, max(within, min(most, _LEAST_PART))))

@@ -44,5 +44,5 @@ class BatchCounts:
         """A batch is off the server, with a reply or without one."""
         self._ledger.batch_ends(len(batch.items), now)
         if reply is not None:
-            self._ledger.computed(reply.tokens, reply.padded_tokens)
+            self._ledger.computed(reply.tokens, reply.padded_tokens, reply.long_rows)
             self._durations.model.observe(reply.compute_seconds)

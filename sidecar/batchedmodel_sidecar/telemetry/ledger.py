@@ -74,6 +74,8 @@ class Ledger:
     """Of rows that were answered, as the server counts them."""
     padded_tokens: int = 0
     """What the device computed for them."""
+    long_rows: int = 0
+    """That ran alone for longer than texts beside them had time for."""
     tenants: TenantCounts = field(default_factory=TenantCounts)
     adapters: TenantCounts = field(default_factory=TenantCounts)
     """Rows of adapters, counted as those of tenants are; those of the model itself are not."""
@@ -125,10 +127,14 @@ class Ledger:
         self.batches_in_flight -= 1
         self.rows_at_model.change(-rows, now)
 
-    def computed(self, tokens: int, padded_tokens: int) -> None:
-        """The server has answered so many tokens, and computed so many for them."""
+    def computed(self, tokens: int, padded_tokens: int, long_rows: int) -> None:
+        """The server has answered so many tokens, and computed so many for them.
+
+        `long_rows`: see `BatchReply`.
+        """
         self.tokens += tokens
         self.padded_tokens += padded_tokens
+        self.long_rows += long_rows
 
     def come_back(self, rows: int, waiting: int, now: float) -> None:
         """A row of an accepted call waits again; now `waiting` of its rows do."""

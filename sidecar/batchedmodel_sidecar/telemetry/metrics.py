@@ -94,6 +94,8 @@ class LedgerCollector(Collector):
         yield _counter(names.EXECUTING_ITEM_SECONDS, "Rows at the model, over time", executed)
         yield _counter(names.TOKENS, "Of answered rows, as the server counts", books.tokens)
         yield _counter(names.PADDED_TOKENS, "Computed for them, padding too", books.padded_tokens)
+        doc = "Rows that ran alone for longer than texts beside them had time for"
+        yield _counter(names.LONG_ROWS, doc, books.long_rows)
         yield _gauge(names.CIRCUIT_OPEN, "1 if batches keep failing", self.circuit_is_open())
         yield _gauge(names.MODEL_READY, "1 if the model answers", self.model_is_ready())
         yield from _adaptive(self.signals())

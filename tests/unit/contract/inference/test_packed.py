@@ -62,7 +62,7 @@ def test_a_batch_is_read_as_it_was_written(
 @settings(max_examples=examples(200))
 def test_a_reply_is_read_as_it_was_written(reply: BatchReply) -> None:
     count = len(reply.statuses)
-    reply = replace(reply, statuses=(200,) * count, errors=("",) * count)
+    reply = replace(reply, statuses=(200,) * count, errors=("",) * count, long_rows=0)
     if not reply.outputs:
         return
     read = packed.read_reply(body_of(packed.write_reply(reply)))

@@ -5,8 +5,6 @@ import threading
 from collections.abc import Callable
 from typing import cast
 
-import pytest
-
 from batchedmodel_model_server.execution.device_thread import (
     LONGEST_TRIAL_SECONDS,
     DeviceThread,
@@ -93,19 +91,3 @@ async def test_a_trial_pass_that_hangs_is_noticed_by_whoever_waits_behind_it(
     await asyncio.wait_for(told.wait(), 5)
     assert heard[1:] == [None]
     watchdog.close()
-
-
-async def test_what_nobody_waits_for_is_done_in_its_turn_and_its_error_is_logged(
-    compute: DeviceThread, caplog: pytest.LogCaptureFixture
-) -> None:
-    done: list[int] = []
-
-    def fails() -> None:
-        done.append(1)
-        raise SystemExit(3)
-
-    compute.post(fails)
-    compute.post(lambda: done.append(2))
-    await compute.call(lambda: done.append(3))
-    assert done == [1, 2, 3]
-    assert "work that nobody waits for failed" in caplog.text

@@ -2,9 +2,11 @@
 
 import asyncio
 import random
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -46,14 +48,14 @@ class World:
         adapters: Lender | None = None,
     ) -> None:
         self.now = 0.0
-        self.turns: list[Callable[[], None]] = []
+        self.turns: list[Callable[[bool], None]] = []
         self.refusal: str | None = None
         self.at_work = 0
         self.lost: list[DeviceLost] = []
         self.runner = ReadingRunner(BLOCKS, 4, before)
         self.loop = EngineLoop(
             engine_over(self.runner, sequences=sequences),
-            self.turns.append,
+            lambda turn, target: self.turns.append(turn),
             Rules(lambda: self.refusal, self._working, self.lost.append),
             max_context_tokens=64,
             adapters=adapters,
@@ -70,7 +72,7 @@ class World:
         """The compute thread does what is before it, and the event loop hears of it."""
         turns, self.turns[:] = list(self.turns), []
         assert len(turns) == 1
-        turns[0]()
+        turns[0](False)
         await asyncio.sleep(0)
 
     async def turns_until_idle(self) -> None:
@@ -542,17 +544,29 @@ async def test_an_engine_that_ends_hangs_up_on_its_callers() -> None:
     assert asking.ended
 
 
-async def test_batches_that_come_during_a_step_are_next_and_the_next_step_is_behind_them(
-    compute: DeviceThread,
-) -> None:
-    happened: list[str] = []
+async def test_batches_that_come_during_a_step_run_before_the_next_one() -> None:
+    now, happened = 0.0, list[str]()
+    running = asyncio.get_running_loop()
+    compute = DeviceThread(running, clock=lambda: now)
+
+    def took(what: str, seconds: float) -> None:
+        nonlocal now
+        happened.append(what)
+        now += seconds
+
+    def hand_over() -> None:
+        work = partial(took, "batch", 0.125)
+        batches.extend([running.create_task(compute.call(work)) for _ in range(2)])
+        running.call_soon(handed_over.set)
 
     def stepping(parts: Sequence[StepPart]) -> None:
-        happened.append("step")
-        for _ in range(2):
-            compute.post(lambda: happened.append("batch"))
+        took("step", 0.25)
+        handed_over.clear()
+        running.call_soon_threadsafe(hand_over)
+        assert handed_over.wait(5)
 
-    ended = asyncio.Event()
+    batches: list[asyncio.Task[None]] = []
+    ended, handed_over = asyncio.Event(), threading.Event()
 
     def sent(data: bytes) -> None:
         (frame,) = FrameReader().feed(data)
@@ -567,6 +581,11 @@ async def test_batches_that_come_during_a_step_are_next_and_the_next_step_is_beh
         max_context_tokens=64,
     )
     caller = loop.join(sent, lambda: None)
+    loop.take(caller, Configure(max_sequences=4, max_tokens_per_step=64, token_seconds=1.0))
     loop.take(caller, submit(1, [1], max_tokens=3))
+    compute.start()
     await ended.wait()
-    assert ",".join(happened).startswith("step,batch,batch,step,batch,batch,step")
+    await asyncio.gather(*batches)
+    compute.finish()
+    compute.join(5)
+    assert happened == ["step", "batch", "batch"] * 3

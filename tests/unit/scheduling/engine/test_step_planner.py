@@ -1,12 +1,14 @@
 """What a step has in it, whatever runs and waits."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from batchedmodel_scheduling.core.policy import Priority
+from batchedmodel_scheduling.engine.device_shares import DEFAULT_TOKEN_SECONDS
 from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.engine.step_planner import (
     EngineSequence,
@@ -60,6 +62,41 @@ def test_a_prompt_is_read_in_parts_that_keep_the_target_between_tokens() -> None
     for more, holds in ((0, True), (2, False)):
         seconds = COST.seconds(prefill_tokens=tokens + more, sequences=5, context_tokens=4 * 99)
         assert (seconds <= 0.9 * 0.030) is holds, "a tenth is left for what is not foretold"
+
+
+def prompt_tokens(cost: StepCost, *, target: float | None = None, batch_waits: bool = False) -> int:
+    """That a step reads of a long prompt beside four texts."""
+    planner = StepPlanner(settings(tokens=4096, target=target), cost)
+    others = [running(100) for _ in range(4)]
+    return planner.plan(others, [waits(8000)], 1000, batch_waits=batch_waits).parts[-1].tokens
+
+
+def seconds_of(cost: StepCost, prefill_tokens: int) -> float:
+    return cost.seconds(prefill_tokens=prefill_tokens, sequences=5, context_tokens=4 * 99)
+
+
+def test_without_a_target_a_prompt_is_read_in_parts_that_keep_a_usual_one() -> None:
+    """Prompts were read by 512 tokens whatever that took."""
+    slow = replace(COST, prefill_token=0.0007)
+    assert seconds_of(slow, 512) > 0.35
+    assert 0.15 < seconds_of(slow, prompt_tokens(slow)) <= 0.9 * DEFAULT_TOKEN_SECONDS
+    quick = replace(COST, prefill_token=0.00003)
+    assert prompt_tokens(quick) == 4096 - 4, "where steps are quick it costs nothing"
+
+
+def test_without_a_target_prompts_have_half_of_slow_steps_nearly() -> None:
+    slow = replace(COST, base=0.5, prefill_token=0.002)
+    for batch_waits in (False, True):
+        tokens = prompt_tokens(slow, batch_waits=batch_waits)
+        assert seconds_of(slow, tokens) == pytest.approx(1.8 * seconds_of(slow, 0), rel=0.01)
+
+
+@pytest.mark.parametrize("target", [None, 0.05])
+def test_a_step_leaves_a_part_of_the_time_to_batches_that_wait(target: float | None) -> None:
+    slow = replace(COST, prefill_token=0.0007)
+    alone = seconds_of(slow, prompt_tokens(slow, target=target))
+    beside = seconds_of(slow, prompt_tokens(slow, target=target, batch_waits=True))
+    assert beside == pytest.approx(0.6 * alone, rel=0.05)
 
 
 def test_nobody_waits_for_ever_where_the_target_cannot_be_met() -> None:
