@@ -5,10 +5,10 @@ import gc
 import weakref
 
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_sidecar.protocols.table import adapters
 from batchedmodel_sidecar.errors import Rejected
 from batchedmodel_sidecar.http.refusals import Refusals
 from batchedmodel_sidecar.http.routed_head import RequestHead
+from batchedmodel_sidecar.protocols.table import adapters
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 
 
