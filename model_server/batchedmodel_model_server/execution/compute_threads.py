@@ -26,10 +26,10 @@ WINDOW_SECONDS: Final = 0.2
 """Passes of so long are judged together: longer than most interruptions last."""
 TRIAL_SECONDS: Final = 0.05
 """Passes of so long judge a trial, as they may be slow."""
-WAIT_SHARE_LIMIT: Final = 0.4
+WAIT_SHARE_LIMIT: Final = 0.5
 """Of the passes' time, how long all threads together may wait for a core. Two threads compute 1.6
-times as fast as one, so beyond this one is faster. A sidecar at full load stays below 0.35, and one
-busy process takes 0.6 to 1."""
+times as fast as one, so beyond this one is faster. Beside a sidecar at full load they wait for 0.1
+to 0.35, beside a busy process for 0.7 to 1."""
 FIRST_RETRY_SECONDS: Final = 0.5
 LONGEST_RETRY_SECONDS: Final = 16.0
 """Until all threads are tried again where others leave the cores alone; it doubles each time that
