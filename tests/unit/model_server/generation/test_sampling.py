@@ -3,17 +3,22 @@
 from __future__ import annotations  # array.array takes no type argument at run time
 
 import math
+import random
+import time
 from array import array
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from batchedmodel_contract.generation.frames import Sampling
 from batchedmodel_model_server.api.generator import Draw
 from batchedmodel_model_server.errors import ForwardFailed
 from batchedmodel_model_server.generation.sampling import sampled, uniform
+from support.examples import examples
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -137,6 +142,115 @@ def test_what_shares_a_step_changes_no_draw() -> None:
     together = [one.token for one in sampled(logits, draws)]
     alone = [sampled(logits[at : at + 1], [draws[at]])[0].token for at in range(32)]
     assert together == alone
+
+
+def plain_token(logits: Any, one: Draw) -> int:
+    """What a row gives by the rule itself: over the whole vocabulary, filter by filter."""
+    how, scores = one.sampling, logits.float().clone()
+    vocabulary = len(scores)
+    for token in set(one.ids) if how.repetition_penalty != 1 else ():
+        less, more = scores[token] / how.repetition_penalty, scores[token] * how.repetition_penalty
+        scores[token] = less if scores[token] > 0 else more
+    for token, count in Counter(one.ids[one.prompt_tokens :]).items():
+        taken = how.presence_penalty + how.frequency_penalty * count
+        scores[token] -= torch.tensor(taken, dtype=torch.float32)
+    if how.temperature == 0:
+        return int(scores.argmax())
+    scores = (scores - scores.max()) / torch.tensor(max(how.temperature, 1e-5))
+    if 0 < how.top_k < vocabulary:
+        scores[scores < scores.sort(descending=True).values[how.top_k - 1]] = -math.inf
+    probabilities = scores.softmax(-1)
+    top_p, least = torch.tensor(how.top_p), torch.tensor(0.0)
+    if top_p < 1:
+        best = probabilities.sort(descending=True).values
+        members = int((best.cumsum(-1) - best < top_p).sum())
+        least = best[max(1, members) - 1]
+    least = torch.maximum(least, probabilities.max() * torch.tensor(how.min_p))
+    probabilities[probabilities < least] = 0
+    summed = probabilities.cumsum(-1)
+    number = torch.tensor(uniform(how.seed, one.choice, len(one.ids) - one.prompt_tokens))
+    place = torch.searchsorted(summed, number * summed[-1], right=True)
+    return int(torch.minimum(place, torch.searchsorted(summed, summed[-1])))
+
+
+def any_logits(rng: random.Random, rows: int) -> Any:
+    """Peaked, flat, all the same, with ties, with tokens that are ruled out."""
+    vocabulary = rng.choice([3, 150, 1000, 5003, 33_000])
+    torch.manual_seed(rng.getrandbits(40))
+    logits = torch.randn(rows, vocabulary) * rng.choice([0.01, 0.3, 1.0, 3.0, 10.0])
+    match rng.randrange(6):
+        case 0:
+            return logits.bfloat16()
+        case 1:
+            return (logits * 4).round() / 4
+        case 2:
+            return logits * 0 + rng.random()
+        case 3:
+            logits[torch.rand(rows, vocabulary) < 0.7] = -math.inf
+            logits[:, rng.randrange(vocabulary)] = 1.0
+        case 4:
+            return logits + rng.choice([1000, -1000])
+    return logits
+
+
+def any_draw(rng: random.Random, vocabulary: int) -> Draw:
+    fields: dict[str, Any] = {
+        "seed": rng.getrandbits(63),
+        "temperature": rng.choice([0.0, 1e-9, 1e-3, 0.3, 0.7, 1.0, 1.0, 5.0, 100.0]),
+    }
+    for name, values in {
+        "top_p": [0.0, 1e-6, 0.1, 0.5, 0.9, 0.95, 0.999, 0.99999999, rng.random()],
+        "top_k": [1, 2, 5, 20, 50, 255, 256, 257, 5000, 1 << 30],
+        "min_p": [1e-9, 1e-4, 0.05, 0.5, 1.0, rng.random()],
+        "repetition_penalty": [0.01, 0.5, 1.1, 2.0],
+        "presence_penalty": [-2.0, 0.5, 2.0],
+        "frequency_penalty": [-2.0, 0.1, 0.5],
+        "logprobs": [0, 1, 20],
+    }.items():
+        if rng.random() < 0.35:
+            fields[name] = rng.choice(values)
+    ids = [rng.randrange(min(vocabulary, 30)) for _ in range(rng.randint(1, 60))]
+    return draw(ids, rng.randint(1, len(ids)), rng.randrange(3), **fields)
+
+
+@settings(max_examples=examples(400), deadline=None)
+@given(st.integers(0, 2**40))
+def test_every_row_gets_the_token_of_the_plain_rule_whatever_its_neighbours_ask(seed: int) -> None:
+    """So the same seed gives the same text in every version, and in any company."""
+    rng = random.Random(seed)
+    logits = any_logits(rng, rng.choice([1, 2, 9]))
+    draws = [any_draw(rng, logits.shape[-1]) for _ in logits]
+    kept = logits.clone()
+    found = sampled(logits, draws)
+    assert torch.equal(logits, kept)
+    expected = [plain_token(row, one) for row, one in zip(logits, draws, strict=True)]
+    assert [one.token for one in found] == expected
+
+
+@pytest.mark.alone
+def test_a_row_that_needs_the_whole_vocabulary_does_not_make_its_neighbours_need_it() -> None:
+    """Such a row had the whole vocabulary sorted for every row of the step."""
+    torch.manual_seed(1)
+    logits = torch.randn(17, 151_936) * 6
+    usual = [draw(seed=seed, temperature=0.7, top_p=0.95) for seed in range(17)]
+    needy = [*usual[:16], draw(temperature=100.0, top_p=0.999)]
+    seconds: dict[bool, float] = dict.fromkeys((False, True), math.inf)
+    for draws in [usual, needy] * 4:
+        began = time.perf_counter()
+        sampled(logits, draws)
+        took = time.perf_counter() - began
+        seconds[draws is needy] = min(took, seconds[draws is needy])
+    assert seconds[True] < 2 * seconds[False]
+
+
+def test_a_row_is_told_the_most_probable_in_order_however_large_the_vocabulary() -> None:
+    torch.manual_seed(1)
+    logits = torch.randn(2, 40_011)
+    logits[0, -3:] = torch.tensor([9.0, 11.0, 10.0])
+    for row, told in zip(logits, sampled(logits, [draw(logprobs=20)] * 2), strict=True):
+        best = row.log_softmax(-1).topk(20)
+        assert [token for token, _ in told.top] == best.indices.tolist()
+        assert [value for _, value in told.top] == best.values.tolist()
 
 
 def test_seed_choice_and_place_decide_a_draw() -> None:
