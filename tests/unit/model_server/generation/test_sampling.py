@@ -198,7 +198,7 @@ def any_draw(rng: random.Random, vocabulary: int) -> Draw:
         "seed": rng.getrandbits(63),
         "temperature": rng.choice([0.0, 1e-9, 1e-3, 0.3, 0.7, 1.0, 1.0, 5.0, 100.0]),
     }
-    for name, values in {
+    usual: dict[str, list[Any]] = {
         "top_p": [0.0, 1e-6, 0.1, 0.5, 0.9, 0.95, 0.999, 0.99999999, rng.random()],
         "top_k": [1, 2, 5, 20, 50, 255, 256, 257, 5000, 1 << 30],
         "min_p": [1e-9, 1e-4, 0.05, 0.5, 1.0, rng.random()],
@@ -206,7 +206,8 @@ def any_draw(rng: random.Random, vocabulary: int) -> Draw:
         "presence_penalty": [-2.0, 0.5, 2.0],
         "frequency_penalty": [-2.0, 0.1, 0.5],
         "logprobs": [0, 1, 20],
-    }.items():
+    }
+    for name, values in usual.items():
         if rng.random() < 0.35:
             fields[name] = rng.choice(values)
     ids = [rng.randrange(min(vocabulary, 30)) for _ in range(rng.randint(1, 60))]
