@@ -5,13 +5,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from batchedmodel_contract.generation.frames import Refused, StepReport, Submit
+from batchedmodel_model_server.adapters.store import Weights
 from batchedmodel_model_server.api.generator import Sampled, StepPart, StepRunner
 from batchedmodel_model_server.errors import DeviceLost
 from batchedmodel_model_server.execution import watchdog
+from batchedmodel_model_server.generation import serving
+from batchedmodel_model_server.generation.engine import Engine
 from batchedmodel_model_server.handlers.simulated import Simulated
 
 HANGS, FAILS, FILLS, LOSES = 1, 2, 3, 4
 """Tokens that make a step that reads them do so."""
+CANCELS, TAKES, SPOILS = 5, 6, 7
+"""Tokens of a prompt that make its engine fail outside its steps: when the text is cancelled, when
+its first token is told, and from then on whenever anything is told."""
 HANG_SECONDS: Final = 1.5
 _HUNG_SECONDS: Final = 0.5
 
@@ -61,3 +68,40 @@ class Versioned(Simulated):
         assert self.generator is not None
         factor = int((path / "factor.txt").read_text())
         self.generator = self.generator._replace(vocabulary=300 + factor)
+
+
+class _Stumbling(Engine):
+    """Fails outside its steps, as the prompts say that it has taken."""
+
+    prompts: dict[int, frozenset[int]]
+    spoilt = False
+
+    def submit(self, submit: Submit, now: float, weights: Weights | None = None) -> None:
+        """Remember the prompt."""
+        super().submit(submit, now, weights)
+        vars(self).setdefault("prompts", {})[submit.id] = frozenset(submit.ids)
+
+    def cancel(self, request_id: int, choice: int | None = None) -> None:
+        """Raise over some."""
+        if CANCELS in self.prompts[request_id]:
+            raise ZeroDivisionError("a test said so: cancel")
+        super().cancel(request_id, choice)
+
+    def take(self, seconds: float) -> tuple[StepReport, list[Refused]]:
+        """Lose what came, and raise, over others."""
+        found = super().take(seconds)
+        read = frozenset[int]().union(*vars(self).get("prompts", {}).values())
+        if SPOILS in read:
+            _Stumbling.spoilt = True
+        if TAKES in read or self.spoilt:
+            raise ZeroDivisionError("a test said so: take")
+        return found
+
+
+class Stumbling(Simulated):
+    """Has an engine that fails outside its steps."""
+
+    def load(self, path: Path | None, device: str) -> None:
+        """Load, and put the engine in the place of the usual one."""
+        super().load(path, device)
+        vars(serving)["Engine"] = _Stumbling

@@ -24,10 +24,12 @@ def text_of(content: str, tokens: int) -> str:
     return bytes(ids[begin:].tolist()).decode()
 
 
-async def chatted(session: aiohttp.ClientSession, url: str, content: str, tokens: int) -> str:
+async def chatted(
+    session: aiohttp.ClientSession, url: str, content: str, tokens: int, *, model: str = "llm"
+) -> str:
     """Ask for a stream; "right", or in what it was not whole and as it has to be."""
     document = {
-        "model": "llm",
+        "model": model,
         "messages": [{"role": "user", "content": content}],
         "max_tokens": tokens,
         "temperature": 0,

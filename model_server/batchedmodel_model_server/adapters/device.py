@@ -59,6 +59,10 @@ class DeviceAdapters:
         """The text does not run any more."""
         self._table.unpin(number)
 
+    def leave_all(self) -> None:
+        """No text runs any more."""
+        self._table.unpin_all()
+
     def _put(self, wanted: list[int], weights: Mapping[int, Weights]) -> None:
         if not self._table.fits(wanted):
             raise NoSlotFree(f"{len(wanted)} adapters do not fit beside those of running texts")

@@ -165,12 +165,6 @@ class Engine:
         for text in self._texts.values():
             self._forget_blocks(text)
 
-    def give_up(self) -> None:
-        """End every text, and begin with an empty cache."""
-        self._fail(list(self._texts.values()))
-        self._running, self._waiting = [], []
-        self._pool = BlockPool(self._pool.blocks)
-
     def _fail(self, texts: Iterable[EngineText]) -> None:
         for text in texts:
             self._told_end(text, Refusal.BUSY, "the engine failed")

@@ -6,6 +6,11 @@ neither holds up the other. Where nothing is left to do there is no turn.
 
 Callers choose the ids of their requests, each its own. The engine knows a request by a number of
 both: the caller's and the id.
+
+A step that raises is computed again without the newest text. Whatever else raises, or a step that
+does it again, leaves an engine of unknown state: all callers are hung up on, and a new engine takes
+its place. Callers hold every token that came, and send their texts again. Where that does not help
+the model counts as lost, and the process ends.
 """
 
 import asyncio
@@ -35,13 +40,17 @@ from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_model_server.adapters.serving import GONE
 from batchedmodel_model_server.adapters.store import Kept, Lender, Weights
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost
+from batchedmodel_model_server.execution.torch_errors import words
 from batchedmodel_model_server.generation.engine import Engine
+from batchedmodel_model_server.generation.submit_rules import TakenRequest
 
 MOST_TEXTS: Final = 4096
 """So many are taken, whatever runs at once: the caller's queue is elsewhere, but lists of prompts
 come whole, and so does all that had begun in an engine which ran more."""
 MOST_BYTES: Final = 256 << 20
 """Of the prompts of all that is taken."""
+MOST_FAILURES: Final = 3
+"""In a row, without a token between them; no text is sent to more than two of them."""
 _FRAME_BYTES: Final = 1 << 20
 _FRAME_TOKEN_BYTES: Final = 8  # twice what an id takes
 _ID_BITS: Final = 64
@@ -57,7 +66,7 @@ class Rules(NamedTuple):
     at_work: Callable[[], AbstractContextManager[object]]
     """Around the time in which there are requests."""
     lost: Callable[[DeviceLost], None]
-    """Called on the event loop when the device is lost."""
+    """Called on the event loop when only a new process can go on."""
 
 
 class Caller:
@@ -73,26 +82,12 @@ class Caller:
         return self.number << _ID_BITS | request_id
 
 
-class _Request:
-    """A request that was taken and has not ended yet."""
-
-    __slots__ = ("adapter", "bytes", "choices", "leaving")
-
-    def __init__(self, submit: Submit) -> None:
-        self.adapter: Kept | None = None
-        self.bytes: Final = submit.ids.itemsize * len(submit.ids)
-        self.choices: Final = set(range(submit.first_choice, submit.first_choice + submit.choices))
-        """Those that its caller still waits for."""
-        self.leaving = False
-        """Whether nobody waits for it, though the engine may have it still."""
-
-
 class EngineLoop:
     """The engine of one version of a model. Called on the event loop; only `_turn` is not."""
 
     def __init__(
         self,
-        engine: Engine,
+        new_engine: Callable[[], Engine],
         post: Callable[[Callable[[bool], None], float | None], None],
         rules: Rules,
         *,
@@ -100,14 +95,15 @@ class EngineLoop:
         adapters: Lender | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`post` has the compute thread take a turn, from any thread.
-
-        The turn is told whether a batch waits. With it goes the target between two tokens, if one
-        is set.
+        """`new_engine` makes one without texts, on the compute thread, which does not use the one
+        before it any more. `post` has that thread take a turn, from any thread: the turn is told
+        whether a batch waits, and with it goes the target between two tokens, if one is set.
         """
         self.longest_frame: Final = _FRAME_BYTES + _FRAME_TOKEN_BYTES * max_context_tokens
         """Bytes of one that a caller may send: enough to refuse prompts that are a little long."""
-        self._engine: Final = engine
+        self._new_engine: Final = new_engine
+        self._engine: Engine
+        """For the compute thread."""
         self._post: Final = post
         self._rules: Final = rules
         self._clock: Final = clock
@@ -116,10 +112,12 @@ class EngineLoop:
         self._loop: Final = asyncio.get_running_loop()
         self._numbers: Final = count()
         self._callers: Final[dict[int, Caller]] = {}
-        self._requests: Final[dict[int, _Request]] = {}
+        self._requests: Final[dict[int, TakenRequest]] = {}
         self._sequences = self._bytes = 0
         self._at_work: Final = ExitStack()
-        self._failed = False
+        self._failures = 0
+        """Of engines in a row since a token was told."""
+        self._has_failed = False
         """Whether the last step did, for a reason of the engine's own; for the compute thread."""
         self._token_seconds: float | None = None
         """Target between two tokens; written by the compute thread."""
@@ -128,6 +126,8 @@ class EngineLoop:
         self._orders: list[_Order] = []
         self._bounds: Configure | None = None
         """Those that are not in force yet."""
+        self._is_spoilt = True
+        """Whether the next turn makes a new engine."""
         self._turning = False
         """Whether the compute thread has a turn in work or before it."""
 
@@ -148,7 +148,7 @@ class EngineLoop:
                 self._cancel(key, None)
 
     def end(self) -> None:
-        """Serve nobody any more; whoever calls it has waited until nothing was at work."""
+        """Hang up on all callers."""
         for caller in list(self._callers.values()):
             self.leave(caller)
             caller.end()
@@ -169,7 +169,7 @@ class EngineLoop:
         key = caller.key(submit.id)
         if key in self._requests:
             raise InvalidInput("id", "is that of another request", submit.id)
-        request = _Request(submit)
+        request = TakenRequest(submit)
         why = self._rules.refusal() or self._too_much(request)
         if why is None and submit.adapter != NO_ADAPTER:
             if self._adapters is not None:
@@ -193,7 +193,7 @@ class EngineLoop:
         reading.add_done_callback(self._readings.discard)
 
     async def _read_first(
-        self, caller: Caller, request: _Request, kept: Kept, submit: Submit
+        self, caller: Caller, request: TakenRequest, kept: Kept, submit: Submit
     ) -> None:
         """Hand a request to the engine once its adapter is in main memory again."""
         assert self._adapters is not None, "it has lent the adapter"
@@ -209,7 +209,7 @@ class EngineLoop:
         if self._requests.get(key) is request and not request.leaving:
             self._order(replace(submit, id=key), weights)
 
-    def _too_much(self, request: _Request) -> str | None:
+    def _too_much(self, request: TakenRequest) -> str | None:
         if self._sequences + len(request.choices) > MOST_TEXTS:
             return f"the engine has {self._sequences} texts already, and takes {MOST_TEXTS}"
         if self._bytes + request.bytes > MOST_BYTES:
@@ -228,7 +228,7 @@ class EngineLoop:
             self._end_choice(key, request, choice)
             self._order(Cancel(id=key, choice=choice))
 
-    def _end_choice(self, key: int, request: _Request, choice: int) -> None:
+    def _end_choice(self, key: int, request: TakenRequest, choice: int) -> None:
         request.choices.remove(choice)
         self._sequences -= 1
         if not request.choices:
@@ -266,7 +266,16 @@ class EngineLoop:
         self._post(self._turn, self._token_seconds)
 
     def _tell(self, turn: "_Turn") -> None:
+        try:
+            self._tell_callers(turn)
+        except Exception as error:
+            _log.exception("what came of a turn of the engine could not be told")
+            self._fail(error)
+
+    def _tell_callers(self, turn: "_Turn") -> None:
         """Each caller its own part of what came of a turn."""
+        if any(token.finish is not Finish.FAILED for token in turn.report.tokens):
+            self._failures = 0
         parts: dict[int, list[Token]] = {number: [] for number in self._callers}
         for token in turn.report.tokens:
             key, choice = token.id, token.choice
@@ -291,12 +300,49 @@ class EngineLoop:
             report = replace(turn.report, tokens=tokens, cached=tuple(cached[number]))
             self._callers[number].send(write_frame(report))
 
+    def _fail(self, error: BaseException) -> None:
+        """Hang up on all callers, who go on at a new engine."""
+        with self._lock:
+            self._orders, self._bounds, self._is_spoilt = [], None, True
+        for key in list(self._requests):
+            self._forget(key)
+        self.end()
+        self._failures += 1
+        if self._failures < MOST_FAILURES:
+            self._order()
+        else:
+            self._rules.lost(DeviceLost(f"the engine failed again and again: {words(error)}"))
+
     # On the compute thread
 
     def _turn(self, batch_waits: bool) -> None:
+        try:
+            is_busy = self._turned(batch_waits)
+        except DeviceLost as error:
+            # Nothing touches the device any more, and the process ends.
+            self._loop.call_soon_threadsafe(self._rules.lost, error)
+            return
+        except BaseException as error:
+            _log.exception("the engine failed")
+            with self._lock:
+                self._is_spoilt, self._turning = True, False
+            self._loop.call_soon_threadsafe(self._fail, error)
+            return
+        with self._lock:
+            more = bool(self._orders or self._bounds) or is_busy
+            self._turning = more
+        if more:
+            self._post(self._turn, self._token_seconds)
+
+    def _turned(self, batch_waits: bool) -> bool:
+        """Whether the engine has more to do."""
         with self._lock:
             orders, self._orders = self._orders, []
             bounds, self._bounds = self._bounds, None
+            is_spoilt, self._is_spoilt = self._is_spoilt, False
+        if is_spoilt:
+            self._engine, self._has_failed = self._new_engine(), False
+            self._token_seconds = None
         if bounds is not None:
             self._engine.configure(bounds)
             self._token_seconds = bounds.token_seconds
@@ -308,20 +354,10 @@ class EngineLoop:
                     cancelled.append(order.id)
             elif (why := self._invalid(order, arrived, weights)) is not None:
                 refused.append(Refused(id=order.id, why=Refusal.INVALID, message=why))
-        try:
-            seconds = self._stepped(batch_waits)
-        except DeviceLost as error:
-            # Nothing touches the device any more, and the process ends.
-            self._loop.call_soon_threadsafe(self._rules.lost, error)
-            return
-        report, ended = self._engine.take(seconds)
+        report, ended = self._engine.take(self._stepped(batch_waits))
         turn = _Turn(report, [*refused, *ended], cancelled)
         self._loop.call_soon_threadsafe(self._tell, turn)
-        with self._lock:
-            more = bool(self._orders or self._bounds) or self._engine.busy
-            self._turning = more
-        if more:
-            self._post(self._turn, self._token_seconds)
+        return self._engine.busy
 
     def _stepped(self, batch_waits: bool) -> float:
         """Compute a step if there is anything in it, and say how long it took."""
@@ -333,15 +369,13 @@ class EngineLoop:
         except DeviceLost:
             raise
         except BaseException:
-            if self._failed:
-                _log.exception("a step failed again; all texts of the engine end")
-                self._engine.give_up()
-            else:
-                _log.exception("a step failed for a reason of the engine's own; its newest ends")
-                self._engine.begin_anew()
-            self._failed = not self._failed
+            if self._has_failed:
+                raise
+            _log.exception("a step failed for a reason of the engine's own; its newest ends")
+            self._engine.begin_anew()
+            self._has_failed = True
         else:
-            self._failed = False
+            self._has_failed = False
         return self._clock() - began
 
     def _invalid(self, submit: Submit, arrived: float, weights: Weights | None) -> str | None:

@@ -79,14 +79,19 @@ def serving_of(
         block_tokens=runner.block_tokens,
         blocks=runner.blocks,
     )
-    engine = Engine(
-        WatchedRunner(runner, learnt, watchdog),
-        settings,
-        learnt,
-        vocabulary=generator.vocabulary,
-        max_context_tokens=context,
-        adapters=None if adapters is None else adapters.device,
-    )
+
+    def new_engine() -> Engine:
+        if adapters is not None:
+            adapters.device.leave_all()
+        return Engine(
+            WatchedRunner(runner, learnt, watchdog),
+            settings,
+            learnt,
+            vocabulary=generator.vocabulary,
+            max_context_tokens=context,
+            adapters=None if adapters is None else adapters.device,
+        )
+
     description = GenerationDescription(
         vocabulary=generator.vocabulary,
         max_context_tokens=context,
@@ -105,7 +110,7 @@ def serving_of(
         special_tokens=generator.special_tokens,
     )
     loop = EngineLoop(
-        engine,
+        new_engine,
         compute.post,
         rules,
         max_context_tokens=context,

@@ -1,4 +1,4 @@
-"""Whether a request can ever be served, and what the engine keeps of one text of it."""
+"""Whether a request can ever be served, and what is kept of it and of each of its texts."""
 
 from __future__ import annotations  # array.array takes no type argument at run time
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from batchedmodel_contract.generation.frames import MOST_LOGPROBS, Sampling, Submit
 from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_model_server.adapters.store import Kept
 from batchedmodel_model_server.api.generator import Draw
 from batchedmodel_model_server.generation.block_pool import PrefixHashes
 from batchedmodel_scheduling.engine.step_planner import EngineSequence, StepSettings
@@ -74,6 +75,20 @@ class EngineText:
         other.cached = 0  # it is told of their prompt once
         other.sequence = replace(self.sequence, computed=0, blocks=0, shared=0, unused=0)
         return other
+
+
+class TakenRequest:
+    """A request that was taken and has not ended yet."""
+
+    __slots__ = ("adapter", "bytes", "choices", "leaving")
+
+    def __init__(self, submit: Submit) -> None:
+        self.adapter: Kept | None = None
+        self.bytes: Final = submit.ids.itemsize * len(submit.ids)
+        self.choices: Final = set(range(submit.first_choice, submit.first_choice + submit.choices))
+        """Those that its caller still waits for."""
+        self.leaving = False
+        """Whether nobody waits for it, though the engine may have it still."""
 
 
 def check_submit(

@@ -62,6 +62,10 @@ class AdapterSlots:
         if not self._pins[number]:
             del self._pins[number]
 
+    def unpin_all(self) -> None:
+        """No text needs any."""
+        self._pins.clear()
+
     def forget(self, number: int) -> None:
         """It is not in its slot: to copy it has failed, or nobody may ask for it any more."""
         slot = self._slot_of.pop(number, None)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -29,7 +30,13 @@ from batchedmodel_model_server.api.generator import StepPart
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost
 from batchedmodel_model_server.execution.device_thread import DeviceThread
 from batchedmodel_model_server.generation import engine_loop
-from batchedmodel_model_server.generation.engine_loop import Caller, EngineLoop, Rules
+from batchedmodel_model_server.generation.engine import Engine
+from batchedmodel_model_server.generation.engine_loop import (
+    MOST_FAILURES,
+    Caller,
+    EngineLoop,
+    Rules,
+)
 from batchedmodel_model_server.sources.folder import Content
 from support.engine_frames import submit
 from support.examples import examples
@@ -54,7 +61,7 @@ class World:
         self.lost: list[DeviceLost] = []
         self.runner = ReadingRunner(BLOCKS, 4, before)
         self.loop = EngineLoop(
-            engine_over(self.runner, sequences=sequences),
+            lambda: engine_over(self.runner, sequences=sequences),
             lambda turn, target: self.turns.append(turn),
             Rules(lambda: self.refusal, self._working, self.lost.append),
             max_context_tokens=64,
@@ -404,7 +411,7 @@ async def test_an_error_of_the_engines_own_ends_the_newest_text_and_no_other(
     assert asking.report.free_blocks == BLOCKS
 
 
-async def test_an_error_that_comes_again_at_once_ends_all_texts_and_not_the_engine() -> None:
+async def test_an_error_that_comes_again_at_once_ends_the_engine_and_another_begins() -> None:
     broken = False
 
     def fails(parts: Sequence[StepPart]) -> None:
@@ -418,13 +425,97 @@ async def test_an_error_that_comes_again_at_once_ends_all_texts_and_not_the_engi
     broken = True
     await world.turn()
     assert [token.id for token in asking.tokens if token.finish is Finish.FAILED] == [2]
+    assert not asking.ended
     await world.turn()
-    assert [token.id for token in asking.tokens if token.finish is Finish.FAILED] == [2, 1]
+    assert asking.ended
+    assert world.at_work == 0
     broken = False
-    asking.ask(submit(3, [1], max_tokens=2))
+    await assert_another_caller_is_served(world)
+
+
+async def assert_another_caller_is_served(world: World) -> None:
+    """By an engine of which nothing is used."""
+    other = Asking(world)
+    other.ask(submit(1, [1], max_tokens=2))
     await world.turns_until_idle()
-    assert [token.id for token in asking.tokens].count(3) == 2
-    assert asking.report.free_blocks == BLOCKS
+    assert len(other.tokens) == 2
+    assert (other.report.running, other.report.free_blocks) == (0, BLOCKS)
+    assert not other.ended
+    assert world.at_work == 0
+    assert world.lost == []
+
+
+@contextmanager
+def fails_at(engine: type[Engine], method: str, times: int) -> Iterator[None]:
+    """The next calls of a method raise, whichever engine is asked."""
+    left = times
+    real = getattr(engine, method)
+
+    def failing(*args: Any) -> Any:
+        nonlocal left
+        if left:
+            left -= 1
+            raise ZeroDivisionError("who would have thought")
+        return real(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, method, failing)
+        yield
+
+
+@pytest.mark.parametrize("method", ["configure", "cancel", "take"])
+async def test_an_engine_that_fails_outside_a_step_hangs_up_and_another_takes_its_place(
+    method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every text would wait for ever otherwise: no turn came any more."""
+    world = World()
+    asking = Asking(world)
+    asking.ask(submit(1, [1], max_tokens=20), submit(2, [1] * 9, max_tokens=20))
+    await world.turn()
+    with fails_at(Engine, method, times=1):
+        bounds = Configure(max_sequences=4, max_tokens_per_step=64, token_seconds=None)
+        asking.ask(bounds, Cancel(id=2), submit(3, [1]))
+        await world.turn()
+        assert asking.ended
+        assert "who would have thought" in caplog.text
+        await world.turns_until_idle()
+    await assert_another_caller_is_served(world)
+
+
+@pytest.mark.parametrize("method", ["configure", "take"])
+async def test_engines_that_fail_one_after_the_other_end_the_process(method: str) -> None:
+    world = World()
+    with fails_at(Engine, method, times=MOST_FAILURES):
+        while not world.lost:
+            asking = Asking(world)
+            bounds = Configure(max_sequences=4, max_tokens_per_step=64, token_seconds=None)
+            asking.ask(bounds)
+            await world.turns_until_idle()
+            assert asking.ended
+    (lost,) = world.lost
+    assert "the engine failed again and again: ZeroDivisionError: who would" in str(lost)
+
+
+async def test_an_outcome_that_cannot_be_told_ends_no_more_than_the_connections(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its tokens would be missing in the middle of the texts otherwise."""
+    world = World()
+    other, asking = Asking(world), Asking(world)
+    other.ask(submit(1, [1], max_tokens=20))
+    asking.ask(submit(1, [1], max_tokens=20))
+    await world.turn()
+
+    def sent(data: bytes) -> None:
+        raise ZeroDivisionError("who would have thought")
+
+    world.loop.join(sent, lambda: None)
+    await world.turn()
+    assert asking.ended
+    assert other.ended
+    assert "who would have thought" in caplog.text
+    await world.turns_until_idle()
+    await assert_another_caller_is_served(world)
 
 
 class Lending:
@@ -575,7 +666,7 @@ async def test_batches_that_come_during_a_step_run_before_the_next_one() -> None
             ended.set()
 
     loop = EngineLoop(
-        engine_over(ReadingRunner(BLOCKS, 4, stepping)),
+        lambda: engine_over(ReadingRunner(BLOCKS, 4, stepping)),
         compute.post,
         Rules(lambda: None, nullcontext, lambda error: None),
         max_context_tokens=64,

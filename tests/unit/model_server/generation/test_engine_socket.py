@@ -23,7 +23,7 @@ class World:
         self.model = folder / "m.sock"
         self.path = folder / "m.sock.engine"
         self.engine: EngineLoop | None = EngineLoop(
-            engine_over(ReadingRunner(32, 4)),
+            lambda: engine_over(ReadingRunner(32, 4)),
             compute.post,
             Rules(lambda: None, nullcontext, lambda error: None),
             max_context_tokens=64,

@@ -148,16 +148,3 @@ def test_a_lost_device_is_told_to_whoever_steps() -> None:
     told.submit(1, BAD)
     with pytest.raises(DeviceLost, match="gone"):
         told.step()
-
-
-def test_an_engine_that_is_given_up_ends_all_and_begins_anew() -> None:
-    told = Told(lambda parts: None)
-    told.submit(1, 1, 2, max_tokens=9)
-    told.step()
-    told.submit(2, 1, 2)
-    told.engine.give_up()
-    told.submit(3, 3, 4)
-    told.finish()
-    assert told.finishes(1) is Finish.FAILED
-    assert [(one.id, one.why) for one in told.refused] == [(2, Refusal.BUSY)]
-    assert told.finishes(3) is Finish.LENGTH

@@ -51,6 +51,11 @@ def test_one_that_a_text_needs_stays_until_the_text_has_ended() -> None:
     assert not slots.fits([2, 3])
     slots.unpin(1)
     assert slots.fits([2, 3])
+    for number in (1, 4, 4):
+        slots.pin(number)
+    assert not slots.fits([2])
+    slots.unpin_all()
+    assert slots.fits([2, 3])
 
 
 @settings(max_examples=examples(200))
