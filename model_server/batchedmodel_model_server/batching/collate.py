@@ -229,7 +229,8 @@ def _pad(column: Column, items: Sequence[int], sizes: Sizes, largest: Mapping[st
         padded[mask_of(sizes[letter])] = column.flat.reshape(-1, *longest[1:])
         return padded
     for row, index in enumerate(items):
-        padded[row][_corner(column.shapes[index])] = column.item(index)
+        # With the dots a row is an array, even one without dimensions.
+        padded[row, ...][_corner(column.shapes[index])] = column.item(index)
     return padded
 
 

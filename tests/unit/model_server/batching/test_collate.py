@@ -79,6 +79,17 @@ def test_what_is_collated_and_split_again_is_what_came_in(
         assert answer.size == 0 if index in bad else np.array_equal(item, answer)
 
 
+def test_numbers_without_dimensions_are_collated_without_those_that_are_not_valid() -> None:
+    """They could not be written into their rows: good items failed with a bad one."""
+    spec = Spec("INT64", (), vocab=10)
+    declaration = declared({"x": spec}, {"y": spec})
+    examined = examine(declaration, batch_of(x=[np.int64(value) for value in (3, 10, 5)]))
+    collated = collate(declaration, examined)
+    assert collated.items == (0, 2)
+    assert collated.arrays["x"].tolist() == [3, 5]
+    assert collate(declaration, examined.only([2])).arrays["x"].tolist() == [5]
+
+
 @pytest.mark.parametrize("form", ["L", "L x 2", "2 x L"])
 def test_shorter_items_are_filled_up_with_the_pad_value(form: str) -> None:
     spec = FORMS[form]
