@@ -44,13 +44,13 @@ _SMALL: Final = (
     ),
     Expected(
         recipe=OPERATOR,
-        packages="contract kube operator",
+        packages="contract http kube operator",
         megabytes=450,
         missing="BATCHEDMODEL_SIDECAR_IMAGE",
     ),
     Expected(
         recipe=AUTOSCALER,
-        packages="contract scheduling kube autoscaler",
+        packages="contract http scheduling kube autoscaler",
         megabytes=450,
         missing="BATCHEDMODEL_NAMESPACE",
     ),

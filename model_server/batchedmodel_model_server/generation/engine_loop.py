@@ -44,11 +44,6 @@ from batchedmodel_model_server.execution.torch_errors import words
 from batchedmodel_model_server.generation.engine import Engine
 from batchedmodel_model_server.generation.submit_rules import TakenRequest
 
-MOST_TEXTS: Final = 4096
-"""So many are taken, whatever runs at once: the caller's queue is elsewhere, but lists of prompts
-come whole, and so does all that had begun in an engine which ran more."""
-MOST_BYTES: Final = 256 << 20
-"""Of the prompts of all that is taken."""
 MOST_FAILURES: Final = 3
 """In a row, without a token between them; no text is sent to more than two of them."""
 _FRAME_BYTES: Final = 1 << 20
@@ -170,7 +165,7 @@ class EngineLoop:
         if key in self._requests:
             raise InvalidInput("id", "is that of another request", submit.id)
         request = TakenRequest(submit)
-        why = self._rules.refusal() or self._too_much(request)
+        why = self._rules.refusal() or request.over(self._sequences, self._bytes)
         if why is None and submit.adapter != NO_ADAPTER:
             if self._adapters is not None:
                 request.adapter = self._adapters.hold(submit.adapter)
@@ -208,13 +203,6 @@ class EngineLoop:
             return
         if self._requests.get(key) is request and not request.leaving:
             self._order(replace(submit, id=key), weights)
-
-    def _too_much(self, request: TakenRequest) -> str | None:
-        if self._sequences + len(request.choices) > MOST_TEXTS:
-            return f"the engine has {self._sequences} texts already, and takes {MOST_TEXTS}"
-        if self._bytes + request.bytes > MOST_BYTES:
-            return f"the engine has prompts of {self._bytes} bytes already, and takes {MOST_BYTES}"
-        return None
 
     def _cancel(self, key: int, choice: int | None) -> None:
         request = self._requests.get(key)

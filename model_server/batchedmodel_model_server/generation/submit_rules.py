@@ -16,6 +16,11 @@ from batchedmodel_model_server.api.generator import Draw
 from batchedmodel_model_server.generation.block_pool import PrefixHashes
 from batchedmodel_scheduling.engine.step_planner import EngineSequence, StepSettings
 
+MOST_TEXTS: Final = 4096
+"""So many are taken, whatever runs at once: the caller's queue is elsewhere, but lists of prompts
+come whole, and so does all that had begun in an engine which ran more."""
+MOST_BYTES: Final = 256 << 20
+"""Of the prompts of all that is taken."""
 _BOUNDS: Final = (
     ("temperature", 0.0, 100.0),
     ("top_p", 0.0, 1.0),
@@ -89,6 +94,14 @@ class TakenRequest:
         """Those that its caller still waits for."""
         self.leaving = False
         """Whether nobody waits for it, though the engine may have it still."""
+
+    def over(self, texts: int, byte_count: int) -> str | None:
+        """Which bound it would pass beside so many texts, and prompts of so many bytes."""
+        if texts + len(self.choices) > MOST_TEXTS:
+            return f"the engine has {texts} texts already, and takes {MOST_TEXTS}"
+        if byte_count + self.bytes > MOST_BYTES:
+            return f"the engine has prompts of {byte_count} bytes already, and takes {MOST_BYTES}"
+        return None
 
 
 def check_submit(

@@ -29,7 +29,7 @@ from batchedmodel_model_server.adapters.store import Kept, Lender
 from batchedmodel_model_server.api.generator import StepPart
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost
 from batchedmodel_model_server.execution.device_thread import DeviceThread
-from batchedmodel_model_server.generation import engine_loop
+from batchedmodel_model_server.generation import submit_rules
 from batchedmodel_model_server.generation.engine import Engine
 from batchedmodel_model_server.generation.engine_loop import (
     MOST_FAILURES,
@@ -273,7 +273,7 @@ async def test_what_had_begun_where_more_ran_is_taken_whatever_runs_now() -> Non
 
 
 async def test_texts_beyond_the_bound_may_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_loop, "MOST_TEXTS", 8)
+    monkeypatch.setattr(submit_rules, "MOST_TEXTS", 8)
     world = World(sequences=2)
     first, second = Asking(world), Asking(world)
     first.ask(submit(1, [1], choices=2), *(submit(number, [1]) for number in range(2, 8)))
@@ -291,7 +291,7 @@ async def test_texts_beyond_the_bound_may_come_again(monkeypatch: pytest.MonkeyP
 
 
 async def test_prompts_beyond_the_bound_may_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_loop, "MOST_BYTES", 100)
+    monkeypatch.setattr(submit_rules, "MOST_BYTES", 100)
     world = World()
     asking = Asking(world)
     asking.ask(submit(1, [1] * 20, max_tokens=1), submit(2, [1] * 6, max_tokens=1))
