@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.asyncio(loop_scope="module")]
 
 CALLERS = 4
 LONGEST = 250
-MOST_GROWTH = 100 << 20
+MOST_GROWTH = 200 << 20
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -54,7 +54,8 @@ async def infer(chain: Chain, length: int) -> None:
 
 @pytest.mark.skipif(not read_processor().bfloat16, reason="kernels for bfloat16 are not made here")
 async def test_memory_does_not_grow_with_the_variety_of_lengths(chain: Chain) -> None:
-    # It grew by 400 MiB: two libraries kept the kernels of a thousand shapes each.
+    # It grew by 400 MiB: two libraries kept the kernels of a thousand shapes each. Where other
+    # processes have cores, those for other counts of threads come to the few that are kept.
     for length in range(LONGEST - 20, LONGEST):
         await infer(chain, length)
     before = resident_bytes(chain.model.pid)
