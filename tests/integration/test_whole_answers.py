@@ -22,10 +22,10 @@ from support.whole_answers import COMPLETIONS, WholeLoad, ask_whole
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PLACES: Final = 4
-STEP_SECONDS: Final = 0.02
-TOKENS: Final = 40
+STEP_SECONDS: Final = 0.05
+TOKENS: Final = 20
 LOAD: Final = WholeLoad(
-    callers=3 * PLACES, seconds=5.0, allowed_seconds=1.2, tokens=lambda chance: TOKENS
+    callers=3 * PLACES, seconds=6.0, allowed_seconds=1.6, tokens=lambda chance: TOKENS
 )
 ANSWERS: Final = LOAD.seconds / (TOKENS * STEP_SECONDS) * PLACES
 """What the places do in that time."""
@@ -80,7 +80,7 @@ async def test_what_is_too_long_for_certain_is_refused_at_once_and_streams_all_t
 ) -> None:
     """An idle engine began with it, and ended it at its deadline."""
     chain, made = ours
-    before, body = await made(), {"model": "m", "prompt": "a", "max_tokens": 900}
+    before, body = await made(), {"model": "m", "prompt": "a", "max_tokens": 500}
     for streams in (False, True):
         asked = {**body, "ignore_eos": True, "stream": streams}
         headers = {"x-request-timeout-ms": "6000"}
