@@ -18,22 +18,13 @@ from batchedmodel_contract.processes.sidecar_metrics import REQUESTS_SETTLED
 from bench_report import Figure, at_least, at_most, of_rounds, plain, tell
 from embedding_load import embed
 from local_server import LocalServer, busy_neighbour, ours
-from neighbour_tables.minilm import EMBEDDINGS, SOURCE
+from neighbour_tables.minilm import EMBEDDINGS, SOURCE, Plan
 
 CALLERS: Final = (8, 64)
 LEAST_RATE: Final = 0.5
 MOST_CPU: Final = 1.2
 LEAST_OVER_BEFORE: Final = 0.97
 """Beside a neighbour over without; and without one over the other commit."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """How often and how long to measure."""
-
-    rounds: int
-    seconds: float
-    warm_up_seconds: float
 
 
 FULL: Final = Plan(rounds=5, seconds=8.0, warm_up_seconds=2.0)

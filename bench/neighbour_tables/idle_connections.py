@@ -36,8 +36,9 @@ _BODY: Final = b'{"inputs": [{"name": "x", "datatype": "INT64", "shape": [1, 1],
 def figures(*, quick: bool, before: Path | None) -> list[Figure]:
     """Requests and probes that failed beside the crowds."""
     count = _QUICK_CONNECTIONS if quick else _CONNECTIONS
-    failed, asked, probes = asyncio.run(_measured(count, _QUICK_SECONDS if quick else _SECONDS))
-    name = f"beside {_CLIENTS} x {count} idle connections at 9090"
+    seconds = _QUICK_SECONDS if quick else _SECONDS
+    idle, failed, asked, probes = asyncio.run(_measured(count, seconds))
+    name = f"beside {idle} idle connections at 9090"
     return [
         at_most(f"{name}: failed at 8000", float(failed), f"of {asked}", 0.0),
         at_most(f"{name}: failed probes", float(probes), "", 0.0),
@@ -45,10 +46,11 @@ def figures(*, quick: bool, before: Path | None) -> list[Figure]:
     ]
 
 
-async def _measured(count: int, seconds: float) -> tuple[int, int, int]:
+async def _measured(count: int, seconds: float) -> tuple[int, int, int, int]:
     async with contextlib.AsyncExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         chain = await stack.enter_async_context(running_chain(Path(folder), handler="simulated"))
+        idle = 0
         for number in range(_CLIENTS):
             crowd = idle_crowd(
                 chain.admin_port,
@@ -56,14 +58,14 @@ async def _measured(count: int, seconds: float) -> tuple[int, int, int]:
                 rate=0.0 if number else _RATE,
                 address=f"127.0.{66 + number}.1",
             )
-            await stack.enter_async_context(crowd)
+            idle += await stack.enter_async_context(crowd)
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         callers = (_failures(chain, _infers, lambda: loop.time() < until) for _ in range(_CALLERS))
         *found, (_, probes) = await asyncio.gather(
             *callers, _failures(chain, _is_live, lambda: loop.time() < until)
         )
-        return sum(one[1] for one in found), sum(one[0] for one in found), probes
+        return idle, sum(one[1] for one in found), sum(one[0] for one in found), probes
 
 
 async def _failures(

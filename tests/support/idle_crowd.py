@@ -2,8 +2,9 @@
 
     python -m support.idle_crowd PORT COUNT ADDRESS RECONNECTS_A_SECOND
 
-It opens them, prints `open`, and opens the oldest anew so often a second until its input ends. One
-that the other end has closed counts as one that is there: its caller has not looked.
+It opens them, prints how many its limit of descriptors allowed, and opens the oldest anew so often
+a second until its input ends. One that the other end has closed counts as one that is there: its
+caller has not looked.
 """
 
 import asyncio
@@ -27,8 +28,11 @@ _TESTS: Final = Path(__file__).parents[1]
 @contextlib.asynccontextmanager
 async def idle_crowd(
     port: int, *, count: int, rate: float = 0.0, address: str = "127.0.66.1"
-) -> AsyncIterator[None]:
-    """Runs it beside a test or a benchmark, from when all are there to the end of the block."""
+) -> AsyncIterator[int]:
+    """Runs it beside a test or a benchmark, from when all are there to the end of the block.
+
+    Gives how many there are: fewer than `count` where a process may not have as many descriptors.
+    """
     words = (str(port), str(count), address, str(rate))
     crowd = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "support.idle_crowd", *words),
@@ -39,8 +43,7 @@ async def idle_crowd(
     assert crowd.stdin is not None
     assert crowd.stdout is not None
     try:
-        assert await crowd.stdout.readline() == b"open\n"
-        yield
+        yield int(await crowd.stdout.readline())
     finally:
         crowd.stdin.close()
         await crowd.wait()
@@ -73,7 +76,7 @@ async def _crowd(port: int, count: int, address: str, rate: float) -> None:
         come()
         if number % 100 == 99:
             await asyncio.sleep(0)
-    print("open", flush=True)  # noqa: T201
+    print(count, flush=True)  # noqa: T201
     while not ended.done():
         await asyncio.wait([ended], timeout=1 / rate if rate else None)
         if not ended.done():
