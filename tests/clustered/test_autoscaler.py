@@ -91,6 +91,9 @@ def tells(plane: ControlPlane, rows: int) -> bool:
     """Whether the queue is that long, by what the API server passes on."""
     path = f"/apis/{METRICS_GROUP}/v1beta2/{METRIC}"
     path = path.replace(REQUIRED_REPLICAS_METRIC, QUEUE_LENGTH_METRIC)
+    # The API server may still go by the authority of the autoscaler before.
+    if not plane.probe.answers(path):
+        return False
     (item,) = plane.probe.read(path)["items"]
     return bool(item["value"] == str(rows))
 
