@@ -6,7 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_scheduling.engine.device_shares import DEFAULT_TOKEN_SECONDS, DeviceShares
+from batchedmodel_scheduling.engine.device_shares import (
+    DEFAULT_TOKEN_SECONDS,
+    MOST_OWED_SECONDS,
+    DeviceShares,
+)
 
 MILLISECONDS = 1e-3
 
@@ -103,3 +107,46 @@ def test_a_batch_that_comes_again_and_again_pays_for_its_long_rows() -> None:
         shares.step_ran(0.020, batch_waits=steps > 0)
         steps += 1
     assert 19 <= steps <= 20
+
+
+happened = st.lists(st.tuples(st.booleans(), st.floats(MILLISECONDS, 90.0), st.booleans()))
+
+
+@given(happened=happened, step=st.floats(MILLISECONDS, 0.2), row=st.floats(MILLISECONDS, 0.2))
+def test_neither_waits_long_for_what_was_long_ago(
+    happened: list[tuple[bool, float, bool]], step: float, row: float
+) -> None:
+    """A stopped process, a pass that hung, or minutes of steps that left batches their half."""
+    shares = DeviceShares()
+    for is_step, seconds, other_waits in happened:
+        if is_step:
+            shares.step_ran(seconds, batch_waits=other_waits)
+        else:
+            shares.batch_ran(seconds, step_waited=other_waits)
+    waited = 0.0
+    while not shares.for_batch(0.050, row):
+        shares.step_ran(step, batch_waits=True)
+        waited += step
+    # Of a step that fills the target a batch gains two thirds only.
+    assert waited <= 1.5 * (MOST_OWED_SECONDS + row) + step
+    waited = 0.0
+    while shares.for_batch(0.050, row):
+        shares.batch_ran(row, step_waited=True)
+        waited += row
+    assert waited <= MOST_OWED_SECONDS + row
+
+
+def test_batches_catch_up_a_part_of_a_step_that_took_very_long() -> None:
+    shares = DeviceShares()
+    shares.step_ran(30.0, batch_waits=True)
+    assert shares.for_batch(0.050, 0.4) == pytest.approx(MOST_OWED_SECONDS)
+
+
+def test_steps_catch_up_a_part_of_a_batch_that_took_very_long() -> None:
+    shares = DeviceShares()
+    shares.batch_ran(90.0, step_waited=True)
+    for _ in range(round(MOST_OWED_SECONDS / 0.020)):
+        assert not shares.for_batch(0.050, 0.4)
+        shares.step_ran(0.020, batch_waits=True)
+    shares.step_ran(0.020, batch_waits=True)
+    assert shares.for_batch(0.050, 0.4)
