@@ -6,7 +6,7 @@ the memory with names of models that do not exist.
 
 import math
 from collections.abc import Hashable
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
 
 _PRIOR: Final = 256
 """Tokens that are expected of an answer of which nothing is known, unless fewer are allowed."""
@@ -15,6 +15,43 @@ _KEEP: Final = 1.0 - 1.0 / 200
 _KEYS: Final = 64
 _MOST_DEVIATIONS: Final = 2.0
 """Nearly all answers are longer than the mean by at most so many standard deviations."""
+Value = TypeVar("Value")
+
+
+class ByKind(Generic[Value]):
+    """Something of each kind of answers: those of a key whose callers allow about as many tokens.
+
+    It is kept of so many keys at most: the one of which nothing was put for longest goes.
+    """
+
+    def __init__(self, keys: int = _KEYS) -> None:
+        self._most: Final = keys
+        self._by_key: Final[dict[Hashable, dict[int, Value]]] = {}
+
+    def __len__(self) -> int:
+        """How many keys are known."""
+        return len(self._by_key)
+
+    def get(self, key: Hashable, max_tokens: int | None) -> Value | None:
+        """Nothing is put by that."""
+        of_key = self._by_key.get(key)
+        return None if of_key is None else of_key.get(_allowed_class(max_tokens))
+
+    def put(self, key: Hashable, max_tokens: int | None, value: Value) -> None:
+        """In place of what was there."""
+        of_key = self._by_key.pop(key, None)
+        if of_key is None:
+            of_key = {}
+            if len(self._by_key) >= self._most:
+                del self._by_key[next(iter(self._by_key))]
+        of_key[_allowed_class(max_tokens)] = value
+        self._by_key[key] = of_key
+
+    def discard(self, key: Hashable, max_tokens: int | None) -> None:
+        """Where nothing is there that changes nothing."""
+        of_key = self._by_key.get(key)
+        if of_key is not None:
+            of_key.pop(_allowed_class(max_tokens), None)
 
 
 class LearntLength(NamedTuple):
@@ -54,38 +91,28 @@ class _Lengths:
 class OutputLengths:
     """Tokens of an answer, by the key that was asked and the tokens that were allowed."""
 
-    def __init__(self, keys: int = _KEYS) -> None:
-        self._most = keys
-        self._by_key: Final[dict[Hashable, dict[int, _Lengths]]] = {}
-        """The one that taught something last is last."""
+    def __init__(self) -> None:
+        self._by_kind: Final = ByKind[_Lengths]()
 
     def __len__(self) -> int:
         """How many keys are known."""
-        return len(self._by_key)
+        return len(self._by_kind)
 
     def observe(self, key: Hashable, max_tokens: int | None, tokens: float) -> None:
         """An answer of so many tokens ended."""
-        of_key = self._by_key.pop(key, None)
-        if of_key is None:
-            of_key = {}
-            if len(self._by_key) >= self._most:
-                del self._by_key[next(iter(self._by_key))]
-        self._by_key[key] = of_key
-        allowed = _allowed_class(max_tokens)
-        lengths = of_key.get(allowed)
-        if lengths is None:
-            lengths = of_key[allowed] = _Lengths()
+        lengths = self._by_kind.get(key, max_tokens) or _Lengths()
         lengths.observe(max(0.0, tokens))
+        self._by_kind.put(key, max_tokens, lengths)
 
     def mean(self, key: Hashable, max_tokens: int | None) -> float:
         """Expected tokens of an answer."""
         prior = _prior(max_tokens)
-        lengths = self._find(key, max_tokens)
+        lengths = self._by_kind.get(key, max_tokens)
         return prior if lengths is None else _bounded(lengths.mean(prior), max_tokens)
 
     def learnt(self, key: Hashable, max_tokens: int | None) -> LearntLength | None:
         """What ended answers show; None where there were none."""
-        lengths = self._find(key, max_tokens)
+        lengths = self._by_kind.get(key, max_tokens)
         if lengths is None:
             return None
         answers, mean, most = lengths.learnt()
@@ -93,11 +120,7 @@ class OutputLengths:
 
     def forget(self, key: Hashable, max_tokens: int | None) -> None:
         """What was learnt of this kind was wrong."""
-        self._by_key.get(key, {}).pop(_allowed_class(max_tokens), None)
-
-    def _find(self, key: Hashable, max_tokens: int | None) -> _Lengths | None:
-        of_key = self._by_key.get(key)
-        return None if of_key is None else of_key.get(_allowed_class(max_tokens))
+        self._by_kind.discard(key, max_tokens)
 
 
 def _allowed_class(max_tokens: int | None) -> int:

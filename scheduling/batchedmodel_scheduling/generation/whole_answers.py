@@ -4,6 +4,11 @@ its time.
 How long answers become is learnt, and how much longer they take than tokens usually do. Of two
 answers one is longer than usual. So a request that has waited until only the shorter half would be
 whole goes behind all that have more time, and is given up when not even those would be.
+
+What was learnt may be wrong. So of each kind of answers whose lengths are learnt one at a time is
+tried though it should not be whole. A trial that fails shows that the time it had was not enough:
+for a while none of its kind is tried that has about as much or less. Those that have more still
+are, so neither callers that allow too little nor callers that leave keep them out.
 """
 
 import math
@@ -11,19 +16,19 @@ from typing import Final, NamedTuple
 
 from batchedmodel_scheduling.core.policy import NEVER
 from batchedmodel_scheduling.generation.at_server import Running
-from batchedmodel_scheduling.generation.lengths import OutputLengths
+from batchedmodel_scheduling.generation.lengths import ByKind, OutputLengths
 from batchedmodel_scheduling.generation.requests import GenerationRequest
 from batchedmodel_scheduling.generation.token_costs import TokenCosts, quantile_after
 
 TRIAL_PAUSE_SECONDS: Final = 10.0
-"""From a trial that failed to the next one."""
+"""From a trial that failed to the next one with as much time."""
 _NEARLY_ALL_ITS_TIME: Final = 15 / 16
 """A request with such a part of its time left waits no more for the longest answers' sake: it has
 waited for hardly anything, and its answer may well be short."""
 _FEW_ANSWERS: Final = 8.0
 """While fewer were seen, half of a request's time counts as enough."""
 _LONGER: Final = 1.25
-"""What was not whole in time counts as if it needed so many times as much."""
+"""What was not whole in time counts as if it needed so many times as much, at least."""
 _LEAST_EXCESS: Final = 0.25
 """Of the usual time: the excess is learnt in steps as if it were no less."""
 
@@ -37,14 +42,27 @@ class BeginBy(NamedTuple):
     """Until then the mean length would."""
 
 
+class _Trial(NamedTuple):
+    """The last one of a kind: while it runs it stands for all of that kind."""
+
+    until: float = NEVER
+    """Until then it does."""
+    seconds: float = NEVER
+    """That were not enough."""
+
+    def stands_for(self, request: GenerationRequest, now: float) -> bool:
+        """Whether another one of its kind is not tried."""
+        allowed = request.deadline - request.arrived
+        return now < self.until and allowed < _LONGER * self.seconds
+
+
 _ANY_TIME: Final = BeginBy(NEVER, NEVER)
 
 
 class WholeAnswers:
-    """What was learnt of them, and which of them is tried though it should not be whole.
+    """What was learnt of them, and which of them are tried though they should not be whole.
 
-    One at a time is tried, and after a failure none for a while: so a wrong guess is found out, and
-    few tokens are computed for nothing. `limit` is how many run at the server at once.
+    `limit` is how many run at the server at once.
     """
 
     def __init__(self, lengths: OutputLengths, costs: TokenCosts) -> None:
@@ -52,24 +70,28 @@ class WholeAnswers:
         self._costs: Final = costs
         self._excess = 0.0
         """Nearly all take at most so much longer than usual, as a part of that."""
-        self._trial: int | None = None
-        self._next_trial_at = -NEVER
+        self._tried: Final[dict[int, GenerationRequest]] = {}
+        """Those that wait or run."""
+        self._trials: Final = ByKind[_Trial]()
 
     def takes(self, request: GenerationRequest, limit: int, now: float) -> bool:
         """Whether a request that comes now could be whole in time, or is tried."""
         if not request.whole or now <= self.begin_by(request, limit).likely:
             return True
-        is_certain = now + self._least_seconds(request) > request.deadline
-        if is_certain or self._trial is not None or now < self._next_trial_at:
+        if now + self._least_seconds(request) > request.deadline:
             return False
-        self._trial = request.id
+        trial = self._trials.get(request.key, request.max_tokens)
+        if trial is not None and trial.stands_for(request, now):
+            return False
+        self._tried[request.id] = request
+        self._trials.put(request.key, request.max_tokens, _Trial())
         return True
 
     def begin_by(self, request: GenerationRequest, limit: int) -> BeginBy:
         """Until when it may go, as far as lengths and costs are known."""
         if not request.whole:
             return _ANY_TIME
-        if request.id == self._trial:
+        if request.id in self._tried:
             return BeginBy(request.deadline, request.deadline)
         needed = cautious = self._least_seconds(request)
         learnt = self._lengths.learnt(request.key, request.max_tokens)
@@ -87,8 +109,8 @@ class WholeAnswers:
 
     def gone(self, request_id: int) -> None:
         """A request does not go to the server."""
-        if request_id == self._trial:
-            self._trial = None
+        if (request := self._tried.pop(request_id, None)) is not None:
+            self._trials.discard(request.key, request.max_tokens)
 
     def ended(
         self, running: Running, now: float, limit: int, output_tokens: int | None
@@ -122,14 +144,16 @@ class WholeAnswers:
         return math.ceil(each * request.choices)
 
     def _end_trial(self, request: GenerationRequest, now: float, *, is_whole: bool) -> None:
-        if request.id != self._trial:
+        if self._tried.pop(request.id, None) is None:
             return
-        self._trial = None
+        key, max_tokens = request.key, request.max_tokens
         if is_whole:
-            self._lengths.forget(request.key, request.max_tokens)
+            self._trials.discard(key, max_tokens)
+            self._lengths.forget(key, max_tokens)
             self._excess = 0.0
         else:
-            self._next_trial_at = now + TRIAL_PAUSE_SECONDS
+            had = now - request.arrived
+            self._trials.put(key, max_tokens, _Trial(now + TRIAL_PAUSE_SECONDS, had))
 
     def _usual_seconds(self, request: GenerationRequest, tokens: float, limit: int) -> float:
         """From when it goes until all its choices have so many."""
