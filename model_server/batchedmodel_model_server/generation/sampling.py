@@ -174,6 +174,12 @@ def _penalise(scores: Any, draws: Sequence[Draw]) -> None:
     def on_device(values: NDArray[Any]) -> Any:
         return torch.from_numpy(values).to(scores.device)
 
+    def ids_of(draw: Draw, begin: int = 0) -> NDArray[np.int32]:
+        """Those from there on that have a score: a head may be narrower than the embeddings."""
+        ids = np.frombuffer(draw.ids, np.int32)[begin:]
+        scored: NDArray[np.int32] = ids[ids < vocabulary]
+        return scored
+
     def places(rows: Sequence[int], ids: Sequence[NDArray[np.int32]]) -> NDArray[np.int64]:
         """Where these rows' tokens lie in `flat`."""
         begins = np.array(rows) * vocabulary
@@ -181,7 +187,7 @@ def _penalise(scores: Any, draws: Sequence[Draw]) -> None:
 
     repeating = [nth for nth, one in enumerate(draws) if one.sampling.repetition_penalty != 1]
     if repeating:
-        ids = [np.frombuffer(draws[nth].ids, np.int32) for nth in repeating]
+        ids = [ids_of(draws[nth]) for nth in repeating]
         penalties = [draws[nth].sampling.repetition_penalty for nth in repeating]
         penalty = on_device(np.repeat(np.array(penalties, np.float32), [*map(len, ids)]))
         known = on_device(places(repeating, ids))
@@ -192,9 +198,7 @@ def _penalise(scores: Any, draws: Sequence[Draw]) -> None:
     frequency = np.array([one.sampling.frequency_penalty for one in draws])
     counting = np.flatnonzero((presence != 0) | (frequency != 0)).tolist()
     if counting:
-        texts = [
-            np.frombuffer(draws[nth].ids, np.int32)[draws[nth].prompt_tokens :] for nth in counting
-        ]
+        texts = [ids_of(draws[nth], draws[nth].prompt_tokens) for nth in counting]
         distinct, counts = np.unique(places(counting, texts), return_counts=True)
         rows = distinct // vocabulary
         taken = presence[rows] + frequency[rows] * counts

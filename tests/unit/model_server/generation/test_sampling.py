@@ -108,6 +108,18 @@ def test_penalties_count_what_they_should() -> None:
     assert sampled(low, [given])[0].token == 1
 
 
+@pytest.mark.parametrize(
+    "penalty",
+    [{"repetition_penalty": 1.2}, {"presence_penalty": 0.2}, {"frequency_penalty": 0.2}],
+)
+def test_penalties_of_tokens_without_a_score_change_no_row(penalty: dict[str, Any]) -> None:
+    """A head may be narrower than the embeddings: the neighbour's best token was penalised."""
+    logits = torch.tensor([[1.9, 2.0], [2.0, 1.9]])
+    wide, other = draw([2, 2], temperature=0.0, **penalty), draw(temperature=0.0)
+    assert [one.token for one in sampled(logits, [wide, other])] == [1, 0]
+    assert [one.token for one in sampled(logits, [other, wide])] == [1, 0]
+
+
 def test_logprobs_are_the_models_own_whatever_is_done_to_the_scores() -> None:
     given = draw([0, 1], logprobs=2, temperature=0.5, top_k=1, presence_penalty=9.0)
     [found] = sampled(scores((0.2, 0.5, 0.3)), [given])
