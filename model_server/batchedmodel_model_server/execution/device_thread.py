@@ -169,12 +169,19 @@ class DeviceThread:
             self._batches.popleft()
 
     def _for_batch(self) -> float:
-        """How long the first batch may run now; 0 where a step is next, or nothing."""
+        """How long the first batch may run now; 0 where a step is next, or nothing.
+
+        Raises as `_end_batch` does.
+        """
         if not self._batches:
             return 0.0
         if not self._steps:
             return math.inf
-        smallest = self._batches[0].work.smallest_seconds()
+        try:
+            smallest = self._batches[0].work.smallest_seconds()
+        except BaseException as error:
+            self._end_batch(fit_for_a_future(error))
+            return 0.0
         return self._shares.for_batch(self._steps[0].target, smallest)
 
     def _run_step(self) -> None:
@@ -189,8 +196,8 @@ class DeviceThread:
         self._shares.step_ran(seconds, batch_waits=bool(self._batches))
 
     def _run_batch(self, seconds: float) -> None:
-        """Raises `RuntimeError` when the loop is closed and the waiter cannot be told."""
-        work, waiter = self._batches[0]
+        """Raises as `_end_batch` does."""
+        work = self._batches[0].work
         began, step_waited = self._clock(), bool(self._steps)
         done, error = True, None
         try:
@@ -199,8 +206,11 @@ class DeviceThread:
             error = fit_for_a_future(raised)
         self._shares.batch_ran(self._clock() - began, step_waited=step_waited)
         if done:
-            self._batches.popleft()
-            self._loop.call_soon_threadsafe(settle, waiter, error)
+            self._end_batch(error)
+
+    def _end_batch(self, error: Exception | None) -> None:
+        """Raises `RuntimeError` when the loop is closed and the waiter cannot be told."""
+        self._loop.call_soon_threadsafe(settle, self._batches.popleft().waiter, error)
 
 
 class TrialScheduling:

@@ -133,6 +133,26 @@ async def test_the_exception_of_a_part_ends_its_batch_and_nothing_else() -> None
     await world.ends()
 
 
+async def test_a_batch_that_cannot_say_how_long_it_takes_fails_alone() -> None:
+    """It ended the thread: every later caller would have waited for ever."""
+
+    class Unsure(Rows):
+        def smallest_seconds(self) -> float:
+            raise RuntimeError("no such size")
+
+    world = World()
+    broken = asyncio.create_task(world.thread.divided(Unsure(world, "a", 12, 0.125)))
+    batch = asyncio.create_task(world.thread.divided(Rows(world, "b", 6, 0.125)))
+    await asyncio.sleep(0)
+    world.thread.post(world.steps(2), TARGET)
+    world.thread.start()
+    with pytest.raises(RuntimeError, match="no such size"):
+        await asyncio.wait_for(broken, 10)
+    await batch
+    await world.ends()
+    assert world.happened == ["step, batch waits", "b 6", "step"]
+
+
 async def test_steps_run_in_their_order_and_their_errors_are_logged(
     compute: DeviceThread, caplog: pytest.LogCaptureFixture
 ) -> None:
