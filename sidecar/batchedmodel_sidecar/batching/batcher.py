@@ -397,7 +397,11 @@ class Batcher:
         if pending.missing < 0:
             return
         pending.missing = -1
-        pending.tell(result, outcome)  # first: what fails below leaves no caller waiting
+        # First: what fails below leaves neither a drain nor the caller waiting.
+        self._unsettled -= 1
+        if self._unsettled == 0:
+            self._idle.set()
+        pending.tell(result, outcome)
         self._deadlines.discard(pending.expiry)
         now, rows = self._clock(), len(pending.call.rows)
         if self._health.standing.parts(pending.tenant, result):
@@ -416,6 +420,3 @@ class Batcher:
             # Not when calls expire: the server may hang, which only its batch can show.
             self._in_flight.unwanted(pending.in_flight)
             self._decisions.ask()
-        self._unsettled -= 1
-        if self._unsettled == 0:
-            self._idle.set()

@@ -280,6 +280,21 @@ async def test_nothing_happens_after_the_end() -> None:
     assert w.ledger.batches_in_flight == 0
 
 
+async def test_what_fails_where_a_call_is_settled_holds_up_no_drain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The call was still counted, so a drain waited for its limit."""
+    w = world()
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(w.recorder, "settled", broken)
+    assert rows_of(await w.send(b"a")) == [b"a"]
+    async with asyncio.timeout(5.0):
+        await w.batcher.idle()
+
+
 async def test_giving_up_answers_everybody() -> None:
     w = world(attached=False)
     waiting = [w.send(bytes([i])) for i in range(3)]
