@@ -158,7 +158,8 @@ class Runner:
             )
             if work.rows_done == left.rows:
                 return found
-            left = only(range(work.rows_done, left.rows))
+            rest = partial(only, range(work.rows_done, left.rows))
+            left = await _aside(rest) if is_big else rest()
         bound = self._cap.cost
         return [*found, await self._retried(examined, left, lent, times, bound, is_big=is_big)]
 

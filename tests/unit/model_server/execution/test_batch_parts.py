@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,9 @@ import pytest
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile, ProfilePoint
-from batchedmodel_model_server.batching.declaration import Sharing
+from batchedmodel_model_server.batching.collate import Collated, collate
+from batchedmodel_model_server.batching.declaration import Declaration, Sharing
+from batchedmodel_model_server.batching.validation import Examined
 from batchedmodel_model_server.execution.batch_parts import PartTimes
 from batchedmodel_model_server.execution.device_thread import DeviceThread, Divisible
 from support.model_server_handlers import Echo, Failing, arrays_of, batch_of, loaded
@@ -25,6 +28,9 @@ class Beside(DeviceThread):
         self.parts = 0
 
     async def divided(self, work: Divisible) -> None:
+        self.run(work)
+
+    def run(self, work: Divisible) -> None:
         self.parts += 1
         while not work.run(self.seconds):
             self.parts += 1
@@ -66,6 +72,32 @@ async def test_a_row_that_fails_costs_only_its_own_part_another_pass() -> None:
     ]
     # As many as without a failure, and at most a few to find it among three.
     assert reply.passes <= 4 + 3 + 4
+
+
+async def test_a_big_batch_that_goes_on_behind_a_failed_part_does_not_hold_up_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    collating = set[int]()
+
+    def noted(declaration: Declaration, examined: Examined) -> Collated:
+        collating.add(threading.get_ident())
+        return collate(declaration, examined)
+
+    class Aside(Beside):
+        async def divided(self, work: Divisible) -> None:
+            await asyncio.to_thread(self.run, work)
+
+    monkeypatch.setattr("batchedmodel_model_server.execution.runner.collate", noted)
+    sent = [[13] * 1000] + [[100 + row] * 1000 for row in range(199)]
+    beside = Aside(0.0505)
+    runner = runner_of(loaded(Failing()), beside, row_seconds=0.001)
+    beside.start()
+    reply = await runner.run(batch_of(x=sent))
+    beside.finish()
+    beside.join(5)
+    assert reply.statuses == (500, *[200] * 199)
+    assert beside.parts > 1
+    assert threading.get_ident() not in collating
 
 
 async def test_rows_that_take_longer_than_there_is_time_run_alone_and_are_counted() -> None:
