@@ -36,6 +36,8 @@ LONGEST_RETRY_SECONDS: Final = 16.0
 they wait as before."""
 PATIENCE_SECONDS: Final = 30.0
 """So much longer where others do not: one such trial may take as long as thirty passes."""
+LOG_PAUSE_SECONDS: Final = 60.0
+"""From a line about the number of threads to the next one."""
 _STAT: Final = Path("/proc/stat")
 _IDLE: Final = slice(4, 6)
 """Of the fields of a core: idle, and idle while a disk is awaited."""
@@ -149,6 +151,9 @@ class ComputeThreads:
         self._clock: Final = clock
         self._available = 0
         self._choice = Choice(threads=0)
+        self._logged = 0
+        """How many compute by what was logged last."""
+        self._silent_until = -math.inf
         self._seconds = 0.0
         self._before = Usage(0.0, 0.0, 0.0, 0.0)
 
@@ -160,7 +165,7 @@ class ComputeThreads:
             yield
             return
         if not self._available:
-            self._available = int(torch.get_num_threads())
+            self._available = self._logged = int(torch.get_num_threads())
             self._choice = Choice(threads=self._available)
             self._before = self._usage()
         began = self._clock()
@@ -184,14 +189,23 @@ class ComputeThreads:
         self._choice, self._before, self._seconds = after, now, 0.0
         if after.threads != before.threads:
             sys.modules["torch"].set_num_threads(after.threads)
-        if before.is_first and not after.is_first:
+        self._log_change(now.at)
+
+    def _log_change(self, now: float) -> None:
+        """Log how many compute, if that is not what was logged last and no trial."""
+        choice = self._choice
+        is_trial = choice.threads == self._available and not choice.is_first
+        if is_trial or choice.threads == self._logged or now < self._silent_until:
+            return
+        self._logged, self._silent_until = choice.threads, now + LOG_PAUSE_SECONDS
+        if choice.is_first:
+            _log.info("all %d threads compute again", self._available)
+        else:
             _log.info(
                 "other processes take cores from this one: %d of %d threads compute",
-                after.threads,
+                choice.threads,
                 self._available,
             )
-        elif after.is_first and not before.is_first:
-            _log.info("all %d threads compute again", self._available)
 
 
 COMPUTE_THREADS: Final = ComputeThreads()

@@ -1,5 +1,6 @@
 """How many threads compute a pass, by how long they waited for a core."""
 
+import logging
 import math
 import os
 import sys
@@ -10,6 +11,7 @@ import pytest
 
 from batchedmodel_model_server.execution.compute_threads import (
     FIRST_RETRY_SECONDS,
+    LOG_PAUSE_SECONDS,
     LONGEST_RETRY_SECONDS,
     PATIENCE_SECONDS,
     WINDOW_SECONDS,
@@ -149,6 +151,47 @@ def test_torch_computes_with_the_threads_that_are_chosen(
 ) -> None:
     machine = Machine(monkeypatch)
     assert [machine.passes(share) for share in (0.1, 0.9, 0.0, 0.0, 0.0, 0.1)] == [2, 1, 1, 1, 2, 2]
+
+
+FEWER = "other processes take cores from this one: 1 of 2 threads compute"
+ALL_AGAIN = "all 2 threads compute again"
+
+
+def test_a_machine_that_is_busy_by_turns_is_logged_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two lines came every 0.75 seconds."""
+    caplog.set_level(logging.INFO)
+    machine = Machine(monkeypatch)
+    while machine.now < 10 * LOG_PAUSE_SECONDS:
+        machine.passes(0.5)
+        while machine.torch.threads == 1:
+            machine.passes(0.0)
+        machine.passes(0.1)  # a trial that ends well
+    assert caplog.messages[0] == FEWER
+    assert 1 <= len(caplog.messages) <= 10
+
+
+def test_what_is_logged_last_is_what_holds(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    machine = Machine(monkeypatch)
+    machine.passes(0.9)
+    assert caplog.messages == [FEWER], "at once"
+    while machine.now < 2 * LOG_PAUSE_SECONDS:
+        machine.passes(0.0)
+    assert caplog.messages == [FEWER, ALL_AGAIN]
+
+
+def test_a_trial_that_fails_is_not_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    machine = Machine(monkeypatch)
+    while machine.now < 5 * LOG_PAUSE_SECONDS:
+        machine.passes(0.9 if machine.torch.threads == 2 else 0.0)
+    assert caplog.messages == [FEWER]
 
 
 def test_passes_of_an_accelerator_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
