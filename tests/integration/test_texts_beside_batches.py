@@ -67,8 +67,6 @@ async def test_batches_do_not_come_whole_between_two_tokens(chain: Chain) -> Non
     assert statistics.median(gaps(times)) < BATCH / 3
     assert statistics.mean(gaps(times)) < BATCH / 3
     assert rows / took > 0.2 * ROWS / BATCH, "texts do not hold up batches either"
-    # On a slow machine a step of the text may leave no time for a row now and then.
-    assert await chain.metric(LONG_ROWS) <= answered.count / 8
 
 
 async def test_rows_that_cannot_be_cut_are_answered_beside_texts_and_counted(
@@ -76,11 +74,12 @@ async def test_rows_that_cannot_be_cut_are_answered_beside_texts_and_counted(
 ) -> None:
     """Would catch a device that waits for time that no row ever finds."""
     await chain.goes_by(replace(SETTINGS, target_token_seconds=STEP + 0.001))
+    before = await chain.metric(LONG_ROWS)
     text = asyncio.create_task(token_times(chain, tokens=40))
     await asyncio.sleep(5 * STEP)
     await asked_rows(chain, 4)
     await text
-    assert await chain.metric(LONG_ROWS) > 0
+    assert await chain.metric(LONG_ROWS) > before
 
 
 @pytest.mark.parametrize("target", [None, TARGET])
