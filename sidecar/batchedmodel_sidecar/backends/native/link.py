@@ -145,7 +145,7 @@ class NativeLink:
             except (aiohttp.ClientError, OSError) as error:
                 logger.debug("life line: %s", type(error).__name__)
                 if isinstance(error, aiohttp.ClientConnectorError):
-                    self._unanswered = 0  # that process has gone, another will come
+                    self._begins_anew()
                     longest = _LONGEST_ABSENCE
                 self._lose("the model server cannot be reached")
             except TimeoutError:
@@ -251,6 +251,8 @@ class NativeLink:
             else:
                 detail = f": {event.detail}" if event.detail else ""
                 coming = event.state in (ModelState.LOADING, ModelState.WARMING)
+                if coming:
+                    self._begins_anew()
                 level = logging.INFO if coming else logging.WARNING
                 self._lose(f"the model is {event.state}{detail}", level)
 
@@ -320,6 +322,11 @@ class NativeLink:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             # The server ends it by itself later.
             logger.debug("version %s could not be released: %s", version, type(error).__name__)
+
+    def _begins_anew(self) -> None:
+        """No batch is with a model that loads, nor with a process that is not there."""
+        self._stuck = False
+        self._unanswered = 0
 
     def _lose(self, reason: str, level: int = logging.WARNING) -> None:
         if self._distrusted:
