@@ -262,8 +262,6 @@ class EngineLoop:
 
     def _tell_callers(self, turn: "_Turn") -> None:
         """Each caller its own part of what came of a turn."""
-        if any(token.finish is not Finish.FAILED for token in turn.report.tokens):
-            self._failures = 0
         parts: dict[int, list[Token]] = {number: [] for number in self._callers}
         for token in turn.report.tokens:
             key, choice = token.id, token.choice
@@ -287,6 +285,8 @@ class EngineLoop:
         for number, tokens in parts.items():
             report = replace(turn.report, tokens=tokens, cached=tuple(cached[number]))
             self._callers[number].send(write_frame(report))
+        if any(token.finish is not Finish.FAILED for token in turn.report.tokens):
+            self._failures = 0
 
     def _fail(self, error: BaseException) -> None:
         """Hang up on all callers, who go on at a new engine."""

@@ -518,6 +518,26 @@ async def test_an_outcome_that_cannot_be_told_ends_no_more_than_the_connections(
     await assert_another_caller_is_served(world)
 
 
+async def test_an_engine_whose_tokens_can_never_be_told_is_not_replaced_for_ever() -> None:
+    """A token counted as a success before it was sent: no number of such engines was enough."""
+    world = World()
+
+    def sent(data: bytes) -> None:
+        (frame,) = FrameReader().feed(data)
+        if isinstance(frame, StepReport) and frame.tokens:
+            raise ZeroDivisionError("who would have thought")
+
+    engines = 0
+    while not world.lost and engines < 10:
+        engines += 1
+        caller = world.loop.join(sent, lambda: None)
+        world.loop.take(caller, submit(1, [1], max_tokens=20))
+        await world.turns_until_idle()
+    assert engines == MOST_FAILURES
+    (lost,) = world.lost
+    assert "the engine failed again and again: ZeroDivisionError: who would" in str(lost)
+
+
 class Lending:
     """Has adapters 1, and 2 and 3 that must be read first, the last of which cannot be."""
 
