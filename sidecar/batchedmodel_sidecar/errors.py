@@ -112,7 +112,7 @@ class Refused(Unserved):
 
 
 class Fatal(Unserved):
-    """The server died twice with this row, the second time with no other row beside it."""
+    """The server died twice with this in work, the second time sent by itself."""
 
     def __init__(self) -> None:
         message = "the model server died twice with this in work; it is not sent again"

@@ -1,7 +1,6 @@
 """An engine that fails outside its steps: what callers of the data port see, and how it ends."""
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
@@ -50,18 +49,42 @@ async def test_texts_go_on_when_their_engine_fails_over_another_callers_leaving(
         assert (await chain.admin("/ready"))[0] == 200
 
 
-async def test_a_text_that_its_engine_cannot_bear_ends_and_the_next_one_is_served(
+async def test_a_text_that_its_engine_cannot_bear_ends_alone_and_all_others_are_whole(
     tmp_path: Path,
 ) -> None:
+    """Two engines died over it, and every text that was in work ended with it. What had no token
+    when the first one died was sent again together with it."""
     async with running_chain(tmp_path, handler=HANDLER, parameters=PARAMETERS) as chain:
+        url = chain.url("/v1/chat/completions")
+
+        def chat(
+            content: str, tokens: int, begun: asyncio.Event | None = None
+        ) -> asyncio.Task[str]:
+            return asyncio.create_task(
+                chatted(chain.session, url, content, tokens, model="m", begun=begun)
+            )
+
         async with asyncio.timeout(START_SECONDS):
-            async with chain.session.post(
-                chain.url("/v1/completions"), json=document(f"bad {chr(TAKES)}", 20)
-            ) as response:
-                assert response.status in (502, 503)
-                assert "went away" in json.dumps(await response.json())
-            url = chain.url("/v1/chat/completions")
-            assert await chatted(chain.session, url, "honest", 20, model="m") == "right"
+            begun = [asyncio.Event() for _ in range(4)]
+            running = [chat(f"honest {at}", 600, one) for at, one in enumerate(begun)]
+            for one in begun:
+                await one.wait()
+            bad = asyncio.create_task(status_of(chain, f"bad {chr(TAKES)}"))
+            beside = [chat(f"beside {number}", 20) for number in range(4)]
+            assert await asyncio.gather(*running, *beside) == ["right"] * 8
+            status, answer = await bad
+            assert status == 502
+            assert "died twice with this in work" in answer
+            assert await chatted(chain.session, url, "one more", 20, model="m") == "right"
+        assert (await chain.admin("/ready"))[0] == 200
+
+
+async def status_of(chain: Chain, content: str) -> tuple[int, str]:
+    """What the caller of one completion gets."""
+    async with chain.session.post(
+        chain.url("/v1/completions"), json=document(content, 20)
+    ) as response:
+        return response.status, await response.text()
 
 
 async def test_a_model_whose_engines_all_fail_is_lost_and_its_process_ends(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A caller of the simulated handler's engine that reads a chat's stream and checks all of it."""
 
+import asyncio
 import json
 from array import array
 from typing import Any, Final
@@ -25,9 +26,18 @@ def text_of(content: str, tokens: int) -> str:
 
 
 async def chatted(
-    session: aiohttp.ClientSession, url: str, content: str, tokens: int, *, model: str = "llm"
+    session: aiohttp.ClientSession,
+    url: str,
+    content: str,
+    tokens: int,
+    *,
+    model: str = "llm",
+    begun: asyncio.Event | None = None,
 ) -> str:
-    """Ask for a stream; "right", or in what it was not whole and as it has to be."""
+    """Ask for a stream; "right", or in what it was not whole and as it has to be.
+
+    `begun` is set with its first token.
+    """
     document = {
         "model": model,
         "messages": [{"role": "user", "content": content}],
@@ -52,6 +62,8 @@ async def chatted(
             if "error" in told:
                 return f"{told['error']} behind {len(found)} of {tokens} tokens"
             found += _text(told)
+            if begun is not None and found:
+                begun.set()
     if not done:
         return f"no end behind {len(found)} of {tokens} tokens"
     expected = text_of(content, tokens)

@@ -1,12 +1,16 @@
 """The connection to the engine of our model server, over which all texts go.
 
 A step of the engine is one frame, and one callback here tells all texts of it. The link follows the
-model: while it is ready there is a connection; when that ends, texts that have begun wait for the
-next one, and go on there.
+model: while it is ready there is a connection. Texts are sent once the engine has said how it is.
+
+When a connection ends, each of its texts may be the reason. They are sent to the next engine one
+behind the other: the next one once there is a token of the one before. So an engine that is lost
+again is lost over one text, which ends, and others come when all have been sent.
 """
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
@@ -82,8 +86,12 @@ class EngineLink:
         """Of the model that is ready, or was last."""
         self._connection: _Connection | None = None
         self._connecting: asyncio.Task[None] | None = None
-        self._waiting: list[NativeExchange] = []
-        """Texts that have begun, and have no engine."""
+        self._waiting: deque[NativeExchange] = deque()
+        """Texts whose engine was lost, and that were not sent to the next one."""
+        self._tried: NativeExchange | None = None
+        """The last of them that was."""
+        self._is_open = False
+        """Whether others are sent."""
         self._failures = 0
         """Connections in a row that could not be made, or ended before the engine said anything."""
         self._next_id = 0
@@ -97,7 +105,7 @@ class EngineLink:
         if texts.tokenizer_json != self._tokenizer:
             self._drop_waiting(_OTHER_TOKENIZER)
         self._texts, self._tokenizer = texts, texts.tokenizer_json
-        before, self._connection = self._connection, None
+        before = self._leave()
         if before is not None:
             before.retire()
         self._connect()
@@ -108,7 +116,7 @@ class EngineLink:
         if self._connecting is not None:
             self._connecting.cancel()
             self._connecting = None
-        connection, self._connection = self._connection, None
+        connection = self._leave()
         if connection is not None:
             connection.abort()
 
@@ -122,10 +130,6 @@ class EngineLink:
         """Texts that the engine of this model runs at once, as it was told."""
         return self._bounds(texts).max_sequences
 
-    def give_up(self, reason: str) -> None:
-        """No engine will come for the texts that wait for one."""
-        self._drop_waiting(reason)
-
     async def close(self) -> None:
         """Hang up."""
         self.lost()
@@ -137,12 +141,42 @@ class EngineLink:
         return self._next_id
 
     def start(self, exchange: NativeExchange) -> None:
-        """Begin with texts; they hear that nobody takes them where there is no connection."""
-        if self._connection is None:
+        """Begin with texts; they hear it where none are taken now."""
+        if self._connection is not None and self._is_open:
+            exchange.start(self._connection)
+        else:
             # Who asks is not told before it has what it asks with.
             self._loop.call_soon(exchange.drop, Busy("the engine cannot be reached"))
-        else:
-            exchange.start(self._connection)
+
+    def send_waiting(self) -> None:
+        """Send the next of the texts that wait, if the one before it may not be to blame."""
+        connection = self._connection
+        if connection is None or not connection.worked:
+            return
+        while self._tried is None or not self._tried.suspect:
+            if not self._waiting:
+                self._tried = None
+                self._open()
+                return
+            self._tried = self._waiting.popleft()
+            self._tried.start(connection)
+
+    def _open(self) -> None:
+        if not self._is_open:
+            self._is_open = True
+            self._listener.open()
+
+    def _shut(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._listener.close_engine()
+
+    def _leave(self) -> "_Connection | None":
+        """Send nothing more to the engine that there is."""
+        self._shut()
+        self._tried = None
+        connection, self._connection = self._connection, None
+        return connection
 
     def _connect(self) -> None:
         if self._connecting is not None:
@@ -166,8 +200,7 @@ class EngineLink:
         self._connecting = None
         self._connection = connection
         connection.send(self._bounds(self._texts))
-        self._start_waiting(connection)
-        self._listener.open()
+        self.send_waiting()
 
     def _bounds(self, texts: TextPreparer) -> Configure:
         settings = self._settings
@@ -191,6 +224,7 @@ class EngineLink:
         """From a connection: what a step did."""
         self._failures = 0
         self._listener.stepped(report)
+        self.send_waiting()
 
     def ended(
         self, connection: "_Connection", exchanges: list[NativeExchange], *, worked: bool
@@ -198,25 +232,19 @@ class EngineLink:
         """From a connection: it is gone, with these under way; whether the engine `worked`."""
         was_current = connection is self._connection
         if was_current:
-            self._connection = None
-            self._listener.close_engine()
-        resumed = [exchange for exchange in exchanges if exchange.lost(worked=worked)]
-        self._waiting += resumed
+            self._leave()
+        if exchanges:
+            self._shut()
+        self._waiting += [exchange for exchange in exchanges if exchange.lost()]
         if connection.tokenizer != self._tokenizer:
             self._drop_waiting(_OTHER_TOKENIZER)
-        if self._connection is not None:
-            self._start_waiting(self._connection)
+        self.send_waiting()
         if was_current and self._texts is not None:
             self._failures += not worked
             self._connect()
 
-    def _start_waiting(self, connection: "_Connection") -> None:
-        waiting, self._waiting = self._waiting, []
-        for exchange in waiting:
-            exchange.start(connection)
-
     def _drop_waiting(self, reason: str) -> None:
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting = self._waiting, deque()
         for exchange in waiting:
             exchange.drop(Unserved(reason, status=503, retry_after=1.0))
 
@@ -233,8 +261,8 @@ class _Connection(asyncio.Protocol):
         self._exchanges: dict[int, NativeExchange] = {}
         """By the id of each submit; one exchange may have several."""
         self._retired = False
-        self._worked = False
-        """Whether the engine has said anything."""
+        self.worked = False
+        """Whether the engine has said how it is."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
@@ -242,7 +270,7 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         exchanges = list(dict.fromkeys(self._exchanges.values()))
         self._exchanges.clear()
-        self._link.ended(self, exchanges, worked=self._worked)
+        self._link.ended(self, exchanges, worked=self.worked)
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -295,7 +323,7 @@ class _Connection(asyncio.Protocol):
             self._transport.close()
 
     def _stepped(self, report: StepReport) -> None:
-        self._worked = True
+        self.worked = True
         if self._retired:
             self._tell(report)  # how that engine is says nothing of the one that takes texts now
             return
@@ -333,6 +361,7 @@ class _Connection(asyncio.Protocol):
             return
         if refused.why is Refusal.BUSY:
             exchange.failed(Busy(refused.message))
-            return
-        status = _STATUS[refused.why]
-        exchange.failed(Unserved(refused.message, status=status, answered=True))
+        else:
+            status = _STATUS[refused.why]
+            exchange.failed(Unserved(refused.message, status=status, answered=True))
+        self._link.send_waiting()

@@ -1,7 +1,7 @@
 """One request at the engine: its texts, from token to token, and what its caller is told of them.
 
-It holds every token that came. When the engine is lost, texts that have begun go on at the next
-one: prompt and tokens are submitted as one prompt, and nothing is told twice.
+It holds every token that came. When the engine is lost, they go on at the next one: prompt and
+tokens are submitted as one prompt, and nothing is told twice.
 """
 
 from __future__ import annotations  # array.array takes no type argument at run time
@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from batchedmodel_contract.generation.frames import Finish, Sampling, Submit, Token
 from batchedmodel_http.response import Headers
 from batchedmodel_sidecar.adapters.served import ChosenAdapter
-from batchedmodel_sidecar.errors import Busy, Lost, Unserved
+from batchedmodel_sidecar.errors import Fatal, Unserved
 from batchedmodel_sidecar.generation.engine_client import AnswerListener, EngineHead
 from batchedmodel_sidecar.generation.native.answers.answer_form import AnswerForm, Piece, TextUsage
 from batchedmodel_sidecar.generation.native.answers.text_decoder import StopString, TextDecoder
@@ -27,7 +27,7 @@ _MOST_BEHIND: Final = 64 * 1024
 _STEPS_BEHIND: Final = 4
 """The same in what the largest step makes."""
 _MOST_DEATHS: Final = 2
-"""So many engines may be lost over a text."""
+"""Of engines in a row that made no token of a request; then it is not sent again."""
 _SEEDS: Final = 1 << 63
 _EVENTS: Final[Headers] = (
     ("Content-Type", "text/event-stream; charset=utf-8"),
@@ -125,6 +125,7 @@ class NativeExchange:
         self._largest = 0
         """Bytes that a step made while the caller was behind."""
         self._deaths = 0
+        """Of engines in a row that had it; a token sets it back."""
         stops = [StopString(stop) for stop in request.stop]
         self._texts = [
             _Text(at, choice, prompt, TextDecoder(tokenizer, prompt, stops))
@@ -134,6 +135,11 @@ class NativeExchange:
         """Texts that have not ended."""
         self._where: dict[tuple[int, int], _Text] = {}
         """By what the engine calls them."""
+
+    @property
+    def suspect(self) -> bool:
+        """Whether an engine was lost over it, and none has made a token of it since."""
+        return self._deaths > 0 and self._listener is not None
 
     def start(self, engine: Submits) -> None:
         """Submit all of it to an engine, or what has not ended."""
@@ -181,6 +187,7 @@ class NativeExchange:
                 data.append(self._form.piece(piece))
         if not count:
             return
+        self._deaths = 0
         if kept and not self._keep(kept):
             message = (
                 "the answers that are made take all of the memory for them; a stream needs none"
@@ -204,24 +211,13 @@ class NativeExchange:
         self._withdraw()
         self._drop(error)
 
-    def lost(self, *, worked: bool) -> bool:
-        """The engine is gone; whether the texts wait for the next one.
-
-        `worked`: whether it had done anything since they were submitted.
-        """
+    def lost(self) -> bool:
+        """The engine is gone; whether the texts wait for the next one."""
         self._where.clear()
-        self._deaths += worked
-        if self._listener is None:
-            return False
-        if not self._begun:
-            gone = Lost("the model server went away while it worked on this")
-            self._drop(gone if worked else Busy("the engine cannot be reached"))
-            return False
+        self._deaths += 1
         if self._deaths >= _MOST_DEATHS:
-            message = "the model server died twice with this in work; it is not sent again"
-            self._drop(Unserved(message, status=502, answered=True))
-            return False
-        return True
+            self._drop(Fatal())
+        return self._listener is not None
 
     def drop(self, error: Unserved) -> None:
         """No engine will go on with it."""

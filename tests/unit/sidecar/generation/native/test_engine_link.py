@@ -15,6 +15,8 @@ from batchedmodel_contract.generation.frames import (
     Finish,
     Frame,
     FrameReader,
+    Refusal,
+    Refused,
     Sampling,
     StepReport,
     Submit,
@@ -43,6 +45,8 @@ class Server:
     came: list[list[Frame]] = field(default_factory=list)
     transports: list[Any] = field(default_factory=list)
     ended: list[bool] = field(default_factory=list)
+    says: bool = True
+    """Whether whoever comes is told at once how the engine is."""
 
     def connection(self) -> asyncio.Protocol:
         return _Accepted(self)
@@ -76,6 +80,8 @@ class _Accepted(asyncio.Protocol):
         self._server.came.append([])
         self._server.transports.append(transport)
         self._server.ended.append(False)
+        if self._server.says:
+            self._server.tell(self._number)
 
     def data_received(self, data: bytes) -> None:
         self._server.came[self._number] += self._frames.feed(data)
@@ -94,6 +100,7 @@ class Hearing:
     body: bytes = b""
     ends: int = 0
     errors: list[Unserved] = field(default_factory=list)
+    exchange: Any = None
 
     def open(self) -> None:
         self.opened += 1
@@ -174,6 +181,7 @@ def _exchange() -> tuple[Hearing, NativeExchange]:
         lambda size: True,
         salt="a",
     )
+    hearing.exchange = exchange
     return hearing, exchange
 
 
@@ -198,6 +206,7 @@ async def test_another_version_of_the_same_files_has_a_connection_of_its_own(
         told, exchange = _exchange()
         link.start(exchange)
         link.ready("1", _TEXTS)  # nothing has changed
+        assert (hearing.opened, hearing.closed) == (1, 0)
         link.ready("2", _TEXTS)
         await _until(lambda: hearing.opened == 2)
         _, later = _exchange()
@@ -210,7 +219,7 @@ async def test_another_version_of_the_same_files_has_a_connection_of_its_own(
         await _until(lambda: server.ended[0])
         assert hearing.steps == steps, "how the old engine is says nothing of the new one"
         assert not server.ended[1]
-        assert not hearing.closed
+        assert (hearing.opened, hearing.closed) == (2, 1)
 
 
 async def test_a_text_that_has_begun_goes_on_at_the_next_engine(tmp_path: Path) -> None:
@@ -231,7 +240,26 @@ async def test_a_text_that_has_begun_goes_on_at_the_next_engine(tmp_path: Path) 
         assert hearing.closed == 1
 
 
-async def test_nonsense_ends_the_connection_and_what_it_had_begun(tmp_path: Path) -> None:
+async def _begun(server: Server, link: EngineLink, texts: int) -> list[Hearing]:
+    """Texts of which the first engine has made a token each."""
+    told = []
+    for _ in range(texts):
+        hearing, exchange = _exchange()
+        link.start(exchange)
+        told.append(hearing)
+    await _until(lambda: len(server.submits(0)) == texts)
+    server.tell(0, *(_token(one, "a") for one in server.submits(0)))
+    await _until(lambda: all(one.body for one in told))
+    return told
+
+
+def _token(submit: Submit, text: str, finish: Finish = Finish.NONE) -> Token:
+    return Token(submit.id, 0, ord(text), 0.0, finish)
+
+
+async def test_nonsense_ends_the_connection_and_its_texts_go_on_at_the_next_one(
+    tmp_path: Path,
+) -> None:
     async with _served(tmp_path) as (server, link, hearing):
         link.ready("1", _TEXTS)
         await _until(lambda: hearing.opened == 1)
@@ -239,9 +267,94 @@ async def test_nonsense_ends_the_connection_and_what_it_had_begun(tmp_path: Path
         link.start(exchange)
         await _until(lambda: server.submits(0))
         server.transports[0].write(b"\xff" * 64)
-        await _until(lambda: told.errors)
-        assert isinstance(told.errors[0], Busy)
+        await _until(lambda: len(server.came) == 2 and server.submits(1))
+        server.tell(1, _token(server.submits(1)[0], "a", Finish.LENGTH))
+        await _until(lambda: told.ends)
+        assert hearing.opened == 2
+
+
+async def test_texts_of_a_lost_engine_are_sent_to_the_next_one_behind_the_other(
+    tmp_path: Path,
+) -> None:
+    """An engine that died at once again would end all of them otherwise."""
+    async with _served(tmp_path) as (server, link, hearing):
+        link.ready("1", _TEXTS)
+        await _until(lambda: hearing.opened == 1)
+        told = await _begun(server, link, texts=2)
+        new, exchange = _exchange()
+        link.start(exchange)
+        await _until(lambda: len(server.submits(0)) == 3)
+        server.transports[0].abort()
+        for sent in (1, 2, 3):
+            await _until(lambda sent=sent: len(server.submits(1)) == sent)
+            server.tell(1)  # a step that made no token of it
+            await asyncio.sleep(0.02)
+            assert len(server.submits(1)) == sent
+            assert hearing.opened == 1, "others come behind all that wait"
+            server.tell(1, _token(server.submits(1)[-1], "b"))
         await _until(lambda: hearing.opened == 2)
+        assert [one.errors for one in (*told, new)] == [[], [], []]
+
+
+async def test_of_the_texts_of_a_lost_engine_only_that_ends_over_which_the_next_one_is_lost(
+    tmp_path: Path,
+) -> None:
+    async with _served(tmp_path) as (server, link, hearing):
+        link.ready("1", _TEXTS)
+        await _until(lambda: hearing.opened == 1)
+        told = await _begun(server, link, texts=3)
+        server.transports[0].abort()
+        await _until(lambda: server.submits(1))
+        server.tell(1, _token(server.submits(1)[0], "b"))
+        await _until(lambda: len(server.submits(1)) == 2)
+        server.transports[1].abort()
+        for sent in (1, 2):
+            await _until(lambda sent=sent: len(server.submits(2)) == sent)
+            server.tell(2, _token(server.submits(2)[-1], "c", Finish.LENGTH))
+        await _until(lambda: hearing.opened == 2)
+        assert [one.ends for one in told] == [1, 0, 1]
+        assert [[error.status for error in one.errors] for one in told] == [[], [502], []]
+
+
+async def test_texts_are_sent_once_the_engine_has_said_how_it_is(tmp_path: Path) -> None:
+    """One that dies over its bounds, at once, has died over no text."""
+    async with _served(tmp_path) as (server, link, hearing):
+        link.ready("1", _TEXTS)
+        await _until(lambda: hearing.opened == 1)
+        (told,) = await _begun(server, link, texts=1)
+        server.says = False
+        server.transports[0].abort()
+        for number in (1, 2, 3):
+            await _until(lambda number=number: len(server.came) == number + 1)
+            await _until(lambda number=number: server.came[number])
+            assert not server.submits(number)
+            server.says = number == 3
+            server.transports[number].abort()
+        await _until(lambda: server.submits(4))
+        server.tell(4, _token(server.submits(4)[0], "b", Finish.LENGTH))
+        await _until(lambda: told.ends)
+
+
+async def test_what_ends_without_a_token_keeps_no_other_from_the_next_engine(
+    tmp_path: Path,
+) -> None:
+    async with _served(tmp_path) as (server, link, hearing):
+        link.ready("1", _TEXTS)
+        await _until(lambda: hearing.opened == 1)
+        refused, busy, left, last = await _begun(server, link, texts=4)
+        server.transports[0].abort()
+        await _until(lambda: len(server.submits(1)) == 1)
+        for at, why in enumerate((Refusal.FAILED, Refusal.BUSY)):
+            refusal = Refused(id=server.submits(1)[at].id, why=why, message="no")
+            server.transports[1].write(write_frame(refusal))
+            await _until(lambda at=at: len(server.submits(1)) == at + 2)
+        left.exchange.cancel()
+        server.tell(1)  # as an engine does that lets go of one
+        await _until(lambda: len(server.submits(1)) == 4)
+        server.tell(1, _token(server.submits(1)[3], "b", Finish.LENGTH))
+        await _until(lambda: hearing.opened == 2)
+        assert [one.ends for one in (refused, busy, left, last)] == [0, 0, 0, 1]
+        assert [len(one.errors) for one in (refused, busy, left, last)] == [1, 1, 0, 0]
 
 
 async def test_without_a_connection_nobody_takes_a_text(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from batchedmodel_contract.adapters.state import AdapterPhase, AdapterState
 from batchedmodel_contract.generation.frames import Finish, Sampling, Submit, Token
 from batchedmodel_sidecar.adapters.served import ChosenAdapter, ServedAdapters
-from batchedmodel_sidecar.errors import Lost, Unserved
+from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.generation.engine_client import EngineHead
 from batchedmodel_sidecar.generation.native.answers.answer_form import AnswerForm
 from batchedmodel_sidecar.generation.native.answers.openai_answers import ChatForm, CompletionForm
@@ -180,7 +180,7 @@ def test_a_text_asks_each_engine_for_its_adapter_by_the_number_that_it_has_there
     engine, next_one = Engine(), Engine(last_id=1)
     exchange.start(engine)
     exchange.told(engine.step(random.Random(1)) or engine.step(random.Random(2)))
-    assert exchange.lost(worked=True)
+    assert exchange.lost()
     served.lost()
     served.told([AdapterState(name="sql", number=1, phase=AdapterPhase.READY)])
     exchange.start(next_one)
@@ -216,7 +216,7 @@ def test_texts_are_told_whole_and_once_over_lost_engines(seed: int) -> None:
         exchange.told(tokens)
         if listener.count >= dies_after and not (died or listener.ends):
             died = True
-            assert exchange.lost(worked=True)
+            assert exchange.lost()
             engine = Engine(last_id=engine.last_id)
             exchange.start(engine)
     assert not listener.errors
@@ -270,13 +270,6 @@ def test_of_a_list_of_prompts_each_has_draws_of_its_own_and_the_first_has_the_de
         assert [one.deadline for one in submits] == [30.0, None, None]
 
 
-def test_what_has_not_begun_is_given_back_when_the_engine_is_lost() -> None:
-    listener, exchange = _exchange()
-    exchange.start(Engine())
-    assert not exchange.lost(worked=True)
-    assert [type(error) for error in listener.errors] == [Lost]
-
-
 def test_an_engine_is_told_with_whom_a_request_shares_what_is_computed() -> None:
     _, exchange = _exchange()
     engine = Engine()
@@ -284,15 +277,30 @@ def test_an_engine_is_told_with_whom_a_request_shares_what_is_computed() -> None
     assert engine.submits[1].salt == "team"
 
 
-def test_a_text_over_which_two_engines_died_is_not_sent_to_a_third() -> None:
+def test_a_text_of_which_two_engines_in_a_row_made_nothing_is_not_sent_to_a_third() -> None:
     listener, exchange = _exchange()
-    for _ in range(2):
+    exchange.start(Engine())
+    assert not exchange.suspect
+    assert exchange.lost()
+    assert exchange.suspect
+    exchange.start(Engine())
+    assert not exchange.lost()
+    assert not exchange.suspect
+    assert [error.status for error in listener.errors] == [502]
+    assert not exchange.lost()
+    assert len(listener.errors) == 1
+
+
+def test_a_text_goes_on_for_as_long_as_each_engine_makes_some_of_it() -> None:
+    """A text that engines died over twice ended others that were in work, however far they were."""
+    listener, exchange = _exchange()
+    for _ in range(5):
         engine = Engine()
         exchange.start(engine)
         exchange.told([Token(engine.last_id, 0, ord("x"), 0.0, Finish.NONE)])
-        goes_on = exchange.lost(worked=True)
-    assert not goes_on
-    assert [error.status for error in listener.errors] == [502]
+        assert not exchange.suspect
+        assert exchange.lost()
+    assert not listener.errors
 
 
 def test_a_stop_string_ends_one_choice_at_the_engine_and_no_other() -> None:
