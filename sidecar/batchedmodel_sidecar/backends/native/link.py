@@ -148,9 +148,6 @@ class NativeLink:
                     self._begins_anew()
                     longest = _LONGEST_ABSENCE
                 self._lose("the model server cannot be reached")
-            except TimeoutError:
-                self._stuck = True
-                self._lose("the model server does not answer")
             except asyncio.CancelledError:
                 raise
             except BaseException as bug:
@@ -319,7 +316,7 @@ class NativeLink:
         try:
             async with asyncio.timeout(_HANDSHAKE_SECONDS), self._session.post(url):
                 pass
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        except (aiohttp.ClientError, OSError) as error:
             # The server ends it by itself later.
             logger.debug("version %s could not be released: %s", version, type(error).__name__)
 
