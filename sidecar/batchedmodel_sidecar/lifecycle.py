@@ -54,13 +54,15 @@ class Lifecycle:
         limit: float,
         passing: Callable[[], Awaitable[None]] | None = None,
         refuses: Callable[[], None] = lambda: None,
+        model_gone: Callable[[], None] = lambda: None,
     ) -> None:
         """`delay`: work is accepted until none has come for so many seconds, up to three times as
         long; `limit`: seconds that accepted work may take.
 
         `watch` is told when a drain begins and ends: meanwhile the link must notice every restart
         of the model, which ends the drain. `passing` returns when no request is on its way past the
-        batcher. `refuses` is told when new calls are refused from now on.
+        batcher. `refuses` is told when new calls are refused from now on, `model_gone` when no
+        model will come back in time for what is not the batcher's.
         """
         self._batcher = batcher
         self._model = model
@@ -69,6 +71,7 @@ class Lifecycle:
         self._limit = limit
         self._passing = passing
         self._refuses = refuses
+        self._model_gone = model_gone
         self._drain: asyncio.Future[DrainEnd] | None = None
         self._work: asyncio.Task[None] | None = None
         self._begun = asyncio.Event()
@@ -76,7 +79,8 @@ class Lifecycle:
         """When a drain took a call last."""
         self.refusing = False
         """Whether new calls are refused."""
-        self._terminating = False
+        self.terminating = False
+        """Whether the process ends behind the drain."""
 
     @property
     def draining(self) -> bool:
@@ -114,18 +118,22 @@ class Lifecycle:
 
     async def terminate(self) -> DrainEnd:
         """A drain that is not taken back; returns when it has ended."""
-        self._terminating = True
-        return await asyncio.shield(self.begin_drain())
+        self.terminating = True
+        drain = self.begin_drain()
+        if self._model().model is None:
+            self.model_lost()
+        return await asyncio.shield(drain)
 
     def model_lost(self) -> None:
         """While draining no model will come back in time for what waits: answer it now."""
         if self.draining:
             # A server that is stopping still answers what it has; one that hangs does not.
             self._batcher.give_up(MODEL_GONE, in_flight=self._model().stuck)
+            self._model_gone()
 
     def resume(self) -> None:
         """Serve again after a drain that no termination followed."""
-        if self._drain is None or self._work is None or self._terminating:
+        if self._drain is None or self._work is None or self.terminating:
             return
         logger.info("serving again")
         self._watch(False)

@@ -36,6 +36,7 @@ from batchedmodel_sidecar.compiled import is_compiled
 from batchedmodel_sidecar.generation.generation import (
     ForeignGeneration,
     Generation,
+    NativeGeneration,
     generation_of,
 )
 from batchedmodel_sidecar.generation.handler import GenerationHandler
@@ -160,6 +161,7 @@ class Service:
             delay=settings.drain_delay_seconds,
             limit=settings.drain_timeout_seconds,
             refuses=self._end_idle_connections,
+            model_gone=self._end_texts,
         )
         registry.register(DurationsCollector(durations))
         registry.register(
@@ -272,10 +274,18 @@ class Service:
         self._batcher.detach()
         if self._generation is not None:
             self._generation.model_lost()
-            if self._lifecycle.draining:
-                self._generation.handler.give_up(MODEL_GONE, under_way=False)
         self._lifecycle.model_lost()
         self._end_idle_connections()
+
+    def _end_texts(self) -> None:
+        """No model will come back in time for those that wait.
+
+        An engine of ours that is lost leaves its texts to the next one, and there is none for a
+        sidecar that ends. A server of others may still answer those that it has.
+        """
+        if self._generation is not None:
+            is_lost = self._lifecycle.terminating and isinstance(self._generation, NativeGeneration)
+            self._generation.handler.give_up(MODEL_GONE, under_way=is_lost)
 
     def memory_bound(self, cap: MemoryCap) -> None:
         """From the link: batches must not be larger."""

@@ -5,8 +5,10 @@ Other pods have the model still, and only a new connection goes to one of them.
 
 import asyncio
 import json
+import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -107,3 +109,22 @@ async def test_idle_connections_end_when_the_model_goes_away_and_stay_when_it_is
         await answered(chain, kept)
         await asyncio.sleep(2.0)
         await answered(chain, kept)
+
+
+async def test_texts_whose_model_dies_under_a_sidecar_that_ends_are_told_at_once(
+    tmp_path: Path,
+) -> None:
+    """They waited for another engine until their time was over, and the drain for them."""
+    parameters = {"generates": "true", "stepSeconds": "0.05"}
+    async with running_chain(tmp_path, handler="simulated", parameters=parameters) as ending:
+        url, streams = ending.url("/v1/completions"), {"prompt": "a", "max_tokens": 2000}
+        body = {"model": "m", "ignore_eos": True, "stream": True, **streams}
+        async with ending.session.post(url, json=body) as streamed:
+            assert await streamed.content.readline()
+            ending.sidecar.send(signal.SIGTERM)
+            await ending.sidecar.wait_for("draining")
+            await ending.model.kill()
+            async with asyncio.timeout(ENDS_WITHIN):
+                told = await streamed.content.read()
+        assert b"the model is gone" in told
+        assert await ending.sidecar.ended() == 0

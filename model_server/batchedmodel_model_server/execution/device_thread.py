@@ -21,7 +21,7 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 from batchedmodel_model_server.errors import ModelServerError
 from batchedmodel_model_server.execution.torch_errors import words
 from batchedmodel_model_server.execution.watchdog import Watchdog
-from batchedmodel_scheduling.engine.device_shares import DeviceShares
+from batchedmodel_scheduling.engine.device_shares import DEFAULT_TOKEN_SECONDS, DeviceShares
 
 LONGEST_TRIAL_SECONDS: Final = 60.0
 """A trial pass that takes longer counts as hung; nobody knows yet how long it should take."""
@@ -87,6 +87,9 @@ class DeviceThread:
         self._steps: deque[_Step] = deque()
         self._batches: deque[_Batch] = deque()
         self._shares = DeviceShares()
+        self._longest = math.inf
+        """Seconds that a batch may run where no step waits. A step may come meanwhile once there
+        are texts at all."""
         self._ends = False
         # A thread deep in a library's loading cannot be stopped, and must not hold up the exit.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -176,7 +179,7 @@ class DeviceThread:
         if not self._batches:
             return 0.0
         if not self._steps:
-            return math.inf
+            return self._longest
         try:
             smallest = self._batches[0].work.smallest_seconds()
         except BaseException as error:
@@ -186,8 +189,10 @@ class DeviceThread:
 
     def _run_step(self) -> None:
         began = self._clock()
+        step = self._steps.popleft()
+        self._longest = DEFAULT_TOKEN_SECONDS if step.target is None else step.target
         try:
-            self._steps.popleft().work(bool(self._batches))
+            step.work(bool(self._batches))
         except BaseException as error:
             # Even SystemExit: this thread's death would leave every caller hanging.
             _log.error("work that nobody waits for failed", exc_info=fit_for_a_future(error))

@@ -277,8 +277,11 @@ class Engine:
             except DeviceLost:
                 raise
             except OutOfMemory as error:
-                newest = max(parts, key=lambda part: self._running.index(part.sequence))
                 _log.warning("a step of %d sequences has no memory: %s", len(parts), error)
+                if len(parts) == 1:
+                    return self._one_by_one(parts)
+                prompts = [part for part in parts if part.sequence.missing > 1] or parts
+                newest = max(prompts, key=lambda part: self._running.index(part.sequence))
                 self._end(self._texts[newest.sequence], Refusal.BUSY, "no memory is left for it")
                 parts.remove(newest)
             except ForwardFailed as error:
@@ -301,8 +304,7 @@ class Engine:
             except DeviceLost:
                 raise
             except ForwardFailed as error:
-                why = Refusal.BUSY if isinstance(error, OutOfMemory) else Refusal.FAILED
-                self._end(self._texts[part.sequence], why, str(error))
+                self._end(self._texts[part.sequence], Refusal.FAILED, str(error))
         return found
 
     def _run(self, parts: Sequence[Part]) -> list[list[Sampled]]:

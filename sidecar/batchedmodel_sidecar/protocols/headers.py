@@ -200,7 +200,9 @@ def trace_of(headers: Mapping[str, str]) -> str | None:
 
 def _seconds(text: str) -> float:
     if not _MILLISECONDS.fullmatch(text) or float(text) == 0:
-        raise InvalidInput(TIMEOUT_HEADER, "is not a positive number of milliseconds", text)
+        raise InvalidInput(
+            TIMEOUT_HEADER, "is not a number of milliseconds above 0 and below 1e12", text
+        )
     return float(text) / 1000
 
 

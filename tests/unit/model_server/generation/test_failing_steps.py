@@ -77,6 +77,20 @@ def test_without_memory_the_newest_ends_and_all_others_go_on() -> None:
             ids.append(token.token)
 
 
+def test_a_prompt_without_memory_even_alone_ends_for_good_and_no_text_that_runs_does() -> None:
+    # It came again and again, each time for the whole engine, until its caller's time was over.
+    told = Told(with_bad(OutOfMemory("full")))
+    told.submit(2, 3, BAD)
+    told.submit(1, 1, 2)
+    told.finish()
+    assert (2, Refusal.FAILED) in [(one.id, one.why) for one in told.refused]
+    told.submit(3, 1, 2)
+    told.step()
+    told.submit(4, 3, BAD)
+    told.finish()
+    assert told.finishes(3) is Finish.LENGTH
+
+
 def test_a_text_that_outgrows_the_memory_is_told_so_after_its_last_token() -> None:
     asked = 0
 

@@ -133,7 +133,7 @@ class TestHeaders:
         with pytest.raises(InvalidInput) as caught:
             options_of_headers({"x-request-timeout-ms": text})
         assert caught.value.mistake.field == "x-request-timeout-ms"
-        assert caught.value.mistake.rule == "is not a positive number of milliseconds"
+        assert caught.value.mistake.rule == "is not a number of milliseconds above 0 and below 1e12"
 
     @pytest.mark.parametrize("text", ["", "4", "-1", "12", "high", "01", "٢"])
     def test_a_priority_that_makes_no_sense_is_refused(self, text: str) -> None:
