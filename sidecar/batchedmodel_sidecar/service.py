@@ -36,7 +36,6 @@ from batchedmodel_sidecar.compiled import is_compiled
 from batchedmodel_sidecar.generation.generation import (
     ForeignGeneration,
     Generation,
-    NativeGeneration,
     generation_of,
 )
 from batchedmodel_sidecar.generation.handler import GenerationHandler
@@ -278,13 +277,10 @@ class Service:
         self._end_idle_connections()
 
     def _end_texts(self) -> None:
-        """No model will come back in time for those that wait.
-
-        An engine of ours that is lost leaves its texts to the next one, and there is none for a
-        sidecar that ends. A server of others may still answer those that it has.
-        """
+        """No model comes back in time. A server of others may still answer what it has."""
         if self._generation is not None:
-            is_lost = self._lifecycle.terminating and isinstance(self._generation, NativeGeneration)
+            is_ours = not isinstance(self._generation, ForeignGeneration)
+            is_lost = self._lifecycle.terminating and is_ours
             self._generation.handler.give_up(MODEL_GONE, under_way=is_lost)
 
     def memory_bound(self, cap: MemoryCap) -> None:
