@@ -33,7 +33,7 @@ to 0.35, beside a busy process for 0.7 to 1."""
 FIRST_RETRY_SECONDS: Final = 0.5
 LONGEST_RETRY_SECONDS: Final = 16.0
 """Until all threads are tried again where others leave the cores alone; it doubles each time that
-they wait as before."""
+they wait even so."""
 PATIENCE_SECONDS: Final = 30.0
 """So much longer where others do not: one such trial may take as long as thirty passes."""
 LOG_PAUSE_SECONDS: Final = 60.0
@@ -55,16 +55,13 @@ class Choice:
     """In monotonic seconds; infinite while all compute."""
     retry_seconds: float = FIRST_RETRY_SECONDS
     """From the next choice of fewer threads to the trial behind it."""
-
-    @property
-    def is_first(self) -> bool:
-        """Whether the threads have not waited since all computed undisturbed."""
-        return self.retry_seconds == FIRST_RETRY_SECONDS
+    is_trial: bool = False
+    """Whether all compute to see if they wait as before."""
 
     @property
     def window_seconds(self) -> float:
         """Passes of so long decide about the next choice."""
-        return WINDOW_SECONDS if self.is_first or self.retry_at < math.inf else TRIAL_SECONDS
+        return TRIAL_SECONDS if self.is_trial else WINDOW_SECONDS
 
 
 def next_choice(
@@ -76,18 +73,20 @@ def next_choice(
     waited for a core, by seconds of passes. `free_cores`: how many cores other processes left to
     this one. `now`: in monotonic seconds.
     """
+    is_free = free_cores >= available - WAIT_SHARE_LIMIT
     if wait_share >= WAIT_SHARE_LIMIT and choice.threads > 1:
+        is_wrong = is_free and choice.is_trial
+        pause = min(LONGEST_RETRY_SECONDS, (2 if is_wrong else 1) * choice.retry_seconds)
         return Choice(
             threads=max(1, choice.threads - math.ceil(wait_share)),
-            retry_at=now + choice.retry_seconds,
-            retry_seconds=min(LONGEST_RETRY_SECONDS, 2 * choice.retry_seconds),
+            retry_at=now + pause,
+            retry_seconds=pause,
         )
     if choice.threads == available:
         return Choice(threads=available)
-    is_free = free_cores >= available - WAIT_SHARE_LIMIT
     if now < choice.retry_at + (0.0 if is_free else PATIENCE_SECONDS):
         return choice
-    return Choice(threads=available, retry_seconds=choice.retry_seconds)
+    return Choice(threads=available, retry_seconds=choice.retry_seconds, is_trial=True)
 
 
 def waited_seconds(tasks: Path = _TASKS) -> float:
@@ -194,11 +193,10 @@ class ComputeThreads:
     def _log_change(self, now: float) -> None:
         """Log how many compute, if that is not what was logged last and no trial."""
         choice = self._choice
-        is_trial = choice.threads == self._available and not choice.is_first
-        if is_trial or choice.threads == self._logged or now < self._silent_until:
+        if choice.is_trial or choice.threads == self._logged or now < self._silent_until:
             return
         self._logged, self._silent_until = choice.threads, now + LOG_PAUSE_SECONDS
-        if choice.is_first:
+        if choice.threads == self._available:
             _log.info("all %d threads compute again", self._available)
         else:
             _log.info(

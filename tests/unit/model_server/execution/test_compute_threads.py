@@ -69,6 +69,18 @@ def test_all_are_tried_again_ever_more_rarely_while_they_wait() -> None:
     assert waits == [0.5, 1.0, 2.0, 4.0, 8.0, *[LONGEST_RETRY_SECONDS] * 3]
 
 
+def test_however_long_others_took_the_cores_all_are_tried_soon_once_they_leave() -> None:
+    """Behind some minutes beside a busy process it took sixteen seconds."""
+    now, choice = 0.0, behind(ALL, 1.0)
+    for _ in range(20):
+        now = choice.retry_at + PATIENCE_SECONDS
+        choice = behind(choice, 0.0, now, free_cores=1.1)
+        assert choice.is_trial
+        choice = behind(choice, 1.0, now, free_cores=1.1)
+    assert choice.retry_at == now + FIRST_RETRY_SECONDS
+    assert behind(choice, 0.0, choice.retry_at, free_cores=1.9).threads == 2
+
+
 def test_a_trial_waits_longer_while_others_take_the_cores() -> None:
     # One process beside two cores: each trial would take as long as thirty passes.
     alone = behind(ALL, 1.0)
