@@ -280,7 +280,7 @@ async def test_a_step_that_fails_ends_only_the_text_that_it_fails_with(
                 for token in tokens:
                     frames.setdefault(token.id, []).append(token)
     assert values(frames[1]) == expected(honest)
-    assert (refused[2].why, refused[3].why) == (Refusal.FAILED, Refusal.BUSY)
+    assert (refused[2].why, refused[3].why) == (Refusal.FAILED, Refusal.FAILED)
     assert "2 brings bad luck" in refused[2].message
 
 

@@ -271,30 +271,24 @@ class Engine:
 
     def _computed(self, parts: list[Part]) -> Iterable[tuple[Part, list[Sampled]]]:
         """Each part that was computed, and what was drawn behind it."""
+        found: list[tuple[Part, list[Sampled]]] = []
         while parts:
             try:
-                return list(zip(parts, self._run(parts), strict=True))
+                return [*found, *zip(parts, self._run(parts), strict=True)]
             except DeviceLost:
                 raise
-            except OutOfMemory as error:
-                _log.warning("a step of %d sequences has no memory: %s", len(parts), error)
-                if len(parts) == 1:
-                    return self._one_by_one(parts)
-                prompts = [part for part in parts if part.sequence.missing > 1] or parts
-                newest = max(prompts, key=lambda part: self._running.index(part.sequence))
-                self._end(self._texts[newest.sequence], Refusal.BUSY, "no memory is left for it")
-                parts.remove(newest)
             except ForwardFailed as error:
                 _log.warning("a step of %d sequences failed: %s", len(parts), error)
-                prompts = [part for part in parts if part.sequence.missing > 1]
-                if len(parts) == 1 or not prompts:
-                    return self._one_by_one(parts)
-                newest = max(prompts, key=lambda part: self._running.index(part.sequence))
+                suspects = [part for part in parts if part.sequence.missing > 1]
+                if isinstance(error, OutOfMemory):
+                    suspects = suspects or list(parts)  # with one less the others may have room
+                if len(parts) == 1 or not suspects:
+                    return [*found, *self._one_by_one(parts)]
+                newest = max(suspects, key=lambda part: self._running.index(part.sequence))
                 # It may be the reason or not: alone it shows.
                 parts.remove(newest)
-                alone = self._one_by_one([newest])
-                return [*alone, *self._computed(parts)]
-        return []
+                found += self._one_by_one([newest])
+        return found
 
     def _one_by_one(self, parts: Sequence[Part]) -> list[tuple[Part, list[Sampled]]]:
         found = []

@@ -61,15 +61,15 @@ def with_bad(error: Exception) -> Callable[[Sequence[StepPart]], None]:
     return fails
 
 
-def test_without_memory_the_newest_ends_and_all_others_go_on() -> None:
+def test_what_has_no_room_in_a_step_is_computed_behind_it() -> None:
     told = Told(more_than(3, OutOfMemory))
     for number in range(3):
         told.submit(number, 1, number)
     told.step()
     told.submit(3, 1, 3)
     told.finish()
-    assert [(one.id, one.why) for one in told.refused] == [(3, Refusal.BUSY)]
-    for number in range(3):
+    assert told.refused == []
+    for number in range(4):
         assert told.finishes(number) is Finish.LENGTH
         ids = [1, number]
         for token in told.tokens[number]:
@@ -77,13 +77,14 @@ def test_without_memory_the_newest_ends_and_all_others_go_on() -> None:
             ids.append(token.token)
 
 
-def test_a_prompt_without_memory_even_alone_ends_for_good_and_no_text_that_runs_does() -> None:
+def test_a_prompt_without_memory_even_alone_ends_for_good_and_nothing_beside_it_does() -> None:
     # It came again and again, each time for the whole engine, until its caller's time was over.
     told = Told(with_bad(OutOfMemory("full")))
     told.submit(2, 3, BAD)
     told.submit(1, 1, 2)
     told.finish()
-    assert (2, Refusal.FAILED) in [(one.id, one.why) for one in told.refused]
+    assert [(one.id, one.why) for one in told.refused] == [(2, Refusal.FAILED)]
+    assert told.finishes(1) is Finish.LENGTH
     told.submit(3, 1, 2)
     told.step()
     told.submit(4, 3, BAD)
