@@ -88,8 +88,8 @@ class DeviceThread:
         self._batches: deque[_Batch] = deque()
         self._shares = DeviceShares()
         self._longest = math.inf
-        """Seconds that a batch may run where no step waits. A step may come meanwhile once there
-        are texts at all."""
+        """Seconds that a batch may run where no step waits. A text that comes meanwhile waits as
+        long for its first token, so they are bounded once there are texts at all."""
         self._ends = False
         # A thread deep in a library's loading cannot be stopped, and must not hold up the exit.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -189,10 +189,9 @@ class DeviceThread:
 
     def _run_step(self) -> None:
         began = self._clock()
-        step = self._steps.popleft()
-        self._longest = DEFAULT_TOKEN_SECONDS if step.target is None else step.target
+        self._longest = DEFAULT_TOKEN_SECONDS
         try:
-            step.work(bool(self._batches))
+            self._steps.popleft().work(bool(self._batches))
         except BaseException as error:
             # Even SystemExit: this thread's death would leave every caller hanging.
             _log.error("work that nobody waits for failed", exc_info=fit_for_a_future(error))

@@ -68,13 +68,14 @@ async def test_without_texts_a_batch_runs_whole() -> None:
 async def test_where_texts_come_now_and_then_a_batch_keeps_none_waiting_for_its_end() -> None:
     # One that began while no text ran was one pass, and the first token came after all of it.
     world = World()
-    world.thread.post(world.steps(1), TARGET)
-    batch = asyncio.create_task(world.thread.divided(Rows(world, "a", 20, 0.125)))
+    # The target between tokens does not bound it: with a short one rows would run one by one.
+    world.thread.post(world.steps(1), 0.001)
+    batch = asyncio.create_task(world.thread.divided(Rows(world, "a", 20, 0.02)))
     await asyncio.sleep(0)
     world.thread.start()
     await batch
     await world.ends()
-    assert world.happened == ["step, batch waits", "a 8", "a 8", "a 4"]
+    assert world.happened == ["step, batch waits", "a 9", "a 9", "a 2"]
 
 
 async def test_beside_texts_a_batch_runs_in_parts_that_keep_the_target() -> None:
