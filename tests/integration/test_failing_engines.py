@@ -49,11 +49,12 @@ async def test_texts_go_on_when_their_engine_fails_over_another_callers_leaving(
         assert (await chain.admin("/ready"))[0] == 200
 
 
-async def test_a_text_that_its_engine_cannot_bear_ends_alone_and_all_others_are_whole(
+async def test_texts_that_no_engine_can_bear_end_alone_and_all_others_are_whole(
     tmp_path: Path,
 ) -> None:
     """Two engines died over it, and every text that was in work ended with it. What had no token
-    when the first one died was sent again together with it."""
+    when the first one died was sent again together with it. Three of them in a row, with no token
+    between them, made the whole process start anew."""
     async with running_chain(tmp_path, handler=HANDLER, parameters=PARAMETERS) as chain:
         url = chain.url("/v1/chat/completions")
 
@@ -69,12 +70,15 @@ async def test_a_text_that_its_engine_cannot_bear_ends_alone_and_all_others_are_
             running = [chat(f"honest {at}", 600, one) for at, one in enumerate(begun)]
             for one in begun:
                 await one.wait()
-            bad = asyncio.create_task(status_of(chain, f"bad {chr(TAKES)}"))
+            bad = [
+                asyncio.create_task(status_of(chain, f"bad {number} {chr(TAKES)}"))
+                for number in range(5)
+            ]
             beside = [chat(f"beside {number}", 20) for number in range(4)]
             assert await asyncio.gather(*running, *beside) == ["right"] * 8
-            status, answer = await bad
-            assert status == 502
-            assert "died twice with this in work" in answer
+            for status, answer in await asyncio.gather(*bad):
+                assert status == 502
+                assert "died twice with this in work" in answer
             assert await chatted(chain.session, url, "one more", 20, model="m") == "right"
         assert (await chain.admin("/ready"))[0] == 200
 

@@ -111,8 +111,9 @@ async def test_idle_connections_end_when_the_model_goes_away_and_stay_when_it_is
         await answered(chain, kept)
 
 
+@pytest.mark.parametrize("model_first", [False, True], ids=["sidecar first", "model first"])
 async def test_texts_whose_model_dies_under_a_sidecar_that_ends_are_told_at_once(
-    tmp_path: Path,
+    tmp_path: Path, model_first: bool
 ) -> None:
     """They waited for another engine until their time was over, and the drain for them."""
     parameters = {"generates": "true", "stepSeconds": "0.05"}
@@ -121,9 +122,15 @@ async def test_texts_whose_model_dies_under_a_sidecar_that_ends_are_told_at_once
         body = {"model": "m", "ignore_eos": True, "stream": True, **streams}
         async with ending.session.post(url, json=body) as streamed:
             assert await streamed.content.readline()
+            if model_first:
+                # As by the hook of a container: the model may return from such a drain.
+                await ending.begin_drain()
+                await ending.model.kill()
+                await ending.sidecar.wait_for("the model server cannot be reached")
             ending.sidecar.send(signal.SIGTERM)
             await ending.sidecar.wait_for("draining")
-            await ending.model.kill()
+            if not model_first:
+                await ending.model.kill()
             async with asyncio.timeout(ENDS_WITHIN):
                 told = await streamed.content.read()
         assert b"the model is gone" in told

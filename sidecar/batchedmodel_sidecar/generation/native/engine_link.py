@@ -235,7 +235,9 @@ class EngineLink:
             self._leave()
         if exchanges:
             self._shut()
-        self._waiting += [exchange for exchange in exchanges if exchange.lost()]
+        # In front of the others, as most of them had tokens: an engine that makes some is none that
+        # fails whatever it is sent.
+        self._waiting.extendleft(reversed([exchange for exchange in exchanges if exchange.lost()]))
         if connection.tokenizer != self._tokenizer:
             self._drop_waiting(_OTHER_TOKENIZER)
         self.send_waiting()
