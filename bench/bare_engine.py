@@ -40,12 +40,12 @@ def loaded(checkpoint: Path, dtype: str = "float32") -> Generator:
     return handler.generator
 
 
-def engine_of(generator: Generator) -> Engine:
+def engine_of(generator: Generator, sequences: int = SEQUENCES) -> Engine:
     """An engine that knows nothing of costs and has no target."""
     return Engine(
         generator.runner,
         StepSettings(
-            max_sequences=SEQUENCES,
+            max_sequences=sequences,
             max_tokens_per_step=TOKENS_PER_STEP,
             block_tokens=generator.runner.block_tokens,
             blocks=generator.runner.blocks,

@@ -21,12 +21,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+from bare_engine import TOKENS_PER_STEP, engine_of, loaded
 from batchedmodel_contract.generation.frames import Sampling, Submit
-from batchedmodel_model_server.api.generator import CacheSettings, Generator
-from batchedmodel_model_server.generation.engine import Engine
-from batchedmodel_model_server.handlers.hf import HuggingFace
-from batchedmodel_scheduling.engine.step_cost import StepCost
-from batchedmodel_scheduling.engine.step_planner import StepSettings
 from bench_report import Figure, at_least, of_rounds, tell
 from model_server import IMAGE, malloc_settings
 from support.random_checkpoints import generating_checkpoint, reference
@@ -42,8 +38,6 @@ MODEL: Final[Mapping[str, Any]] = {
     "max_position_embeddings": 2048,
     "initializer_range": 0.05,
 }
-_CACHE: Final = 512 << 20
-_TOKENS_PER_STEP: Final = 512
 _BATCH: Final = 16
 _OURS: Final = "ours"
 _CONTINUOUS: Final = "transformers' continuous batching"
@@ -110,12 +104,7 @@ class Contest:
 
     def __init__(self, folder: Path) -> None:
         generating_checkpoint(folder, "Llama", **MODEL)
-        handler = HuggingFace()
-        handler.parameters = {"dtype": "float32"}
-        handler.cache = CacheSettings(memory_bytes=_CACHE)
-        handler.load(folder, "cpu")
-        assert handler.generator is not None
-        self._generator: Final[Generator] = handler.generator
+        self._generator: Final = loaded(folder)
         self._model: Final[Any] = reference(folder)
         self._engines: Final[Mapping[str, Callable[[Load], object]]] = {
             _OURS: self._ours,
@@ -131,19 +120,7 @@ class Contest:
         return load.total / (time.perf_counter() - began)
 
     def _ours(self, load: Load) -> None:
-        generator = self._generator
-        engine = Engine(
-            generator.runner,
-            StepSettings(
-                max_sequences=len(load.prompts),
-                max_tokens_per_step=_TOKENS_PER_STEP,
-                block_tokens=generator.runner.block_tokens,
-                blocks=generator.runner.blocks,
-            ),
-            StepCost(base=0.0, prefill_token=0.0, sequence=0.0),
-            vocabulary=generator.vocabulary,
-            max_context_tokens=generator.max_context_tokens,
-        )
+        engine = engine_of(self._generator, sequences=len(load.prompts))
         for number, (prompt, count) in enumerate(zip(load.prompts, load.tokens, strict=True)):
             greedy = Sampling(temperature=0.0)
             ids = array("i", prompt)
@@ -166,7 +143,7 @@ class Contest:
         config = ContinuousBatchingConfig(
             page_size=page,
             num_blocks=(longest // page + 2) * len(load.prompts),
-            max_batch_tokens=_TOKENS_PER_STEP,
+            max_batch_tokens=TOKENS_PER_STEP,
             max_requests_per_batch=len(load.prompts),
         )
         greedy = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0)

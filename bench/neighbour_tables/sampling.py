@@ -24,13 +24,10 @@ from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any, Final
 
+from bare_engine import engine_of, loaded
 from batchedmodel_contract.generation.frames import Sampling, Submit
-from batchedmodel_model_server.api.generator import CacheSettings, Draw, Generator
+from batchedmodel_model_server.api.generator import Draw, Generator
 from batchedmodel_model_server.generation import sampling
-from batchedmodel_model_server.generation.engine import Engine
-from batchedmodel_model_server.handlers.hf import HuggingFace
-from batchedmodel_scheduling.engine.step_cost import StepCost
-from batchedmodel_scheduling.engine.step_planner import StepSettings
 from bench_report import Figure, at_least, at_most, of_rounds, tell
 from support.random_checkpoints import generating_checkpoint
 
@@ -47,7 +44,6 @@ _MODEL: Final[Mapping[str, Any]] = {
     # Some hundred tokens have 95 % of the probability, as behind real texts.
     "initializer_range": 0.25,
 }
-_CACHE_BYTES: Final = 512 << 20
 _TEXTS: Final = 16
 _PROMPT_TOKENS: Final = 48
 _LONG_PROMPT_TOKENS: Final = 2000
@@ -84,7 +80,7 @@ def figures(*, quick: bool, before: Path | None) -> list[Figure]:
     kinds = _QUICK if quick else tuple(_FIELDS)
     found: list[Figure] = []
     with _one_thread(), TemporaryDirectory(prefix="sampling-") as folder:
-        table = _Table(_loaded(generating_checkpoint(Path(folder), "Llama", **_MODEL)), steps)
+        table = _Table(loaded(generating_checkpoint(Path(folder), "Llama", **_MODEL)), steps)
         alone: list[float] = []
         for kind, choices in [*((kind, 1) for kind in kinds), (kinds[0], 16), (kinds[-1], 16)]:
             tell(f"beside {choices} of {kind}")
@@ -114,18 +110,7 @@ class _Table:
         self._steps = steps
         self._ids = count()
         self._random = random.Random(3)
-        self._engine = Engine(
-            generator.runner,
-            StepSettings(
-                max_sequences=64,
-                max_tokens_per_step=512,
-                block_tokens=generator.runner.block_tokens,
-                blocks=generator.runner.blocks,
-            ),
-            StepCost(base=0.0, prefill_token=0.0, sequence=0.0),
-            vocabulary=generator.vocabulary,
-            max_context_tokens=generator.max_context_tokens,
-        )
+        self._engine = engine_of(generator)
         for _ in range(_TEXTS):
             self._submit(_USUAL, _PROMPT_TOKENS, choices=1)
 
@@ -175,15 +160,6 @@ class _Table:
             if len(report.tokens) != texts:
                 raise RuntimeError(f"a step told {len(report.tokens)} tokens instead of {texts}")
         return statistics.median(taken)
-
-
-def _loaded(checkpoint: Path) -> Generator:
-    handler = HuggingFace()
-    handler.parameters = {"dtype": "float32"}
-    handler.cache = CacheSettings(memory_bytes=_CACHE_BYTES)
-    handler.load(checkpoint, "cpu")
-    assert handler.generator is not None
-    return handler.generator
 
 
 @contextmanager
