@@ -35,7 +35,7 @@ class Access:
             "HELM_DATA_HOME": str(scratch / "helm-data"),
         }
 
-    def kubectl(self, *words: str | Path, stdin: str | None = None, timeout_s: float = 60) -> str:
+    def kubectl(self, *words: str | Path, stdin: str | None = None, timeout_s: float = 180) -> str:
         """Runs kubectl and returns its output. Raises `CommandFailed` with its complaint."""
         with waited.counted():
             return run(
@@ -70,7 +70,7 @@ class Probe:
             return False
         return True
 
-    def read(self, path: str, *, timeout_s: float = 20) -> Any:
+    def read(self, path: str, *, timeout_s: float = 60) -> Any:
         """The JSON at a path, an object or a list; None where there is none.
 
         Raises:
@@ -86,7 +86,7 @@ class Probe:
             except (OSError, http.client.HTTPException) as error:
                 raise CommandFailed(f"{path}: {error}") from error
 
-    def created(self, path: str, body: Mapping[str, Any], *, timeout_s: float = 20) -> Any:
+    def created(self, path: str, body: Mapping[str, Any], *, timeout_s: float = 60) -> Any:
         """What the API server makes of an object that is posted, such as a question of rights.
 
         Raises:

@@ -17,7 +17,7 @@ def run(
     *,
     environment: Mapping[str, str] | None = None,
     stdin: str | None = None,
-    timeout_s: float = 120.0,
+    timeout_s: float = 300.0,
     folder: Path | None = None,
 ) -> str:
     """Runs a command and returns its standard output.

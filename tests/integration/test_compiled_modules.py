@@ -16,7 +16,7 @@ from compile_modules import CompileError, compile_modules, compiled_modules, has
 from load_generator import cache_folder
 from support.repository import ROOT
 
-pytestmark = pytest.mark.timeout(900)  # the first who needs them compiles them
+pytestmark = pytest.mark.timeout(1800)  # the first who needs them compiles them
 
 COMPILED = (
     "batchedmodel_scheduling.core.policies",

@@ -26,7 +26,7 @@ from batchedmodel_contract.processes.environment import (
     to_environment,
 )
 
-START_SECONDS: Final = 60.0
+START_SECONDS: Final = 180.0
 TOKEN_FILE: Final = "admin-token"
 TESTS: Final = Path(__file__).parents[1]
 _LISTENING: Final = r"listening: data port (\d+), admin port (\d+)"

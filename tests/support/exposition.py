@@ -24,7 +24,7 @@ from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.probes import Vitals, exposition
 from batchedmodel_operator.reconcile.work_queue import Workers, WorkQueue
 from support.autoscaler_world import MODEL, busy, fleet, pod
-from support.chain import Chain, running_chain
+from support.chain import START_SECONDS, Chain, running_chain
 from support.chart import CHART
 from support.operator_world import World
 
@@ -69,7 +69,7 @@ async def _of_a_sidecar(folder: Path) -> str:
         running_chain(
             folder, handler="simulated", parameters=_GENERATES, settings=settings
         ) as chain,
-        asyncio.timeout(60),
+        asyncio.timeout(START_SECONDS),
     ):
         text = ""
         # Whether its timer wakes behind a call depends on when the others came.

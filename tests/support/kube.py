@@ -35,7 +35,7 @@ class Kube:
         self.cluster = cluster
         self.namespace = namespace
 
-    def kubectl(self, *words: str, stdin: str | None = None, timeout_s: float = 60) -> str:
+    def kubectl(self, *words: str, stdin: str | None = None, timeout_s: float = 180) -> str:
         """kubectl in this namespace."""
         return self.cluster.kubectl(
             f"--namespace={self.namespace}", *words, stdin=stdin, timeout_s=timeout_s

@@ -47,7 +47,7 @@ def _established(plane: ControlPlane) -> bool:
     return ("Established", "True") in [(one["type"], one["status"]) for one in conditions]
 
 
-def until(what: str, holds: Callable[[], bool], seconds: float = 60.0) -> None:
+def until(what: str, holds: Callable[[], bool], seconds: float = 180.0) -> None:
     """Waits for something that happens in its own time, on a busy machine too.
 
     `seconds`: less where how long it takes is what is tested.

@@ -6,10 +6,11 @@ Each would catch one trial for all: a caller that never has its answer kept out 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.generation.at_server import Running
 from batchedmodel_scheduling.generation.lengths import OutputLengths
-from batchedmodel_scheduling.generation.requests import GenerationRequest, Waiting
-from batchedmodel_scheduling.generation.token_costs import TokenCosts
+from batchedmodel_scheduling.generation.native.engine_costs import EngineCosts
+from batchedmodel_scheduling.generation.requests import EngineLimits, GenerationRequest, Waiting
 from batchedmodel_scheduling.generation.whole_answers import TRIAL_PAUSE_SECONDS, WholeAnswers
 from support.generation_requests import request
 
@@ -18,28 +19,13 @@ USUAL_TOKENS = 100
 """So answers are believed to take ten seconds."""
 
 
-class Costs(TokenCosts):
-    """Those of tokens that always take the same."""
-
-    learnt = knows_first_tokens = True
-    usual_between_tokens = TOKEN_SECONDS
-
-    def output_token(self, limit: int) -> float:
-        return TOKEN_SECONDS
-
-    def prompt_token(self, limit: int) -> float:
-        return 0.0
-
-    def base(self, limit: int) -> float:
-        return 0.0
-
-    def saw_first_token(
-        self, prompt_tokens: int, seconds: float, limit: int, *, room: bool
-    ) -> None:
-        raise AssertionError
-
-    def first_token(self, prompt_tokens: int, limit: int) -> float:
-        return 0.0
+LIMITS = EngineLimits(
+    max_sequences=8,
+    max_tokens_per_step=64,
+    blocks=100,
+    block_tokens=16,
+    cost=StepCost(base=TOKEN_SECONDS, prefill_token=0.0, sequence=0.0),
+)
 
 
 class World:
@@ -52,7 +38,7 @@ class World:
             for key in keys:
                 for max_tokens in (None, 120, 4096):
                     lengths.observe(key, max_tokens, USUAL_TOKENS)
-        self.answers = WholeAnswers(lengths, Costs())
+        self.answers = WholeAnswers(lengths, EngineCosts(LIMITS))
 
     def ask(
         self, key: str, allowed: float, max_tokens: int | None = None
