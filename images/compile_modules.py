@@ -113,7 +113,12 @@ def compile_modules(target: Path, *, python: str = sys.executable) -> None:
             [sys.executable, "-m", "mypyc", "--python-executable", python, *files],
             cwd=folder,
             # Warnings of C that nobody wrote cost more than half of the compiler's time.
-            env={**os.environ, "CFLAGS": f"{os.environ.get('CFLAGS', '')} -w"},
+            env={
+                **os.environ,
+                "CFLAGS": f"{os.environ.get('CFLAGS', '')} -w",
+                # Of 100 MB that nobody reads.
+                "MYPYC_DEBUG_LEVEL": "0",
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
