@@ -171,6 +171,24 @@ async def test_tritons_clients_are_answered_in_their_form(chain: Chain) -> None:
     assert "".join(texts) == whole["text_output"]
 
 
+async def test_an_answer_holds_no_piece_of_a_prompt_that_ends_unreadably(chain: Chain) -> None:
+    """Answers began with the end of such a prompt, whichever way it came."""
+    unreadable, cut = "hello \ufffd", list("hello \u20ac".encode())[:-1]
+    told = []
+    for prompt in (unreadable, list(unreadable.encode()), cut):
+        document = {"model": "m", "prompt": prompt, "max_tokens": 4}
+        _, answer = await asked(chain, COMPLETIONS, document)
+        told.append(answer["choices"][0]["text"])
+    generate = {"text_input": unreadable, "parameters": {"max_tokens": 4}}
+    _, answer = await asked(chain, "/v2/models/m/generate", generate)
+    told.append(answer["text_output"])
+    begun = [{"role": "user", "content": "a"}, {"role": "assistant", "content": unreadable}]
+    more = {"messages": begun, "continue_final_message": True, "max_tokens": 4}
+    told.append(await said(chain, **more))
+    assert [len(one) for one in told] == [4] * 5, told
+    assert all(one.isascii() for one in told), told
+
+
 async def test_probabilities_come_with_the_tokens_they_are_of(chain: Chain) -> None:
     _, document = await asked(chain, CHAT, chat(logprobs=True, top_logprobs=1))
     content = document["choices"][0]["logprobs"]["content"]

@@ -1,6 +1,7 @@
 """Tokens become text as they come: whole characters, up to a stop string."""
 
-from hypothesis import given
+import pytest
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
@@ -82,3 +83,68 @@ def test_characters_of_several_bytes_are_told_whole() -> None:
 def test_a_long_row_of_what_is_no_text_is_told_once() -> None:
     told = "".join(_decoded(b"\x80" * 200 + b"ab")[0])
     assert told == "\N{REPLACEMENT CHARACTER}" * 200 + "ab"
+
+
+_WORDS = {"hello": 259 + 1, "x": 259 + 3}
+
+
+def _behind(tokenizer: Tokenizer, prompt: list[int], answer: list[int]) -> str:
+    decoder = TextDecoder(tokenizer, prompt, ())
+    return "".join([decoder.add(token) for token in answer]) + decoder.end()
+
+
+def _of_bytes(data: bytes) -> list[int]:
+    """Tokens of the tokenizer whose words may be bytes."""
+    return [byte + 3 for byte in data]
+
+
+@given(st.text(max_size=12), st.text(max_size=12))
+@example("hello \ufffd", "ab")
+@example("\ufffd" * 9, "\ufffd\ufffda")
+@example("hello \ufffd", "")
+def test_an_answer_holds_no_piece_of_its_prompt(prompt: str, answer: str) -> None:
+    """The decoder told `ello \\ufffd` of a prompt that ends so, in front of the answer."""
+    assert _behind(_TOKENIZER, list(prompt.encode()), list(answer.encode())) == answer
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "told"),
+    [
+        (b"hello \xe2\x82", b"\xacab", "\u20acab"),
+        (b"hello \xe2", b"\x82\xacab", "\u20acab"),
+        (b"hello \xe2\x82", b"ab", "ab"),
+        (b"hello \xe2", b"\x82", ""),
+        (b"\x82\xac\xe2\x82", b"\xac", "\u20ac"),
+        (b"hello \xe2", b"\x82\xac\xff" + b"\xff" * 80 + b"a", "\u20ac" + "\ufffd" * 81 + "a"),
+    ],
+)
+def test_a_character_that_the_answer_completes_begins_it(
+    prompt: bytes, answer: bytes, told: str
+) -> None:
+    assert _behind(_TOKENIZER, list(prompt), list(answer)) == told
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "told"),
+    [
+        # The last eight tokens begin within a character, and the bytes in a row are read together.
+        ("\u4e2d\u6587\u597d".encode(), "\u00e4x".encode(), "\u00e4x"),
+        (b"\xc3\xa9\xe2\x82", b"\xacx", "\u20acx"),
+        ("\u4e2d\u6587".encode() + b"\xe2", b"\x82\xacx", "\u20acx"),
+        ("x\ufffd".encode(), b"x", "x"),
+        ("x\ufffd".encode(), "\u00e4".encode(), "\u00e4"),
+    ],
+)
+def test_bytes_in_a_row_begin_no_answer_of_their_own(
+    prompt: bytes, answer: bytes, told: str
+) -> None:
+    assert _behind(_FALLBACK, _of_bytes(prompt), _of_bytes(answer)) == told
+    assert _behind(_FALLBACK, [_WORDS["hello"], *_of_bytes(prompt)], _of_bytes(answer)) == told
+
+
+@given(st.lists(st.integers(3, _FALLBACK.get_vocab_size() - 1), max_size=20), st.integers(0, 19))
+def test_a_prompt_of_any_tokens_leaves_a_word_behind_it_as_it_is(
+    prompt: list[int], bytes_at_end: int
+) -> None:
+    tokens = [*prompt, *_of_bytes(bytes(range(0x80, 0x80 + bytes_at_end)))]
+    assert _behind(_FALLBACK, tokens, [_WORDS["hello"], _WORDS["x"]]).removeprefix(" ") == "hellox"
