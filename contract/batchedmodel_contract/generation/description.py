@@ -54,7 +54,7 @@ class GenerationDescription:
     max_tokens_per_step: int
     step_seconds: StepSeconds
     stop_ids: tuple[int, ...] = ()
-    """Tokens that end a text, as the model's own files say."""
+    """Tokens that end a text, as the model's configs say; the tokenizer's eos does as well."""
     chat_template: str | None = None
     """In Jinja2; None: there is none, and chats are refused."""
     special_tokens: Mapping[str, str] = field(default_factory=dict)

@@ -14,6 +14,8 @@ from batchedmodel_model_server.sources.untrusted_files import read_bytes, read_j
 
 _GENERATION: Final = "generation_config.json"
 _TOKENIZER: Final = "tokenizer_config.json"
+_SPECIAL: Final = "special_tokens_map.json"
+"""Of older checkpoints."""
 _TEMPLATE: Final = "chat_template.jinja"
 _DEFAULT: Final = "default"
 _MOST_TEMPLATE_BYTES: Final = 1024 * 1024
@@ -36,7 +38,7 @@ def read_generation_files(folder: Path, config: Mapping[str, Any]) -> Generation
     return GenerationFiles(
         stop_ids=_stop_ids(read_json(folder / _GENERATION, {}), config),
         chat_template=_chat_template(folder, tokenizer),
-        special_tokens=_special_tokens(tokenizer),
+        special_tokens=_special_tokens({**read_json(folder / _SPECIAL, {}), **tokenizer}),
     )
 
 

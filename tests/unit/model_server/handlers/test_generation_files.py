@@ -99,6 +99,15 @@ def test_special_tokens_are_texts_or_have_one(tmp_path: Path) -> None:
     }
 
 
+def test_older_checkpoints_name_special_tokens_in_a_file_of_their_own(tmp_path: Path) -> None:
+    named = {"eos_token": {"content": "<old>"}, "bos_token": "<s>"}
+    written(tmp_path, special_tokens_map=named, tokenizer_config={"eos_token": "</s>"})
+    assert read_generation_files(tmp_path, {}).special_tokens == {
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+    }
+
+
 def test_layers_that_keep_a_state_are_refused_by_their_kind() -> None:
     check_layers({"layer_types": ["full_attention", "sliding_attention"]})
     with pytest.raises(CannotLoad, match="linear_attention are not served"):

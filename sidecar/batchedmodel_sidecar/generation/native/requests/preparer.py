@@ -78,6 +78,10 @@ class TextPreparer:
         except BaseException as error:
             # A panic of the library, which is written in Rust, is no `Exception`.
             raise InvalidInput("tokenizer", f"cannot be read: {type(error).__name__}") from error
+        eos = self.tokenizer.token_to_id(description.special_tokens.get("eos_token", ""))
+        own = () if eos is None or eos >= description.vocabulary else (eos,)
+        self._stop_ids: Final = tuple(dict.fromkeys(description.stop_ids + own))
+        """Tokens that end any text: what the configs name, and the tokenizer's eos."""
         self._template: ChatTemplate | str | None = None
         """Or why there is none."""
         self._longest_token: int | None = None
@@ -187,7 +191,7 @@ class TextPreparer:
         adapter: str | None = None,
     ) -> TextRequest:
         sampling, seeded = sampling_of(asked, logprobs)
-        stopping = stopping_of(asked, self.description.stop_ids)
+        stopping = stopping_of(asked, self._stop_ids)
         longest = max(map(len, prompts))
         most = self._most_tokens()
         if max_tokens is None:

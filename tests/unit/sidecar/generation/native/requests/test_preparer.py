@@ -115,6 +115,22 @@ def test_sampling_is_as_it_was_asked() -> None:
     assert not _chat().seeded
 
 
+@pytest.mark.parametrize(
+    ("eos", "stops"),
+    [("</s>", (7, END)), ("<s>", (7, BEGIN)), ("not a token", (7,)), (None, (7,))],
+)
+def test_the_tokenizers_eos_stops_a_text_beside_the_configs(
+    eos: str | None, stops: tuple[int, ...]
+) -> None:
+    """Chats went on behind `<|im_end|>` where only the tokenizer's files name it."""
+    tokens = {} if eos is None else {"eos_token": eos}
+    preparer = TextPreparer("m", described(stop_ids=(7,), special_tokens=tokens), tokenizer_json())
+    body = {"model": "m", "prompt": "ab"}
+    assert preparer.prepare(TextEndpoint.COMPLETIONS, orjson.dumps(body)).stop_ids == stops
+    ignoring = orjson.dumps({**body, "ignore_eos": True})
+    assert preparer.prepare(TextEndpoint.COMPLETIONS, ignoring).stop_ids == ()
+
+
 def test_the_models_own_stops_may_be_ignored() -> None:
     assert _chat(ignore_eos=True, stop_token_ids=[3]).stop_ids == (3,)
 
