@@ -2,7 +2,8 @@
 
 Templates come with the model's files and are written for transformers, so they find here what
 transformers gives them: `raise_exception`, `strftime_now`, loop controls, `tojson` without HTML's
-escapes, and `generation` blocks, which mark what training looks at.
+escapes, `generation` blocks, which mark what training looks at, and None for `tools` and
+`documents` where there are none.
 """
 
 import json
@@ -106,7 +107,8 @@ class ChatTemplate:
         return begun if behind.startswith(" ") else begun.rstrip()
 
     def _rendered(self, messages: Sequence[Mapping[str, Any]], arguments: Mapping[str, Any]) -> str:
-        known = {**self._special_tokens, **arguments, "messages": messages}
+        absent = {"tools": None, "documents": None}
+        known = {**absent, **self._special_tokens, **arguments, "messages": messages}
         try:
             prompt = self._template.render(**known)
         except _Raised as error:

@@ -24,11 +24,18 @@ def _rendered(source: str, **arguments: object) -> str:
         ("{% generation %}a{% endgeneration %}b", "ab"),
         ("{% if thinking %}deep{% endif %}", "deep"),
         ("{{ 7 % 4 }}{{ '%s' % 2 }}{{ 2 ** 3 }}{{ '-' * 3 }}{{ 1.5 * 2 }}", "328---3.0"),
+        ("{{ tools is none }}{{ documents is none }}", "TrueTrue"),
+        # As many templates ask; of an undefined name it is true, and what follows fails.
+        ("{% if tools is not none %}{{ tools[0].name }}{% endif %}x", "x"),
         ("  {%- if true %}\n  a\n  {%- endif %}", "  a"),
     ],
 )
 def test_a_template_finds_what_transformers_gives_it(source: str, prompt: str) -> None:
     assert _rendered(source, thinking=True) == prompt
+
+
+def test_a_caller_may_give_a_template_documents() -> None:
+    assert _rendered("{{ documents[0].text }}", documents=[{"text": "a"}]) == "a"
 
 
 def test_a_template_can_write_the_date() -> None:
