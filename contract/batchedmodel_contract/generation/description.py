@@ -59,6 +59,8 @@ class GenerationDescription:
     """In Jinja2; None: there is none, and chats are refused."""
     special_tokens: Mapping[str, str] = field(default_factory=dict)
     """What templates call them, such as `bos_token`, and their texts."""
+    sampling_defaults: Mapping[str, float] = field(default_factory=dict)
+    """Of `generation_config.json`: how tokens are chosen where a caller says nothing."""
 
     def bounds(self, max_sequences: int | None, max_tokens_per_step: int | None) -> StepBounds:
         """What holds where a manifest says so much."""
@@ -87,6 +89,7 @@ def generation_from_mapping(mapping: Any) -> GenerationDescription:
             stop_ids=tuple(map(int, mapping["stopIds"])),
             chat_template=None if template is None else str(template),
             special_tokens={str(k): str(v) for k, v in mapping["specialTokens"].items()},
+            sampling_defaults={str(k): v for k, v in mapping["samplingDefaults"].items()},
         )
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise InvalidInput("generation", f"is not a description of it: {error!r}") from error

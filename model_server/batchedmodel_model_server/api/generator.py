@@ -9,6 +9,7 @@ from __future__ import annotations  # array.array takes no type argument at run 
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from batchedmodel_contract.generation.frames import Sampling
@@ -99,3 +100,5 @@ class Generator(NamedTuple):
     """The tokenizer.json of callers' texts."""
     chat_template: str | None
     special_tokens: Mapping[str, str]
+    sampling_defaults: Mapping[str, float] = MappingProxyType({})
+    """Of `generation_config.json`: how tokens are chosen where a caller says nothing."""

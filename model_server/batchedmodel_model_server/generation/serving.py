@@ -108,6 +108,7 @@ def serving_of(
         stop_ids=generator.stop_ids,
         chat_template=generator.chat_template,
         special_tokens=generator.special_tokens,
+        sampling_defaults=dict(generator.sampling_defaults),
     )
     loop = EngineLoop(
         new_engine,

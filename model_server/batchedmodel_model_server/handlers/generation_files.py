@@ -1,6 +1,7 @@
 """Reads what the files of a model that generates say beside its weights, without torch.
 
-Which tokens end a text, how a conversation becomes a prompt, and what special tokens are called.
+Which tokens end a text and how the others are chosen, how a conversation becomes a prompt, and what
+special tokens are called.
 """
 
 from collections.abc import Iterable, Mapping
@@ -8,7 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from batchedmodel_contract.generation.sampling_rules import MAX_TOKENS, SAMPLING_RULES
 from batchedmodel_contract.invalid_input import shown
+from batchedmodel_contract.schema.rules import Broken
+from batchedmodel_model_server.api.handler import PARAMETERS
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.sources.untrusted_files import read_bytes, read_json
 
@@ -20,6 +24,9 @@ _TEMPLATE: Final = "chat_template.jinja"
 _DEFAULT: Final = "default"
 _MOST_TEMPLATE_BYTES: Final = 1024 * 1024
 _MOST_STOPS: Final = 64
+_DEFAULTS: Final = {**SAMPLING_RULES, "max_new_tokens": MAX_TOKENS}
+"""What is taken of the generation config, as in vLLM."""
+_OFF: Final = f'{PARAMETERS} {{generationConfig: "false"}} leaves it out'
 _SERVED: Final = ("full_attention", "sliding_attention")
 
 
@@ -30,15 +37,22 @@ class GenerationFiles:
     stop_ids: tuple[int, ...]
     chat_template: str | None
     special_tokens: Mapping[str, str]
+    sampling_defaults: Mapping[str, float]
 
 
-def read_generation_files(folder: Path, config: Mapping[str, Any]) -> GenerationFiles:
-    """What the files in `folder` say; `config`: of `config.json`. Raises `CannotLoad`."""
-    tokenizer = read_json(folder / _TOKENIZER, {})
+def read_generation_files(
+    folder: Path, config: Mapping[str, Any], *, sampling: bool = True
+) -> GenerationFiles:
+    """What the files in `folder` say; `config`: of `config.json`. Raises `CannotLoad`.
+
+    `sampling`: whether what they say of how tokens are chosen is read as well.
+    """
+    tokenizer, generation = read_json(folder / _TOKENIZER, {}), read_json(folder / _GENERATION, {})
     return GenerationFiles(
-        stop_ids=_stop_ids(read_json(folder / _GENERATION, {}), config),
+        stop_ids=_stop_ids(generation, config),
         chat_template=_chat_template(folder, tokenizer),
         special_tokens=_special_tokens({**read_json(folder / _SPECIAL, {}), **tokenizer}),
+        sampling_defaults=_sampling_defaults(generation) if sampling else {},
     )
 
 
@@ -53,6 +67,19 @@ def _stop_ids(generation: Mapping[str, Any], config: Mapping[str, Any]) -> tuple
     if len(listed) > _MOST_STOPS or not all(type(one) is int and one >= 0 for one in listed):
         raise CannotLoad(f"{file}: eos_token_id {shown(given)} is no token id, nor a list of such")
     return tuple(dict.fromkeys(listed))
+
+
+def _sampling_defaults(generation: Mapping[str, Any]) -> dict[str, float]:
+    defaults: dict[str, float] = {}
+    for name, rule in _DEFAULTS.items():
+        try:
+            if (value := generation.get(name)) is not None:
+                defaults[name] = rule.read(value)
+        except Broken as broken:
+            raise CannotLoad(f"{_GENERATION}: {name} {shown(value)} {broken}; {_OFF}") from broken
+    if generation.get("do_sample") is False:
+        defaults["temperature"] = 0.0
+    return defaults
 
 
 def _chat_template(folder: Path, tokenizer: Mapping[str, Any]) -> str | None:

@@ -35,6 +35,7 @@ from batchedmodel_model_server.handlers.transformers_models import (
 )
 
 _SHORTEST: Final = "shortestEmbedding"
+_BY_CONFIG: Final = "generationConfig"
 _log = logging.getLogger(__name__)
 
 
@@ -42,10 +43,11 @@ class HuggingFace(Handler):
     """Parameters: `dtype` (auto, float32, bfloat16, float16), of images `pixels` (float32, uint8).
 
     `shortestEmbedding`: to how few numbers callers may have embeddings of texts cut, where the
-    checkpoint does not say so itself.
+    checkpoint does not say so itself. `generationConfig` (true, false): whether texts are generated
+    by its `generation_config.json` where callers say nothing.
     """
 
-    parameter_names: ClassVar[tuple[str, ...]] = ("dtype", "pixels", _SHORTEST)
+    parameter_names: ClassVar[tuple[str, ...]] = ("dtype", "pixels", _SHORTEST, _BY_CONFIG)
 
     def import_libraries(self) -> None:
         """transformers, as far as this handler uses it."""
@@ -78,12 +80,21 @@ class HuggingFace(Handler):
         if "pixels" in self.parameters:
             raise CannotLoad(f"{PARAMETERS}.pixels: the model takes text, not images")
         if name is TaskName.TEXT_GENERATION:
-            return text_generation(path, place, self.cache, shortest, self.adapters)
+            by_config = self._by_config()
+            return text_generation(path, place, self.cache, shortest, self.adapters, by_config)
+        if _BY_CONFIG in self.parameters:
+            raise CannotLoad(f"{PARAMETERS}.{_BY_CONFIG}: the model generates no text")
         if name is TaskName.TEXT_EMBEDDING:
             return text_embedding(path, place, shortest, self.adapters)
         if name is TaskName.TOKEN_CLASSIFICATION:
             return token_classifier(path, place, self.adapters)
         return text_classifier(path, place, self.adapters)
+
+    def _by_config(self) -> bool:
+        given = self.parameters.get(_BY_CONFIG, "true")
+        if given not in ("true", "false"):
+            raise InvalidInput(f"{PARAMETERS}.{_BY_CONFIG}", "is not true or false", given)
+        return given == "true"
 
     def _shortest(self) -> int | None:
         given = self.parameters.get(_SHORTEST)

@@ -68,10 +68,17 @@ def text_generation(
     cache: CacheSettings,
     shortest: int | None = None,
     adapters: AdapterBounds | None = None,
+    by_config: bool = True,
 ) -> Task:
-    """A generator, and embeddings by the same weights; raises `CannotLoad`."""
+    """A generator, and embeddings by the same weights; raises `CannotLoad`.
+
+    `by_config`: whether `generation_config.json` says how tokens are chosen.
+    """
     files = read_text_files(path)
-    said = read_generation_files(files.folder, files.config)
+    said = read_generation_files(files.folder, files.config, sampling=by_config)
+    if said.sampling_defaults:
+        values = ", ".join(f"{name} {value:g}" for name, value in said.sampling_defaults.items())
+        _log.info("where callers say nothing, generation_config.json holds: %s", values)
     model, _ = load_model(files.architecture, files.folder, place)
     if model.base_model is model:
         raise CannotLoad(f"config.json: {files.architecture} is not a head on a base model")
@@ -87,6 +94,7 @@ def text_generation(
         tokenizer=files.tokenizer,
         chat_template=said.chat_template,
         special_tokens=said.special_tokens,
+        sampling_defaults=said.sampling_defaults,
     )
     return embedding_of(model.base_model, files, place, shortest, generator=generator, bank=bank)
 

@@ -227,6 +227,7 @@ DESCRIPTION = GenerationDescription(
     stop_ids=(1, 2),
     chat_template="{{ messages }}",
     special_tokens={"bos_token": "<s>"},
+    sampling_defaults={"temperature": 0.5, "top_k": 20},
 )
 
 

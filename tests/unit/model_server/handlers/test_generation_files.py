@@ -108,6 +108,52 @@ def test_older_checkpoints_name_special_tokens_in_a_file_of_their_own(tmp_path: 
     }
 
 
+@pytest.mark.parametrize(
+    ("generation", "defaults"),
+    [
+        (
+            {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0},
+            {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.0},
+        ),
+        (
+            {"repetition_penalty": 1.05, "max_new_tokens": 512, "top_k": None},
+            {"repetition_penalty": 1.05, "max_new_tokens": 512},
+        ),
+        ({"do_sample": False, "temperature": 0.6}, {"temperature": 0.0}),
+        ({"do_sample": False, "top_p": 0.9}, {"temperature": 0.0, "top_p": 0.9}),
+        ({"do_sample": None, "eos_token_id": 3}, {}),
+    ],
+)
+def test_the_generation_config_says_how_tokens_are_chosen(
+    tmp_path: Path, generation: Any, defaults: Any
+) -> None:
+    written(tmp_path, generation_config=generation)
+    assert read_generation_files(tmp_path, {}).sampling_defaults == defaults
+    assert read_generation_files(tmp_path, {}, sampling=False).sampling_defaults == {}
+
+
+@pytest.mark.parametrize(
+    ("generation", "reason"),
+    [
+        ({"temperature": -0.5}, "temperature -0.5 is not within 0 to 100"),
+        ({"top_p": "0.9"}, 'top_p "0.9" is not a number'),
+        ({"top_k": 20.5}, "top_k 20.5 is not an integer"),
+        ({"min_p": 2}, "min_p 2 is not within 0 to 1"),
+        ({"repetition_penalty": True}, "repetition_penalty true is not a number"),
+        ({"max_new_tokens": 0}, "max_new_tokens 0 is below the minimum 1"),
+    ],
+)
+def test_a_generation_config_that_no_text_can_follow_is_refused_unless_it_is_left_out(
+    tmp_path: Path, generation: Any, reason: str
+) -> None:
+    written(tmp_path, generation_config=generation)
+    with pytest.raises(CannotLoad) as refused:
+        read_generation_files(tmp_path, {})
+    assert f"generation_config.json: {reason}" in str(refused.value)
+    assert 'generationConfig: "false"' in str(refused.value)
+    assert read_generation_files(tmp_path, {}, sampling=False).sampling_defaults == {}
+
+
 def test_layers_that_keep_a_state_are_refused_by_their_kind() -> None:
     check_layers({"layer_types": ["full_attention", "sliding_attention"]})
     with pytest.raises(CannotLoad, match="linear_attention are not served"):

@@ -190,12 +190,15 @@ class TextPreparer:
         id: str | None = None,
         adapter: str | None = None,
     ) -> TextRequest:
-        sampling, seeded = sampling_of(asked, logprobs)
+        defaults = self.description.sampling_defaults
+        given = {name: value for name, value in asked.items() if value is not None}
+        sampling, seeded = sampling_of({**defaults, **given}, logprobs)
         stopping = stopping_of(asked, self._stop_ids)
         longest = max(map(len, prompts))
         most = self._most_tokens()
         if max_tokens is None:
-            max_tokens = max(1, min(usual_tokens or most, most - longest))
+            usual = min(usual_tokens or most, int(defaults.get("max_new_tokens", most)))
+            max_tokens = max(1, min(usual, most - longest))
         if len(prompts) * choices > MOST_TEXTS:
             rule = f"asks for {len(prompts)} x {choices} texts; at most {MOST_TEXTS} are taken"
             raise InvalidInput("n", rule)

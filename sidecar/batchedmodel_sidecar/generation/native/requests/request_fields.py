@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from batchedmodel_contract.generation.frames import Sampling
+from batchedmodel_contract.generation.sampling_rules import MAX_TOKENS, SAMPLING_RULES
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.schema.rules import Broken, Real, Whole
 from batchedmodel_sidecar.protocols.json_bodies import whole_number
@@ -11,16 +12,15 @@ from batchedmodel_sidecar.protocols.json_bodies import whole_number
 _MOST_STOPS: Final = 16
 _LONGEST_STOP: Final = 128
 _MOST_LOGPROBS: Final = 20
-_MOST_TOKENS: Final = Whole(minimum=1, maximum=10_000_000)
 _TOKEN_IDS: Final = Whole(minimum=0, maximum=2**31 - 1)
 _SEEDS: Final = Whole(minimum=-(2**63), maximum=2**63 - 1)
 _SEED_BITS: Final = 2**63 - 1
-_TEMPERATURE: Final = Real(minimum=0.0, maximum=100.0)
-_PART: Final = Real(minimum=0.0, maximum=1.0)
-_TOP_P: Final = Real(minimum=1e-6, maximum=1.0)
 _PENALTY: Final = Real(minimum=-2.0, maximum=2.0)
-_REPETITION: Final = Real(minimum=0.01, maximum=100.0)
-_TOP_K: Final = Whole(minimum=-1, maximum=10_000_000)
+_RULES: Final[Mapping[str, Real | Whole]] = {
+    **SAMPLING_RULES,
+    "presence_penalty": _PENALTY,
+    "frequency_penalty": _PENALTY,
+}
 
 SAMPLING: Final = frozenset(
     {
@@ -42,15 +42,14 @@ class Stopping(NamedTuple):
 def sampling_of(asked: Mapping[str, Any], logprobs: int | None) -> tuple[Sampling, bool]:
     """How tokens are chosen, and whether the caller gave the seed; raises `InvalidInput`."""
     seed = optional_whole(asked, "seed", _SEEDS)
-    top_k = optional_whole(asked, "top_k", _TOP_K) or 0
     sampling = Sampling(
-        temperature=optional_real(asked, "temperature", _TEMPERATURE, 1.0),
-        top_p=optional_real(asked, "top_p", _TOP_P, 1.0),
-        top_k=max(0, top_k),  # -1 is vLLM's word for all
-        min_p=optional_real(asked, "min_p", _PART, 0.0),
-        presence_penalty=optional_real(asked, "presence_penalty", _PENALTY, 0.0),
-        frequency_penalty=optional_real(asked, "frequency_penalty", _PENALTY, 0.0),
-        repetition_penalty=optional_real(asked, "repetition_penalty", _REPETITION, 1.0),
+        temperature=optional_real(asked, "temperature", 1.0),
+        top_p=optional_real(asked, "top_p", 1.0),
+        top_k=max(0, int(optional_real(asked, "top_k", 0))),  # -1 is vLLM's word for all
+        min_p=optional_real(asked, "min_p", 0.0),
+        presence_penalty=optional_real(asked, "presence_penalty", 0.0),
+        frequency_penalty=optional_real(asked, "frequency_penalty", 0.0),
+        repetition_penalty=optional_real(asked, "repetition_penalty", 1.0),
         seed=0 if seed is None else seed & _SEED_BITS,
         logprobs=logprobs,
     )
@@ -77,7 +76,7 @@ def stopping_of(asked: Mapping[str, Any], model_stops: tuple[int, ...]) -> Stopp
 
 def max_tokens_of(asked: Mapping[str, Any], *fields: str) -> int | None:
     """The first of these fields that is there; raises `InvalidInput`."""
-    found = [optional_whole(asked, field, _MOST_TOKENS) for field in fields]
+    found = [optional_whole(asked, field, MAX_TOKENS) for field in fields]
     return next((one for one in found if one is not None), None)
 
 
@@ -92,13 +91,13 @@ def optional_whole(asked: Mapping[str, Any], field: str, rule: Whole) -> int | N
     return None if given is None else whole_number(rule, given, field)
 
 
-def optional_real(asked: Mapping[str, Any], field: str, rule: Real, default: float) -> float:
+def optional_real(asked: Mapping[str, Any], field: str, default: float) -> float:
     """A number; raises `InvalidInput`."""
     given = asked.get(field)
     if given is None:
         return default
     try:
-        return rule.read(given)
+        return _RULES[field].read(given)
     except Broken as broken:
         raise InvalidInput(field, str(broken), given) from broken
 

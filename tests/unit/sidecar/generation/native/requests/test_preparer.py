@@ -5,6 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
+from batchedmodel_contract.generation.frames import Sampling
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.errors import ModelNotFound
 from batchedmodel_sidecar.generation.native.requests.openai_requests import chat_of
@@ -113,6 +114,36 @@ def test_sampling_is_as_it_was_asked() -> None:
     assert sampling.seed >= 0
     assert _chat(seed=5).seeded
     assert not _chat().seeded
+
+
+def test_what_the_model_asks_for_holds_where_a_caller_says_nothing() -> None:
+    """Callers got temperature 1 of models that were made for 0.6."""
+    defaults = {
+        "temperature": 0.6,
+        "top_p": 0.95,
+        "top_k": 20,
+        "min_p": 0.1,
+        "repetition_penalty": 1.05,
+        "max_new_tokens": 40,
+    }
+    preparer = TextPreparer("m", described(sampling_defaults=defaults), tokenizer_json())
+
+    def sampled(**fields: Any) -> TextRequest:
+        body = {"model": "m", "messages": [_USER], **fields}
+        return preparer.prepare(TextEndpoint.CHAT, orjson.dumps(body))
+
+    own = sampled(temperature=None)
+    assert own.sampling == Sampling(
+        temperature=0.6, top_p=0.95, top_k=20, min_p=0.1, repetition_penalty=1.05
+    )
+    assert own.max_tokens == 40
+    asked = sampled(temperature=0, top_p=1, top_k=0, min_p=0, repetition_penalty=1, max_tokens=99)
+    assert (asked.sampling, asked.max_tokens) == (Sampling(temperature=0.0), 99)
+    completion = orjson.dumps({"model": "m", "prompt": "a"})
+    assert preparer.prepare(TextEndpoint.COMPLETIONS, completion).max_tokens == 16
+    generate = orjson.dumps({"text_input": "a", "parameters": {"top_k": 3}})
+    found = preparer.prepare(TextEndpoint.GENERATE, generate).sampling
+    assert (found.temperature, found.top_k) == (0.6, 3)
 
 
 @pytest.mark.parametrize(
