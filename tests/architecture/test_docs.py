@@ -9,6 +9,7 @@ import pytest
 from batchedmodel_autoscaler import model_metrics
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
 from batchedmodel_contract.processes import sidecar_metrics
+from support.random_checkpoints import ARCHITECTURES
 from support.repository import FOLDERS, ROOT
 from support.settings_rows import SettingRow, settings
 
@@ -160,3 +161,9 @@ def test_the_operations_page_explains_every_alert_of_the_chart_and_no_other() ->
     rules = (ROOT / "charts" / "batchedmodel" / "files" / "rules.yaml").read_text()
     alerts = re.findall(r"- alert: (\w+)", rules)
     assert re.findall(r"^\| `(BatchedModel\w+)` \|", page, re.M) == alerts
+
+
+def test_the_page_of_language_models_lists_those_that_tests_serve() -> None:
+    page = (ROOT / "docs" / "language-models.md").read_text()
+    names = list(ARCHITECTURES)
+    assert f"Tests do so for {', '.join(names[:-1])} and {names[-1]}." in page

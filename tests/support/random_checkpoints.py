@@ -56,7 +56,51 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "Phi3": {"original_max_position_embeddings": 256},
     "GPT2": {"num_key_value_heads": None},
 }
-"""What is served, and what makes each family small and yet what it is."""
+"""Those that are tried with many texts, and what makes each small and yet what it is."""
+_EXPERTS: Mapping[str, Any] = {"moe_intermediate_size": 16, "num_experts_per_tok": 2}
+_ALTERNATING: Mapping[str, Any] = {
+    "sliding_window": WINDOW,
+    "layer_types": ["sliding_attention", "full_attention"],
+}
+ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
+    **FAMILIES,
+    "Qwen3Moe": {**_EXPERTS, "num_experts": 4},
+    "Mixtral": {"num_local_experts": 4},
+    "Qwen2Moe": {**_EXPERTS, "num_experts": 4, "shared_expert_intermediate_size": 16},
+    "OPT": {"ffn_dim": 64, "word_embed_proj_dim": 32, "init_std": 0.2},
+    "GPTNeoX": {},
+    "Cohere2": _ALTERNATING,
+    "Olmo2": {},
+    "Olmo3": _ALTERNATING,
+    "SmolLM3": {},
+    "Granite": {},
+    "StableLm": {},
+    "Starcoder2": {},
+    "Exaone4": _ALTERNATING,
+    "Ministral": {"sliding_window": WINDOW, "head_dim": 8},
+    "DeepseekV3": {
+        **_EXPERTS,
+        "num_key_value_heads": 4,
+        "n_routed_experts": 4,
+        "n_group": 1,
+        "topk_group": 1,
+        "first_k_dense_replace": 1,
+        "q_lora_rank": None,
+        "kv_lora_rank": 16,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 8,
+        "v_head_dim": 8,
+    },
+    "Arcee": {},
+    "Helium": {"head_dim": 8},
+    "Glm4": {"head_dim": 8},
+    "Nemotron": {},
+    "Ernie4_5": {"head_dim": 8},
+    "SeedOss": {"head_dim": 8},
+    "Apertus": {},
+}
+"""All that are tried, by the beginning of the name of their class, as docs/language-models.md has
+them."""
 _NAMES: Mapping[str, tuple[str, str]] = {
     "Gemma3": ("Gemma3TextConfig", "Gemma3ForCausalLM"),
     "GPT2": ("GPT2Config", "GPT2LMHeadModel"),
@@ -73,7 +117,7 @@ def generating_checkpoint(folder: Path, family: str, *, seed: int = 0, **config:
 
     torch.manual_seed(seed)
     names = _NAMES.get(family, (f"{family}Config", f"{family}ForCausalLM"))
-    settings = {**_SIZES, **FAMILIES.get(family, {}), **config}
+    settings = {**_SIZES, **ARCHITECTURES.get(family, {}), **config}
     given = {name: value for name, value in settings.items() if value is not None}
     made = getattr(transformers, names[0])(**given)
     model = getattr(transformers, names[1])(made)

@@ -5,6 +5,10 @@ keep a state, or turn its positions by the length of the longest text. So two te
 are computed over a cache, in parts that share steps, and compared with the model's own plain pass.
 One text reaches beyond each attention window. Where tables of positions may be switched, tokens on
 both sides of that place are tried.
+
+In halves the rounding of a sound model is as large as what a wrong scale or a missing cap changes.
+So a CPU computes both in float32, of the weights as they are (`in_float32`). How much rounding
+matters to a model is what two attentions of its own differ by.
 """
 
 from __future__ import annotations  # array.array takes no type argument at run time
@@ -13,8 +17,9 @@ import logging
 import random
 import time
 from array import array
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from batchedmodel_contract.generation.frames import Sampling
@@ -25,14 +30,18 @@ from batchedmodel_model_server.generation.paged_attention import Terms
 from batchedmodel_model_server.generation.paged_cache import LayerShape
 from batchedmodel_model_server.generation.torch_runner import TorchRunner
 
-TOLERANCES: Final = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
-"""Of the largest difference between two scores, as a share of the largest score."""
+TOLERANCES: Final = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 1e-2}
+"""Of the mean difference between two scores, as a share of the mean score, at least."""
+_TIMES: Final = 3
+"""Such a difference is borne of so many times what the model's own two attentions differ by."""
 _SHORT: Final = (40, 1, 19, 1, 1, 10)
 _OTHER: Final = (0, 21, 1, 12, 1, 1)
 _BEYOND: Final = 24
 """Tokens on each side of a bound."""
 _SECONDS: Final = 60.0
 """For a long text that nobody asked for by `maxContextTokens`."""
+_ROWS: Final = 1 << 14
+"""Of a matrix of weights that are there in float32 at the same time."""
 _log = logging.getLogger(__name__)
 
 Plain = Callable[[Any, Any, Any], Any]
@@ -86,6 +95,19 @@ class Trial:
     vocabulary: int
     tolerance: float
 
+    def rounding_as(self, other: Plain) -> Trial:
+        """With a tolerance for what this pass, by the model's other attention, differs by.
+
+        Raises `CannotLoad`.
+        """
+        ids = self._ids(sum(_SHORT), 0)
+        with _computing():
+            own, others = (
+                self._in_one_pass(one, ids, range(len(ids))) for one in (self.plain, other)
+            )
+            rounding = _apart(others, own)
+        return replace(self, tolerance=max(self.tolerance, _TIMES * rounding))
+
     def short(self) -> None:
         """Two short texts that share steps; raises `CannotLoad`."""
         self._compare("short texts", _SHORT, _OTHER)
@@ -108,27 +130,24 @@ class Trial:
         if not difference <= self.tolerance:
             raise CannotLoad(
                 f"the model cannot generate: {what} get other scores step by step than in one "
-                f"pass, by {difference:.2g} of the largest; something beside full and sliding "
+                f"pass, by {difference:.2g} of their mean; something beside full and sliding "
                 "attention sees other tokens, such as a convolution or a state"
             )
 
     def _difference(self, texts: Sequence[Sequence[int]], offset: int = 0) -> float:
-        """The largest between our scores and those of one pass, as a share of the largest score.
+        """The mean between our scores and those of one pass, as a share of the mean score.
 
         `texts`: how many tokens of each are computed in each step. Raises `CannotLoad`.
         """
         drawn = [self._ids(sum(counts), seed) for seed, counts in enumerate(texts)]
-        try:
+        with _computing():
             ours = self._stepped(drawn, texts, offset)
             return max(
-                _apart([row for _, row in mine], self._in_one_pass(ids, mine, offset))
-                for ids, mine in zip(drawn, ours, strict=True)
+                _apart(list(rows), self._in_one_pass(self.plain, ids, places, offset))
+                for ids, (places, rows) in zip(
+                    drawn, (zip(*one, strict=True) for one in ours), strict=True
+                )
             )
-        except BaseException as error:
-            failure = translated(error)
-            if isinstance(failure, DeviceLost):
-                raise failure from error
-            raise CannotLoad(f"the model cannot generate: {failure}") from error
 
     def _stepped(
         self, drawn: Sequence[array[int]], texts: Sequence[Sequence[int]], offset: int
@@ -156,25 +175,89 @@ class Trial:
                 found[at].append((starts[at] - 1, row))
         return found
 
-    def _in_one_pass(self, ids: array[int], wanted: Sequence[tuple[int, Any]], offset: int) -> Any:
+    def _in_one_pass(
+        self, plain: Plain, ids: array[int], places: Iterable[int], offset: int = 0
+    ) -> Any:
         import torch
 
         given = torch.tensor(ids, dtype=torch.long, device=self.device)[None]
         positions = torch.arange(len(ids), device=self.device)[None] + offset
-        places = torch.tensor([place for place, _ in wanted], device=self.device)
         with torch.inference_mode():
-            return self.plain(given, positions, places)[0]
+            return plain(given, positions, torch.tensor([*places], device=self.device))[0]
 
     def _ids(self, count: int, seed: int) -> array[int]:
         drawn = random.Random(seed)
         return array("i", [drawn.randrange(self.vocabulary) for _ in range(count)])
 
 
+@contextmanager
+def _computing() -> Iterator[None]:
+    """Within it torch's errors become `CannotLoad` and `DeviceLost`."""
+    try:
+        yield
+    except BaseException as error:
+        failure = translated(error)
+        if isinstance(failure, DeviceLost):
+            raise failure from error
+        raise CannotLoad(f"the model cannot generate: {failure}") from error
+
+
 def _apart(ours: Sequence[Any], theirs: Any) -> float:
     import torch
 
     theirs = theirs.float()
-    return float((torch.stack(list(ours)).float() - theirs).abs().max() / theirs.abs().max())
+    return float((torch.stack(list(ours)).float() - theirs).abs().mean() / theirs.abs().mean())
+
+
+def in_float32() -> AbstractContextManager[object]:
+    """Within it models with weights in halves compute in float32.
+
+    Each weight becomes wide for the one operator that takes it, so that the model is not there
+    twice. What weights alone give stays as it is, as it is the same in every pass.
+    """
+    import torch
+    from torch.nn.functional import embedding, linear
+    from torch.overrides import TorchFunctionMode
+
+    halves = (torch.float16, torch.bfloat16)
+
+    def flat(given: Iterable[Any]) -> Iterator[Any]:
+        for one in given:
+            yield from one if isinstance(one, (list, tuple)) else (one,)
+
+    def wide(given: Any) -> Any:
+        if isinstance(given, (list, tuple)):
+            return type(given)(map(wide, given))
+        return given.float() if isinstance(given, torch.Tensor) and given.dtype in halves else given
+
+    def by_rows(given: Any, weight: Any, bias: Any = None) -> Any:
+        output = torch.cat([linear(wide(given), wide(one)) for one in weight.split(_ROWS)], -1)
+        return output if bias is None else output + bias
+
+    class Float32(TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(
+            self,
+            func: Callable[..., Any],
+            types: Sequence[type],
+            args: Sequence[Any] = (),
+            kwargs: Mapping[str, Any] | None = None,
+        ) -> Any:
+            def narrowed(one: Any) -> Any:
+                return torch.float32 if isinstance(one, torch.dtype) and one in halves else one
+
+            named = {name: narrowed(one) for name, one in (kwargs or {}).items()}
+            places = [narrowed(one) for one in args]
+            if func is linear:
+                return by_rows(*places, **named)
+            if func is embedding:
+                return wide(func(*places, **named))
+            tensors = [one for one in flat((*places, *named.values())) if torch.is_tensor(one)]
+            if any(one.dtype == torch.float32 for one in tensors):
+                places, named = wide(places), {name: wide(one) for name, one in named.items()}
+            return func(*places, **named)
+
+    made: AbstractContextManager[object] = Float32()
+    return made
 
 
 def longest(windows: Iterable[int], context: int) -> int:

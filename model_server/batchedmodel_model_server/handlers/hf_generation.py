@@ -7,7 +7,7 @@ is found out by trying (`generation_trial`), not by the model's name.
 import inspect
 import logging
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,7 @@ from batchedmodel_model_server.handlers.generation_trial import (
     Discovery,
     Layer,
     Trial,
+    in_float32,
     longest,
     tried,
 )
@@ -50,6 +51,9 @@ from batchedmodel_model_server.handlers.transformers_models import (
 
 _PAGE: Final = 32
 _GPU_PAGE: Final = 256
+_SDPA: Final = "sdpa"
+_EAGER: Final = "eager"
+"""What transformers calls the attentions that its models have."""
 _ARGUMENTS: Final = ("input_ids", "position_ids", "use_cache", "logits_to_keep")
 _MOST_BYTES: Final = 4 << 30
 _MOST_SHARE: Final = 4
@@ -131,7 +135,6 @@ class _Writer:
         self._shapes: Final = [layer.shape for layer in self._layers]
         if not self._on_gpu:
             _lay_by_columns(model)
-            multiply_lone_rows(model)
 
     @property
     def _dtype(self) -> Any:
@@ -139,20 +142,27 @@ class _Writer:
 
     def tried(self, context: int, cache: CacheSettings) -> int:
         """How long texts may be, as far as the model's own pass agrees; raises `CannotLoad`."""
+        import torch
+
         config = self._model.config.to_dict()
         windows = windows_of(config)
         windows |= {layer.terms.window for layer in self._layers if layer.terms.window is not None}
         page = self._page
         blocks = sum(-(-tokens // page) for tokens in (longest(windows, context), page)) + 4
-        trial = Trial(
-            runner=self._runner(blocks),
-            plain=self._plain,
-            device=self._place.device,
-            vocabulary=self.vocabulary,
-            tolerance=TOLERANCES[self._place.dtype],
-        )
         asked = cache.max_context_tokens is not None
-        found, why = tried(trial, windows, switches_of(config), context, asked=asked)
+        # Kernels of GPUs for pages take halves only.
+        dtype = self._place.dtype if self._on_gpu else "float32"
+        with nullcontext() if self._on_gpu else in_float32():
+            trial = Trial(
+                runner=self._runner(blocks, dtype=getattr(torch, dtype)),
+                plain=partial(self._plain, self._own_attention),
+                device=self._place.device,
+                vocabulary=self.vocabulary,
+                tolerance=TOLERANCES[dtype],
+            )
+            if self._own_attention == _SDPA:
+                trial = trial.rounding_as(partial(self._plain, _EAGER))
+            found, why = tried(trial, windows, switches_of(config), context, asked=asked)
         if found < context:
             if asked:
                 raise CannotLoad(f"maxContextTokens {context}: at most {found} are served: {why}")
@@ -170,6 +180,8 @@ class _Writer:
             on_gpu=self._on_gpu,
         )
         blocks, context = size.blocks_for(context, cache)
+        if not self._on_gpu:
+            multiply_lone_rows(self._model)
         _log.info(
             "the cache has %d blocks of %d tokens, %d bytes each; texts have up to %d tokens",
             blocks,
@@ -179,12 +191,14 @@ class _Writer:
         )
         return self._runner(blocks, bank), context
 
-    def _runner(self, blocks: int, bank: AdapterBank | None = None) -> TorchRunner:
+    def _runner(
+        self, blocks: int, bank: AdapterBank | None = None, dtype: Any = None
+    ) -> TorchRunner:
         cache = PagedCache(
             self._shapes,
             blocks=blocks,
             block_tokens=self._page,
-            dtype=self._dtype,
+            dtype=dtype or self._dtype,
             device=self._place.device,
             heads_first=not self._on_gpu,
         )
@@ -202,8 +216,8 @@ class _Writer:
             input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=wanted
         ).logits
 
-    def _plain(self, ids: Any, positions: Any, wanted: Any) -> Any:
-        with packed_attention.running_by(self._model, self._own_attention):
+    def _plain(self, attention: str, ids: Any, positions: Any, wanted: Any) -> Any:
+        with packed_attention.running_by(self._model, attention):
             return self._scores(ids, positions, wanted)
 
     def _discovered(self) -> list[Layer]:
