@@ -292,6 +292,41 @@ def test_what_is_not_served_is_refused_by_name(
         bank.read(folder)
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_an_adapter_of_the_head_is_served_as_peft_saves_it_by_itself(
+    tmp_path: Path, *, tied: bool
+) -> None:
+    # peft saves a copy of the base's head with it: it was "not supported, or of another base".
+    kind = "AutoModelForCausalLM"
+    base = generating_checkpoint(tmp_path / "base", "Llama", tie_word_embeddings=tied)
+    config = {"r": 2, "target_modules": ["lm_head", "o_proj"]}
+    folder = saved_adapter(tmp_path / "a", base, kind, seed=1, copies="auto", **config)
+    model = served(base, kind, [folder])
+    assert model.handler.generator is not None
+    runner: Any = model.handler.generator.runner
+    text = array("i", range(20, 30))
+    for slot in (0, 1):
+        [row] = runner.logits([StepPart(text, 0, [0], [Draw(Sampling(), 0, text, 0)], slot)])
+        expected = alone(model.stock[slot], np.array(text, np.int64)).logits[0, -1]
+        assert float((row - expected).abs().max()) < 1e-5 * float(expected.abs().max())
+    other = generating_checkpoint(tmp_path / "other", "Llama", seed=2, tie_word_embeddings=tied)
+    bank: Any = served(other, kind, [saved_adapter(tmp_path / "b", other, kind, seed=1, **config)])
+    with pytest.raises(CannotLoad, match="lm_head: its weight was trained as a whole"):
+        bank.handler.bank.read(folder)
+
+
+def test_an_adapter_that_leaves_nothing_of_its_base_is_refused_with_its_scaling(
+    made: Mapping[str, Served], tmp_path: Path
+) -> None:
+    # It was READY, and all its embeddings were zeros.
+    base = text_checkpoint(tmp_path / "base", "Bert")
+    config = {**CONFIGS[0], "lora_alpha": 9e8}
+    folder = saved_adapter(tmp_path / "a", base, "AutoModel", seed=0, **config)
+    bank: Any = made["AutoModel"].handler.bank
+    with pytest.raises(CannotLoad, match=r"times what the base gives, .* 2\.25e\+08"):
+        bank.read(folder)
+
+
 def test_an_adapter_of_another_base_is_refused_with_both_shapes(
     made: Mapping[str, Served], tmp_path: Path
 ) -> None:

@@ -8,11 +8,14 @@ from typing import Any
 
 
 def saved_adapter(folder: Path, base: Path, kind: str, *, seed: int, **config: Any) -> Path:
-    """An adapter with random weights for the checkpoint that transformers' class `kind` reads."""
+    """An adapter with random weights for the checkpoint that transformers' class `kind` reads.
+
+    `copies`: whether it has the base's embeddings and head too; "auto" is peft's own choice.
+    """
     import torch
     import transformers
 
-    peft = _peft()
+    peft, copies = _peft(), config.pop("copies", False)
 
     model = getattr(transformers, kind).from_pretrained(base)
     torch.manual_seed(seed)
@@ -22,7 +25,7 @@ def saved_adapter(folder: Path, base: Path, kind: str, *, seed: int, **config: A
         for name, parameter in adapted.named_parameters():
             if "modules_to_save" in name:
                 parameter.add_(torch.randn_like(parameter) * 0.2)
-    _quiet(adapted.save_pretrained, folder, save_embedding_layers=False)
+    _quiet(adapted.save_pretrained, folder, save_embedding_layers=copies)
     return folder
 
 

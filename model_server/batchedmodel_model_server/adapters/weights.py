@@ -18,6 +18,9 @@ WEIGHTS: Final = "adapter_model.safetensors"
 _PREFIX: Final = "base_model.model."
 _A: Final = ".lora_A.weight"
 _B: Final = ".lora_B.weight"
+_COPIED: Final = ".base_layer"
+_MOST_TIMES: Final = 1e4
+"""So many times what its base gives a sound adapter never adds: nothing of the base is left."""
 
 
 def read_adapter(
@@ -116,7 +119,25 @@ def _low_rank(
     pair = LowRank(a.T.to(dtype).contiguous(), scaled.T.to(dtype).contiguous())
     if not all(bool(torch.isfinite(one).all()) for one in pair):
         raise _Unfit(f"{name} has numbers too large for {dtype} with its scaling")
+    times = _times(pair, module)
+    if not times <= _MOST_TIMES:
+        raise _Unfit(
+            f"{name} adds {times:.0e} times what the base gives, with a scaling of "
+            f"{config.scaling(name, rank):.3g} (lora_alpha); at most {_MOST_TIMES:.0e} are served"
+        )
     return pair
+
+
+def _times(pair: LowRank, module: Any) -> float:
+    """How large what it adds is, beside what the base's module gives: tried on one vector."""
+    import torch
+
+    given = torch.randn(pair.a.shape[0], generator=torch.Generator().manual_seed(0))
+    weight = module.weight.detach()
+    by_inputs = weight.T if isinstance(module, torch.nn.Linear) else weight
+    base = given.to(weight.device, weight.dtype) @ by_inputs
+    added = given @ pair.a.float() @ pair.b.float()
+    return float(added.norm()) / max(float(base.float().norm()), float(given.norm()))
 
 
 def ends_with_part(module: str, names: tuple[str, ...]) -> bool:
@@ -132,7 +153,7 @@ def _heads(
     import torch
 
     found: dict[str, dict[str, Any]] = {}
-    left = set(tensors)
+    left = {key for key, tensor in tensors.items() if not _is_base(key, tensor, modules)}
     for name, module in modules.items():
         if not name or not ends_with(name, config.replaced):
             continue
@@ -146,6 +167,20 @@ def _heads(
     if left:
         raise _Unfit(f"{min(left)[:200]} is not supported, or belongs to another base")
     return found
+
+
+def _is_base(key: str, tensor: Any, modules: Mapping[str, Any]) -> bool:
+    """Whether it is a copy of the base's, as peft saves of a head that an adapter changes."""
+    module, _, own = key.rpartition(".")
+    name = module.removesuffix(_COPIED)
+    if name == module or name not in modules:
+        return False
+    parameter = dict(modules[name].named_parameters(recurse=False)).get(own)
+    if parameter is None or parameter.shape != tensor.shape:
+        return False
+    if not bool((parameter == tensor.to(parameter.device, parameter.dtype)).all()):
+        raise _Unfit(f"{name}: its {own} was trained as a whole; such changes are not supported")
+    return True
 
 
 def _replacement(key: str, parameter: Any, tensors: Mapping[str, Any]) -> Any:

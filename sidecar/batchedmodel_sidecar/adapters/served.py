@@ -11,6 +11,8 @@ from batchedmodel_sidecar.errors import RETRY_SOON, ModelNotFound, Rejected
 Labels = tuple[str, ...]
 UNKNOWN: Final = 2**31 - 1
 """The number of an adapter that there is no more: the server answers its rows with an error."""
+_MOST_NAMED: Final = 10
+"""Adapters that a refusal names."""
 _BEST_FIRST: Final[Sequence[AdapterPhase]] = (
     AdapterPhase.READY,
     AdapterPhase.LOADING,
@@ -120,7 +122,7 @@ class ServedAdapters:
             return None
         state = self._known.get(name)
         if state is None:
-            raise ModelNotFound(f"model: {shown(name)} is not served here; {self._model} is")
+            raise ModelNotFound(f"model: {shown(name)} is not served here; {self._served()}")
         if state.phase is AdapterPhase.READY:
             labels = self._labels.get(state.number)
             return ChosenAdapter(name, state.number, self.process, self, labels)
@@ -129,6 +131,16 @@ class ServedAdapters:
             raise Rejected(Rejection.NOT_READY, message, field="model")
         message = f"adapter {name} is {state.phase}"
         raise Rejected(Rejection.NOT_READY, message, retry_after=RETRY_SOON, field="model")
+
+    def _served(self) -> str:
+        """What can be asked for, in words; of many adapters some."""
+        ready = self.ready()
+        if not ready:
+            return f"{self._model} is"
+        named = ", ".join(ready[:_MOST_NAMED])
+        more = len(ready) - _MOST_NAMED
+        others = f" and {more} more" if more > 0 else ""
+        return f"{self._model} is, and its adapters {named}{others}"
 
     def labels_of(self, number: int) -> Labels | None:
         """By which the adapter of this number classifies; None: by those of the model."""

@@ -38,6 +38,19 @@ def test_an_unknown_name_is_not_found_for_its_caller() -> None:
     assert (caught.value.status, caught.value.field) == (404, "model")
 
 
+def test_whoever_asks_for_an_unknown_name_reads_which_can_be_asked_for() -> None:
+    # It named the model only, so that a misspelt adapter looked like one that was never there.
+    names = [f"a{number:02}" for number in range(13)]
+    states = [state(name, number, READY) for number, name in enumerate(names, 1)]
+    for count, ending in (
+        (0, "m is"),
+        (2, "m is, and its adapters a00, a01"),
+        (13, "a09 and 3 more"),
+    ):
+        with pytest.raises(ModelNotFound, match=f"{ending}$"):
+            served(*states[:count], state("broken", 99, FAILED, "")).choose("b")
+
+
 def test_one_that_failed_is_unavailable_with_the_reason_and_trying_again_does_not_help() -> None:
     with pytest.raises(Rejected, match="adapter a cannot be served: its rank is 32") as caught:
         served(state("a", 1, FAILED, "its rank is 32")).choose("a")
