@@ -194,7 +194,8 @@ class _OnDevice:
         self.groups = groups
         self.slots = torch.from_numpy(groups.slots - 1).to(device)
         self.places = torch.from_numpy(groups.places).to(device)
-        self.real = None if groups.real.all() else torch.from_numpy(groups.real).to(device)
+        real = groups.real.ravel().nonzero()[0]
+        self.real = None if groups.real.all() else torch.from_numpy(real).to(device)
 
 
 class _Pass:

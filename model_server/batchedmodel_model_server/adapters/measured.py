@@ -34,7 +34,7 @@ def measured(weight: Any, rank: int) -> Costs:
             groups = groups_of(slots)
             index = torch.from_numpy(groups.slots - 1).to(weight.device)
             places = torch.from_numpy(groups.places).to(weight.device)
-            real = torch.ones_like(places, dtype=torch.bool)
+            real = torch.arange(places.numel(), device=weight.device)
             return _timed(
                 lambda: gathered(stack, index, groups.slots, places, real, given, output), weight
             )

@@ -43,7 +43,11 @@ def in_place(stack: Stack, runs: tuple[Run, ...], given: Any, output: Any) -> No
 def gathered(
     stack: Stack, index: Any, slots: Slots, places: Any, real: Any, given: Any, output: Any
 ) -> None:
-    """Add to the groups' rows of `output`; `real` is None where nothing fills up."""
+    """Add to the groups' rows of `output`.
+
+    `real`: which of the flat `places` fill nothing up; None where all are such. They are numbers
+    and no mask, as how many a mask has is known to a GPU only, and the host would wait for it.
+    """
     rank = max((stack.ranks.get(slot, 0) for slot in slots.tolist()), default=0)
     if not rank:
         return
@@ -52,6 +56,5 @@ def gathered(
     tokens = given.index_select(0, flat).view(*places.shape, -1)
     delta = ((tokens @ a) @ b).view(-1, output.shape[-1])
     if real is not None:
-        kept = real.view(-1)
-        flat, delta = flat[kept], delta[kept]
+        flat, delta = flat.index_select(0, real), delta.index_select(0, real)
     output.index_add_(0, flat, delta)

@@ -1,7 +1,9 @@
 """Attention of one step over a paged cache, on a GPU.
 
 One kernel of torch's takes all sequences of a step, those that go on by a token and parts of
-prompts alike. Unproven: no GPU has run it. It follows torch's documentation of `varlen_attn`.
+prompts alike. Unproven: no GPU has run it. It follows torch's documentation of `varlen_attn`, and
+what FlashAttention 2 behind it checks: it wants the ends of keys beside a table of pages, and packs
+the queries that share a head of keys only for single tokens without a window, causal or other.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,10 +32,9 @@ def reads_pages(cache: PagedCache, kernel: Kernel) -> bool:
             keys,
             values,
             ends,
-            None,
+            ends,
             1,
             1,
-            window_size=(-1, 0),
             seqused_k=one,
             block_table=one[None] - 1,
         )
@@ -62,6 +63,7 @@ class VarlenStep:
         tables: list[Sequence[int]] = [*layout.blocks, *(list(one.blocks) for one in layout.spans)]
         self._slots: Final = on_device(layout.slots, np.int64)
         self._ends: Final = on_device(ends)
+        self._key_ends: Final = on_device([0, *np.cumsum(lengths)])
         self._most: Final = (max(b - a for a, b in pairwise(ends)), max(lengths))
         self._table: Any = None
         if by_table:
@@ -76,7 +78,6 @@ class VarlenStep:
             for blocks, at in zip(tables, map(np.arange, lengths), strict=True)
         ]
         self._seen = on_device(np.concatenate(seen), np.int64)
-        self._key_ends = on_device([0, *np.cumsum(lengths)])
 
     def attend(self, query: Any, key: Any, value: Any, terms: Terms) -> Any:
         """1 x heads x tokens x size in, 1 x tokens x heads x size out."""
@@ -89,15 +90,17 @@ class VarlenStep:
         flat_values.index_copy_(0, self._slots, value[0].transpose(0, 1))
         how = {
             "scale": terms.scaling,
-            # So many tokens to the left of the own one, and none to the right.
-            "window_size": (-1 if terms.window is None else terms.window - 1, 0),
+            # So many tokens to the left of the own one, and none to the right, where there are any.
+            "window_size": (
+                -1 if terms.window is None else terms.window - 1,
+                -1 if self._most[0] == 1 and terms.window is None else 0,
+            ),
             "enable_gqa": query.shape[1] != key.shape[1],
         }
         queries = query[0].transpose(0, 1)
         if self._table is not None:
             how |= {"seqused_k": self._lengths, "block_table": self._table}
-            found = self._kernel(queries, keys, values, self._ends, None, *self._most, **how)
         else:
-            theirs = (flat.index_select(0, self._seen) for flat in (flat_keys, flat_values))
-            found = self._kernel(queries, *theirs, self._ends, self._key_ends, *self._most, **how)
-        return found[None]
+            keys, values = (flat.index_select(0, self._seen) for flat in (flat_keys, flat_values))
+        ends = self._ends, self._key_ends
+        return self._kernel(queries, keys, values, *ends, *self._most, **how)[None]
