@@ -31,7 +31,7 @@ WRONG: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 def loaded(folder: Path, dtype: str) -> HuggingFace:
     handler = HuggingFace()
     handler.parameters = {"dtype": dtype}
-    handler.cache = CacheSettings(memory_bytes=1 << 22)
+    handler.cache = CacheSettings(memory_bytes=1 << 24)
     handler.load(folder, "cpu")
     return handler
 
@@ -87,3 +87,10 @@ def test_a_model_whose_attention_is_misread_by_a_little_is_not_served(
     monkeypatch.setattr(hf_generation, "PagedStep", Misread)
     with pytest.raises(CannotLoad, match="other scores step by step than in one pass"):
         loaded(folder, dtype)
+
+
+def test_a_deep_model_that_enlarges_rounding_is_judged_by_its_own(tmp_path: Path) -> None:
+    # Its scores differ by more than the least tolerance from one attention of its own to another.
+    sizes = {"hidden_size": 256, "num_attention_heads": 8, "intermediate_size": 512}
+    folder = generating_checkpoint(tmp_path, "Llama", num_hidden_layers=40, **sizes)
+    assert loaded(folder, "float32").generator is not None

@@ -19,7 +19,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from batchedmodel_contract.generation.frames import Sampling
@@ -40,8 +40,8 @@ _BEYOND: Final = 24
 """Tokens on each side of a bound."""
 _SECONDS: Final = 60.0
 """For a long text that nobody asked for by `maxContextTokens`."""
-_ROWS: Final = 1 << 14
-"""Of a matrix of weights that are there in float32 at the same time."""
+_WIDE: Final = 1 << 22
+"""Numbers of a matrix of weights that are there in float32 at the same time."""
 _log = logging.getLogger(__name__)
 
 Plain = Callable[[Any, Any, Any], Any]
@@ -94,19 +94,8 @@ class Trial:
     device: str
     vocabulary: int
     tolerance: float
-
-    def rounding_as(self, other: Plain) -> Trial:
-        """With a tolerance for what this pass, by the model's other attention, differs by.
-
-        Raises `CannotLoad`.
-        """
-        ids = self._ids(sum(_SHORT), 0)
-        with _computing():
-            own, others = (
-                self._in_one_pass(one, ids, range(len(ids))) for one in (self.plain, other)
-            )
-            rounding = _apart(others, own)
-        return replace(self, tolerance=max(self.tolerance, _TIMES * rounding))
+    other: Plain | None = None
+    """The same by another attention of the model's own, where it has two."""
 
     def short(self) -> None:
         """Two short texts that share steps; raises `CannotLoad`."""
@@ -122,12 +111,21 @@ class Trial:
         """Whether tokens on both sides of this place in one text get the same scores."""
         difference = self._difference([(_BEYOND, _BEYOND)], switch - _BEYOND)
         _log.info("positions around %d, step by step: scores within %.1e", switch, difference)
-        return difference <= self.tolerance
+        return self._is_rounding(difference)
+
+    def _is_rounding(self, difference: float) -> bool:
+        """Whether the model's own rounding is as large; raises `CannotLoad`."""
+        if difference <= self.tolerance or self.other is None:
+            return difference <= self.tolerance
+        ids, passes = self._ids(sum(_SHORT), 0), (self.plain, self.other)
+        with _computing():
+            own, others = (self._in_one_pass(one, ids, range(len(ids))) for one in passes)
+            return difference <= _TIMES * _apart(others, own)
 
     def _compare(self, what: str, *texts: Sequence[int]) -> None:
         difference = self._difference(texts)
         _log.info("%s, step by step: scores within %.1e", what, difference)
-        if not difference <= self.tolerance:
+        if not self._is_rounding(difference):
             raise CannotLoad(
                 f"the model cannot generate: {what} get other scores step by step than in one "
                 f"pass, by {difference:.2g} of their mean; something beside full and sliding "
@@ -231,7 +229,8 @@ def in_float32() -> AbstractContextManager[object]:
         return given.float() if isinstance(given, torch.Tensor) and given.dtype in halves else given
 
     def by_rows(given: Any, weight: Any, bias: Any = None) -> Any:
-        output = torch.cat([linear(wide(given), wide(one)) for one in weight.split(_ROWS)], -1)
+        parts = weight.split(max(1, _WIDE // weight.shape[1]))
+        output = torch.cat([linear(wide(given), wide(one)) for one in parts], -1)
         return output if bias is None else output + bias
 
     class Float32(TorchFunctionMode):  # type: ignore[misc]

@@ -159,9 +159,8 @@ class _Writer:
                 device=self._place.device,
                 vocabulary=self.vocabulary,
                 tolerance=TOLERANCES[dtype],
+                other=partial(self._plain, _EAGER) if self._own_attention == _SDPA else None,
             )
-            if self._own_attention == _SDPA:
-                trial = trial.rounding_as(partial(self._plain, _EAGER))
             found, why = tried(trial, windows, switches_of(config), context, asked=asked)
         if found < context:
             if asked:

@@ -40,7 +40,8 @@ class FlashAttention2:
         _: int,
         **how: Any,
     ) -> Any:
-        table, used = how.get("block_table"), how.get("seqused_k")
+        table: Any = how.get("block_table")
+        used: Any = how.get("seqused_k")
         if (ends is None) != (key_ends is None):
             raise RuntimeError("both cumulative_sequence_length must be set or both not set")
         if key_ends.shape != ends.shape or (table is not None and key.shape[1] % PAGE):
