@@ -9,6 +9,7 @@ import pytest
 from batchedmodel_autoscaler import model_metrics
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
 from batchedmodel_contract.processes import sidecar_metrics
+from support.encoders import ENCODERS
 from support.random_checkpoints import ARCHITECTURES
 from support.repository import FOLDERS, ROOT
 from support.settings_rows import SettingRow, settings
@@ -167,3 +168,8 @@ def test_the_page_of_language_models_lists_those_that_tests_serve() -> None:
     page = (ROOT / "docs" / "language-models.md").read_text()
     names = list(ARCHITECTURES)
     assert f"Tests do so for {', '.join(names[:-1])} and {names[-1]}." in page
+
+
+def test_the_list_of_text_encoders_is_that_of_the_tests() -> None:
+    text = " ".join((ROOT / "docs" / "handlers.md").read_text().split())
+    assert f" {', '.join(ENCODERS)}. " in text

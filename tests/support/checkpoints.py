@@ -10,6 +10,8 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
+from support.encoders import ENCODERS, UNBOUNDED
+
 VOCABULARY = 200
 _SIZES: Mapping[str, Mapping[str, Any]] = {
     # Each family has words of its own for the same four sizes.
@@ -56,9 +58,13 @@ def text_checkpoint(folder: Path, family: str, head: str = "Model", **config: An
         "vocab_size": VOCABULARY,
         "max_position_embeddings": 64,
         "initializer_range": 0.2,
+        **ENCODERS.get(family, {}),
         **_OF_FAMILY.get(family, {}),
         **config,
     }
+    if family in UNBOUNDED:
+        del settings["max_position_embeddings"]
+        (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 64}))
     made = getattr(transformers, f"{family}Config")(**settings)
     model = getattr(transformers, f"{family}{head}")(made)
     with torch.no_grad():

@@ -7,6 +7,7 @@ Whatever would make our vectors differ from the model's own is refused with a re
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -30,7 +31,11 @@ _TOKENIZER: Final = "tokenizer.json"
 _ADAPTER: Final = "adapter_config.json"
 _MOST_LABELS: Final = 1_000_000
 _MOST_LAYERS: Final = 1_000
-_IMAGE_MODELS: Final = ("CLIPModel", "CLIPVisionModelWithProjection")
+IMAGE_MODELS: Final = ("CLIPModel", "CLIPVisionModelWithProjection")
+_POOLING_MODELS: Final = ("CLIPTextModel", "CLIPTextModelWithProjection")
+"""Of texts, with vectors that the model itself makes, and that others were trained to match."""
+_FIXED_LENGTH_MODELS: Final = ("SiglipTextModel", "Siglip2TextModel")
+_ENCODER: Final = "EncoderModel"
 _OLDER_GENERATION: Final = "LMHeadModel"
 """How classes ended, such as GPT-2's, before they were called ForCausalLM."""
 _SHORTEST_UNKNOWN: Final = 1 << 20  # a tokenizer without a limit says so by an absurd number
@@ -43,6 +48,8 @@ class Pooling(StrEnum):
     CLS = "cls"
     MAX = "max"
     LAST_TOKEN = "lasttoken"
+    OWN = "own"
+    """As the model does it."""
 
 
 # The booleans that pooling files had before they named the mode.
@@ -67,6 +74,14 @@ class TaskName(StrEnum):
     IMAGE_EMBEDDING = "image embedding"
 
 
+_HEADS: Final = ", ".join(task.value for task in TaskName if task.startswith("For"))
+SERVED: Final = (
+    "handler hf serves base models such as BertModel, T5EncoderModel and ViTModel, and those whose "
+    f"name ends in {_HEADS}"
+)
+"""What is served instead, at the end of a refusal."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextFiles:
     """What the files of a text model say."""
@@ -76,6 +91,8 @@ class TextFiles:
     config: Mapping[str, Any]
     architecture: str
     """The name of transformers' class."""
+    base: str
+    """Of the class without a head."""
     vocabulary: int
     pad: int
     text_limit: int | None
@@ -94,8 +111,14 @@ def task_of(path: Path) -> TaskName:
     config = read_config(folder)
     if "auto_map" in config:
         raise CannotLoad("config.json: the model needs code of its own (auto_map); none is run")
-    if config.get("is_encoder_decoder"):
-        raise CannotLoad("config.json: encoder-decoder models are not supported by handler hf")
+    architecture = architecture_of(config)
+    # A sentence-transformers checkpoint keeps the name of the class it was trained from.
+    is_pooled = (path / _MODULES).is_file()
+    task = TaskName.TEXT_EMBEDDING if is_pooled else _named_task(architecture, config)
+    # A label for each token is what an encoder alone can give.
+    encodes = architecture.endswith(_ENCODER) or task is TaskName.TOKEN_CLASSIFICATION
+    if config.get("is_encoder_decoder") and not encodes:
+        raise _unserved(architecture, "an encoder-decoder model")
     if isinstance(config.get("backbone"), str):
         raise CannotLoad("config.json: backbone names another model; none is read")
     _check_layers(config)
@@ -103,24 +126,35 @@ def task_of(path: Path) -> TaskName:
         raise CannotLoad(f"{folder} holds no *.safetensors file; other weights are not loaded")
     if (folder / _ADAPTER).is_file():
         raise CannotLoad(f"{folder / _ADAPTER}: adapters are not supported; merge it first")
-    # A sentence-transformers checkpoint keeps the name of the class it was trained from.
-    if (path / _MODULES).is_file():
-        return TaskName.TEXT_EMBEDDING
-    architecture = _architecture(config)
+    return task
+
+
+def _named_task(architecture: str, config: Mapping[str, Any]) -> TaskName:
     for task in TaskName:
         if architecture.endswith(task.value):
             return task
     if architecture.endswith(_OLDER_GENERATION):
         return TaskName.TEXT_GENERATION
-    if architecture in _IMAGE_MODELS or (architecture.endswith("Model") and "patch_size" in config):
+    if architecture in IMAGE_MODELS or (architecture.endswith("Model") and "patch_size" in config):
         return TaskName.IMAGE_EMBEDDING
-    if architecture.endswith("Model"):
+    if architecture in _FIXED_LENGTH_MODELS:
+        raise _unserved(architecture, "a model of texts that are filled up to one length")
+    if architecture.endswith("Model") or architecture in _POOLING_MODELS:
         return TaskName.TEXT_EMBEDDING
-    heads = ", ".join(task.value for task in TaskName if task.value.startswith("For"))
-    raise CannotLoad(
-        f"config.json: architecture {architecture} is not supported; handler hf serves base models "
-        f"such as BertModel and those whose name ends in {heads}"
-    )
+    # Such as ObjectDetection, MaskedLM: what transformers calls it says what it is for.
+    _, has_head, head = architecture.rpartition("For")
+    words = re.findall(r"[A-Z][a-z]+|[A-Z]+(?![a-z])", head if has_head else "")
+    purpose = " ".join(word.lower() if word.istitle() else word for word in words)
+    raise _unserved(architecture, f"a model for {purpose or 'another purpose'}")
+
+
+def _unserved(architecture: str, kind: str) -> CannotLoad:
+    return CannotLoad(f"config.json: {architecture} is {kind}; {SERVED}")
+
+
+def folder_of(path: Path) -> Path:
+    """Where the weights and `config.json` are; raises `CannotLoad`."""
+    return _modules(path)[0]
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -138,15 +172,19 @@ def read_text_files(path: Path) -> TextFiles:
     vocabulary = config.get("vocab_size")
     if type(vocabulary) is not int or vocabulary < 1:
         raise CannotLoad(f"{folder / 'config.json'}: vocab_size is not a positive integer")
+    architecture = architecture_of(config)
+    pools = architecture in _POOLING_MODELS
+    default = Pooling.OWN if pools else Pooling.MEAN
     return TextFiles(
         folder=folder,
         config=config,
-        architecture=_architecture(config),
+        architecture=architecture,
+        base=architecture if pools or architecture.endswith(_ENCODER) else "AutoModel",
         vocabulary=vocabulary,
         pad=_pad(config, vocabulary),
         text_limit=_text_limit(folder, text),
         tokenizer=_tokenizer(path, folder, lower=bool(text.get("do_lower_case"))),
-        pooling=_pooling(pooling) if pooling else Pooling.MEAN,
+        pooling=_pooling(pooling) if pooling else default,
         normalize=normalize,
         shortest=_shortest(config),
     )
@@ -232,7 +270,8 @@ def _pad(config: Mapping[str, Any], vocabulary: int) -> int:
     return pad
 
 
-def _architecture(config: Mapping[str, Any]) -> str:
+def architecture_of(config: Mapping[str, Any]) -> str:
+    """The name of the class that the checkpoint was made by; raises `CannotLoad`."""
     listed = config.get("architectures")
     if not isinstance(listed, list) or not listed or not isinstance(listed[0], str):
         raise CannotLoad("config.json: architectures names no class")
@@ -253,11 +292,12 @@ def _pooling(folder: Path) -> Pooling:
     modes = [mode for flag, mode in _FLAGS.items() if config.get(flag)] if named is None else named
     if not isinstance(modes, list):
         modes = [modes]
-    if len(modes) != 1 or modes[0] not in list(Pooling):
+    known = [one for one in Pooling if one is not Pooling.OWN]
+    if len(modes) != 1 or modes[0] not in known:
         told = " + ".join(one if isinstance(one, str) else shown(one) for one in modes)
         raise CannotLoad(
             f"{folder / 'config.json'}: pooling {told or 'none'} is not supported, "
-            f"only one of {', '.join(Pooling)}"
+            f"only one of {', '.join(known)}"
         )
     return Pooling(modes[0])
 

@@ -28,6 +28,12 @@ _DEFAULTS: Final = {**SAMPLING_RULES, "max_new_tokens": MAX_TOKENS}
 """What is taken of the generation config, as in vLLM."""
 _OFF: Final = f'{PARAMETERS} {{generationConfig: "false"}} leaves it out'
 _SERVED: Final = ("full_attention", "sliding_attention")
+INSTEAD: Final = (
+    "; our engine runs decoders that keep keys and values of each token and nothing else, such as "
+    "Llama, Qwen3 and GPT-2 (docs/language-models.md). Others run on another engine, such as vLLM, "
+    "behind the sidecar (spec.model.protocol: OpenAI)"
+)
+"""What can be done, at the end of a refusal to generate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +126,8 @@ def check_layers(config: Mapping[str, Any]) -> None:
     for kind in config.get("layer_types") or ():
         if kind not in _SERVED:
             raise CannotLoad(
-                f"config.json: layers of type {kind} are not served, as they keep something else "
-                f"than keys and values of each token; only {' and '.join(_SERVED)} are"
+                f"config.json: layers of type {kind} are not served, only "
+                f"{' and '.join(_SERVED)}{INSTEAD}"
             )
 
 

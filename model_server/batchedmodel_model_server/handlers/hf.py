@@ -17,7 +17,14 @@ from batchedmodel_model_server.adapters.mix import Shape, Slots, of_rows
 from batchedmodel_model_server.api.batch import Batch
 from batchedmodel_model_server.api.handler import PARAMETERS, Handler
 from batchedmodel_model_server.errors import CannotLoad, ForwardFailed
-from batchedmodel_model_server.handlers.checkpoint import TaskName, read_config, task_of
+from batchedmodel_model_server.handlers.checkpoint import (
+    IMAGE_MODELS,
+    TaskName,
+    architecture_of,
+    folder_of,
+    read_config,
+    task_of,
+)
 from batchedmodel_model_server.handlers.hf_generation import text_generation
 from batchedmodel_model_server.handlers.hf_images import image_classifier, image_embedding
 from batchedmodel_model_server.handlers.hf_texts import (
@@ -29,6 +36,7 @@ from batchedmodel_model_server.handlers.transformers_models import (
     PRECISIONS,
     Place,
     Task,
+    check_input,
     chosen_dtype,
     has_bfloat16,
     import_transformers,
@@ -71,7 +79,12 @@ class HuggingFace(Handler):
         embeds = name in (TaskName.TEXT_EMBEDDING, TaskName.TEXT_GENERATION)
         if shortest is not None and not embeds:
             raise CannotLoad(f"{PARAMETERS}.{_SHORTEST}: the model gives no embeddings of texts")
-        if name in (TaskName.IMAGE_CLASSIFICATION, TaskName.IMAGE_EMBEDDING):
+        of_images = name in (TaskName.IMAGE_CLASSIFICATION, TaskName.IMAGE_EMBEDDING)
+        architecture = architecture_of(read_config(folder_of(path)))
+        # Classes that generate inherit what a larger model takes; of CLIP one half is loaded.
+        if name is not TaskName.TEXT_GENERATION and architecture not in IMAGE_MODELS:
+            check_input(architecture, "image" if of_images else "text")
+        if of_images:
             pixels = self.parameters.get("pixels", "float32")
             make = image_classifier if name is TaskName.IMAGE_CLASSIFICATION else image_embedding
             if self.adapters is not None:

@@ -27,6 +27,7 @@ from batchedmodel_model_server.generation.torch_runner import TorchRunner
 from batchedmodel_model_server.handlers import packed_attention
 from batchedmodel_model_server.handlers.checkpoint import read_text_files
 from batchedmodel_model_server.handlers.generation_files import (
+    INSTEAD,
     check_layers,
     read_generation_files,
     switches_of,
@@ -49,6 +50,7 @@ from batchedmodel_model_server.handlers.transformers_models import (
     load_model,
 )
 
+_CANNOT: Final = "cannot generate over a cache"
 _PAGE: Final = 32
 _GPU_PAGE: Final = 256
 _SDPA: Final = "sdpa"
@@ -122,8 +124,8 @@ class _Writer:
         lacking = [name for name in _ARGUMENTS if name not in arguments]
         if lacking:
             raise CannotLoad(
-                f"{type(model).__name__} takes no {', '.join(lacking)}, so its tokens cannot be "
-                "computed one text behind the other"
+                f"{type(model).__name__} {_CANNOT}: it takes no {', '.join(lacking)}, as it may "
+                f"keep a state or count positions by a bias{INSTEAD}"
             )
         check_layers(model.config.to_dict())
         self._model: Final = model
@@ -231,12 +233,12 @@ class _Writer:
                 logits = self._scores(ids, positions, positions[0, -1:])
         except Exception as error:
             reason = words(error, named=not isinstance(error, NotImplementedError))
-            raise CannotLoad(f"the model cannot generate over a cache: {reason}") from error
-        if not found.layers:
             raise CannotLoad(
-                "the model cannot generate over a cache: none of its layers attends through "
-                "transformers' registry of attention functions"
-            )
+                f"{type(self._model).__name__} {_CANNOT}: {reason}{INSTEAD}"
+            ) from error
+        if not found.layers:
+            reason = "none of its layers attends through transformers' registry"
+            raise CannotLoad(f"{type(self._model).__name__} {_CANNOT}: {reason}{INSTEAD}")
         self.vocabulary = int(self._model.get_input_embeddings().weight.shape[0])
         if logits.shape[-1] > self.vocabulary:
             raise CannotLoad(

@@ -34,6 +34,7 @@ from batchedmodel_model_server.handlers.transformers_models import (
 EMBEDDING: Final = "embedding"
 LOGITS: Final = "logits"
 SCORE: Final = "score"
+_PROJECTION: Final = "text_projection"
 _POOLER: Final = "pooler."  # a head that some checkpoints lack and no embedding needs
 
 
@@ -45,7 +46,7 @@ def text_embedding(
     Raises `CannotLoad`.
     """
     files = read_text_files(path)
-    model, _ = load_model("AutoModel", files.folder, place, spare=_POOLER)
+    model, _ = load_model(files.base, files.folder, place, spare=_POOLER)
     bank = bank_of(model, adapters, None)
     return embedding_of(model, files, place, shortest, bank=bank)
 
@@ -54,22 +55,29 @@ def embedding_of(
     model: Any, files: TextFiles, place: Place, shortest: int | None = None, **declared: Any
 ) -> Task:
     """The same of a loaded model without its head; `declared`: what else the task has."""
-    encoder = Encoder(model, place.device)
+    is_whole = files.pooling is Pooling.OWN
+    encoder = Encoder(model, place.device, packs=not is_whole)
+    size = int(model.config.projection_dim) if hasattr(model, _PROJECTION) else encoder.hidden_size
     shortest = files.shortest if shortest is None else shortest
-    if shortest is not None and shortest > encoder.hidden_size:
+    if shortest is not None and shortest > size:
         raise CannotLoad(
-            f"embeddings of {encoder.hidden_size} numbers cannot be cut to {shortest}: by "
+            f"embeddings of {size} numbers cannot be cut to {shortest}: by "
             "spec.model.parameters.shortestEmbedding, or matryoshka_dimensions of config.json"
         )
 
     def run(batch: Batch) -> Mapping[str, Any]:
         import torch
 
-        states = encoder.states(batch)
-        # Tokens one text behind the other, which is how a packed row has them already.
-        tokens = states[0] if batch.packed() else states[batch.mask("L")]
-        lengths = torch.from_numpy(batch.lengths).to(place.device)
-        pooled = _pooled(files.pooling, tokens, lengths)
+        if is_whole:
+            given = model(**encoder.padded(batch))
+            pooled = getattr(given, "text_embeds", None)
+            pooled = (given.pooler_output if pooled is None else pooled).float()
+        else:
+            states = encoder.states(batch)
+            # Tokens one text behind the other, which is how a packed row has them already.
+            tokens = states[0] if batch.packed() else states[batch.mask("L")]
+            lengths = torch.from_numpy(batch.lengths).to(place.device)
+            pooled = _pooled(files.pooling, tokens, lengths)
         if files.normalize:
             pooled = torch.nn.functional.normalize(pooled, dim=-1)
         return {EMBEDDING: pooled}
@@ -78,7 +86,7 @@ def embedding_of(
         encoder,
         files,
         has_segments=False,
-        outputs={EMBEDDING: Spec("FP32", (encoder.hidden_size,))},
+        outputs={EMBEDDING: Spec("FP32", (size,))},
         run=run,
         embedding=EMBEDDING,
         shortest_embedding=shortest,
@@ -89,20 +97,8 @@ def embedding_of(
 def text_classifier(path: Path, place: Place, adapters: AdapterBounds | None = None) -> Task:
     """A raw score for each label, or the one score of a model that ranks pairs of texts."""
     files = read_text_files(path)
-    encoder, head, bank = _with_head(files, place, adapters)
+    encoder, logits, bank = _with_head(files, place, adapters)
     classes = classes_of(files.config, LOGITS)
-
-    def logits(batch: Batch) -> Any:
-        import torch
-
-        states = encoder.states(batch)
-        mask = batch.mask("L")
-        if batch.packed():
-            rows = states.new_zeros(*mask.shape, states.shape[-1])
-            rows[mask] = states[0]
-            states = rows
-        return head(states, torch.where(mask, files.pad + 1, files.pad), mask.long())
-
     if len(classes.labels) == 1:
         return _task(
             encoder,
@@ -125,23 +121,22 @@ def text_classifier(path: Path, place: Place, adapters: AdapterBounds | None = N
 def token_classifier(path: Path, place: Place, adapters: AdapterBounds | None = None) -> Task:
     """A raw score for each label and token."""
     files = read_text_files(path)
-    encoder, head, bank = _with_head(files, place, adapters)
+    encoder, logits, bank = _with_head(files, place, adapters, of_tokens=True)
     classes = classes_of(files.config, LOGITS)
-
-    def run(batch: Batch) -> Mapping[str, Any]:
-        states = encoder.states(batch)
-        mask = states.new_ones(states.shape[:2]).long()
-        logits = head(states, mask, mask)
-        return {LOGITS: logits[0] if batch.packed() else logits}
-
-    outputs = {LOGITS: Spec("FP32", ("L", len(classes.labels)))}
-    return _task(encoder, files, outputs=outputs, run=run, classification=classes, bank=bank)
+    return _task(
+        encoder,
+        files,
+        outputs={LOGITS: Spec("FP32", ("L", len(classes.labels)))},
+        run=lambda batch: {LOGITS: logits(batch)},
+        bank=bank,
+        classification=classes,
+    )
 
 
 def _with_head(
-    files: TextFiles, place: Place, adapters: AdapterBounds | None
-) -> tuple[Encoder, Callable[[Any, Any, Any], Any], AdapterBank | None]:
-    """The model without its head, its head (states, ids and mask in, logits out), its adapters."""
+    files: TextFiles, place: Place, adapters: AdapterBounds | None, *, of_tokens: bool = False
+) -> tuple[Encoder, Callable[[Batch], Any], AdapterBank | None]:
+    """The model without its head, what gives the scores of a batch, its adapters."""
     model, _ = load_model(files.architecture, files.folder, place)
     if model.base_model is model:
         raise CannotLoad(f"config.json: {files.architecture} is not a head on a base model")
@@ -149,19 +144,22 @@ def _with_head(
         # Some heads look for the last token of a text, which is the one before the padding.
         model.config.pad_token_id = files.pad
     bank = bank_of(model, adapters, int(model.config.num_labels))
-    return Encoder(model.base_model, place.device), _head_on_states(model), bank
+    encoder = Encoder(model.base_model, place.device)
+    return encoder, _scores(model, encoder, files.pad, of_tokens=of_tokens), bank
 
 
-def _head_on_states(model: Any) -> Callable[[Any, Any, Any], Any]:
-    """What the model does after its base, for states that were computed already.
+def _scores(model: Any, encoder: Encoder, pad: int, *, of_tokens: bool) -> Callable[[Batch], Any]:
+    """What gives the scores of a batch: the model itself, also for the states of a packed row.
 
-    Heads differ from architecture to architecture, and transformers has no name for them: so the
-    whole model is called, with its base replaced by one that gives what was computed.
+    Heads differ from architecture to architecture, and transformers has no name for them. So the
+    whole model is called, for a packed row with its base replaced by one that gives what was
+    computed. Whether its head is content with that is tried by the self-test.
     """
     import torch
     from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
-    pooler = getattr(model.base_model, "pooler", None)
+    base, real = model.base_model, dict[str, Any]()
+    pooler = getattr(base, "pooler", None)
 
     class Computed(torch.nn.Module):  # type: ignore[misc]
         states: Any = None
@@ -173,17 +171,43 @@ def _head_on_states(model: Any) -> Callable[[Any, Any, Any], Any]:
                 last_hidden_state=states, pooler_output=pooled
             )
 
-    base = Computed()
-    setattr(model, model.base_model_prefix, base)
+    def with_real(_: Any, args: Any, named: Any) -> Any:
+        # Heads are shown where texts end; by real ids the padding's id within one would end it.
+        if not real:
+            return None
+        return ((real[TOKENS], *args[1:]), named) if args else (args, {**named, **real})
 
-    def head(states: Any, ids: Any, mask: Any) -> Any:
-        base.states = states
+    computed = Computed()
+    base.register_forward_pre_hook(with_real, with_kwargs=True)
+
+    def padded(batch: Batch) -> Any:
+        given = encoder.padded(batch)
+        real[TOKENS] = given[TOKENS]
         try:
-            return model(input_ids=ids, attention_mask=mask).logits
+            return model(**{**given, TOKENS: pad + given["attention_mask"]}).logits
         finally:
-            base.states = None
+            real.clear()
 
-    return head
+    def scores(batch: Batch) -> Any:
+        if batch.packed() is None:
+            return padded(batch)
+        states = encoder.states(batch)
+        mask = states.new_ones(states.shape[:2]).long()
+        if not of_tokens:
+            seen = batch.mask("L")
+            rows = states.new_zeros(*seen.shape, states.shape[-1])
+            rows[seen] = states[0]
+            states, mask = rows, seen.long()
+        computed.states = states
+        setattr(model, model.base_model_prefix, computed)
+        try:
+            logits = model(input_ids=pad + mask, attention_mask=mask).logits
+        finally:
+            setattr(model, model.base_model_prefix, base)
+            computed.states = None
+        return logits[0] if of_tokens else logits
+
+    return scores
 
 
 def _task(
@@ -192,7 +216,10 @@ def _task(
     """The task with what all texts have in common."""
     longest = files.text_limit if encoder.positions is None else encoder.positions
     if longest is None:
-        raise CannotLoad("neither config.json nor the tokenizer's files say how long a text is")
+        raise CannotLoad(
+            "neither config.json nor the tokenizer's files say how long a text is: set "
+            "model_max_length in tokenizer_config.json"
+        )
     inputs = {TOKENS: Spec("INT64", ("L",), pad=files.pad, max=longest, vocab=files.vocabulary)}
     if has_segments and encoder.segments:
         inputs[SEGMENTS] = Spec("INT64", ("L",), max=longest, vocab=encoder.segments)

@@ -24,11 +24,14 @@ from batchedmodel_model_server.api.handler import PARAMETERS, Spec
 from batchedmodel_model_server.api.weights import on_device, weightless
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.handlers import packed_attention
+from batchedmodel_model_server.handlers.checkpoint import SERVED
 from batchedmodel_model_server.machine import read_processor
 from batchedmodel_model_server.sources.untrusted_files import check_folder
 
 TOKENS: Final = "input_ids"
 SEGMENTS: Final = "token_type_ids"
+_INPUTS: Final = {"text": TOKENS, "image": "pixel_values"}
+"""By what transformers calls a modality, the tensor that has it."""
 PRECISIONS: Final[Mapping[str, str]] = {"float32": "FP32", "float16": "FP16", "bfloat16": "BF16"}
 """By the name of torch's dtype, what `Handler.precision` calls it."""
 _AUTO: Final = "auto"
@@ -39,6 +42,9 @@ _CLASSES: Final = (
     "transformers.models.auto",
 )
 COMPILER: Final = "torch._dynamo"
+_RELATIVE_SEGMENTS: Final[Mapping[str, int]] = {"xlnet": 3}
+"""By the kind of model, how many segments a text may have where the config does not say it: one for
+each text, and one for the token that stands for all."""
 _MARKS: Final = ("disable", "allow_in_graph", "assume_constant_result")
 _TRACING: Final = f"{COMPILER}._trace_wrapped_higher_order_op"
 
@@ -194,6 +200,19 @@ def load_model(kind: str, folder: Path, place: Place, spare: str | None = None) 
     return on_device(model.eval(), place.device), bool(info["missing_keys"])
 
 
+def check_input(architecture: str, wanted: str) -> None:
+    """Raise `CannotLoad` for a class that takes something else: sounds, or images beside texts."""
+    made = getattr(import_transformers(), architecture, None)
+    # A class that transformers does not have is refused where it is loaded.
+    takes = getattr(made, "input_modalities", wanted)
+    kinds = [takes] if isinstance(takes, str) else list(takes)
+    tensor = getattr(made, "main_input_name", _INPUTS[wanted])
+    # Some classes for images are said to take texts, as those are that say nothing.
+    if tensor != _INPUTS[wanted] or (wanted == "text" and kinds != [wanted]):
+        rule = f"takes {tensor} ({' and '.join(kinds)}), not {_INPUTS[wanted]} ({wanted}) alone"
+        raise CannotLoad(f"config.json: {architecture} {rule}; {SERVED}")
+
+
 def bank_of(model: Any, bounds: AdapterBounds | None, labels: int | None) -> AdapterBank | None:
     """Slots for adapters of a whole model, before its parts are moved; None where none are asked.
 
@@ -207,36 +226,40 @@ def bank_of(model: Any, bounds: AdapterBounds | None, labels: int | None) -> Ada
 class Encoder:
     """A text model without its head."""
 
-    def __init__(self, model: Any, device: str) -> None:
+    def __init__(self, model: Any, device: str, *, packs: bool = True) -> None:
         self._model = model
         self._device = device
         self._arguments = frozenset(inspect.signature(model.forward).parameters)
         self._first_position = _first_position(model)
         self.hidden_size = int(model.config.hidden_size)
-        self.packs = "position_ids" in self._arguments and packed_attention.use(model)
+        self.packs = packs and "position_ids" in self._arguments and packed_attention.use(model)
         """Whether it may be tried packed; whether its answers stay the same is not known here."""
 
     @property
     def segments(self) -> int:
         """How many texts of a pair or list it can tell apart by token types; 0 when none."""
-        kinds = int(getattr(self._model.config, "type_vocab_size", 0) or 0)
+        config = self._model.config
+        kinds = getattr(config, "type_vocab_size", _RELATIVE_SEGMENTS.get(config.model_type)) or 0
         return kinds if SEGMENTS in self._arguments and kinds > 1 else 0
 
     @property
     def positions(self) -> int | None:
         """How many tokens it has positions for; None when its config sets no bound."""
         bound = getattr(self._model.config, "max_position_embeddings", None)
-        return None if bound is None else int(bound) - self._first_position
+        # XLNet's config says -1.
+        return None if bound is None or bound < 0 else int(bound) - self._first_position
+
+    def padded(self, batch: Batch) -> dict[str, Any]:
+        """The model's arguments for texts that are padded."""
+        inputs = {name: batch[name] for name in (TOKENS, SEGMENTS) if name in batch}
+        return {**inputs, "attention_mask": batch.mask("L").long()}
 
     def states(self, batch: Batch) -> Any:
         """The token vectors of all texts: 1 x total x hidden packed, rows x longest x hidden."""
         row = batch.packed()
-        given = [name for name in (TOKENS, SEGMENTS) if name in batch]
         if row is None:
-            inputs = {name: batch[name] for name in given}
-            inputs["attention_mask"] = batch.mask("L").long()
-            return self._model(**inputs).last_hidden_state
-        inputs = {name: row[name] for name in given}
+            return self._model(**self.padded(batch)).last_hidden_state
+        inputs = {name: row[name] for name in (TOKENS, SEGMENTS) if name in batch}
         positions = row.positions + self._first_position
         with packed_attention.packed(row, self._device):
             return self._model(**inputs, position_ids=positions).last_hidden_state

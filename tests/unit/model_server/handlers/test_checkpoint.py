@@ -173,11 +173,14 @@ def test_more_layers_than_any_model_has_are_refused(
         ({"config.json": {**CONFIG, "vocab_size": True}}, "vocab_size is not a positive integer"),
         (
             {"config.json": {**CONFIG, "architectures": ["BertForMaskedLM"]}},
-            "architecture BertForMaskedLM is not supported",
+            "BertForMaskedLM is a model for masked LM; handler hf serves base models such as Bert",
         ),
         ({"config.json": {**CONFIG, "architectures": []}}, "architectures names no class"),
         ({"config.json": {**CONFIG, "auto_map": {}}}, "needs code of its own"),
-        ({"config.json": {**CONFIG, "is_encoder_decoder": True}}, "encoder-decoder models are not"),
+        (
+            {"config.json": {**CONFIG, "is_encoder_decoder": True}},
+            "BertModel is an encoder-decoder",
+        ),
         ({"tokenizer.json": None}, "has no tokenizer.json"),
         ({"modules.json": MODULES}, "1_Pooling/config.json is missing"),
         ({"modules.json": "{"}, "modules.json cannot be read"),
@@ -235,6 +238,34 @@ def test_what_cannot_be_served_faithfully_is_refused_with_the_reason(
 ) -> None:
     with pytest.raises(CannotLoad, match=message):
         read(write(documents))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "kind"),
+    [
+        ("DetrForObjectDetection", "a model for object detection"),
+        ("T5ForConditionalGeneration", "a model for conditional generation"),
+        ("Wav2Vec2ForCTC", "a model for CTC"),
+        ("T5Model", "an encoder-decoder model"),
+        ("BartForSequenceClassification", "an encoder-decoder model"),
+        ("DPRQuestionEncoder", "a model for another purpose"),
+        ("SiglipTextModel", "a model of texts that are filled up to one length"),
+    ],
+)
+def test_a_refusal_says_what_kind_of_model_it_is_and_what_is_served(
+    write: Write, architecture: str, kind: str
+) -> None:
+    """All of these that an encoder and a decoder make up were called so, whatever they are for."""
+    config = {**CONFIG, "architectures": [architecture], "is_encoder_decoder": True}
+    with pytest.raises(CannotLoad) as refused:
+        task_of(write({"config.json": config}))
+    assert f"{architecture} is {kind}; handler hf serves base models" in str(refused.value)
+    assert "T5EncoderModel" in str(refused.value)
+
+
+def test_an_encoder_is_served_though_its_config_is_that_of_both_halves(write: Write) -> None:
+    config = {**CONFIG, "architectures": ["T5EncoderModel"], "is_encoder_decoder": True}
+    assert task_of(write({"config.json": config})) is TaskName.TEXT_EMBEDDING
 
 
 def test_weights_that_are_no_safetensors_are_refused(write: Write) -> None:
