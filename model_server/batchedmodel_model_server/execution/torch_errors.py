@@ -12,6 +12,7 @@ from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, OutOfMem
 
 _MESSAGE_CHARACTERS: Final = 500
 _TRACE_CHARACTERS: Final = 16_384
+_MOST_FRAMES: Final = 5
 _OUT_OF_MEMORY: Final = re.compile(
     # The CPU allocator's words; what cuBLAS and cuDNN say when they get no workspace; and the
     # driver's, which refuses memory outside torch's own pool without harm to the device.
@@ -37,6 +38,21 @@ def words(error: BaseException, *, named: bool = True) -> str:
         return (f"{kind}: {error}" if named else str(error))[:_MESSAGE_CHARACTERS]
     except BaseException as worse:
         return f"{kind}, whose own text cannot be had ({type(worse).__name__})"
+
+
+def words_with_place(error: BaseException, module: str) -> str:
+    """The same, and where in the author's package the exception went through, innermost last.
+
+    `module`: any of the package.
+    """
+    package = module.partition(".")[0]
+    frames = [
+        f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).partition(".")[0] == package
+    ]
+    text = words(error)
+    return f"{text} ({', '.join(frames[-_MOST_FRAMES:])})" if frames else text
 
 
 def _bounded(trace: str) -> str:

@@ -19,7 +19,7 @@ from typing import Final
 from batchedmodel_contract.manifest.source import is_file_handler
 from batchedmodel_model_server.api.handler import PARAMETERS, Handler
 from batchedmodel_model_server.errors import CannotLoad
-from batchedmodel_model_server.execution.torch_errors import words
+from batchedmodel_model_server.execution.torch_errors import words_with_place
 
 _OURS: Final = {
     "hf": "batchedmodel_model_server.handlers.hf:HuggingFace",
@@ -49,7 +49,8 @@ def make_handler(
             module = importlib.import_module(module_name)
         except BaseException as error:
             raise CannotLoad(
-                f"handler {name}: {module_name} cannot be imported: {words(error)}"
+                f"handler {name}: {module_name} cannot be imported: "
+                f"{words_with_place(error, module_name)}"
             ) from error
     try:
         kind = _class_in(name, module, class_name)
@@ -62,7 +63,8 @@ def make_handler(
         try:
             handler = kind()
         except BaseException as error:
-            raise CannotLoad(f"handler {name} cannot be made: {words(error)}") from error
+            reason = words_with_place(error, kind.__module__)
+            raise CannotLoad(f"handler {name} cannot be made: {reason}") from error
     except CannotLoad:
         forget(module.__name__)
         raise
@@ -82,16 +84,16 @@ def _module_in(name: str, folder: Path | None, file_name: str, *, trust: bool) -
     file = folder / file_name
     if not file.is_file():
         raise CannotLoad(f"handler {name}: {folder} has no {file_name}")
-    try:
-        return _imported(file)
-    except BaseException as error:
-        hint = _file_beside(file, error)
-        raise CannotLoad(f"handler {name}: {file} cannot be run: {words(error)}{hint}") from error
-
-
-def _imported(file: Path) -> ModuleType:
-    """The module in a file with an identifier for a name; raises whatever its code raises."""
     package = f"{_PACKAGE}{next(_numbers)}"
+    try:
+        return _imported(file, package)
+    except BaseException as error:
+        reason = f"{words_with_place(error, package)}{_file_beside(file, error)}"
+        raise CannotLoad(f"handler {name}: {file} cannot be run: {reason}") from error
+
+
+def _imported(file: Path, package: str) -> ModuleType:
+    """The module in a file with an identifier for a name; raises whatever its code raises."""
     spec = ModuleSpec(package, None, is_package=True)
     spec.submodule_search_locations = [str(file.parent)]
     sys.modules[package] = module_from_spec(spec)

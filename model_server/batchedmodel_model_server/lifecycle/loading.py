@@ -27,7 +27,7 @@ from batchedmodel_model_server.api.weights import while_files
 from batchedmodel_model_server.batching.declaration import declaration_of
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost
 from batchedmodel_model_server.execution.forward import LoadedModel
-from batchedmodel_model_server.execution.torch_errors import translated, words
+from batchedmodel_model_server.execution.torch_errors import translated, words_with_place
 from batchedmodel_model_server.handlers.registry import forget, make_handler
 from batchedmodel_model_server.handlers.tokenizer_trial import try_tokenizer
 from batchedmodel_model_server.machine import bound_operators, require_accelerator
@@ -98,6 +98,7 @@ def load(
     """Make and load the handler; raises `CannotLoad` or `DeviceLost`, whatever happens."""
     start = start or StartUp()
     undo = ExitStack()
+    handler: Handler | None = None
 
     def fetched() -> Content:
         with start.phase(FETCH):
@@ -158,8 +159,9 @@ def load(
         if isinstance(failure, DeviceLost):
             raise failure from error
         # A handler is anybody's code: its failure is the model's state, not the process's end.
-        reason = f"handler {settings.handler} failed to load: {words(error)}"
-        raise CannotLoad(reason) from error
+        where = "" if handler is None else type(handler).__module__
+        reason = words_with_place(error, where)
+        raise CannotLoad(f"handler {settings.handler} failed to load: {reason}") from error
     finally:
         undo.close()
 

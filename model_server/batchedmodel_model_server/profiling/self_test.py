@@ -26,6 +26,8 @@ _LENGTHS: Final = (11, 3, 40, 11, 160)
 _TOGETHER: Final = ((0, 1, 2, 3), (1, 4))
 """Those of them that share a pass. The long one comes with one more only: beside a version that
 serves, its batches wait for each of these passes."""
+_FEW: Final = (0, 1, 2)
+"""Run a second time, as each answer must be the same again."""
 _TOLERANCES: Final = {"FP32": 1e-4, "FP16": 2e-2, "BF16": 1e-1}
 """Of the largest difference, as a share of the largest number in the answers of all items.
 
@@ -67,7 +69,10 @@ def with_sharing(model: LoadedModel, found: Verdict | None = None) -> LoadedMode
 
 
 def verdict(model: LoadedModel) -> Verdict:
-    """How items of different length may share a pass of this model."""
+    """How items of different length may share a pass of this model.
+
+    Raises `CannotLoad` for an unknown precision, and for answers that are not the same again.
+    """
     declaration = model.declaration
     tolerance = _TOLERANCES.get(model.handler.precision)
     if tolerance is None:
@@ -76,17 +81,23 @@ def verdict(model: LoadedModel) -> Verdict:
             f"{type(model.handler).__name__}.precision: {model.handler.precision!r} is not one of "
             f"{known}"
         )
-    if all(least == largest for least, largest in declaration.bounds.values()):
-        return Verdict(sharing=Sharing.PADDED, reason="all items have one size")
     if model.handler.predicted_seconds(1, 1) is not None:
         return Verdict(sharing=Sharing.PADDED, reason="nothing to try: the handler predicts itself")
+    has_one_size = all(least == largest for least, largest in declaration.bounds.values())
     try:
-        alone = _alone(model)
+        alone = _alone(model, _FEW if has_one_size else range(len(_LENGTHS)))
+        if model.idempotent:
+            again = _pairs(model, Sharing.PADDED, alone, [[one] for one in _FEW])
+            _check_repeats(model, again, tolerance)
     except DeviceLost:
         raise
     except ForwardFailed as error:
         # The warm-up fails as well, and says so, unless only these made-up numbers do.
-        return Verdict(sharing=Sharing.APART, reason=f"an item by itself could not be run: {error}")
+        if not has_one_size:
+            reason = f"an item by itself could not be run: {error}"
+            return Verdict(sharing=Sharing.APART, reason=reason)
+    if has_one_size:
+        return Verdict(sharing=Sharing.PADDED, reason="all items have one size")
     reasons = []
     compared = sum(answer is not None for answer in alone.values())
     if compared == 0:
@@ -150,6 +161,18 @@ def _pairs(
             if one is not None:
                 pairs.append((one, together[index]))
     return pairs
+
+
+def _check_repeats(model: LoadedModel, pairs: Sequence[Pair], tolerance: float) -> None:
+    """Raise `CannotLoad` for an output that is another one when an item is run again."""
+    for name in model.declaration.outputs:
+        only = [({name: one[name]}, other and {name: other[name]}) for one, other in pairs]
+        floor = _EPSILONS[model.handler.precision] / tolerance
+        if only and (_difference(only, floor) > tolerance or _flipped(only)):
+            raise CannotLoad(
+                f"output {name} of one item differs between two runs: eval() may be missing, or "
+                "the handler keeps a state. One that means to says idempotent = False"
+            )
 
 
 def _more_pairs(model: LoadedModel, sharing: Sharing) -> list[Pair]:

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -294,3 +295,53 @@ def test_a_label_that_flips_once_in_many_items_is_rounding_and_one_in_few_is_not
     found = verdict(loaded(handler))
     assert found.sharing is sharing, found.reason
     assert reason in found.reason
+
+
+class Dropping(Means):
+    """Draws anew which numbers it leaves out, as a model does without eval()."""
+
+    numbers = np.random.default_rng(3)
+
+    def forward(self, batch: Batch) -> Mapping[str, Any]:
+        answers = super().forward(batch)
+        kept = self.numbers.random(answers["mean"].shape) > 0.5
+        return {**answers, "mean": np.where(kept, answers["mean"], 0.0)}
+
+
+class DroppingOfOneSize(OnHost):
+    """The same, of items that all have one size."""
+
+    inputs: Mapping[str, Spec] = {"x": Spec("FP32", (4,))}
+    outputs: Mapping[str, Spec] = {"score": Spec("FP32", ())}
+    numbers = np.random.default_rng(3)
+
+    def forward(self, batch: Batch) -> Mapping[str, Any]:
+        return {"score": batch.array("x").sum(1) + self.numbers.random(batch.rows)}
+
+
+class Counting(Means):
+    """Answers the number of the pass beside the mean: it keeps a state."""
+
+    outputs: Mapping[str, Spec] = {**Means.outputs, "label": Spec("INT64", ())}
+    passes = 0
+
+    def forward(self, batch: Batch) -> Mapping[str, Any]:
+        self.passes += 1
+        return {**super().forward(batch), "label": np.full(batch.rows, self.passes)}
+
+
+@pytest.mark.parametrize(
+    ("handler", "output"),
+    [(Dropping, "mean"), (DroppingOfOneSize, "score"), (Counting, "label")],
+)
+def test_a_handler_that_answers_an_item_otherwise_when_it_runs_again_is_refused_by_the_output(
+    handler: type[OnHost], output: str
+) -> None:
+    """Such a model was READY, batched by equal length, and each answer was another one."""
+    with pytest.raises(CannotLoad, match=f"output {output} of one item differs between two runs"):
+        verdict(loaded(handler()))
+
+
+def test_a_handler_that_means_to_answer_otherwise_says_so() -> None:
+    model = replace(loaded(DroppingOfOneSize()), idempotent=False)
+    assert verdict(model).sharing is Sharing.PADDED

@@ -377,4 +377,4 @@ async def test_model_over_which_a_library_panics_has_failed_with_that_reason(
     await service.bring_up()
     event = service.lifecycle.event
     assert event.state is ModelState.FAILED
-    assert event.detail.endswith("failed to load: Panic: a library's")
+    assert "failed to load: Panic: a library's (" in event.detail

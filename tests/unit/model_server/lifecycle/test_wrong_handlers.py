@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from batchedmodel_contract.manifest.source import Source
 from batchedmodel_contract.processes.environment import ModelServerSettings
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.lifecycle.loading import load
@@ -116,3 +117,50 @@ def test_a_package_that_is_not_installed_is_told_by_its_name() -> None:
 def test_a_parameter_that_it_does_not_take_is_named_with_those_that_it_does() -> None:
     told = refusal("support.model_server_handlers:Echo", speed="3")
     assert told.startswith("spec.model.parameters.speed: is not known to handler support.")
+
+
+OF_ONES_OWN = """
+from batchedmodel_model_server.api.handler import Handler, Spec
+from .net import build
+
+class Anomaly(Handler):
+    inputs = {"x": Spec("FP32", (4,))}
+    outputs = {"y": Spec("FP32", ())}
+
+    def device(self):
+        return "host"
+
+    def load(self, path, device):
+        self.net = build({})
+
+    def forward(self, batch):
+        return {"y": batch.array("x").sum(1)}
+"""
+
+
+def own_handler(folder: Path, net: str) -> str:
+    """Why a handler's file, beside which this one lies, cannot be loaded."""
+    (folder / "handler.py").write_text(OF_ONES_OWN)
+    (folder / "net.py").write_text(net)
+    settings = ModelServerSettings(
+        model_name="m",
+        model_socket="unused",
+        cache_folder="unused",
+        handler="handler.py:Anomaly",
+        trust=True,
+    )
+    with pytest.raises(CannotLoad) as caught:
+        load(settings, Source(path=str(folder)))
+    return str(caught.value)
+
+
+def test_what_load_raises_is_told_with_the_places_in_the_authors_files(tmp_path: Path) -> None:
+    """A KeyError of a dictionary's depth was told as `KeyError: 'width'`, without a place."""
+    told = own_handler(tmp_path, "def build(sizes):\n    return sizes['width']\n")
+    places = f"({tmp_path}/handler.py:13 in load, {tmp_path}/net.py:2 in build)"
+    assert told.endswith(f"failed to load: KeyError: 'width' {places}")
+
+
+def test_what_a_handlers_file_raises_is_told_with_its_places(tmp_path: Path) -> None:
+    told = own_handler(tmp_path, "import json\nbuild = json.loads('{')\n")
+    assert f"({tmp_path}/handler.py:3 in <module>, {tmp_path}/net.py:2 in <module>)" in told
