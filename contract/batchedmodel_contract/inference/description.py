@@ -112,6 +112,8 @@ class ModelDescription:
     """The FP32 output that gives one raw score (logit) for a pair of texts, query and document."""
     idempotent: bool = True
     """Whether a row may be run again after its batch failed."""
+    precision: str | None = None
+    """What the model computes in, such as BF16; None: its server does not say."""
     params: Mapping[str, Param] = field(default_factory=dict)
     """What each request may set for its rows."""
 
@@ -150,6 +152,7 @@ class ModelDescription:
                 "classification": _document(self.classification),
                 "ranking": self.ranking,
                 "idempotent": self.idempotent,
+                "precision": self.precision,
                 "parameters": {name: param.to_mapping() for name, param in self.params.items()},
             },
         }
@@ -173,6 +176,7 @@ def description_from_metadata(metadata: Mapping[str, Any]) -> ModelDescription:
             classification=_classification(ours["classification"]),
             ranking=ours["ranking"],
             idempotent=Truth().read(ours["idempotent"]),
+            precision=None if ours["precision"] is None else Datatype(ours["precision"]),
             params={name: param_from_mapping(one) for name, one in ours["parameters"].items()},
         )
     except (AttributeError, KeyError, IndexError, OverflowError, TypeError, ValueError) as error:

@@ -208,6 +208,7 @@ def describe(
         classification=handler.classification,
         ranking=handler.ranking,
         idempotent=idempotent,
+        precision=handler.precision,
         params=declaration.params,
     )
 

@@ -275,7 +275,8 @@ class ModelService:
             # Whoever hears that the model is ready asks for them at once.
             await adapters.settled(SETTLE_SECONDS)
         version.warm(profile, runner, None if steps is None else self._serving(version, steps))
-        self._serve(version, f"ready on {model.device} after {start}")
+        where = f"{model.device} in {model.handler.precision}"
+        self._serve(version, f"ready on {where} after {start}")
 
     def _serving(self, version: Version, steps: FirstSteps) -> Serving:
         """What generates the version's texts."""

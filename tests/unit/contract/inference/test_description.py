@@ -63,6 +63,7 @@ CROSS_ENCODER = ModelDescription(
     text=TextInput(name="text", tokens="ids", max_tokens=256, segments="types"),
     embedding="vector",
     shortest_embedding=4,
+    precision="BF16",
     classification=Classification(
         output="scores", labels=("yes", "no"), activation=Activation.SIGMOID
     ),

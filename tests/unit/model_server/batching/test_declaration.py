@@ -13,11 +13,13 @@ from support.model_server_handlers import Echo, Giving
 
 def test_a_description_survives_its_way_to_the_proxy() -> None:
     handler = Echo()
+    handler.precision = "BF16"
     description = describe("echo", handler, declaration_of(handler))
     assert description_from_metadata(description.to_metadata()) == description
     assert description.inputs[0].shape == (-1,)
     assert description.inputs[0].max_length == 1000
     assert description.cost_rule is CostRule.PADDED
+    assert description.to_metadata()["batchedmodel"]["precision"] == "BF16"
 
 
 def test_a_model_of_fixed_sizes_costs_by_the_row() -> None:

@@ -57,6 +57,8 @@ async def test_a_model_is_asked_only_while_it_is_ready(make_service: MakeService
     with pytest.raises(NotReady):
         _ = service.of().profile
     await service.bring_up()
+    assert service.lifecycle.event.detail.startswith("ready on host in FP32 after ")
+    assert service.of().description.to_metadata()["batchedmodel"]["precision"] == "FP32"
     assert (await ask(service)).statuses == (200,)
     assert service.of().profile.points
     await service.drain()
