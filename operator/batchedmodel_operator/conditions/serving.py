@@ -71,7 +71,7 @@ def reconciled(view: View) -> Finding:
         if obstacle.by_stranger:
             known = f" ({obstacle.owner})" if obstacle.owner else ""
             text = f"{what} exists{known} and is none of this BatchedModel's; delete or rename one"
-            return no(Reason.NAME_CONFLICT, text)
+            return no(Reason.NAME_CONFLICT, f"{text}: nothing new is made before")
         return no(Reason.WAITING_FOR_DELETION, f"{what} is being deleted and will be made anew")
     for contest in plan.contests:
         who = contest.by or "somebody else"
@@ -134,7 +134,7 @@ def up_to_date(view: View) -> Finding:
     if model.spec is None or view.plan.altered:
         return unknown(Reason.RECONCILE_FAILED, "the manifest is not carried out as it is")
     blocked = {obstacle.kind for obstacle in view.plan.obstacles}
-    if view.failure is not None or Kind.DEPLOYMENT in blocked:
+    if view.failure or view.observed.deployment is None or Kind.DEPLOYMENT in blocked:
         return unknown(Reason.RECONCILE_FAILED, "the pod template could not be applied")
     if pending is None:
         return yes(Reason.UP_TO_DATE, "the pod template is as the operator would make it now")

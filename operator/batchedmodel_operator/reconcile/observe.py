@@ -84,9 +84,7 @@ async def observe(
     """What is there of a BatchedModel's. Raises `ClusterError`."""
     key = model.key
     bodies, kept, labelled = await asyncio.gather(
-        asyncio.gather(
-            *(cluster.get(kind, key.namespace, child_name(kind, key.name)) for kind in CHILDREN)
-        ),
+        bodies_of(cluster, key),
         cluster.labelled(Kind.CONTROLLER_REVISION, key.namespace, key.name),
         cluster.labelled(Kind.POD, key.namespace, key.name),
     )
@@ -124,6 +122,13 @@ async def observe(
         altered_at=since if model.altered else None,
     )
     return replace(observed, memory=remembered)
+
+
+def bodies_of(cluster: Cluster, key: Key) -> Awaitable[Sequence[Body | None]]:
+    """What has the names of its children, in their order, whoever made it; raises as `find`."""
+    return asyncio.gather(
+        *(cluster.get(kind, key.namespace, child_name(kind, key.name)) for kind in CHILDREN)
+    )
 
 
 async def own_pods(

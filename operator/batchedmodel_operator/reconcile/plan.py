@@ -174,8 +174,11 @@ def plan(
     decided = rollout.decide(seen, Record.of(model.status))
     template = target.template if decided.fault is None else kept[decided.good]
     wanted = _wanted(observed, spec, template, decided.mode, images.via)
-    obstacles = tuple(_obstacles(observed, wanted))
+    obstacles = tuple(_obstacles(observed, spec, wanted))
     blocked = {obstacle.kind for obstacle in obstacles}
+    if any(obstacle.by_stranger for obstacle in obstacles):
+        # Half a model would serve nobody, and hold devices.
+        blocked.update(kind for kind in wanted if kind not in observed.children)
     applies = [
         step
         for kind, manifest in wanted.items()
@@ -281,8 +284,9 @@ def _wanted(
     return wanted
 
 
-def _obstacles(observed: Observed, wanted: Mapping[Kind, Body]) -> Iterator[Obstacle]:
-    for kind in wanted:
+def _obstacles(observed: Observed, spec: Spec, wanted: Mapping[Kind, Body]) -> Iterator[Obstacle]:
+    # An autoscaler is planned for once its Deployment is there; its name must be free before.
+    for kind in {**wanted, **({} if spec.autoscaling is None else {Kind.AUTOSCALER: {}})}:
         child = observed.children.get(kind)
         if child is None:
             continue
@@ -306,9 +310,12 @@ def _owner_of(child: Child) -> str:
     owners = sorted(child.owners, key=lambda owner: not owner.get("controller"))
     if owners:
         return f"it belongs to {owners[0].get('kind')} {owners[0].get('name')}"
-    # The first entry is the oldest, mostly that of whoever made it.
+    # The API server sorts them by operation. The oldest is mostly that of who made it; of several
+    # in one second the one with the most fields. What controllers report is none of it.
     entries = child.body["metadata"].get("managedFields") or ()
-    return next((f"it was made by {one['manager']}" for one in entries if "manager" in one), "")
+    makers = [one for one in entries if "manager" in one and not one.get("subresource")]
+    makers.sort(key=lambda one: (str(one.get("time", "")), -len(str(one.get("fieldsV1")))))
+    return f"it was made by {makers[0]['manager']}" if makers else ""
 
 
 def _applies(

@@ -16,7 +16,7 @@ from batchedmodel_operator.interfaces import Body, Cluster, Sidecars
 from batchedmodel_operator.kinds import FIELD_MANAGER, Kind
 from batchedmodel_operator.reconcile.apply import Outcome, take
 from batchedmodel_operator.reconcile.memory import Memory
-from batchedmodel_operator.reconcile.observe import find, observe
+from batchedmodel_operator.reconcile.observe import bodies_of, find, observe
 from batchedmodel_operator.reconcile.plan import Failure, Plan, plan
 from batchedmodel_operator.reconcile.state import Key, Model, Observed, after, nothing_of
 from batchedmodel_operator.reconcile.target import Hold, serves
@@ -102,8 +102,8 @@ class Reconciler:
         *ending, again_at = self._ending.get(key, ("", 0, now))
         if ending == [model.uid, model.generation] and now < again_at:
             return again_at - now
-        if memory is None and not model.status:
-            # Nobody has ever reported on it, so it should have no children yet.
+        if memory is None and not model.status and not any(await bodies_of(self._cluster, key)):
+            # Nobody has ever reported on it, and all names are free: there is nothing of it.
             try:
                 return await self._bring_about(nothing_of(model), now)
             except Conflict as error:

@@ -1,5 +1,6 @@
 """What the operator makes of a model at a real API server, and keeps as it made it."""
 
+import json
 import time
 
 from batchedmodel_contract.kubernetes.names import (
@@ -8,9 +9,10 @@ from batchedmodel_contract.kubernetes.names import (
     MANAGED_BY_LABEL,
     NAME_LABEL,
 )
+from cluster import ControlPlane
 from support.operator_process import OperatorProcess, PretendSidecar, run_pods
 from support.operator_team import CHILDREN, SIMULATED, Team
-from support.plane import apply, until
+from support.plane import until
 
 
 def test_a_model_gets_its_children(running: OperatorProcess, team: Team) -> None:
@@ -118,23 +120,28 @@ def test_what_people_do_to_children_is_repaired(running: OperatorProcess, team: 
     team.quiet()
 
 
-def test_a_strangers_object_is_never_taken_over(running: OperatorProcess, team: Team) -> None:
-    stranger = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": "minilm", "namespace": team.namespace},
-        "spec": {"ports": [{"port": 4711}]},
-    }
-    apply(team.plane, stranger)
+def test_a_strangers_object_is_never_taken_over_and_nothing_is_made_beside_it(
+    plane: ControlPlane, running: OperatorProcess, team: Team
+) -> None:
+    """Half a model serves nobody. Who applies a label to an object has not made it."""
+    where = f"--namespace={team.namespace}"
+    plane.kubectl("create", "service", "clusterip", "minilm", "--tcp=4711", where)
+    metadata = {"name": "minilm", "namespace": team.namespace, "labels": {"seen": "yes"}}
+    labels = {"apiVersion": "v1", "kind": "Service", "metadata": metadata}
+    how = ("--server-side", "--field-manager=labeller", "--filename=-")
+    plane.kubectl("apply", *how, stdin=json.dumps(labels))
+    kept = team.get("service/minilm")
     team.write(SIMULATED)
     team.until("Reconciled", "False", "NameConflict")
-    assert "Service minilm exists (it was made by kubectl-client-side-apply)" in team.message(
-        "Reconciled"
-    )
-    until("the others are made", lambda: team.has_all("deployment/minilm"))
-    kept = team.get("service/minilm")
-    assert kept["spec"]["ports"][0]["port"] == 4711
-    assert "ownerReferences" not in kept["metadata"]
+    said = team.message("Reconciled")
+    assert "Service minilm exists (it was made by kubectl-create)" in said
+    assert team.left() == ["services/minilm"]
+    assert team.get("service/minilm") == kept
+    plane.kubectl("delete", "service/minilm", where)
+    # It was nobody's, so its end is seen at the next look only.
+    team.write({**SIMULATED, "replicas": 2})
+    team.until("Reconciled", "True", "Applied")
+    assert team.has_all()
 
 
 def test_a_template_that_somebody_made_his_own_is_not_taken_back(

@@ -17,20 +17,43 @@ from batchedmodel_operator.kinds import CHILDREN, Kind, child_name
 from support.operator_world import KEY, SIMULATED, World, manifest
 
 
-async def test_a_strangers_object_is_named_and_the_others_are_made() -> None:
-    world = World()
-    stranger = {"name": KEY.name, "namespace": KEY.namespace}
-    world.cluster.put({"apiVersion": "v1", "kind": "Service", "metadata": stranger})
+@pytest.mark.parametrize("kind", CHILDREN)
+async def test_while_a_stranger_has_a_name_nothing_is_made(kind: Kind) -> None:
+    """Half a model would serve nobody, and hold devices."""
+    world = World({**SIMULATED, "autoscaling": {"minReplicas": 2, "maxReplicas": 5}})
+    name = child_name(kind, KEY.name)
+    place = {"name": name, "namespace": KEY.namespace}
+    world.cluster.put({"apiVersion": "v1", "kind": kind.value, "metadata": place})
     await world.settle()
     assert world.verdict("Reconciled") == ("False", "NameConflict")
     said = world.condition("Reconciled")["message"]
     assert said == (
-        "Service minilm exists and is none of this BatchedModel's; delete or rename one"
+        f"{kind} {name} exists and is none of this BatchedModel's; delete or rename one: nothing "
+        "new is made before"
     )
     assert world.verdict("Ready") == ("False", "ReconcileFailed")
-    assert "ownerReferences" not in world.child(Kind.SERVICE)["metadata"]
-    assert world.has(Kind.DEPLOYMENT)
+    assert world.verdict("UpToDate") == ("Unknown", "ReconcileFailed")
+    assert "ownerReferences" not in world.child(kind)["metadata"]
+    assert [one for one in CHILDREN if world.has(one)] == [kind]
+    assert world.revisions() == []
     assert await world.look() == 60, "strangers are not watched"
+    world.remove(kind)
+    await world.settle()
+    assert world.verdict("Reconciled") == ("True", "Applied")
+    assert all(world.has(one) for one in CHILDREN)
+
+
+async def test_what_a_model_has_is_kept_as_it_should_be_while_a_stranger_has_a_name() -> None:
+    world = World()
+    await world.settle()
+    place = {"name": KEY.name, "namespace": KEY.namespace}
+    world.cluster.put({"apiVersion": "v1", "kind": Kind.AUTOSCALER.value, "metadata": place})
+    scaled = {"minReplicas": 2, "maxReplicas": 5}
+    world.spec({**SIMULATED, "autoscaling": scaled, "batching": {"maxBatchSize": 7}})
+    await world.settle()
+    assert world.verdict("Reconciled") == ("False", "NameConflict")
+    assert '"max_batch_size": 7' in world.child(Kind.CONFIG_MAP)["data"]["batching.json"]
+    assert not world.has(Kind.DISRUPTION_BUDGET)
 
 
 @pytest.mark.parametrize(
@@ -46,6 +69,40 @@ async def test_a_strangers_object_is_named_and_the_others_are_made() -> None:
             "it belongs to Shop web",
         ),
         ({"managedFields": [{"manager": "helm"}]}, "it was made by helm"),
+        (
+            # As the API server sorts them: by operation, then by time, then by manager.
+            {
+                "managedFields": [
+                    {"manager": "labeller", "operation": "Apply", "time": "2026-01-01T00:00:09Z"},
+                    {
+                        "manager": "kube-controller-manager",
+                        "operation": "Update",
+                        "time": "2026-01-01T00:00:05Z",
+                        "subresource": "status",
+                    },
+                    {"manager": "kubectl-create", "time": "2026-01-01T00:00:05Z"},
+                    {"manager": "kubectl-edit", "time": "2026-01-01T00:00:07Z"},
+                ]
+            },
+            "it was made by kubectl-create",
+        ),
+        (
+            {
+                "managedFields": [
+                    {
+                        "manager": "labeller",
+                        "time": "2026-01-01T00:00:05Z",
+                        "fieldsV1": {"f:metadata": {"f:labels": {"f:a": {}}}},
+                    },
+                    {
+                        "manager": "terraform",
+                        "time": "2026-01-01T00:00:05Z",
+                        "fieldsV1": {"f:spec": {"f:ports": {}, "f:selector": {}, "f:type": {}}},
+                    },
+                ]
+            },
+            "it was made by terraform",
+        ),
     ],
 )
 async def test_a_stranger_is_named_as_far_as_its_object_says(
