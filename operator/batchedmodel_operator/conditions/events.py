@@ -39,7 +39,6 @@ _WARNINGS: Final = frozenset(
         Reason.SEVERAL_AUTOSCALERS,
         Reason.METRICS_STALE,
         Reason.AT_MAXIMUM,
-        Reason.HEALTH_CHECK_FAILING,
         *PodFailureReason,
     }
 )

@@ -46,7 +46,6 @@ class Reason(StrEnum):
 
     LOADED = "Loaded"
     DOWNLOADING = "Downloading"
-    HEALTH_CHECK_FAILING = "HealthCheckFailing"
     NOT_STARTED = "NotStarted"
 
     SCALING_DISABLED = "ScalingDisabled"
@@ -73,6 +72,7 @@ class Reason(StrEnum):
     ADAPTER_FAILED = "AdapterFailed"
 
     PARTIAL_REPLICAS = "PartialReplicas"
+    OLDER_REVISION_SERVES = "OlderRevisionServes"
     AS_EXPECTED = "AsExpected"
 
 

@@ -18,7 +18,7 @@ from batchedmodel_operator.reconcile.pod_failures import (
 )
 from batchedmodel_operator.reconcile.state import Pod, condition
 
-_BEFORE_A_NODE: Final = frozenset(
+BEFORE_A_NODE: Final = frozenset(
     {
         PodFailureReason.INSUFFICIENT_ACCELERATOR,
         PodFailureReason.VOLUME_NOT_BOUND,
@@ -62,18 +62,22 @@ def model_loaded(view: View) -> Finding:
         return yes(Reason.LOADED, f"{loaded} of {len(living)} pods have loaded their model")
     if not living:
         return unknown(Reason.NO_PODS, "there are no pods to load it")
-    if diagnosis is not None and diagnosis.trouble in _BEFORE_A_NODE:
+    if diagnosis is not None and diagnosis.trouble in BEFORE_A_NODE:
         return unknown(Reason.NOT_STARTED, diagnosis.message)
     if diagnosis is not None:
         return no(diagnosis.trouble, diagnosis.message)
-    for pod in living:
-        said = startups.get(pod.uid, "")
-        if said.startswith(_ILL):
-            return no(Reason.HEALTH_CHECK_FAILING, f"pod {pod.name}: {said}")
+    if hung := hung_or_lost(view):
+        return no(PodFailureReason.HEALTH_CHECK_FAILING, hung)
     fetching = sum(_is_fetching(pod) for pod in living)
     if fetching:
         return no(Reason.DOWNLOADING, f"{fetching} pods fetch the model's files")
     return no(Reason.MODEL_LOADING, f"{len(living)} pods load their model")
+
+
+def hung_or_lost(view: View) -> str:
+    """What the first sidecar says of a model that started and answers no more; else nothing."""
+    told = ((pod.name, view.observed.memory.startups.get(pod.uid, "")) for pod in view.living)
+    return next((f"pod {name}: {said}" for name, said in told if said.startswith(_ILL)), "")
 
 
 def _is_placed(pod: Pod) -> bool:

@@ -7,16 +7,23 @@ from typing import Final
 
 from batchedmodel_kube.errors import Forbidden, Invalid, NameTaken, QuotaExceeded
 from batchedmodel_operator.conditions.findings import Finding, Reason, no, unknown, yes
+from batchedmodel_operator.conditions.pods import BEFORE_A_NODE, hung_or_lost
 from batchedmodel_operator.conditions.view import View
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.reconcile.plan import Failure
-from batchedmodel_operator.reconcile.pod_failures import refused_pod
+from batchedmodel_operator.reconcile.pod_failures import (
+    REFUSED_PODS,
+    PodFailureReason,
+    refused_pod,
+)
 from batchedmodel_operator.reconcile.state import condition
 from batchedmodel_operator.reconcile.target import Hold
 from batchedmodel_operator.rollout.rollout import Cause
 
 _PASSING: Final = frozenset({Reason.WAITING_FOR_DELETION, Reason.API_ERROR})
 """Reasons of not being reconciled that go away by themselves."""
+_BEFORE_A_START: Final = BEFORE_A_NODE | REFUSED_PODS
+"""Why pods of a revision do not start that say nothing of it. Room for them may come."""
 _SUSPENDED: Final = no(Reason.SUSPENDED, "no pods are wanted while spec.suspend is true")
 
 
@@ -40,10 +47,13 @@ def ready(view: View, reconciled: Finding) -> Finding:
         return yes(reason, f"{all_serving} of {desired} pods serve")
     if view.diagnosis is not None:
         return no(view.diagnosis.trouble, _beside_older(view, view.diagnosis.message))
+    if hung := hung_or_lost(view):
+        return no(PodFailureReason.HEALTH_CHECK_FAILING, _beside_older(view, hung))
     if view.living:
         text = f"{len(view.living)} pods load their model"
         return no(Reason.MODEL_LOADING, _beside_older(view, text))
-    return no(Reason.NO_READY_REPLICAS, _beside_older(view, "the pods are not there yet"))
+    reason = Reason.NEW_REVISION_ROLLING_OUT if view.counts.ready else Reason.NO_READY_REPLICAS
+    return no(reason, _beside_older(view, "the pods are not there yet"))
 
 
 def reconciled(view: View) -> Finding:
@@ -160,7 +170,11 @@ def degraded(view: View) -> Finding:
     counts = view.counts
     if view.taken_back:
         return yes(Reason.ROLLED_BACK, view.taken_back)
+    trouble = None if view.diagnosis is None else view.diagnosis.trouble
     why = _deadline_passed(view) if view.diagnosis is None else view.diagnosis.message
+    if why and view.older and counts.ready >= counts.desired and trouble not in _BEFORE_A_START:
+        text = f"{counts.ready} pods of an earlier revision serve; {why}"
+        return yes(Reason.OLDER_REVISION_SERVES, text)
     if counts.ready < counts.desired and why:
         reason = Reason.PARTIAL_REPLICAS if counts.ready else Reason.NO_READY_REPLICAS
         return yes(reason, f"{counts.ready} of {counts.desired} pods are ready; {why}")

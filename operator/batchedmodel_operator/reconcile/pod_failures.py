@@ -13,7 +13,11 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from batchedmodel_contract.kubernetes.names import FETCH_CONTAINER, MODEL_CONTAINER
+from batchedmodel_contract.kubernetes.names import (
+    BATCHER_CONTAINER,
+    FETCH_CONTAINER,
+    MODEL_CONTAINER,
+)
 from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.processes.logs import as_text
 from batchedmodel_contract.processes.server_api import ModelState
@@ -33,6 +37,7 @@ class PodFailureReason(StrEnum):
     FETCH_FAILED = "FetchFailed"
     MODEL_FAILED = "ModelFailed"
     OUT_OF_MEMORY = "OOMKilled"
+    HEALTH_CHECK_FAILING = "HealthCheckFailing"
     CRASH_LOOPING = "CrashLooping"
     INSUFFICIENT_ACCELERATOR = "InsufficientAccelerator"
     VOLUME_NOT_BOUND = "VolumeNotBound"
@@ -74,7 +79,12 @@ _REFUSALS: Final = (
 """What a scheduler says of nodes, in small letters. It names each node's reason: those of a node
 that would nearly do come first, and control planes have taints everywhere."""
 _STARTED_AND_FAILED: Final = frozenset(
-    {PodFailureReason.MODEL_FAILED, PodFailureReason.OUT_OF_MEMORY, PodFailureReason.CRASH_LOOPING}
+    {
+        PodFailureReason.MODEL_FAILED,
+        PodFailureReason.OUT_OF_MEMORY,
+        PodFailureReason.HEALTH_CHECK_FAILING,
+        PodFailureReason.CRASH_LOOPING,
+    }
 )
 """What only another revision mends. Where an image cannot be pulled or files cannot be fetched,
 mostly somebody else is down, and the revision before would fare no better."""
@@ -92,6 +102,9 @@ _CONFIG_REASONS: Final = frozenset({"CreateContainerConfigError", "CreateContain
 _FAILED: Final = f"the model is {ModelState.FAILED}"
 """How a sidecar begins its answer when the model server has given up."""
 _NOT_SAID: Final = "ended without a word to the cluster; its log has more"
+_PROBED: Final = (BATCHER_CONTAINER, MODEL_CONTAINER)
+_SIGNALS: Final = {137: "SIGKILL", 143: "SIGTERM"}
+"""By exit code. Of a pod that stays, hardly anybody but the kubelet ends a container by one."""
 _CRASHES_THAT_COUNT: Final = 2
 """One failure may be bad luck, and a reason that comes and goes helps nobody."""
 
@@ -244,7 +257,13 @@ def refused_for(deployment: Child | None) -> Diagnosis | None:
     if failure.get("status") != "True" or not heard:
         return None
     message = failure.get("message") or "the API server refused a pod"
-    return Diagnosis(trouble=refused_pod(message), message=message)
+    trouble = refused_pod(message)
+    budget = (deployment.body["spec"].get("strategy") or {}).get("rollingUpdate") or {}
+    beside_old = status.get("updatedReplicas", 0) < status.get("replicas", 0)
+    surges = beside_old and budget.get("maxSurge") not in (0, "0%")
+    if trouble is PodFailureReason.QUOTA_EXCEEDED and surges:
+        message = f"{message}; with spec.rollout.strategy: InPlace old pods make room for new ones"
+    return Diagnosis(trouble=trouble, message=message)
 
 
 def refused_pod(message: str) -> PodFailureReason:
@@ -340,5 +359,10 @@ def _of_crashes(
         code = ended.get("exitCode", "unknown")
         detail = f": {as_text(ended['message'])}" if ended.get("message") else ""
         # Restart counts would make every crash a new message, and that a write.
-        text = f"{where}: ends again and again, last with exit code {code}{detail}"
-        yield Diagnosis(trouble=PodFailureReason.CRASH_LOOPING, message=text)
+        if container["name"] in _PROBED and code in _SIGNALS:
+            why = f"the kubelet kills it again and again ({_SIGNALS[code]}): a probe of it fails"
+            trouble = PodFailureReason.HEALTH_CHECK_FAILING
+        else:
+            why = f"ends again and again, last with exit code {code}"
+            trouble = PodFailureReason.CRASH_LOOPING
+        yield Diagnosis(trouble=trouble, message=f"{where}: {why}{detail}")
