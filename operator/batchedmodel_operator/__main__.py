@@ -105,6 +105,7 @@ async def _run(settings: OperatorSettings) -> None:
         calendar=client.calendar,
         turns=turns,
         look_at=look_at,
+        edits_wait=lambda key: workers.edits_wait(key),
     )
     workers: Workers[Key] = Workers(
         WorkQueue(

@@ -60,6 +60,8 @@ class World:
         self.calendar_jump = timedelta()
         """How far somebody has set the clock, in which only people believe."""
         self.come_back_after: float | None = None
+        self.edits_wait = 0.0
+        """Seconds for which the queue lets edits wait."""
         self.cluster.put(manifest(spec))
         self.restart()
 
@@ -77,6 +79,7 @@ class World:
             calendar=self.calendar,
             turns=self.turns,
             look_at=self.called.append,
+            edits_wait=lambda _: self.edits_wait,
         )
 
     def calendar(self, ago: float = 0.0) -> datetime:

@@ -18,6 +18,7 @@ from batchedmodel_operator.reconcile.pod_failures import (
 )
 from batchedmodel_operator.reconcile.state import condition
 from batchedmodel_operator.reconcile.target import Hold
+from batchedmodel_operator.reconcile.work_queue import LONGEST_SPACING_SECONDS
 from batchedmodel_operator.rollout.rollout import Cause
 
 _PASSING: Final = frozenset({Reason.WAITING_FOR_DELETION, Reason.API_ERROR})
@@ -87,7 +88,9 @@ def reconciled(view: View) -> Finding:
         who = contest.by or "somebody else"
         text = f"{contest.kind} {contest.name} is changed again by {who} whenever it is put right"
         return no(Reason.CONTESTED, text)
-    return yes(Reason.APPLIED, "everything is applied as the manifest says")
+    wait = f"; edits come so fast that the next wait, for up to {LONGEST_SPACING_SECONDS:g} s"
+    text = f"everything is applied as the manifest says{wait if plan.edits_wait else ''}"
+    return yes(Reason.APPLIED, text)
 
 
 def available(view: View) -> Finding:

@@ -143,6 +143,8 @@ class Plan:
     """More can be planned from what these steps make."""
     altered: bool = False
     """The manifest reads otherwise than when it was applied, though nobody has edited it."""
+    edits_wait: bool = False
+    """Edits come so fast that the next ones wait."""
     come_back_after: float = RESYNC_SECONDS
     """Seconds."""
 
@@ -310,8 +312,7 @@ def _owner_of(child: Child) -> str:
     owners = sorted(child.owners, key=lambda owner: not owner.get("controller"))
     if owners:
         return f"it belongs to {owners[0].get('kind')} {owners[0].get('name')}"
-    # The API server sorts them by operation. The oldest is mostly that of who made it; of several
-    # in one second the one with the most fields. What controllers report is none of it.
+    # The oldest is mostly that of who made it; of several in one second the one with most fields.
     entries = child.body["metadata"].get("managedFields") or ()
     makers = [one for one in entries if "manager" in one and not one.get("subresource")]
     makers.sort(key=lambda one: (str(one.get("time", "")), -len(str(one.get("fieldsV1")))))

@@ -20,6 +20,7 @@ from batchedmodel_operator.reconcile.observe import bodies_of, find, observe
 from batchedmodel_operator.reconcile.plan import Failure, Plan, plan
 from batchedmodel_operator.reconcile.state import Key, Model, Observed, after, nothing_of
 from batchedmodel_operator.reconcile.target import Hold, serves
+from batchedmodel_operator.reconcile.work_queue import LONGEST_SPACING_SECONDS
 from batchedmodel_operator.render import Images
 from batchedmodel_operator.rollout.rollout import Cause, Record
 from batchedmodel_operator.rollout.turns import Turns, standing
@@ -46,10 +47,12 @@ class Reconciler:
         calendar: Callable[[], datetime],
         turns: Turns[Key],
         look_at: Callable[[Key], None],
+        edits_wait: Callable[[Key], float],
     ) -> None:
         """`clock`: monotonic seconds; `calendar`: the time for people, with its zone.
 
-        `look_at`: is told of models whose turn has come.
+        `look_at`: is told of models whose turn has come. `edits_wait`: for how many seconds edits
+        of a model still wait that come now.
         """
         self._cluster = cluster
         self._sidecars = sidecars
@@ -58,6 +61,7 @@ class Reconciler:
         self._calendar = calendar
         self._turns = turns
         self._look_at = look_at
+        self._edits_wait = edits_wait
         self._memories: dict[Key, Memory] = {}
         self._written: dict[Key, str] = {}
         """The version of the object that the last write of its status made."""
@@ -159,6 +163,10 @@ class Reconciler:
         key = observed.model.key
         may_begin = self._turns.may_begin(key)
         planned = plan(observed, self._images, now, self._calendar(), may_begin=may_begin)
+        if (wait := self._edits_wait(key)) > 0:
+            # The status says so until edits are quick again, and brings none of them forward.
+            sooner = min(wait + LONGEST_SPACING_SECONDS, planned.come_back_after)
+            planned = replace(planned, edits_wait=True, come_back_after=sooner)
         # Nobody else has asked meanwhile. What it took is written down before it is acted on.
         self._note(key, _begun(observed, planned), planned)
         await self._latch(observed, planned)

@@ -8,7 +8,9 @@
   But one of four turns is theirs.
 - Groups of keys, which are namespaces, take turns: the one with the fewest reconciles under way
   comes first, and a few of them never have all places.
-- A key that is edited without end, or fails without end, waits ever longer.
+- An edit costs its key two seconds, and a key may be ten edits in debt: a person's never wait. Keys
+  that are in debt share what their group may have, so that storms stay within bounds.
+- A key that fails without end waits ever longer.
 
 Times follow the work queues of Kubernetes' own controllers (client-go's `workqueue`).
 """
@@ -38,16 +40,20 @@ RECONCILES_PER_SECOND: Final = 100.0
 BURST: Final = 100
 AWAITED_IN_A_ROW: Final = 3
 """Turns of those that are awaited before one of another that is due."""
-EDITS_AT_ONCE: Final = 4
-"""Awaited reconciles of a key in a row that keep the shortest spacing; a person makes no more."""
+EDIT_SECONDS: Final = 2.0
+"""What an edit costs its key: edits that come no faster never wait."""
+EDITS_AT_ONCE: Final = 10
+"""Edits of a key that come faster and do not wait."""
+GROUP_EDIT_SECONDS: Final = 0.1
+"""What a reconcile for an edit costs the group, where the key is more than half in debt."""
+GROUP_EDITS_AT_ONCE: Final = 40
+"""Of those, in a group."""
 FAILURES_AT_ONCE: Final = 5
 """So many failures in a row keep the usual spacing of what events ask for: one of them may be what
 mends the key. Then it grows, as a reconcile makes an event itself where it writes a new failure
 into the status."""
 LONGEST_SPACING_SECONDS: Final = 10.0
-"""Between reconciles of a key that is edited without end, or fails without end."""
-CALM_SECONDS: Final = 10.0
-"""Without edits, beyond twice the spacing, before the next edit counts as the first."""
+"""Between reconciles of a key that fails without end, or whose group is edited without end."""
 TIMES_THE_FREE: Final = 3
 """A group may have so many times the places that stay free: one alone three quarters, two together
 seven eighths. So slow reconciles of a few namespaces leave places to all others."""
@@ -70,19 +76,12 @@ class _Entry:
     asked_again: bool = False
     """An event came during the present reconcile, which may have read too early to see its
     cause."""
-    edits: int = 0
-    """Awaited reconciles in a row."""
-    edited: float = float("-inf")
-    """When the last of them began."""
+    paid_until: float = float("-inf")
+    """When its edits so far are paid for."""
 
-    @property
-    def spacing(self) -> float:
-        """Seconds between awaited reconciles."""
-        return _doubled(SHORTEST_SPACING_SECONDS, self.edits - EDITS_AT_ONCE)
-
-    def is_calm(self, now: float) -> bool:
-        """Whether an edit that comes now counts as the first."""
-        return now - self.edited > CALM_SECONDS + 2 * self.spacing
+    def is_in_debt(self, now: float) -> bool:
+        """Whether more than half of the edits that may come at once are still to be paid for."""
+        return self.paid_until - now > EDITS_AT_ONCE * EDIT_SECONDS / 2
 
 
 class WorkQueue(Generic[K]):
@@ -111,6 +110,8 @@ class WorkQueue(Generic[K]):
         self._in_a_row = 0
         """Turns of awaited ones since another had one."""
         self._count = 0
+        self._debts: dict[Hashable, float] = {}
+        """By group: when what edits of keys in debt cost it is paid for."""
         self._paid_until = float("-inf")
         """When the reconciles so far would end if each took its share of the rate."""
 
@@ -120,6 +121,9 @@ class WorkQueue(Generic[K]):
     def add(self, key: K, now: float, *, awaited: bool = False) -> None:
         """Something happened to the key; those that are `awaited` come before others."""
         entry = self._entries.setdefault(key, _Entry())
+        if awaited:
+            most = now + EDITS_AT_ONCE * EDIT_SECONDS
+            entry.paid_until = min(max(entry.paid_until, now), most) + EDIT_SECONDS
         if awaited and not entry.awaited:
             # By the spacing of edits from now on, which may be the longer one.
             self._remove(False, self._group(key), key)
@@ -127,7 +131,7 @@ class WorkQueue(Generic[K]):
         if entry.running:
             entry.asked_again = True
         else:
-            self._schedule(key, entry, _earliest(entry, now))
+            self._schedule(key, entry, self._earliest(key, entry, now))
 
     def take(self, now: float) -> K | None:
         """A key that is due; it counts as being reconciled until `succeeded` or `failed`."""
@@ -187,6 +191,12 @@ class WorkQueue(Generic[K]):
         running = (now - entry.started for entry in self._entries.values() if entry.running)
         return max(running, default=0.0)
 
+    def edits_wait(self, key: K, now: float) -> float:
+        """Seconds for which edits that come now still wait; 0 where they do not."""
+        entry = self._entries.get(key)
+        next_ = 0.0 if entry is None else entry.paid_until + EDIT_SECONDS - now
+        return max(0.0, next_ - EDITS_AT_ONCE * EDIT_SECONDS)
+
     def _next(self, groups: Iterable[Hashable]) -> Hashable | None:
         """Of those with room the one with the fewest reconciles under way, else by turns.
 
@@ -206,8 +216,8 @@ class WorkQueue(Generic[K]):
         entry = self._entries[key]
         self._running[group] += 1
         self._paid_until = max(self._paid_until, now) + _SHARE_SECONDS
-        if entry.awaited:
-            entry.edits, entry.edited = 1 if entry.is_calm(now) else entry.edits + 1, now
+        if entry.awaited and entry.is_in_debt(now):
+            self._debts[group] = max(self._debts.get(group, now), now) + GROUP_EDIT_SECONDS
         entry.running, entry.due, entry.started, entry.awaited = True, None, now, False
 
     def _end(self, key: K, now: float) -> _Entry:
@@ -216,10 +226,24 @@ class WorkQueue(Generic[K]):
         self._running[group] -= 1
         if not self._running[group]:
             del self._running[group]
+            if self._debts.get(group, now) < now:
+                del self._debts[group]
         if entry.asked_again:
             entry.asked_again = False
-            self._schedule(key, entry, _earliest(entry, now))
+            self._schedule(key, entry, self._earliest(key, entry, now))
         return entry
+
+    def _earliest(self, key: K, entry: _Entry, now: float) -> float:
+        """When a reconcile may begin because of an event that came now or before."""
+        if not entry.awaited:
+            times = entry.failures - FAILURES_AT_ONCE
+            return max(now, entry.started + _doubled(SPACING_SECONDS, times))
+        allowed = entry.paid_until - EDITS_AT_ONCE * EDIT_SECONDS
+        debt = self._debts.get(self._group(key))
+        if debt is not None and entry.is_in_debt(now):
+            of_group = debt - GROUP_EDITS_AT_ONCE * GROUP_EDIT_SECONDS
+            allowed = max(allowed, min(of_group, entry.started + LONGEST_SPACING_SECONDS))
+        return max(now, entry.started + SHORTEST_SPACING_SECONDS, allowed)
 
     def _schedule(self, key: K, entry: _Entry, due: float) -> None:
         """The key is due then, if it is not sooner."""
@@ -234,16 +258,6 @@ class WorkQueue(Generic[K]):
         keys.pop(key, None)
         if not keys:
             ready.pop(group, None)
-
-
-def _earliest(entry: _Entry, now: float) -> float:
-    """When a reconcile may begin because of an event that came now or before."""
-    if not entry.awaited:
-        return max(
-            now, entry.started + _doubled(SPACING_SECONDS, entry.failures - FAILURES_AT_ONCE)
-        )
-    soonest = max(now, entry.started + SHORTEST_SPACING_SECONDS)
-    return soonest if entry.is_calm(now) else max(soonest, entry.edited + entry.spacing)
 
 
 def _doubled(seconds: float, times: int) -> float:
@@ -282,6 +296,10 @@ class Workers(Generic[K]):
         """Something happened to the key; those that are `awaited` come before others."""
         self._queue.add(key, self._clock(), awaited=awaited)
         self._wake.set()
+
+    def edits_wait(self, key: K) -> float:
+        """Seconds for which edits of a key that come now still wait."""
+        return self._queue.edits_wait(key, self._clock())
 
     def longest_reconcile(self) -> float:
         """Seconds since the beginning of the reconcile that takes longest."""

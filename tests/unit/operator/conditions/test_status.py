@@ -370,3 +370,16 @@ async def test_what_somebody_else_wrote_beside_it_is_one() -> None:
     world.cluster.before_pods = before
     assert learnt
     assert not world.wrote(_version(world)), "their event may be shown by ours only"
+
+
+async def test_the_status_says_while_edits_wait_and_no_longer() -> None:
+    world = World()
+    await world.settle()
+    world.edits_wait = 2.5
+    assert await world.look() == 12.5
+    said = world.condition("Reconciled")
+    assert (said["status"], said["reason"]) == ("True", "Applied")
+    assert "edits come so fast that the next wait, for up to 10 s" in said["message"]
+    world.edits_wait = 0.0
+    await world.look()
+    assert "wait" not in world.condition("Reconciled")["message"]
