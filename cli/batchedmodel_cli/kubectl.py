@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from pathlib import Path
 from typing import Final
 
 from batchedmodel_cli.simulate.inputs import Refused
@@ -21,7 +22,17 @@ class NotInstalled(Refused):
 
 def get(*what: str, context: str | None, namespace: str | None, form: str = "yaml") -> str:
     """Its output about what these arguments of `get` name; raises `Refused` and `NotInstalled`."""
-    command = [_KUBECTL, "get", *what, f"--output={form}"]
+    return _said("get", *what, context=context, namespace=namespace, form=form)
+
+
+def dry_run(file: Path, *, context: str | None, namespace: str | None) -> str:
+    """What applying a file would make of its objects, by the API server; raises as `get`."""
+    words = ("apply", f"--filename={file}", "--dry-run=server")
+    return _said(*words, context=context, namespace=namespace, form="yaml")
+
+
+def _said(*words: str, context: str | None, namespace: str | None, form: str) -> str:
+    command = [_KUBECTL, *words, f"--output={form}"]
     command.append(f"--request-timeout={_REQUEST_SECONDS}s")
     command += [] if context is None else [f"--context={context}"]
     command += [] if namespace is None else [f"--namespace={namespace}"]

@@ -1,5 +1,6 @@
 """`batchedmodel diff` with kubectl and a real API server."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -60,3 +61,34 @@ def test_an_edit_is_compared_with_the_object_that_the_api_server_has(
     assert "does not match the namespace" in capsys.readouterr().err
     assert main(["diff", str(file), "--context=nobody's"]) == 2
     assert "kubectl: " in capsys.readouterr().err
+
+
+def test_what_others_have_patched_stays_where_apply_leaves_it(
+    server: ControlPlane,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It foretold that apply takes out what was patched in, which `kubectl apply` leaves."""
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    file = tmp_path / "model.yaml"
+    file.write_text(MANIFEST.format(namespace=NAMESPACE, rows=16).replace("minilm", "patched"))
+    server.kubectl("apply", "--filename", file)
+    where = ("batchedmodel/patched", f"--namespace={NAMESPACE}")
+    patch = {"spec": {"batching": {"maxQueueSize": 4711, "maxBatchSize": 64}, "replicas": 3}}
+    server.kubectl("patch", *where, "--type=merge", f"--patch={json.dumps(patch)}")
+    before = server.kubectl("get", *where, "--output=json")
+
+    assert main(["diff", str(file), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    changes = {one["field"]: (one["old"], one["new"]) for one in found["changes"]}
+    assert changes == {"spec.batching.maxBatchSize": (64, 16)}
+    assert server.kubectl("get", *where, "--output=json") == before, "nothing is written"
+    server.kubectl("apply", "--filename", file)
+    spec = json.loads(server.kubectl("get", *where, "--output=json"))["spec"]
+    assert (spec["batching"], spec["replicas"]) == (
+        {"maxBatchSize": 16, "maxQueueSize": 4711},
+        3,
+    )
+    assert main(["diff", str(file)]) == 0

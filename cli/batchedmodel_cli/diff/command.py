@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from batchedmodel_cli.simulate.simulator import SimulatedPods
     from batchedmodel_contract.manifest.manifest import BatchedModel
     from batchedmodel_contract.manifest.model_class import ModelClass
+    from batchedmodel_contract.manifest.spec import Spec
 
 NAME = "diff"
 HELP = "say what applying a manifest does to the live model: restarts, pods, accelerators, latency"
@@ -37,7 +38,8 @@ def describe(parser: argparse.ArgumentParser) -> None:
         "Compares a manifest with the live BatchedModel and says for each changed field what\n"
         "applying it does: effective at once, pods replaced (how many, in which way, whether a\n"
         "spare accelerator is needed), pods added, and so on. It plays the edit through with\n"
-        "the operator's own planning; nothing is written. With --profile and --rate (or\n"
+        "the operator's own planning; nothing is written, and the API server says by a dry run\n"
+        "what apply makes of the manifest. With --profile and --rate (or\n"
         "--trace) the simulator says how the same traffic fares before and after."
     )
     parser.epilog = (
@@ -79,7 +81,7 @@ def carry_out(arguments: argparse.Namespace) -> int:
         other = arguments.new_profile
         if other is not None:
             other = inputs.profile("--new-profile", other, manifest.name)
-        found = difference(objects.model(manifest.name), manifest.spec)
+        found = difference(objects.model(manifest.name), objects.applied(manifest))
         foretold = None
         if pods is not None:
             # Late, because the simulator needs numpy and a plain comparison does without.
@@ -134,6 +136,15 @@ class _LiveObjects:
     def model(self, name: str) -> LiveModel:
         """The BatchedModel of that name."""
         return live.read_live(self._text, name, self.class_of)
+
+    def applied(self, manifest: BatchedModel) -> Spec:
+        """What applying the file makes of the model's spec: fields of others stay, as they may."""
+        arguments = self._arguments
+        if arguments.live is not None:
+            return manifest.spec
+        where = {"context": arguments.context, "namespace": arguments.namespace}
+        text = kubectl.dry_run(arguments.file, **where)
+        return live.read_live(text, manifest.name, self.class_of).spec
 
     def class_of(self, name: str) -> ModelClass | None:
         """The class of that name; None where it is not there."""
