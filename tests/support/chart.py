@@ -31,14 +31,18 @@ class Helm:
         return run([self._program, "lint", "--strict", CHART])
 
     def manifests(
-        self, *words: str | Path, release: str = "bm", namespace: str = "models"
+        self,
+        *words: str | Path,
+        release: str = "bm",
+        namespace: str = "models",
+        chart: Path = CHART,
     ) -> list[dict[str, Any]]:
         """All objects of a release, those of `helm test` too.
 
         Raises:
             CommandFailed: the values or the Kubernetes version are not good; the message says why.
         """
-        command: list[str | Path] = [self._program, "template", release, CHART]
+        command: list[str | Path] = [self._program, "template", release, chart]
         text = run([*command, "--namespace", namespace, *words])
         return [one for one in yaml.safe_load_all(text) if one]
 

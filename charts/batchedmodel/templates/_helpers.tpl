@@ -12,6 +12,9 @@ app.kubernetes.io/part-of: batchedmodel
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{/* What pods of one part are selected by. Takes (list context part). */}}
@@ -26,13 +29,20 @@ app.kubernetes.io/part-of: batchedmodel
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
-{{/* Reference of an image. Takes (list context values-of-the-image). */}}
+{{/*
+Reference of an image. Takes (list context values-of-the-image). What stands in front of the first slash
+is a registry where no part of a name could be so, as for all who pull images.
+*/}}
 {{- define "batchedmodel.image" -}}
 {{- $image := index . 1 -}}
+{{- $repository := $image.repository -}}
+{{- with (index . 0).Values.global.imageRegistry -}}
+{{- $repository = printf "%s/%s" . (regexReplaceAll "^(localhost|[^/]*[.:][^/]*)/" $repository "") -}}
+{{- end -}}
 {{- if $image.digest -}}
-{{ $image.repository }}@{{ $image.digest }}
+{{ $repository }}@{{ $image.digest }}
 {{- else -}}
-{{ $image.repository }}:{{ $image.tag | default (index . 0).Values.images.tag }}
+{{ $repository }}:{{ $image.tag | default (index . 0).Values.images.tag }}
 {{- end -}}
 {{- end }}
 
@@ -44,7 +54,7 @@ chart's version is no label of pods: it would start them anew where nothing else
 labels:
   app.kubernetes.io/part-of: batchedmodel
   {{- include "batchedmodel.selector" . | nindent 2 }}
-  {{- with (index . 2).podLabels }}
+  {{- with merge (dict) (index . 2).podLabels (index . 0).Values.commonLabels }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
 annotations:
@@ -97,6 +107,29 @@ priorityClassName: {{ . | quote }}
 topologySpreadConstraints:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end }}
+
+{{/*
+Namespaces that a list of the values stands for, a YAML list. Takes (list context name list).
+*/}}
+{{- define "batchedmodel.namespaces" -}}
+{{- $context := index . 0 -}}
+{{- $listed := index . 2 -}}
+{{- if has "*" $listed -}}
+{{- $listed = $context.Values.watchNamespaces -}}
+{{- if not $listed -}}
+{{- range (lookup "v1" "Namespace" "" "").items -}}
+{{- /* One that is being deleted takes nothing new. */ -}}
+{{- if not .metadata.deletionTimestamp -}}
+{{- $listed = append $listed .metadata.name -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if not $listed -}}
+{{- fail (printf "networkPolicy.%s is [*], and no cluster is asked here which namespaces there are: list them there or in watchNamespaces" (index . 1)) -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $listed -}}
 {{- end }}
 
 {{/* Which versions of which metrics APIs this release serves, a YAML list. */}}

@@ -77,6 +77,33 @@ def test_every_object_is_valid(server: ControlPlane, values: str) -> None:
     assert len(said.splitlines()) == len(documents) > 15
 
 
+def test_policies_of_all_namespaces_are_made_in_those_that_the_cluster_has(
+    server: ControlPlane,
+) -> None:
+    """One that is being deleted takes no new objects: the whole installation would fail."""
+    ending = f"{_NAMESPACE}-ending"
+    kept = f"configmap/kept --namespace={ending}".split()
+    server.kubectl("create", "namespace", ending)
+    server.kubectl("create", "configmap", "kept", f"--namespace={ending}")
+    server.kubectl("patch", *kept, "--patch", '{"metadata": {"finalizers": ["test/kept"]}}')
+    server.kubectl("delete", "namespace", ending, "--wait=false")
+    try:
+        said = server.helm(
+            *("install", *_RELEASE, "--take-ownership", "--dry-run=server", "--output=json"),
+            *("--set", "networkPolicy.models={*}"),
+        )
+    finally:
+        server.kubectl(
+            "patch", *kept, "--type=merge", "--patch", '{"metadata": {"finalizers": []}}'
+        )
+    made = yaml.safe_load_all(json.loads(said)["manifest"])
+    places = {
+        one["metadata"]["namespace"] for one in made if one and one["kind"] == "NetworkPolicy"
+    }
+    assert {"default", "kube-system", _NAMESPACE} <= places
+    assert ending not in places
+
+
 def test_all_pods_pass_the_restricted_profile(server: ControlPlane, notes: str) -> None:
     hooks = server.helm("get", "hooks", "bm", f"--namespace={_NAMESPACE}")
     templates = [one for one in yaml.safe_load_all(hooks) if one and one["kind"] == "Pod"]
