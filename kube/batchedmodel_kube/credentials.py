@@ -10,6 +10,7 @@ from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.config import incluster_config
 
 from batchedmodel_kube.errors import Unreachable
+from batchedmodel_kube.proxy import proxy_to
 
 _TOKEN_SECONDS: Final = 60.0
 """After so long a token is read again: its file gets another one long before it ends."""
@@ -23,7 +24,7 @@ async def configuration_from(
     `clock`: monotonic seconds. The library would read tokens by the calendar, so never while the
     node's clock is behind what it was.
     """
-    # Or it would look for proxies and a .netrc in threads at each request.
+    # Or it would look for proxies and a .netrc in threads at each request, and know no networks.
     configuration = Configuration(client_session_kwargs={"trust_env": False})
     # Many clusters' own certificates lack the key identifiers that Python 3.13 asks for.
     configuration.disable_strict_ssl_verification = True
@@ -37,9 +38,21 @@ async def configuration_from(
             await config.load_kube_config(  # type: ignore[no-untyped-call]
                 config_file=environ.get("KUBECONFIG"), client_configuration=configuration
             )
+        _use_proxy(configuration, environ)
     except (config.ConfigException, OSError, ValueError) as error:
         raise Unreachable(f"no credentials for an API server: {error}") from error
     return configuration
+
+
+def _use_proxy(configuration: Configuration, environ: Mapping[str, str]) -> None:
+    """Take the proxy of the environment, unless a kubeconfig names one."""
+    proxy = None if configuration.proxy else proxy_to(configuration.host, environ)
+    if proxy is None:
+        return
+    configuration.proxy = proxy.url
+    # Without authorities of the cluster's own the library takes those of the variable.
+    if proxy.authorities is not None and configuration.ssl_ca_cert:
+        configuration.ca_cert_data = Path(proxy.authorities).read_text()
 
 
 def _token_reader(clock: Callable[[], float]) -> Callable[[Configuration], None]:

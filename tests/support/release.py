@@ -67,12 +67,15 @@ class Release:
 
     @contextmanager
     def operator(
-        self, folder: Path, *, told: Mapping[str, str] | None = None
+        self, folder: Path, *, told: Mapping[str, str] | None = None, server: str = ""
     ) -> Iterator[OperatorProcess]:
-        """An operator that leads or waits; stopped at the end. `told`: variables besides."""
+        """An operator that leads or waits; stopped at the end.
+
+        `told`: variables besides. `server`: as `Account.kubeconfig` has it.
+        """
         port = unused_port()
         variables = {"BATCHEDMODEL_PROBE_PORT": str(port), **(told or {})}
-        with self._running("operator", folder, variables) as running:
+        with self._running("operator", folder, variables, server) as running:
             process = OperatorProcess(running.process, running.log, port)
             try:
                 until("it answers", lambda: process.leads() is not None)
@@ -121,7 +124,9 @@ class Release:
         return ended.returncode, ended.stderr
 
     @contextmanager
-    def _running(self, part: str, folder: Path, variables: Mapping[str, str]) -> Iterator[Running]:
+    def _running(
+        self, part: str, folder: Path, variables: Mapping[str, str], server: str = ""
+    ) -> Iterator[Running]:
         folder.mkdir(exist_ok=True)
         name = f"{self.prefix}-{part}"
         template = self._one("deployment", name)["spec"]["template"]
@@ -130,7 +135,7 @@ class Release:
         told = environment(container, self.namespace) | dict(variables)
         with running_module(
             f"batchedmodel_{part}",
-            account.kubeconfig(self.plane, folder),
+            account.kubeconfig(self.plane, folder, server=server),
             told,
             # 3: its Lease was lost, as when the namespace of the release is deleted.
             may_end_with=(0, 3, -signal.SIGKILL),

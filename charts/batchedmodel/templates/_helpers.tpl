@@ -156,3 +156,36 @@ allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
+
+{{/* How the API server is reached where a proxy stands in front of it: variables, and the file that one names. */}}
+{{- define "batchedmodel.proxyVariables" -}}
+{{- with .Values.proxy }}
+{{- range $variable, $value := dict "HTTPS_PROXY" .httpsProxy "NO_PROXY" .noProxy }}
+{{- with $value }}
+- name: {{ $variable }}
+  value: {{ . | quote }}
+{{- end }}
+{{- end }}
+{{- with .trustedCA }}
+{{- if .configMap }}
+- name: SSL_CERT_FILE
+  value: {{ printf "/etc/batchedmodel/trusted-ca/%s" .key | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "batchedmodel.proxyMount" -}}
+{{- if .Values.proxy.trustedCA.configMap -}}
+- {name: trusted-ca, mountPath: /etc/batchedmodel/trusted-ca, readOnly: true}
+{{- end -}}
+{{- end }}
+
+{{- define "batchedmodel.proxyVolume" -}}
+{{- with .Values.proxy.trustedCA -}}
+{{- if .configMap -}}
+- name: trusted-ca
+  configMap: {name: {{ .configMap | quote }}, items: [{key: {{ .key | quote }}, path: {{ .key | quote }}}]}
+{{- end -}}
+{{- end -}}
+{{- end }}

@@ -21,6 +21,7 @@ from batchedmodel_contract.kubernetes.names import (
     PLURAL,
     VERSION,
 )
+from batchedmodel_kube.proxy import proxy_to
 from batchedmodel_operator.cluster.watched_text import bounded
 from batchedmodel_operator.cluster.watching import until_all_end
 from batchedmodel_operator.interfaces import LOOKED_AT
@@ -72,9 +73,12 @@ def registry(
     async def login(**kwargs: Any) -> kopf.AiohttpSession | None:
         account = kopf.login_with_service_account(**kwargs)
         if account is not None:
-            return bounded(replace(account, server=_server(os.environ, account.server)))
-        account = kopf.login_with_kubeconfig(**kwargs)
-        return None if account is None else bounded(account)
+            account = replace(account, server=_server(os.environ, account.server))
+        else:
+            account = kopf.login_with_kubeconfig(**kwargs)
+        if account is None:
+            return None
+        return bounded(account, proxy_to(account.server, os.environ))
 
     @kopf.on.startup(registry=found)
     async def configure(settings: kopf.OperatorSettings, **_: Any) -> None:

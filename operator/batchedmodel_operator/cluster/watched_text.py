@@ -26,6 +26,7 @@ from batchedmodel_contract.kubernetes.object_text import (
     pick_owned,
 )
 from batchedmodel_kube.client import path_of
+from batchedmodel_kube.proxy import Proxy
 from batchedmodel_kube.reading import CHUNK, items_of, message_of, messages_of
 from batchedmodel_operator.cluster.request_pace import RequestPace
 from batchedmodel_operator.conditions.autoscaling import looked_at
@@ -48,12 +49,15 @@ _AUTOSCALER: Final[Wanted] = {"metadata": None, "spec": None, "status": {"condit
 """What a digest is made of. It is not kept: a page of HPAs may hold megabytes of annotations."""
 
 
-def bounded(account: kopf.ConnectionInfo) -> kopf.AiohttpSession:
+def bounded(account: kopf.ConnectionInfo, proxy: Proxy | None = None) -> kopf.AiohttpSession:
     """The account with a session that asks in turn and leaves out what nobody here asks for."""
+    trust = account.as_ssl_context()
+    if proxy is not None and proxy.authorities is not None:
+        trust.load_verify_locations(proxy.authorities)
     session = aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, ssl=account.as_ssl_context()),
+        connector=aiohttp.TCPConnector(limit=0, ssl=trust),
         headers=account.as_http_headers(),
-        proxy=account.proxy_url,
+        proxy=proxy.url if proxy is not None else account.proxy_url,
         trust_env=account.trust_env,
         middlewares=(_paced(), _read_before),
     )

@@ -130,10 +130,39 @@ def test_no_selector_changes_with_the_common_labels(helm: Helm) -> None:
         ("global.imageRegistry", "global.imageRegistry=https://mirror.example.com"),
         ("operator.serviceAccount", "operator.serviceAccount.create=true"),
         ("networkPolicy.models", "networkPolicy.models={*,a}"),
+        ("proxy.httpsProxy", "proxy.httpsProxy=proxy:3128"),
     ],
 )
 def test_what_could_not_hold_is_refused_by_name(helm: Helm, name: str, assignment: str) -> None:
     assert name in helm.complaint(assignment)
+
+
+def test_processes_are_told_of_the_proxy_and_of_whom_to_trust_behind_it(helm: Helm) -> None:
+    values = ("proxy.httpsProxy=http://proxy:3128", r"proxy.noProxy=.svc\,10.96.0.0/12")
+    usual, changed = (
+        _pods(helm.render(*one))
+        for one in ((), (*values, "proxy.trustedCA.configMap=bundle", "proxy.trustedCA.key=a.pem"))
+    )
+    assert len(usual) == len(changed) == 3
+    for before, pod in zip(usual, changed, strict=True):
+        ((old,), (found,)) = before["containers"], pod["containers"]
+        told = environment(found)
+        assert told.items() - environment(old).items() == {
+            ("HTTPS_PROXY", "http://proxy:3128"),
+            ("NO_PROXY", ".svc,10.96.0.0/12"),
+            ("SSL_CERT_FILE", "/etc/batchedmodel/trusted-ca/a.pem"),
+        }
+        (volume,) = [one for one in pod["volumes"] if one["name"] == "trusted-ca"]
+        items = [{"key": "a.pem", "path": "a.pem"}]
+        assert volume["configMap"] == {"name": "bundle", "items": items}
+        (mount,) = [one for one in found["volumeMounts"] if one["name"] == "trusted-ca"]
+        assert mount["mountPath"] == "/etc/batchedmodel/trusted-ca"
+
+
+def _pods(objects: Objects) -> list[dict[str, Any]]:
+    deployments = [one for (kind, _), one in objects.items() if kind == "Deployment"]
+    pod = objects["Pod", "bm-batchedmodel-checkup"]["spec"]
+    return [pod, *(one["spec"]["template"]["spec"] for one in deployments)]
 
 
 def test_policies_are_in_front_of_all_models_that_are_looked_after(helm: Helm) -> None:
