@@ -97,7 +97,7 @@ unit: $(LIGHT) ## Quick tests that need neither torch nor other processes
 	$(BIN)/pytest -m "not torch and not slow" --nightly none -n 2 --dist loadfile tests/unit tests/architecture
 
 cluster: $(LIGHT) ## A real Kubernetes on this machine with BatchedModel installed, and a shell in it
-	@$(TESTS) support.installed run $${SHELL:-/bin/sh}
+	@$(TESTS) support.installed shell $${SHELL:-/bin/sh}
 
 images: ## Build the images with whichever of buildah, podman and docker answers
 	$(PYTHON) images/build_images.py $(if $(ENGINE),--engine $(ENGINE)) $(if $(BASE),--base $(BASE)) \

