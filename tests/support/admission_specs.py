@@ -32,12 +32,7 @@ FREE = {
     "a container": with_model(
         command=["serve"], env={"A": "b"}, resources={"limits": {"cpu": "1"}}
     ),
-    "a claim and a ConfigMap": with_pod(
-        volumes=[
-            {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
-            {"name": "config", "configMap": {"name": "config"}},
-        ]
-    ),
+    "a ConfigMap": with_pod(volumes=[{"name": "config", "configMap": {"name": "config"}}]),
     "variables of a ConfigMap": with_model(
         envFrom=[{"prefix": "A_", "configMapRef": {"name": "config"}}]
     ),
@@ -70,6 +65,30 @@ HELD: dict[str, tuple[dict[str, Any], str]] = {
             ]
         ),
         "spec.pod.volumes",
+    ),
+    "a claim": (
+        with_pod(volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]),
+        "spec.pod.volumes",
+    ),
+    "a claim with the model's files": (
+        {"model": {"handler": "hf", "source": {"volume": {"claimName": "data"}}}},
+        "spec.model.source.volume",
+    ),
+    "a claim for what a hub has": (
+        {
+            "model": {
+                "handler": "hf",
+                "source": {"huggingFace": {"repo": "a/b", "cacheClaimName": "data"}},
+            }
+        },
+        "spec.model.source.huggingFace.cacheClaimName",
+    ),
+    "a claim with adapters": (
+        {
+            **SIMULATED,
+            "adapters": {"items": [{"name": "a", "source": {"volume": {"claimName": "data"}}}]},
+        },
+        "spec.adapters.items",
     ),
     "variables of a Secret": (
         with_model(envFrom=[{"secretRef": {"name": "any"}}]),

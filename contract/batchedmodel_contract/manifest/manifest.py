@@ -33,6 +33,10 @@ NAME_RULE: Final = (
     f"is not a name of 1 to {LONGEST_NAME} lower-case letters, digits and '-' "
     "that starts with a letter"
 )
+TAKEN_NAME: Final = "kubernetes"
+TAKEN_NAME_RULE: Final = (
+    "is the name of the Service of the API server, for which pods beside the model would take it"
+)
 SAME_NAME_RULE: Final = "holds an adapter that has the model's own name"
 LARGEST_SPEC: Final = 65_536
 """Bytes as JSON, as the author wrote it; with a class, of both together as well."""
@@ -96,6 +100,11 @@ def _no_class(name: str) -> Mistake:
     return Mistake(field="spec.className", rule=rule, value=shown(name))
 
 
+def _metadata(manifest: Mapping[str, object]) -> Mapping[str, Any]:
+    metadata = manifest.get("metadata")
+    return metadata if isinstance(metadata, Mapping) else {}
+
+
 def _with_class(
     given: Mapping[str, Any], model_class: ModelClass, mistakes: list[Mistake]
 ) -> Spec | None:
@@ -122,20 +131,20 @@ def _wrong_header(manifest: Mapping[str, object]) -> Iterator[Mistake]:
             yield Mistake(field=field, rule=f"is required and must be {expected}")
         elif given != expected:
             yield Mistake(field=field, rule=f"is not {expected}", value=shown(given))
-    metadata = manifest.get("metadata")
-    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    name = _metadata(manifest).get("name")
     if name is None:
         yield Mistake(field="metadata.name", rule="is required")
     elif not isinstance(name, str) or re.fullmatch(NAME_PATTERN, name) is None:
         yield Mistake(field="metadata.name", rule=NAME_RULE, value=shown(name))
+    elif name == TAKEN_NAME:
+        yield Mistake(field="metadata.name", rule=TAKEN_NAME_RULE, value=shown(name))
     for field in manifest:
         if field not in _TOP:
             yield unknown_field(field, _TOP, str(field))
 
 
 def _named_as_an_adapter(manifest: Mapping[str, object], spec: Spec) -> Iterator[Mistake]:
-    metadata = manifest.get("metadata")
-    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    name = _metadata(manifest).get("name")
     items = () if spec.adapters is None else spec.adapters.items
     if any(item.name == name for item in items):
         yield Mistake(field="spec.adapters.items", rule=SAME_NAME_RULE)

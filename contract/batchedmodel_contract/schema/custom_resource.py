@@ -18,6 +18,8 @@ from batchedmodel_contract.manifest.manifest import (
     KIND,
     NAME_PATTERN,
     NAME_RULE,
+    TAKEN_NAME,
+    TAKEN_NAME_RULE,
     same_name_validation,
     size_validation,
 )
@@ -185,17 +187,15 @@ def _wide(name: str, kind: str, path: str) -> Schema:
 
 
 def _object_schema() -> Schema:
-    sentence = json.dumps(f'"%s" {NAME_RULE}')
-    name = {
-        "rule": f"self.metadata.name.matches('{anchored(NAME_PATTERN)}')",
-        "messageExpression": f"{sentence}.format([self.metadata.name])",
-        "fieldPath": ".metadata.name",
-    }
+    names = [
+        _name_validation(f"self.metadata.name.matches('{anchored(NAME_PATTERN)}')", NAME_RULE),
+        _name_validation(f"self.metadata.name != '{TAKEN_NAME}'", TAKEN_NAME_RULE),
+    ]
     return {
         "description": "A model whose requests are batched on their way to it.",
         "type": "object",
         "required": ["spec"],
-        "x-kubernetes-validations": [name, same_name_validation()],
+        "x-kubernetes-validations": [*names, same_name_validation()],
         "properties": {
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
@@ -207,6 +207,15 @@ def _object_schema() -> Schema:
             "spec": {"description": "What is wanted.", **spec_schema()},
             "status": _status_schema(),
         },
+    }
+
+
+def _name_validation(rule: str, sentence: str) -> Schema:
+    said = json.dumps(f'"%s" {sentence}')
+    return {
+        "rule": rule,
+        "messageExpression": f"{said}.format([self.metadata.name])",
+        "fieldPath": ".metadata.name",
     }
 
 
