@@ -36,6 +36,7 @@ A `BatchedModelClass` (`kubectl get bmc`) belongs to the cluster and to no names
 these fields of a BatchedModel's, each of which may be absent; they mean what they mean there, and
 hold for the BatchedModels that name the class and do not say the same themselves.
 """
+_OWN: Final = "allowedNamespaces"
 _TABLE: Final = ("| Field | Type | Default | Meaning |", "|---|---|---|---|")
 _MESSAGE: Final = re.compile(r'("(?:[^"\\]|\\.)*")\.format\(\[.*\]\)')
 _OWN_LIST: Final = {
@@ -59,6 +60,11 @@ def content() -> str:
         *_sections("status", schema["status"], level=2),
         _CLASS,
         *_class_fields("spec", class_schema()),
+        "",
+        "And one of its own:",
+        "",
+        *_TABLE,
+        _row("class.allowedNamespaces", _OWN, class_schema()["properties"][_OWN], required=False),
     ]
     return "\n".join(parts).rstrip() + "\n"
 
@@ -84,7 +90,7 @@ def _class_fields(path: str, schema: Schema) -> Iterator[str]:
         below = f"{path}.{name}"
         if below == "spec.model":
             yield from _class_fields(below, field)
-        else:
+        elif name != _OWN:
             link = below if _has_section(field) else path
             yield f"- [`{below}`](#{_anchor(link)})"
 

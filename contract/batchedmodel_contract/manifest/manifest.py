@@ -65,7 +65,7 @@ def read_manifest(manifest: object, model_class: ModelClass | None = None) -> Ba
             (Mistake(field="manifest", rule="is not a mapping", value=shown(manifest)),)
         )
     mistakes = [*_wrong_header(manifest)]
-    spec = None
+    spec, namespace = None, _metadata(manifest).get("namespace")
     if manifest.get("spec") is None:
         mistakes.append(Mistake(field="spec", rule="is required"))
     else:
@@ -77,6 +77,8 @@ def read_manifest(manifest: object, model_class: ModelClass | None = None) -> Ba
             mistakes.extend(_together(spec))
         elif model_class is None or model_class.name != spec.class_name:
             mistakes.append(_no_class(spec.class_name))
+        elif namespace is not None and not model_class.allows(namespace):
+            mistakes.append(_not_allowed(spec.class_name, namespace))
         elif not mistakes:
             spec = _with_class(manifest["spec"], model_class, mistakes)
     if spec is not None:
@@ -97,6 +99,14 @@ def _together(spec: Spec) -> Iterator[Mistake]:
 
 def _no_class(name: str) -> Mistake:
     rule = f"is a {CLASS_KIND} that is not there"
+    return Mistake(field="spec.className", rule=rule, value=shown(name))
+
+
+def _not_allowed(name: str, namespace: object) -> Mistake:
+    rule = (
+        f"is a {CLASS_KIND} whose allowedNamespaces do not name {namespace}; one that gives pods "
+        "service accounts, Secrets or claims is for those alone"
+    )
     return Mistake(field="spec.className", rule=rule, value=shown(name))
 
 

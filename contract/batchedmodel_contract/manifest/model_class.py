@@ -27,13 +27,28 @@ from batchedmodel_contract.schema.reading import (
     declarations,
     read,
     section,
+    setting,
     unknown_field,
 )
-from batchedmodel_contract.schema.shapes import MapOf
+from batchedmodel_contract.schema.rules import Text
+from batchedmodel_contract.schema.shapes import MapOf, Names
 
 CLASS_KIND: Final = "BatchedModelClass"
 _API_VERSION: Final = f"{GROUP}/{VERSION}"
 _TOP: Final = ("apiVersion", "kind", "metadata", "spec", "status")
+_ALL_NAMESPACES: Final = "*"
+_NAMESPACE: Final = Text(
+    pattern=r"\*|[a-z0-9]([a-z0-9-]*[a-z0-9])?", form="a namespace, or * for all", at_most=63
+)
+_OF_A_NAMESPACE: Final = re.compile(
+    "secret|serviceaccount|podcertificate|persistentvolumeclaim", re.IGNORECASE
+)
+"""In the names of fields by which Kubernetes' types name what belongs to the pod's namespace."""
+_LENDING: Final = (
+    *("serviceAccountName", "automountServiceAccountToken", "imagePullSecrets"),
+    *("volumes", "initContainers"),
+)
+"""Fields of `pod` that may have such."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +71,11 @@ class ClassSpec:
     sidecar: Sidecar = as_in(Spec, "sidecar")
     security: Security = as_in(Spec, "security")
     pod: Pod = as_in(Spec, "pod")
+    allowed_namespaces: tuple[str, ...] | None = setting(
+        Names(each=_NAMESPACE, called="namespace", at_most=256),
+        "Namespaces whose models may name the class; `*`: all. Absent: all, but none where `pod` "
+        "names a service account or its token, a Secret or a claim, which are the namespace's.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +85,14 @@ class ModelClass:
     name: str
     given: Mapping[str, Any]
     """Its spec, as its author wrote it."""
+
+    def allows(self, namespace: object) -> bool:
+        """Whether models of a namespace may name it."""
+        allowed = self.given.get("allowedNamespaces")
+        if allowed is None:
+            pod = self.given.get("pod") or {}
+            return not _names_credentials({name: pod.get(name) for name in _LENDING})
+        return _ALL_NAMESPACES in allowed or namespace in allowed
 
 
 def read_class(manifest: object) -> ModelClass:
@@ -147,6 +175,19 @@ def _joined(of: type[Any], own: Mapping[str, Any], defaults: Mapping[str, Any]) 
                 kept = {key: one for key, one in said.items() if one is not None}
                 found[name] = {**given, **kept}
     return found
+
+
+def _names_credentials(part: object) -> bool:
+    """Whether a part of a pod names a service account, a token, a Secret or a claim."""
+    if isinstance(part, list):
+        return any(map(_names_credentials, part))
+    if not isinstance(part, Mapping):
+        return False
+    return any(
+        (value not in (None, False, []) and _OF_A_NAMESPACE.search(name) is not None)
+        or _names_credentials(value)
+        for name, value in part.items()
+    )
 
 
 def _has(value: Any, names: list[str]) -> bool:

@@ -155,12 +155,85 @@ def test_a_class_has_only_fields_that_a_model_has() -> None:
     def names(of: type[Any]) -> set[str]:
         return {one.name for _, one in declarations(of)}
 
-    assert names(ClassSpec) < names(Spec)
+    assert names(ClassSpec) - {"allowedNamespaces"} < names(Spec)
     (model,) = (one for _, one in declarations(ClassSpec) if one.name == "model")
     (whole,) = (one for _, one in declarations(Spec) if one.name == "model")
     assert isinstance(model, Section)
     assert isinstance(whole, Section)
     assert names(model.of) < names(whole.of)
+
+
+LENDING: Final[Mapping[str, dict[str, Any]]] = {
+    "an account": {"serviceAccountName": "strong"},
+    "its token": {"automountServiceAccountToken": True},
+    "a pull Secret": {"imagePullSecrets": ["registry"]},
+    "a Secret": {"volumes": [{"name": "a", "secret": {"secretName": "any"}}]},
+    "a claim": {"volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "any"}}]},
+    "a projected token": {
+        "volumes": [
+            {"name": "a", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}
+        ]
+    },
+    "a driver's Secret": {
+        "volumes": [{"name": "a", "csi": {"driver": "d", "nodePublishSecretRef": {"name": "s"}}}]
+    },
+    "variables of a Secret": {
+        "initContainers": [{"name": "i", "image": "a:1", "envFrom": [{"secretRef": {"name": "s"}}]}]
+    },
+    "a variable of a Secret": {
+        "initContainers": [
+            {
+                "name": "i",
+                "image": "a:1",
+                "env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
+            }
+        ]
+    },
+}
+HARMLESS: Final[Mapping[str, dict[str, Any]]] = {
+    "nothing": {},
+    "no token": {"automountServiceAccountToken": False, "imagePullSecrets": []},
+    "nodes": {"nodeSelector": {"secret": "rooms"}, "priorityClassName": "serving"},
+    "volumes": {
+        "volumes": [{"name": "a", "emptyDir": {}}, {"name": "b", "configMap": {"name": "c"}}]
+    },
+    "a container": {"initContainers": [{"name": "i", "image": "a:1"}]},
+}
+
+
+def refusal(namespace: str, model_class: Mapping[str, Any]) -> str:
+    """What the reader says of a manifest in that namespace that names the class; empty: nothing."""
+    named = manifest()
+    named["metadata"]["namespace"] = namespace
+    try:
+        read_manifest(named, read_class(a_class(model_class)))
+    except InvalidManifest as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("what", LENDING)
+def test_what_is_a_namespaces_a_class_lends_only_where_it_says_so(what: str) -> None:
+    """Each class with a service account or a pull Secret was everybody's."""
+    lending = {"pod": LENDING[what]}
+    said = 'spec.className: "gpu" is a BatchedModelClass whose allowedNamespaces do not name team-a'
+    for allowed in ({}, {"allowedNamespaces": []}, {"allowedNamespaces": ["team-b"]}):
+        assert refusal("team-a", lending | allowed).startswith(said)
+    for names in (["team-b", "team-a"], ["*"]):
+        assert refusal("team-a", lending | {"allowedNamespaces": names}) == ""
+
+
+@pytest.mark.parametrize("what", HARMLESS)
+def test_any_other_class_is_everybodys_unless_it_says_otherwise(what: str) -> None:
+    assert refusal("team-a", {"pod": HARMLESS[what]}) == ""
+    assert "team-a" in refusal("team-a", {"pod": HARMLESS[what], "allowedNamespaces": ["team-b"]})
+
+
+def test_a_namespace_that_none_is_called_is_a_mistake_of_the_class() -> None:
+    with pytest.raises(
+        InvalidManifest, match=r"allowedNamespaces: .* is not a namespace, or \* for all"
+    ):
+        read_class(a_class({"allowedNamespaces": ["Team A"]}))
 
 
 VALUES: Final[Mapping[str, st.SearchStrategy[Any]]] = {
