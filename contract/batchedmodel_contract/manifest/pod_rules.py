@@ -1,0 +1,91 @@
+"""The rules about what pods carry: labels, volumes, mounts and containers beside the operator's own.
+
+Part of `cross_field_rules`, which has all of them.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import Any, Final
+
+from batchedmodel_contract.kubernetes.names import (
+    ADAPTERS_VOLUME_PREFIX,
+    BATCHER_TEMPORARY_VOLUME,
+    CONTAINERS,
+    MANAGED_BY_LABEL,
+    RESERVED_PREFIX,
+    SIDECAR_VOLUMES,
+    VOLUMES,
+)
+from batchedmodel_contract.manifest.cross_field_rule import Check, Condition, reserved, where
+
+
+def _names_one_of(entries: Iterable[Any], names: Collection[str]) -> bool:
+    return any(entry["name"] in names for entry in entries)
+
+
+def _cel_names_one_of(entries: str, names: Collection[str]) -> str:
+    return f"{entries}.exists(entry, entry.name in {list(names)})"
+
+
+def _has_reserved(field: str, *names: str) -> Condition:
+    """Whether a mapping has a key that only the operator gives."""
+    tests = [*(f"name == '{name}'" for name in names), f"name.startsWith('{RESERVED_PREFIX}')"]
+    return where(
+        lambda pairs: any(key in names or key.startswith(RESERVED_PREFIX) for key, _ in pairs),
+        f"{{0}}.exists(name, {' || '.join(tests)})",
+        field,
+    )
+
+
+def _has_named(field: str, names: Collection[str]) -> Condition:
+    return where(lambda found: _names_one_of(found, names), _cel_names_one_of("{0}", names), field)
+
+
+def _mounts_of_the_sidecar(containers: list[Any]) -> bool:
+    return any(_names_one_of(one.get("volumeMounts") or (), SIDECAR_VOLUMES) for one in containers)
+
+
+_OF_ADAPTERS: Final = where(
+    lambda found: any(entry["name"].startswith(ADAPTERS_VOLUME_PREFIX) for entry in found),
+    f"{{0}}.exists(entry, entry.name.startsWith('{ADAPTERS_VOLUME_PREFIX}'))",
+    "pod.volumes",
+)
+_CEL_MOUNTS_OF_THE_SIDECAR: Final = (
+    "{0}.exists(container, has(container.volumeMounts) && "
+    + _cel_names_one_of("container.volumeMounts", SIDECAR_VOLUMES)
+    + ")"
+)
+
+POD_CHECKS: Final[tuple[Check, ...]] = (
+    reserved(
+        "pod.labels",
+        _has_reserved("pod.labels", MANAGED_BY_LABEL),
+        f"holds a label that the operator gives: {MANAGED_BY_LABEL} or {RESERVED_PREFIX}...",
+    ),
+    reserved(
+        "pod.annotations",
+        _has_reserved("pod.annotations"),
+        f"holds an annotation that the operator gives: {RESERVED_PREFIX}...",
+    ),
+    reserved(
+        "pod.volumes",
+        _has_named("pod.volumes", VOLUMES) | _OF_ADAPTERS,
+        f"holds a name that the operator's own volumes have: {', '.join(VOLUMES)} or "
+        f"{ADAPTERS_VOLUME_PREFIX}...",
+    ),
+    reserved(
+        "model.volumeMounts",
+        # Its token for draining is there. The socket the model has anyway, settings are no secret.
+        _has_named("model.volumeMounts", (BATCHER_TEMPORARY_VOLUME,)),
+        f"mounts a volume that is the sidecar's alone: {BATCHER_TEMPORARY_VOLUME}",
+    ),
+    reserved(
+        "pod.initContainers",
+        _has_named("pod.initContainers", CONTAINERS),
+        f"holds a name that the operator's own containers have: {', '.join(CONTAINERS)}",
+    ),
+    reserved(
+        "pod.initContainers",
+        where(_mounts_of_the_sidecar, _CEL_MOUNTS_OF_THE_SIDECAR, "pod.initContainers"),
+        f"mounts a volume that is the sidecar's: {', '.join(SIDECAR_VOLUMES)}",
+    ),
+)
