@@ -1,4 +1,4 @@
-"""The rules about what pods carry: labels, volumes, mounts and containers beside the operator's own.
+"""The rules about what pods carry: labels, volumes, mounts, and containers beside ours.
 
 Part of `cross_field_rules`, which has all of them.
 """
