@@ -36,6 +36,11 @@ TYPES: Final = {
     "pod.initContainers": f"{_CORE}.Container",
 }
 """The fields, and of which type each is or has entries."""
+LAWFUL: Final[Mapping[str, dict[str, Any]]] = {
+    "model.volumeMounts": {"name": "cache"},
+    "pod.tolerations": {"operator": "Exists"},
+}
+"""What entries must say besides to be taken."""
 _CLAIM: Final = ".ephemeral.volumeClaimTemplate.metadata"
 LEFT_OUT: Final = {
     f"{_CLAIM}.{name}: missing"
@@ -117,7 +122,19 @@ def along(where: tuple[str, ...], value: object, schema: dict[str, Any]) -> obje
     if where[0] == "[0]":
         return [along(where[1:], value, schema["items"])]
     below = along(where[1:], value, schema["properties"][where[0]])
-    return {**dict.fromkeys(schema.get("required", ()), "a"), where[0]: below}
+    return {**needed(schema), where[0]: below}
+
+
+def needed(schema: dict[str, Any]) -> dict[str, Any]:
+    """The fields that an object must have, each with a value that it may have."""
+    return {name: _least(schema["properties"][name]) for name in schema.get("required", ())}
+
+
+def _least(schema: dict[str, Any]) -> object:
+    if schema["type"] == "integer":
+        return 1
+    # One of those that a pattern lists.
+    return schema.get("pattern", "a").strip("^$(?:)").split("|")[0] if "|" in str(schema) else "a"
 
 
 def shown(path: str, where: tuple[str, ...]) -> str:
@@ -163,7 +180,7 @@ def test_a_field_that_its_type_does_not_have_is_refused_or_dropped_as_the_author
     server: ControlPlane, path: str
 ) -> None:
     schema = schema_of(path)
-    entry = {"x": "HERE", **dict.fromkeys(entries(path).get("required", ()), "a")}
+    entry = {"x": "HERE", **needed(entries(path)), **LAWFUL.get(path, {})}
     part = [entry] if "items" in schema else entry
     text = json.dumps(manifest(with_part(path, part)))
     nested = text.replace('"HERE"', "[" * NESTED + "]" * NESTED)

@@ -66,7 +66,8 @@ PODS: Final[dict[str, tuple[dict[str, Any], str]]] = {
     "any entry of a Secret as a hub's token": (
         {
             "model": {
-                **{"handler": "hf", "image": "registry.example/mine:1"},
+                "handler": "hf",
+                "image": "registry.example/mine:1",
                 "source": {
                     "huggingFace": {
                         "repo": "a/b",

@@ -3,7 +3,7 @@
 Part of `cross_field_rules`, which has all of them.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Final
 
 from batchedmodel_contract.kubernetes.names import (
@@ -15,7 +15,19 @@ from batchedmodel_contract.kubernetes.names import (
     SIDECAR_VOLUMES,
     VOLUMES,
 )
-from batchedmodel_contract.manifest.cross_field_rule import Check, Condition, reserved, where
+from batchedmodel_contract.manifest.cross_field_rule import (
+    Check,
+    Condition,
+    given,
+    invalid,
+    reserved,
+    where,
+)
+from batchedmodel_contract.schema.kubernetes_types import (
+    ABOVE_LIMITS,
+    CEL_ABOVE_LIMITS,
+    above_limits,
+)
 
 
 def _names_one_of(entries: Iterable[Any], names: Collection[str]) -> bool:
@@ -55,7 +67,58 @@ _CEL_MOUNTS_OF_THE_SIDECAR: Final = (
     + ")"
 )
 
+
+def _asks_above_limits(resources: str) -> Check:
+    above = where(
+        lambda requests, limits: above_limits(dict(requests), dict(limits)),
+        CEL_ABOVE_LIMITS,
+        *(f"{resources}.requests", f"{resources}.limits"),
+    )
+    return invalid(f"{resources}.requests", above, ABOVE_LIMITS)
+
+
+def _cel_unknown(mounts: str, others: str) -> str:
+    own = f"mount.name in {list(VOLUMES)} || mount.name.startsWith('{ADAPTERS_VOLUME_PREFIX}')"
+    return f"{mounts}.exists(mount, !({own}{others}))"
+
+
+def _mounts_nothing(
+    field: str, mounts_of: Callable[[Any], Iterable[Any]], cel: Callable[[str], str]
+) -> Check:
+    """A rule that each mount has its volume.
+
+    `cel`: the test of the field ``{0}``, by how it is asked for volumes beside the operator's.
+    """
+
+    def lacks(value: Any, volumes: Iterable[Any]) -> bool:
+        names = {*VOLUMES, *(volume["name"] for volume in volumes)}
+        return any(
+            one["name"] not in names and not one["name"].startswith(ADAPTERS_VOLUME_PREFIX)
+            for one in mounts_of(value)
+        )
+
+    without = where(lambda value: lacks(value, ()), cel(""), field)
+    beside = " || {1}.exists(volume, volume.name == mount.name)"
+    among = where(lacks, cel(beside), field, "pod.volumes")
+    rule = "mounts a volume that neither spec.pod.volumes nor the operator has"
+    return invalid(field, (without & ~given("pod.volumes")) | among, rule)
+
+
+def _mounts_of_all(containers: Iterable[Any]) -> Iterator[Any]:
+    for one in containers:
+        yield from one.get("volumeMounts") or ()
+
+
+def _cel_unknown_of_all(others: str) -> str:
+    unknown = _cel_unknown("container.volumeMounts", others)
+    return f"{{0}}.exists(container, has(container.volumeMounts) && {unknown})"
+
+
 POD_CHECKS: Final[tuple[Check, ...]] = (
+    _asks_above_limits("model.resources"),
+    _asks_above_limits("sidecar.resources"),
+    _mounts_nothing("model.volumeMounts", iter, lambda others: _cel_unknown("{0}", others)),
+    _mounts_nothing("pod.initContainers", _mounts_of_all, _cel_unknown_of_all),
     reserved(
         "pod.labels",
         _has_reserved("pod.labels", MANAGED_BY_LABEL),

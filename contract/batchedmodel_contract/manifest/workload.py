@@ -18,7 +18,7 @@ from batchedmodel_contract.schema.kubernetes_types import (
 )
 from batchedmodel_contract.schema.reading import setting
 from batchedmodel_contract.schema.rules import Choice, CountOrPercent, Text, Truth, Whole
-from batchedmodel_contract.schema.shapes import TEXT_MAP, ListOf, NamedEntries, Names
+from batchedmodel_contract.schema.shapes import ANNOTATIONS, LABELS, ListOf, NamedEntries, Names
 
 DEFAULT_TARGET_UTILIZATION_PERCENT: Final = 80
 DEFAULT_TARGET_QUEUE_WAIT_MILLISECONDS: Final = 500
@@ -221,7 +221,7 @@ class Service:
         default=None,
     )
     annotations: tuple[tuple[str, str], ...] = setting(
-        TEXT_MAP, "Its annotations, for load balancers and others.", default=()
+        ANNOTATIONS, "Its annotations, for load balancers and others.", default=()
     )
 
 
@@ -284,13 +284,13 @@ class Pod:
     """Where pods run and what they carry."""
 
     labels: tuple[tuple[str, str], ...] = setting(
-        TEXT_MAP, "Labels of the pods; none of them selects pods.", default=()
+        LABELS, "Labels of the pods; none of them selects pods.", default=()
     )
     annotations: tuple[tuple[str, str], ...] = setting(
-        TEXT_MAP, "Annotations of the pods.", default=()
+        ANNOTATIONS, "Annotations of the pods.", default=()
     )
     node_selector: tuple[tuple[str, str], ...] = setting(
-        TEXT_MAP, "Labels that a node must have.", default=()
+        LABELS, "Labels that a node must have.", default=()
     )
     tolerations: list[object] | None = setting(
         ListOf(each=TOLERATION, form="a list of core/v1 tolerations"),

@@ -3,12 +3,16 @@
 As they are in 1.34: a test holds them to the API server's own description.
 """
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
+from batchedmodel_contract.kubernetes.quantities import amount_of
+from batchedmodel_contract.schema.rules import AnyText, Text, Whole
 from batchedmodel_contract.schema.shapes import (
     QUANTITIES,
     TEXT_MAP,
     WHOLE,
+    Law,
     ListOf,
     NamedEntries,
     Shape,
@@ -111,7 +115,9 @@ _FROM_OBJECT: Final = shape(text="name", truth="optional")
 _FROM_KEY: Final = shape(text="key name", truth="optional")
 ENV_FROM: Final[Shape] = shape(text="prefix", configMapRef=_FROM_OBJECT, secretRef=_FROM_OBJECT)
 VOLUME_MOUNT: Final[Shape] = shape(
-    text="mountPath mountPropagation name recursiveReadOnly subPath subPathExpr", truth="readOnly"
+    needs="mountPath",
+    text="mountPath mountPropagation name recursiveReadOnly subPath subPathExpr",
+    truth="readOnly",
 )
 SECURITY_CONTEXT: Final[Shape] = shape(
     "a container's core/v1 security context",
@@ -156,8 +162,33 @@ _HOOK: Final = shape(
 _RESTART_RULE: Final = shape(
     text="action", exitCodes=shape(text="operator", values=ListOf(each=WHOLE, at_most=256))
 )
+ABOVE_LIMITS: Final = "asks for more of a resource than limits allow"
+CEL_ABOVE_LIMITS: Final = (
+    "{0}.exists(name, name in {1} && "
+    "quantity(string({0}[name])).compareTo(quantity(string({1}[name]))) > 0)"
+)
+"""Of requests ``{0}`` and limits ``{1}``."""
+
+
+def above_limits(requests: Mapping[str, Any], limits: Mapping[str, Any]) -> bool:
+    """Whether more of a resource is asked for than is allowed, in quantities by resource."""
+    return any(
+        amount_of(str(amount)) > amount_of(str(limits[name]))
+        for name, amount in requests.items()
+        if amount is not None and limits.get(name) is not None
+    )
+
+
+_WITHIN_LIMITS: Final = Law(
+    holds=lambda given: not above_limits(given.get("requests", {}), given.get("limits", {})),
+    cel="!has(self.requests) || !has(self.limits) || !"
+    + CEL_ABOVE_LIMITS.format("self.requests", "self.limits"),
+    fault=ABOVE_LIMITS,
+)
 CONTAINER: Final[Shape] = shape(
-    text="image imagePullPolicy name restartPolicy terminationMessagePath "
+    needs="image",
+    image=Text(pattern=r"\S+", form="an image reference"),
+    text="imagePullPolicy name restartPolicy terminationMessagePath "
     "terminationMessagePolicy workingDir",
     texts="args command",
     truth="stdin stdinOnce tty",
@@ -169,7 +200,10 @@ CONTAINER: Final[Shape] = shape(
     readinessProbe=_PROBE,
     resizePolicy=ListOf(each=shape(text="resourceName restartPolicy")),
     resources=shape(
-        claims=ListOf(each=shape(text="name request")), limits=QUANTITIES, requests=QUANTITIES
+        law=_WITHIN_LIMITS,
+        claims=ListOf(each=shape(text="name request")),
+        limits=QUANTITIES,
+        requests=QUANTITIES,
     ),
     restartPolicyRules=ListOf(each=_RESTART_RULE),
     securityContext=SECURITY_CONTEXT,
@@ -180,11 +214,43 @@ CONTAINER: Final[Shape] = shape(
     ),
 )
 
-TOLERATION: Final[Shape] = shape(text="effect key operator value", whole="tolerationSeconds")
+_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+
+
+def _tolerates(given: Mapping[str, Any]) -> bool:
+    operator, effect = given.get("operator") or "Equal", given.get("effect")
+    if operator == "Exists":
+        right = not given.get("value")
+    else:
+        right = operator in ("Equal", "Lt", "Gt") and bool(given.get("key"))
+    lasting = "tolerationSeconds" not in given or effect == "NoExecute"
+    return right and lasting and (not effect or effect in _EFFECTS)
+
+
+TOLERATION: Final[Shape] = shape(
+    law=Law(
+        holds=_tolerates,
+        cel="(has(self.operator) && self.operator == 'Exists' "
+        "? !has(self.value) || self.value == '' : has(self.key) && self.key != '' "
+        "&& (!has(self.operator) || self.operator in ['', 'Equal', 'Lt', 'Gt'])) "
+        f"&& (!has(self.effect) || self.effect in {['', *_EFFECTS]}) && "
+        "(!has(self.tolerationSeconds) || has(self.effect) && self.effect == 'NoExecute')",
+        fault="is no toleration: operator is Exists, without a value, or Equal, Lt or Gt, with a "
+        "key; effect is NoSchedule, PreferNoSchedule or NoExecute; tolerationSeconds goes with "
+        "NoExecute",
+    ),
+    text="effect key operator value",
+    whole="tolerationSeconds",
+)
 TOPOLOGY_SPREAD_CONSTRAINT: Final[Shape] = shape(
-    text="nodeAffinityPolicy nodeTaintsPolicy topologyKey whenUnsatisfiable",
+    needs="maxSkew topologyKey whenUnsatisfiable",
+    maxSkew=Whole(minimum=1),
+    text="nodeAffinityPolicy nodeTaintsPolicy topologyKey",
     texts="matchLabelKeys",
-    whole="maxSkew minDomains",
+    whenUnsatisfiable=AnyText(
+        pattern="DoNotSchedule|ScheduleAnyway", form="DoNotSchedule or ScheduleAnyway"
+    ),
+    whole="minDomains",
     labelSelector=_LABEL_SELECTOR,
 )
 _NODE_REQUIREMENTS: Final = ListOf(each=shape(text="key operator", texts="values"))

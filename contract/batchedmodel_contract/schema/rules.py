@@ -140,16 +140,22 @@ class AnyText:
     """A string, which may be empty."""
 
     longest: int = 32_768
+    pattern: str | None = None
+    """As of `Text`."""
+    form: str = "a text"
 
     def read(self, value: object) -> str:
         if not isinstance(value, str):
             raise Broken("is not a string (quote numbers)")
         if len(value) > self.longest:
             raise Broken(f"is longer than {self.longest} characters")
+        if self.pattern is not None and re.fullmatch(self.pattern, value, re.ASCII) is None:
+            raise Broken(f"is not {self.form}")
         return value
 
     def schema(self) -> Schema:
-        return {"type": "string", "maxLength": self.longest}
+        bounds: Schema = {"type": "string", "maxLength": self.longest}
+        return bounds if self.pattern is None else bounds | {"pattern": anchored(self.pattern)}
 
 
 _ANY_TEXT: Final = AnyText()

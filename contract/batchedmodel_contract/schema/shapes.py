@@ -7,8 +7,9 @@ than its type allows. `kubernetes_types` holds the types.
 """
 
 import itertools
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from batchedmodel_contract.schema.rules import (
     Text,
     Truth,
     Whole,
+    anchored,
 )
 
 _LABEL: Final = 63
@@ -31,11 +33,25 @@ _NOT_ASCENDING: Final = "is not in ascending order without repeats"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Law:
+    """What the fields of one object must be together, for both languages that judge it."""
+
+    holds: Callable[[Mapping[str, Any]], bool]
+    """Of the fields that are given; each keeps its own rule."""
+    cel: str
+    fault: str
+    """What is said of an object that breaks it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """An object with some fields, none of which has to be there; it is passed on as it is."""
+    """An object with some fields; it is passed on as it is."""
 
     fields: Mapping[str, Rule]
     form: str = "a mapping"
+    required: tuple[str, ...] = ()
+    """Fields that have to be there."""
+    law: Law | None = None
 
     def read(self, value: object) -> object:
         if not isinstance(value, dict):
@@ -46,13 +62,25 @@ class Shape:
             # null means what leaving it out means, as to an API server.
             if part is not None:
                 _read_part(str(name), self.fields[name], part)
+        present = {name: part for name, part in value.items() if part is not None}
+        for name in self.required:
+            if name not in present:
+                raise Broken(f"lacks {name}")
+        if self.law is not None and not self.law.holds(present):
+            raise Broken(self.law.fault)
         return value
 
     def schema(self) -> Schema:
-        return {
+        whole: Schema = {
             "type": "object",
             "properties": {name: rule.schema() for name, rule in self.fields.items()},
         }
+        if self.required:
+            whole["required"] = list(self.required)
+        if self.law is not None:
+            law = {"rule": self.law.cel, "message": self.law.fault}
+            whole["x-kubernetes-validations"] = [law]
+        return whole
 
     def __str__(self) -> str:
         return self.form
@@ -100,7 +128,8 @@ class NamedEntries:
         entry = whole["items"]
         entry["properties"]["name"] = {"type": "string", "minLength": 1, "maxLength": _LABEL}
         keys = {"x-kubernetes-list-map-keys": ["name"]} if self.unique else {}
-        return {**whole, "items": {"required": ["name"], **entry}, **keys}
+        entry["required"] = ["name", *entry.get("required", ())]
+        return {**whole, **keys}
 
     def __str__(self) -> str:
         return self.form
@@ -175,6 +204,8 @@ class MapOf:
     each: Rule
     called: str
     at_most: int = 64
+    keys: Text | None = None
+    """What the names must be; None: anything."""
 
     def read(self, value: object) -> tuple[tuple[str, Any], ...]:
         if not isinstance(value, dict):
@@ -184,23 +215,44 @@ class MapOf:
         for name, part in value.items():
             if not isinstance(name, str):
                 raise Broken(f"has a name that is not a string: {name}")
+            if self.keys is not None and re.fullmatch(self.keys.pattern or "", name) is None:
+                raise Broken(f"has a key that is not {self.keys}: {name[:_SHOWN]}")
             # As above, null means absent.
             if part is not None:
                 found[name] = _read_part(name, self.each, part)
         return tuple(sorted(found.items()))
 
     def schema(self) -> Schema:
-        return {
+        whole: Schema = {
             "type": "object",
             "additionalProperties": self.each.schema(),
             "maxProperties": self.at_most,
         }
+        if self.keys is not None:
+            rule = f"self.all(key, key.matches('{anchored(self.keys.pattern or '')}'))"
+            message = f"has a key that is not {self.keys}"
+            whole["x-kubernetes-validations"] = [{"rule": rule, "message": message}]
+        return whole
 
     def __str__(self) -> str:
         return f"up to {self.at_most} {self.called}"
 
 
 TEXT_MAP: Final = MapOf(each=AnyText(), called="strings by name")
+_QUALIFIED_NAME: Final = Text(
+    pattern=r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?",
+    form="a name such as team or example.com/team",
+)
+LABELS: Final = MapOf(
+    each=AnyText(
+        longest=_LABEL,
+        pattern=r"([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?",
+        form="a label value",
+    ),
+    called="strings by name",
+    keys=_QUALIFIED_NAME,
+)
+ANNOTATIONS: Final = MapOf(each=AnyText(), called="strings by name", keys=_QUALIFIED_NAME)
 QUANTITIES: Final = MapOf(
     each=Quantity(), called="quantities by resource, such as cpu: 500m", at_most=16
 )
@@ -214,18 +266,22 @@ _KINDS: Final[Mapping[str, Rule]] = {
 }
 
 
-def shape(form: str = "a mapping", **fields: str | Rule) -> Shape:
+def shape(
+    form: str = "a mapping", *, needs: str = "", law: Law | None = None, **kinds: str | Rule
+) -> Shape:
     """A shape. `text`, `whole`, `truth`, `amount` and `texts` name the fields of these kinds.
 
-    Any other keyword is a field with its rule.
+    `needs` names those that have to be there. Any other keyword is a field with its rule.
     """
     found: dict[str, Rule] = {}
-    for name, given in fields.items():
+    for name, given in kinds.items():
         if isinstance(given, str):
             found |= dict.fromkeys(given.split(), _KINDS[name])
         else:
             found[name] = given
-    return Shape(form=form, fields=dict(sorted(found.items())))
+    return Shape(
+        form=form, fields=dict(sorted(found.items())), required=tuple(needs.split()), law=law
+    )
 
 
 def _read_list(value: object, each: Rule, at_most: int, form: str = "a list") -> Any:

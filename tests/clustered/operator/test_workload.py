@@ -181,7 +181,7 @@ def test_what_is_said_of_rollout_service_and_pods_is_taken_as_it_is_written(
 def test_what_the_api_server_refuses_about_a_pod_is_said(
     running: OperatorProcess, team: Team
 ) -> None:
-    mount = {"name": "nowhere", "mountPath": "/data"}
+    mount = {"name": "cache", "mountPath": "/data", "subPath": "../a"}
     team.write({"model": {"handler": "simulated", "volumeMounts": [mount]}})
     team.until("Reconciled", "False", "InvalidPodTemplate")
     (said,) = (
@@ -190,7 +190,7 @@ def test_what_the_api_server_refuses_about_a_pod_is_said(
         if one["type"] == "Reconciled"
     )
     assert "volumeMounts" in said
-    assert 'Not found: "nowhere"' in said
+    assert "must not contain '..'" in said
 
 
 def test_a_namespace_of_the_baseline_takes_a_model_that_runs_as_root(

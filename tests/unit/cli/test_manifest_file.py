@@ -196,7 +196,8 @@ def test_what_only_a_cluster_uses_is_said_to_be_without_effect() -> None:
     (warning,) = without_effect(with_model(handler="simulated", image="ours:1"))
     assert warning == "used on Kubernetes only, not by this run: spec.model.image"
     assert without_effect(with_model(handler="simulated", env={"A": "b"})) == ()
-    own = with_model(protocol="V2", image="own:1", args=["-v"], volumeMounts=[{"name": "data"}])
+    mount = {"name": "cache", "mountPath": "/data"}
+    own = with_model(protocol="V2", image="own:1", args=["-v"], volumeMounts=[mount])
     (warning,) = without_effect(own)
     assert warning.endswith("spec.model.image, spec.model.args, spec.model.volumeMounts")
 

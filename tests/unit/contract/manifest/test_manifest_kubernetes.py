@@ -197,7 +197,7 @@ def test_a_pod_is_placed_as_its_author_says() -> None:
         (
             {"nodeSelector": {"a": "x" * 32_769}},
             f'spec.pod.nodeSelector: {{"a": "{"x" * 73}... has at a a value that is longer '
-            "than 32768 characters",
+            "than 63 characters",
         ),
         ({"affinity": []}, "spec.pod.affinity: [] is not a core/v1 affinity"),
         (

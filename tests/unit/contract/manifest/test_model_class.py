@@ -141,7 +141,7 @@ def test_a_rule_may_be_kept_by_what_the_class_says() -> None:
 def test_both_together_are_bounded_as_one_is() -> None:
     texts = {f"n{at}": "x" * 1000 for at in range(40)}
     defaults = {"pod": {"annotations": texts}}
-    own = {**SIMULATED, "pod": {"labels": dict.fromkeys(texts, "x" * 1000)}}
+    own = {**SIMULATED, "service": {"annotations": texts}}
     (said,) = complaints(own, defaults)
     assert said.startswith("spec: has more than 65536 bytes as JSON")
 

@@ -24,7 +24,7 @@ def complaint(rule: Rule, value: object) -> str:
 def test_a_part_is_passed_on_as_it_is_written() -> None:
     volume = {"name": "a", "emptyDir": {"sizeLimit": "1Gi"}, "hostPath": None}
     assert VOLUME.read(volume) is volume
-    tolerations = [{"key": "a", "tolerationSeconds": 3}]
+    tolerations = [{"key": "a", "effect": "NoExecute", "tolerationSeconds": 3}]
     assert ListOf(each=TOLERATION).read(tolerations) is tolerations
 
 
@@ -44,7 +44,7 @@ def test_a_part_is_passed_on_as_it_is_written() -> None:
         ),
         (
             CONTAINER,
-            {"volumeMounts": [{"name": "a"}, {}]},
+            {"volumeMounts": [{"name": "a", "mountPath": "/a"}, {"mountPath": "/a"}]},
             "has at volumeMounts a value that has an entry without a name of 1 to 63 characters",
         ),
         (
