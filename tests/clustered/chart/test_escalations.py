@@ -50,8 +50,8 @@ def release(control_plane: ControlPlane) -> Iterator[Release]:
 
 
 def _refused_write(release: Release, verb: str, user: str, body: dict[str, Any]) -> str:
-    words = (verb, "--dry-run=server", "--filename=-", f"--as={user}")
-    words += ("--server-side",) if verb == "apply" else ()
+    words = [verb, "--dry-run=server", "--filename=-", f"--as={user}"]
+    words += ["--server-side"] if verb == "apply" else []
     with pytest.raises(CommandFailed) as caught:
         release.plane.kubectl(*words, stdin=json.dumps(body))
     return str(caught.value)
