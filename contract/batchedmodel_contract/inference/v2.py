@@ -80,6 +80,8 @@ def read_body(
     head_end = _head_end(body, header_length)
     try:
         head = loads(bytes(body if head_end == len(body) else memoryview(body)[:head_end]))
+    except InvalidInput:
+        raise
     except ValueError as error:
         raise InvalidInput("body", f"is not JSON: {error}") from error
     except RecursionError as error:

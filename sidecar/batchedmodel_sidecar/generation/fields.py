@@ -1,16 +1,20 @@
 """What a request for generated text says that matters to its queue. Pure.
 
-The server judges the request, so a field of a wrong type counts as absent here.
+The server judges the request, so a field of a wrong type counts as absent here. Few rules hold in
+front of every server: see `require_common`.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-import orjson
-
 from batchedmodel_contract.inference.tensors import Buffer
-from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput, shown
+from batchedmodel_contract.schema.rules import Whole
 from batchedmodel_scheduling.generation.requests import AtOnce
+from batchedmodel_sidecar.errors import ModelNotFound
+from batchedmodel_sidecar.protocols.json_bodies import NAMELESS, read_json, whole_number
 
+SEEDS: Final = Whole(minimum=-(2**63), maximum=2**63 - 1)
 _BYTES_PER_TOKEN: Final = 4
 _MOST_CHOICES: Final = 128
 _MOST_TOKENS: Final = 10_000_000
@@ -41,19 +45,19 @@ class Fields(NamedTuple):
 
 
 def fields_of(body: Buffer, *, readable: bool, chat: bool) -> Fields:
-    """The fields of a body; raises `InvalidInput` where it is no JSON object.
+    """The fields of a body; raises `InvalidInput` or `ModelNotFound` by the rules for all servers.
 
     `readable`: whether it lies there as plain JSON; `chat`: it has messages, and no prompt.
     """
     estimated = max(1, len(body) // _BYTES_PER_TOKEN)
     if not readable or len(body) > LONGEST_READ:
         return Fields("", estimated, None, 1, streams=False)
-    try:
-        document = orjson.loads(body)
-    except ValueError as error:
-        raise InvalidInput("body", f"is not JSON: {error}") from error
+    document = read_json(body)
     if not isinstance(document, dict):
         raise InvalidInput("body", "is no JSON object")
+    if document.get("model") == "":
+        raise ModelNotFound(NAMELESS)
+    require_common(document, chat=chat)
     model = document.get("model")
     most, prompts = _whole(document.get("max_tokens"), 0), 1
     if chat:
@@ -72,6 +76,16 @@ def fields_of(body: Buffer, *, readable: bool, chat: bool) -> Fields:
         streams,
         whole=not streams,
     )
+
+
+def require_common(asked: Mapping[str, Any], *, chat: bool) -> None:
+    """Raise `InvalidInput` for what no server is asked."""
+    seed, best = asked.get("seed"), asked.get("best_of")
+    if seed is not None:
+        whole_number(SEEDS, seed, "seed")
+    choices = asked.get("n") or 1
+    if chat and best is not None and best != choices:
+        raise InvalidInput("best_of", f"is not n, which is {shown(choices)}", best)
 
 
 def _whole(value: Any, default: int) -> int:

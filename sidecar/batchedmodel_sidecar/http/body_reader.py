@@ -9,7 +9,6 @@ from typing import Final
 from aiohttp import web
 
 from batchedmodel_contract.inference.tensors import Buffer
-from batchedmodel_contract.invalid_input import shown
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_http.response import LARGE
@@ -246,17 +245,9 @@ def placed(body: bytes, head: str | None) -> Received:
 
 
 def answer_expectation(request: web.BaseRequest) -> None:
-    """Tell a caller that waits for `100 Continue` to send its body.
-
-    Raises `Rejected` (417) when it expects anything else.
-    """
-    expectation = request.headers.get("Expect")
-    if expectation is None:
+    """Tell a caller that waits for `100 Continue` to send its body."""
+    if "Expect" not in request.headers:
         return
-    if expectation.lower() != "100-continue":
-        raise Rejected(
-            Rejection.INVALID, f"Expect: {shown(expectation)} is not understood", status=417
-        )
     # To write to a caller that has left is an error.
     if request.transport is not None and not request.transport.is_closing():
         request.transport.write(_CONTINUE)

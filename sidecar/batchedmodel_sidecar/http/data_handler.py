@@ -47,6 +47,7 @@ from batchedmodel_sidecar.protocols.headers import (
     declines_batching,
     limit_of,
     options_of_headers,
+    unmet_expectation,
 )
 from batchedmodel_sidecar.protocols.routes import Endpoint, Found, Lost, Routes
 from batchedmodel_sidecar.protocols.v2 import V2Adapter
@@ -209,7 +210,10 @@ class DataHandler:
 
     def _route(self, asked: RequestHead) -> Route:
         """The route of a request, found once for all that have the same head."""
-        found = self._routes.find(asked.method, asked.path)
+        refused = unmet_expectation(asked.headers)
+        found: Found | Lost = self._routes.find(asked.method, asked.path)
+        if refused is not None:
+            found = Lost(417, refused)
         adapter = self._adapter(asked, found)
         plain = asked.header_length is None and not asked.packed
         own = plain and self._foreign is None

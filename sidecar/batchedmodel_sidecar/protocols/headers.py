@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from batchedmodel_contract.inference.params import PRIORITY, TIMEOUT
-from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput, shown
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import Lateness
 from batchedmodel_contract.schema.rules import Broken, Whole
@@ -26,6 +26,7 @@ TIMING_HEADER: Final = "x-timing"
 PARAMETERS: Final = frozenset({TIMEOUT, PRIORITY})
 """The v2 parameters that are understood here, in Triton's units."""
 
+_CONTINUE: Final = "100-continue"
 _MILLISECONDS: Final = re.compile(r"\d{1,12}(\.\d{1,9})?", re.ASCII)
 _MICROSECONDS: Final = Whole(minimum=0, maximum=2**63 - 1)
 _PRIORITIES: Final = Whole(minimum=0, maximum=max(Priority))
@@ -160,6 +161,14 @@ def declines_batching(headers: Mapping[str, str]) -> bool:
 def wants_timing(headers: Mapping[str, str]) -> bool:
     """Whether the caller wants to know how it was served; raises `InvalidInput`."""
     return _switch(headers, TIMING_HEADER, default=False)
+
+
+def unmet_expectation(headers: Mapping[str, str]) -> str | None:
+    """Why a request cannot be answered as it expects; None where it can."""
+    expected = headers.get("Expect", _CONTINUE)
+    if expected.lower() == _CONTINUE:
+        return None
+    return f"Expect: {shown(expected)} is not understood; {_CONTINUE} is"
 
 
 def only(headers: Mapping[str, str], name: str) -> str | None:

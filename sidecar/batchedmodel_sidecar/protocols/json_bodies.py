@@ -1,6 +1,10 @@
 """What the JSON protocols share: bodies that are objects, and values nested as their shapes say."""
 
+import json
+import re
+from collections import Counter
 from collections.abc import Collection
+from operator import methodcaller
 from typing import Any, Final
 
 import orjson
@@ -11,7 +15,48 @@ from batchedmodel_contract.schema.rules import Broken, Whole
 from batchedmodel_sidecar.calls import Row, Value
 from batchedmodel_sidecar.errors import ModelNotFound
 
+NAMELESS: Final = 'model: "" is not served here'
 _MOST_ENTRIES: Final = 2048
+_TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"\s*+(:?)')
+"""A text of a document, and the colon behind it where it is a field's name."""
+_IS_OF_NAME: Final = methodcaller("startswith", b":")
+
+
+def read_json(body: Buffer) -> Any:
+    """What a caller's body says; raises `InvalidInput`, also for a field that is named twice."""
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput("body", f"is not JSON: {error}") from error
+    refuse_doubled(body, document)
+    return document
+
+
+def refuse_doubled(body: Buffer, document: Any) -> None:
+    """Raise `InvalidInput` where an object of a document names a field twice.
+
+    Readers keep the first value or the last. What one allows, the next would not see.
+    """
+    text = bytes(body)
+    if b"\\" in text:
+        text = text.replace(rb"\\", b"").replace(rb"\"", b"")
+    # What stands behind a text is behind every second quote.
+    written = sum(map(_IS_OF_NAME, map(bytes.lstrip, text.split(b'"')[2::2])))
+    names: list[str] = []
+    level = [document]
+    # Numbers lie deepest, and are not looked at where all names are known before.
+    while level and len(names) < written:
+        inner: list[Any] = []
+        for value in level:
+            if isinstance(value, dict):
+                names.extend(value)
+                inner.extend(value.values())
+            elif isinstance(value, list):
+                inner.extend(value)
+        level = inner
+    if len(names) < written:
+        every = Counter(json.loads(one[0][:-1]) for one in _TEXT.finditer(body) if one[1])
+        raise InvalidInput("body", "names a field twice", next(iter(every - Counter(names))))
 
 
 def json_object(body: Buffer, known: Collection[str]) -> dict[str, Any]:
@@ -20,10 +65,7 @@ def json_object(body: Buffer, known: Collection[str]) -> dict[str, Any]:
     Raises `InvalidInput`, also for a field that is not known: the answer would not be what was
     asked for.
     """
-    try:
-        asked = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise InvalidInput("body", f"is not JSON: {error}") from error
+    asked = read_json(body)
     if not isinstance(asked, dict):
         raise InvalidInput("body", "is not a JSON object")
     for field in asked:
@@ -41,7 +83,7 @@ def adapter_of(asked: dict[str, Any], served: str, *, named: bool) -> str | None
     given = asked.get("model")
     if given == served or (given is None and not named):
         return None
-    if not isinstance(given, str):
+    if not isinstance(given, str) or not given:
         raise ModelNotFound(f"model: {shown(given)} is not served here; {served} is")
     return given
 

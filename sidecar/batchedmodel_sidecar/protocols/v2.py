@@ -31,6 +31,7 @@ from batchedmodel_sidecar.errors import refuse_many
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
 from batchedmodel_sidecar.protocols.headers import PARAMETERS, options_of_parameters
+from batchedmodel_sidecar.protocols.json_bodies import read_json
 from batchedmodel_sidecar.protocols.v2_forms import AnswerForms, Forms
 
 _SMALL: Final = 16 * 1024
@@ -61,7 +62,7 @@ class V2Adapter(Adapter):
                 return known
         most_strings = max(most_rows, MOST_STRINGS)
         head, tensors = read_body(
-            body, header_length, "inputs", orjson.loads, most_strings=most_strings
+            body, header_length, "inputs", read_json, most_strings=most_strings
         )
         outputs = [output.name for output in model.description.outputs]
         declared, given = model.description.params, head.get("parameters")

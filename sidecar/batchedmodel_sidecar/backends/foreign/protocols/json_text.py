@@ -8,8 +8,9 @@ once; after that large parts are found by their brackets and commas alone.
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import orjson
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from batchedmodel_contract.inference.tensors import Buffer, Datatype, bytes_to_values
 from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_sidecar.protocols.json_bodies import refuse_doubled
 
 Places = NDArray[np.int64]
 _DECODER: Final = json.JSONDecoder()
@@ -59,22 +61,28 @@ def text_of(body: Buffer) -> str:
         raise InvalidInput("body", "is not UTF-8 text") from error
 
 
+def asked_fields(body: Buffer) -> dict[str, str]:
+    """As `checked_fields`, of a request, in which no object may name a field twice."""
+    text = text_of(body)
+    refuse_doubled(body, _document(text))
+    return fields(text)
+
+
 def checked_fields(body: Buffer) -> dict[str, str]:
-    """The fields of a request or an answer; raises `InvalidInput`.
+    """The fields of an answer; raises `InvalidInput`.
 
     All of it must be JSON: only then do its parts stay parts beside those of others.
     """
     text = text_of(body)
-    try:
-        orjson.loads(text)
-    except orjson.JSONDecodeError:
-        _decode(text)  # which takes longer, knows NaN, and says what is wrong
+    _document(text)
     return fields(text)
 
 
-def _decode(text: str) -> None:
+def _document(text: str) -> Any:
+    with suppress(orjson.JSONDecodeError):
+        return orjson.loads(text)
     try:
-        _DECODER.decode(text)
+        return _DECODER.decode(text)  # which takes longer, knows NaN, and says what is wrong
     except RecursionError as error:
         raise InvalidInput("body", "is nested too deeply") from error
     except ValueError as error:

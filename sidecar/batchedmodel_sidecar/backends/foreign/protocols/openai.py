@@ -27,8 +27,9 @@ from batchedmodel_sidecar.backends.foreign.protocol import (
 )
 from batchedmodel_sidecar.backends.foreign.protocols import json_rows, json_text
 from batchedmodel_sidecar.calls import Row, Value
-from batchedmodel_sidecar.errors import refuse_many
+from batchedmodel_sidecar.errors import ModelNotFound, refuse_many
 from batchedmodel_sidecar.protocols.adapter import Body
+from batchedmodel_sidecar.protocols.json_bodies import NAMELESS
 
 _INPUT: Final = "input"
 _DATA: Final = "data"
@@ -78,7 +79,9 @@ class OpenAI(json_rows.JsonRows):
         self, body: Buffer, header_length: str | None, most_rows: int
     ) -> ParsedRequest | None:
         """One row for each input: a text, or a list of token ids; raises `InvalidInput`."""
-        given = json_text.checked_fields(body)
+        given = json_text.asked_fields(body)
+        if given.get("model") == '""':
+            raise ModelNotFound(NAMELESS)
         inputs = _inputs(given.pop(_INPUT, ""), most_rows)
         if not inputs:
             return None

@@ -147,7 +147,7 @@ class V2(BackendProtocol):
             _, tensors = read_body(body, header_length, "inputs", orjson.loads, most_strings=most)
         if header_length is not None:
             end = int(header_length)
-        head = json_text.checked_fields(body[:end])
+        head = json_text.asked_fields(body[:end])
         memo, outputs = _wanted(head, as_bytes=self._binary)
         parameters = object_in(head.get("parameters"), "parameters")
         options = _options(parameters)
@@ -323,6 +323,8 @@ def _wanted(head: dict[str, str], *, as_bytes: bool) -> tuple[_Memo, str | None]
         name = name_of(entry, field)
         if entry.keys() - {"name", "parameters"}:
             raise Unbatchable(field, "says more than a name and parameters")
+        if name in wants:
+            raise InvalidInput(f"{field}.name", "is named twice", name)
         own = object_in(entry.get("parameters"), f"{field}.parameters")
         marked = own.pop(BINARY, None)
         wants[name] = flag(marked, f"{field}.parameters.{BINARY}", default=binary)

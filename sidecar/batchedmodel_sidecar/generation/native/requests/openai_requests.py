@@ -27,9 +27,16 @@ from batchedmodel_sidecar.generation.native.requests.request_fields import (
 from batchedmodel_sidecar.generation.native.requests.text_request import MOST_TEXTS
 from batchedmodel_sidecar.protocols.json_bodies import optional_text, require_few
 
-_COMMON: Final = frozenset(
-    {"model", "stream", "stream_options", "max_tokens", "n", "user", "logprobs", "logit_bias"}
+IGNORED: Final = frozenset(
+    {
+        *("user", "metadata", "safety_identifier", "store", "service_tier", "prediction"),
+        *("prompt_cache_key", "prompt_cache_retention", "reasoning_effort", "verbosity"),
+    }
 )
+"""What changes no text here, whatever it is."""
+_COMMON: Final = IGNORED | {
+    *("model", "stream", "stream_options", "max_tokens", "n", "best_of", "logprobs", "logit_bias"),
+}
 _NO_TOOLS: Final[Mapping[str, tuple[Any, ...]]] = {
     "tools": ([],),
     "tool_choice": ("none", "auto"),
@@ -39,9 +46,6 @@ _NO_TOOLS: Final[Mapping[str, tuple[Any, ...]]] = {
     "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "logit_bias": ({},),
-    "store": (False,),
-    "service_tier": ("auto", "default"),
-    "reasoning_effort": (),
 }
 """What is not supported, with the values that ask for nothing."""
 _NO_COMPLETION: Final[Mapping[str, tuple[Any, ...]]] = {
@@ -55,15 +59,16 @@ CHAT: Final = frozenset(
         *SAMPLING,
         *STOPPING,
         *_NO_TOOLS,
-        *("messages", "max_completion_tokens", "top_logprobs", "metadata"),
+        *("messages", "max_completion_tokens", "top_logprobs"),
         *("chat_template_kwargs", "add_generation_prompt", "continue_final_message"),
     }
 )
-COMPLETIONS: Final = frozenset(
-    {*_COMMON, *SAMPLING, *STOPPING, *_NO_COMPLETION, "prompt", "best_of"}
-)
+COMPLETIONS: Final = frozenset({*_COMMON, *SAMPLING, *STOPPING, *_NO_COMPLETION, "prompt"})
 _ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 _OF_A_MESSAGE: Final = frozenset({"role", "content", "name", "tool_calls", "tool_call_id"})
+_THOUGHTS: Final = ("reasoning_content", "reasoning")
+"""Which other servers tell apart from a message, and which their clients send back."""
+_STREAM_OPTIONS: Final = ("include_usage", "include_obfuscation")
 _COUNTS: Final = Whole(minimum=1, maximum=MOST_TEXTS)
 
 
@@ -87,8 +92,9 @@ def streaming_of(asked: Mapping[str, Any]) -> Streaming:
     streams, options = flag_of(asked, "stream"), asked.get("stream_options")
     if options is None:
         return Streaming(streams, include_usage=False)
-    if not isinstance(options, dict) or options.keys() - {"include_usage"}:
-        raise InvalidInput("stream_options", "holds something else than include_usage", options)
+    if not isinstance(options, dict) or options.keys() - _STREAM_OPTIONS:
+        rule = f"holds something else than {', '.join(_STREAM_OPTIONS)}"
+        raise InvalidInput("stream_options", rule, options)
     if not streams:
         raise InvalidInput("stream_options", "needs stream: true")
     return Streaming(streams, flag_of(options, "include_usage"))
@@ -106,8 +112,6 @@ def choices_of(asked: Mapping[str, Any]) -> int:
 def chat_of(asked: Mapping[str, Any]) -> Chat:
     """The conversation; raises `InvalidInput`."""
     require_neutral(asked, _NO_TOOLS)
-    optional_text(dict(asked), "user")
-    optional_object(asked, "metadata")
     given = asked.get("messages")
     if not isinstance(given, list) or not given:
         raise InvalidInput("messages", "is not a list of messages", given)
@@ -141,7 +145,6 @@ def chat_logprobs_of(asked: Mapping[str, Any]) -> int | None:
 def prompts_of(asked: Mapping[str, Any]) -> list[str] | list[array[int]]:
     """The prompts of a completion, as texts or as token ids; raises `InvalidInput`."""
     require_neutral(asked, _NO_COMPLETION)
-    optional_text(dict(asked), "user")
     given = asked.get("prompt")
     rule = "is not a text, a list of texts, a list of token ids or a list of such lists"
     if isinstance(given, str):
@@ -177,7 +180,8 @@ def _message(given: Any, field: str) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise InvalidInput(field, "is not a message", given)
     # Clients send back what they were answered, with fields that hold nothing.
-    message = {name: value for name, value in given.items() if value not in (None, [])}
+    held = {name: value for name, value in given.items() if value not in (None, [])}
+    message = {name: value for name, value in held.items() if name not in _THOUGHTS}
     for name in message:
         if name not in _OF_A_MESSAGE:
             raise InvalidInput(f"{field}.{name}", "is not supported here")

@@ -7,13 +7,13 @@ from batchedmodel_contract.generation.frames import Sampling
 from batchedmodel_contract.generation.sampling_rules import MAX_TOKENS, SAMPLING_RULES
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.schema.rules import Broken, Real, Whole
+from batchedmodel_sidecar.generation.fields import SEEDS
 from batchedmodel_sidecar.protocols.json_bodies import whole_number
 
 _MOST_STOPS: Final = 16
 _LONGEST_STOP: Final = 128
 _MOST_LOGPROBS: Final = 20
 _TOKEN_IDS: Final = Whole(minimum=0, maximum=2**31 - 1)
-_SEEDS: Final = Whole(minimum=-(2**63), maximum=2**63 - 1)
 _SEED_BITS: Final = 2**63 - 1
 _PENALTY: Final = Real(minimum=-2.0, maximum=2.0)
 _RULES: Final[Mapping[str, Real | Whole]] = {
@@ -41,7 +41,7 @@ class Stopping(NamedTuple):
 
 def sampling_of(asked: Mapping[str, Any], logprobs: int | None) -> tuple[Sampling, bool]:
     """How tokens are chosen, and whether the caller gave the seed; raises `InvalidInput`."""
-    seed = optional_whole(asked, "seed", _SEEDS)
+    seed = optional_whole(asked, "seed", SEEDS)
     sampling = Sampling(
         temperature=optional_real(asked, "temperature", 1.0),
         top_p=optional_real(asked, "top_p", 1.0),

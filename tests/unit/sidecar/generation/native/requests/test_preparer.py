@@ -8,7 +8,7 @@ import pytest
 from batchedmodel_contract.generation.frames import Sampling
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.errors import ModelNotFound
-from batchedmodel_sidecar.generation.native.requests.openai_requests import chat_of
+from batchedmodel_sidecar.generation.native.requests.openai_requests import IGNORED, chat_of
 from batchedmodel_sidecar.generation.native.requests.preparer import TextPreparer
 from batchedmodel_sidecar.generation.native.requests.text_request import TextEndpoint, TextRequest
 from support.byte_tokenizer import BEGIN, END, described, tokenizer_json
@@ -193,10 +193,12 @@ def test_the_models_own_stops_may_be_ignored() -> None:
         ({"stream_options": {"include_usage": True}}, "stream_options: needs stream"),
         ({"stream": 1}, "stream: "),
         ({"seed": 2**63}, "seed: "),
-        ({"store": 0}, "store: 0 is not supported"),
+        ({"best_of": 2}, "best_of: 2 is not n, which is 1"),
+        ({"model": ""}, 'model: "" is not served here'),
+        ({"cache_salt": "a"}, "cache_salt: "),
+        ({"stream": True, "stream_options": {"continuous_usage_stats": True}}, "stream_options: "),
         ({"parallel_tool_calls": 1}, "parallel_tool_calls: 1 is not supported"),
         ({"stop_token_ids": 0}, "stop_token_ids: 0 is not a list"),
-        ({"metadata": []}, "metadata: [] is not an object"),
         ({"messages": [{**_USER, "tool_calls": 1}]}, "messages[0].tool_calls: "),
         ({"messages": [{**_USER, "tool_calls": [1]}]}, "messages[0].tool_calls[0]: "),
         (
@@ -267,6 +269,27 @@ def test_a_generate_that_cannot_be_served_is_refused_by_its_field(
     with pytest.raises(InvalidInput) as refused:
         _generate(**fields)
     assert told in str(refused.value)
+
+
+@pytest.mark.parametrize("field", sorted(IGNORED))
+def test_what_changes_no_text_is_taken_whatever_it_is(field: str) -> None:
+    """Clients of OpenAI send these unasked; each was a 400, or one unless it was neutral."""
+    for value in ("high", True, 5, {"a": [1]}, None):
+        assert _chat(**{field: value}) == _chat()
+        assert _completion(**{field: value}) == _completion()
+
+
+def test_thoughts_that_clients_send_back_are_no_part_of_a_prompt() -> None:
+    said = {"role": "assistant", "content": "hello"}
+    for name in ("reasoning_content", "reasoning"):
+        messages = [_USER, said | {name: "hmm"}, _USER]
+        assert _chat(messages=messages) == _chat(messages=[_USER, said, _USER])
+
+
+def test_a_stream_may_ask_for_no_obfuscation() -> None:
+    options = {"include_usage": True, "include_obfuscation": False}
+    asked = _chat(stream=True, stream_options=options)
+    assert (asked.streams, asked.include_usage) == (True, True)
 
 
 def test_a_model_without_a_template_takes_no_chats() -> None:
