@@ -175,11 +175,7 @@ class Service:
                 clock=time.monotonic,
             )
         )
-        self._bodies = BodyReader(
-            max_bytes=settings.max_body_bytes,
-            budget=budget,
-            slots=slots,
-        )
+        self._bodies = BodyReader(max_bytes=settings.max_body_bytes, budget=budget, slots=slots)
         refusals = Refusals(self._ledger, codec.adapters)
         counts = GenerationCounts()
         inferences = InferenceHandler(
@@ -238,6 +234,7 @@ class Service:
             generation=None if self._generation is None else self._generation.handler,
             repository=self._repository,
             names=adapters,
+            local_to=settings.local_to,
         )
         self._admin = Admin(
             settings.model_name,
@@ -251,6 +248,7 @@ class Service:
             adapters=served,
             token=new_token(settings.token_file),
             pod_uid=settings.pod_uid,
+            local_to=settings.local_to,
         )
         self._port = settings.port
 

@@ -142,3 +142,32 @@ async def test_a_server_whose_certificate_proves_nothing_is_sent_nothing(
     ):
         await until(process, "model not ready: the model's certificate is not trusted: .*certif")
         assert not server.bodies
+
+
+async def test_a_run_answers_no_page_of_another_site(tmp_path: Path) -> None:
+    """A page in a browser of this machine could ask the model, and read its answers by a name that
+    was made to mean 127.0.0.1."""
+    body = {"instances": [1]}
+    async with (
+        RowServer() as server,
+        aiohttp.ClientSession() as session,
+        command(tmp_path, "V1", server.url) as process,
+    ):
+        admin = (await until(process, r"admin port (\d+)"))[1]
+        service = (await until(process, r"service +(http://\S+)"))[1]
+        asked: list[tuple[dict[str, str], int, str]] = [
+            ({}, 200, ""),
+            ({"Origin": service}, 200, ""),
+            ({"Origin": "http://evil.example"}, 403, 'Origin: "http://evil.example" is not'),
+            ({"Host": "rebound.example"}, 403, 'Host: "rebound.example" is neither'),
+        ]
+        for headers, status, told in asked:
+            path = f"{service}/v1/models/m:predict"
+            async with session.post(path, json=body, headers=headers) as response:
+                assert response.status == status
+                assert status == 200 or (await response.json())["error"].startswith(told)
+            for address in (f"{service}/v1/models/m", f"http://127.0.0.1:{admin}/metrics"):
+                same = {} if headers.get("Origin") == service else headers
+                async with session.get(address, headers=same) as response:
+                    assert response.status == status
+        assert sum(server.rows) == 2

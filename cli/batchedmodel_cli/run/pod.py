@@ -95,6 +95,7 @@ def processes(
         idempotent=model.idempotent,
         settings_folder=str(settings),
         host=host,
+        local_to=host,
         port=port,
         admin_port=admin_port,
         drain_timeout_seconds=drain,

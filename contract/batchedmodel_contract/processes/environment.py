@@ -96,6 +96,13 @@ class SidecarSettings:
     host: str = setting(
         Text(), "Address to listen on; `::` is every address, IPv4 too.", default=EVERY_ADDRESS
     )
+    local_to: str = setting(
+        Text(),
+        "The host that is listened on, where callers are this machine's alone: 403 for a `Host` "
+        "that is neither it nor loopback, and for an `Origin` that is not the `Host`. Empty: "
+        "neither is looked at, as in a cluster.",
+        default="",
+    )
     port: int = setting(Whole(minimum=0, maximum=65535), "Port for callers.", default=8000)
     admin_port: int = setting(
         Whole(minimum=0, maximum=65535), "Port for probes, metrics, drain.", default=9090

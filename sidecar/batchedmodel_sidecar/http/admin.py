@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from batchedmodel_contract.processes import server_api, sidecar_api
 from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_http.ports.listener import Bounds
+from batchedmodel_http.ports.local_hosts import refused_locally
 from batchedmodel_sidecar.adapters.served import ServedAdapters
 from batchedmodel_sidecar.backends.base import Link
 from batchedmodel_sidecar.backends.native.repository import MOST_BYTES, Repository, Told
@@ -53,14 +54,17 @@ class Admin:
         adapters: ServedAdapters,
         token: str,
         pod_uid: str = "",
+        local_to: str = "",
     ) -> None:
         """`repository`: of a model server of ours; others keep theirs to themselves.
 
         `stats`: given whether the pod drains.
 
-        `token`: what commands must be given with; empty: nobody may give any.
+        `token`: what commands must be given with; empty: nobody may give any. `local_to`: see
+        `SidecarSettings`.
         """
         self._name = name
+        self._local_to = local_to
         self._pod_uid = pod_uid
         self._batcher = batcher
         self._link = link
@@ -74,7 +78,7 @@ class Admin:
 
     def application(self) -> web.Application:
         """The routes."""
-        application = web.Application(client_max_size=MOST_BYTES)
+        application = web.Application(client_max_size=MOST_BYTES, middlewares=[self._for_here])
         application.on_response_prepare.append(self._say_who_answers)
         get, post = application.router.add_get, application.router.add_post
         get(sidecar_api.LIVE, self._live)
@@ -95,6 +99,15 @@ class Admin:
             post(server_api.load_path(self._name), self._guarded(_asking(load)))
             post(server_api.unload_path(self._name), self._guarded(_asking(unload)))
         return application
+
+    @web.middleware
+    async def _for_here(
+        self,
+        request: web.Request,
+        handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
+    ) -> web.StreamResponse:
+        rule = refused_locally(request.headers, self._local_to)
+        return await handler(request) if rule is None else _json({"error": rule}, 403)
 
     async def _live(self, request: web.Request) -> web.Response:
         return _verdict("live", self._batcher.ailment())

@@ -19,6 +19,7 @@ from batchedmodel_contract.manifest.tenants import NOBODY, share_of
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_http.eager_coroutine import EagerCoroutine
 from batchedmodel_http.interfaces import Reply, Running
+from batchedmodel_http.ports.local_hosts import refused_locally
 from batchedmodel_http.response import Response, size_of
 from batchedmodel_http.streamed_response import StreamedResponse
 from batchedmodel_sidecar.adapters.naming import AdapterNames
@@ -80,13 +81,16 @@ class DataHandler:
         generation: GenerationHandler | None,
         repository: Repository | None,
         names: AdapterNames,
+        local_to: str = "",
     ) -> None:
         """`foreign`, `passthrough` and `generation` are of a server of one's own, `repository` of
         ours.
 
         `adapters` are those of our server's protocols, `names` finds those of its model.
+        `local_to`: see `SidecarSettings`.
         """
         self._name = name
+        self._local_to = local_to
         self._inferences = inferences
         self._refusals = refusals
         self._batcher = batcher
@@ -210,10 +214,11 @@ class DataHandler:
 
     def _route(self, asked: RequestHead) -> Route:
         """The route of a request, found once for all that have the same head."""
-        refused = unmet_expectation(asked.headers)
         found: Found | Lost = self._routes.find(asked.method, asked.path)
-        if refused is not None:
-            found = Lost(417, refused)
+        if (rule := refused_locally(asked.headers, self._local_to)) is not None:
+            found = Lost(403, rule)
+        elif (rule := unmet_expectation(asked.headers)) is not None:
+            found = Lost(417, rule)
         adapter = self._adapter(asked, found)
         plain = asked.header_length is None and not asked.packed
         own = plain and self._foreign is None
