@@ -217,7 +217,8 @@ def test_what_is_a_namespaces_a_class_lends_only_where_it_says_so(what: str) -> 
     """Each class with a service account or a pull Secret was everybody's."""
     lending = {"pod": LENDING[what]}
     said = 'spec.className: "gpu" is a BatchedModelClass whose allowedNamespaces do not name team-a'
-    for allowed in ({}, {"allowedNamespaces": []}, {"allowedNamespaces": ["team-b"]}):
+    others: list[dict[str, list[str]]] = [{"allowedNamespaces": one} for one in ([], ["team-b"])]
+    for allowed in ({}, *others):
         assert refusal("team-a", lending | allowed).startswith(said)
     for names in (["team-b", "team-a"], ["*"]):
         assert refusal("team-a", lending | {"allowedNamespaces": names}) == ""
