@@ -33,8 +33,11 @@ def proxy_to(server: str, environ: Mapping[str, str]) -> Proxy | None:
 
 def _covers(entry: str, host: str) -> bool:
     """Whether an entry of NO_PROXY is about a host: a name, a domain, an address or a network."""
+    name, _, port = entry.lower().rpartition(":")
+    entry = name if port.isdecimal() and (":" not in name or name.endswith("]")) else entry.lower()
+    entry = entry.strip("[]")
     try:
         return ip_address(host) in ip_network(entry, strict=False)
     except ValueError:
-        domain = entry.removeprefix(".")
+        domain = entry.removeprefix("*").removeprefix(".")
         return entry == "*" or (bool(domain) and f".{host}".endswith(f".{domain}"))

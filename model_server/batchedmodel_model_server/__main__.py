@@ -39,6 +39,7 @@ from batchedmodel_model_server.machine import bound_libraries, read_processor
 _BACKLOG: Final = 4096
 _LAST_WRITES_SECONDS: Final = 5.0
 _JOIN_SECONDS: Final = 0.5
+_TERMINATED: Final = 128 + signal.SIGTERM
 _OBJECTS_BETWEEN_COLLECTIONS: Final = 100_000  # while the model is brought up
 _log = logging.getLogger("batchedmodel_model_server")
 
@@ -47,7 +48,7 @@ def main() -> int:
     """Serve until told to stop.
 
     The process ends with 0 after a drain, 2 when nothing could be started, 4 when the device was
-    lost.
+    lost, 143 when a pass that hangs was cut off.
     """
     try:
         settings = from_environment(ModelServerSettings, os.environ)
@@ -113,7 +114,8 @@ async def _serve(settings: ModelServerSettings, source: Source | None) -> NoRetu
     bringing_up.cancel()
     compute.finish()
     compute.join(_JOIN_SECONDS)
-    code = EXIT_DEVICE_LOST if service.lost.is_set() else 0
+    # A pass that hangs is cut off, as by the signal itself.
+    code = EXIT_DEVICE_LOST if service.lost.is_set() else _TERMINATED if service.hung else 0
     _log.info("stopped")
     # The interpreter's own end would take apart what the libraries have left. That costs a third of
     # a second of CPU, for which a starved process waits many seconds, and it aborts or hangs while

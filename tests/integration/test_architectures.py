@@ -89,6 +89,17 @@ def test_a_model_whose_attention_is_misread_by_a_little_is_not_served(
         loaded(folder, dtype)
 
 
+def test_a_wide_model_is_judged_by_what_its_own_passes_of_few_and_many_rows_differ_by(
+    tmp_path: Path,
+) -> None:
+    """Sums over a thousand numbers round otherwise in a step of one token: it was refused."""
+    sizes = {"hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 8}
+    folder = generating_checkpoint(
+        tmp_path, "Mistral", num_hidden_layers=6, num_key_value_heads=4, head_dim=128, **sizes
+    )
+    assert loaded(folder, "bfloat16").generator is not None
+
+
 def test_a_deep_model_that_enlarges_rounding_is_judged_by_its_own(tmp_path: Path) -> None:
     # Its scores differ by more than the least tolerance from one attention of its own to another.
     sizes = {"hidden_size": 256, "num_attention_heads": 8, "intermediate_size": 512}

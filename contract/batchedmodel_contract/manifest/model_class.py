@@ -41,7 +41,7 @@ _NAMESPACE: Final = Text(
     pattern=r"\*|[a-z0-9]([a-z0-9-]*[a-z0-9])?", form="a namespace, or * for all", at_most=63
 )
 _OF_A_NAMESPACE: Final = re.compile(
-    "secret|serviceaccount|podcertificate|persistentvolumeclaim", re.IGNORECASE
+    "secret|serviceaccount|podcertificate|persistentvolumeclaim|datasource", re.IGNORECASE
 )
 """In the names of fields by which Kubernetes' types name what belongs to the pod's namespace."""
 _LENDING: Final = (
@@ -73,8 +73,8 @@ class ClassSpec:
     pod: Pod = as_in(Spec, "pod")
     allowed_namespaces: tuple[str, ...] | None = setting(
         Names(each=_NAMESPACE, called="namespace", at_most=256),
-        "Namespaces whose models may name the class; `*`: all. Absent: all, but none where `pod` "
-        "names a service account or its token, a Secret or a claim, which are the namespace's.",
+        "Namespaces whose models may name the class; `*`: all. Absent: all, or none where `pod` "
+        "names a service account, a token, a Secret or a claim.",
     )
 
 

@@ -10,7 +10,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from batchedmodel_contract.schema.rules import (
@@ -252,7 +252,12 @@ LABELS: Final = MapOf(
     called="strings by name",
     keys=_QUALIFIED_NAME,
 )
-ANNOTATIONS: Final = MapOf(each=AnyText(), called="strings by name", keys=_QUALIFIED_NAME)
+ANNOTATIONS: Final = MapOf(
+    each=AnyText(),
+    called="strings by name",
+    # Kubernetes does not look at the case of these.
+    keys=replace(_QUALIFIED_NAME, pattern=str(_QUALIFIED_NAME.pattern).replace("a-z0", "A-Za-z0")),
+)
 QUANTITIES: Final = MapOf(
     each=Quantity(), called="quantities by resource, such as cpu: 500m", at_most=16
 )

@@ -178,7 +178,8 @@ def _is_base(key: str, tensor: Any, modules: Mapping[str, Any]) -> bool:
     parameter = dict(modules[name].named_parameters(recurse=False)).get(own)
     if parameter is None or parameter.shape != tensor.shape:
         return False
-    if not bool((parameter == tensor.to(parameter.device, parameter.dtype)).all()):
+    narrow = min(parameter.dtype, tensor.dtype, key=lambda dtype: int(dtype.itemsize))
+    if not bool((parameter.to(narrow) == tensor.to(parameter.device, narrow)).all()):
         raise _Unfit(f"{name}: its {own} was trained as a whole; such changes are not supported")
     return True
 

@@ -4,6 +4,7 @@ Which tokens end a text and how the others are chosen, how a conversation become
 special tokens are called.
 """
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,6 @@ from typing import Any, Final
 from batchedmodel_contract.generation.sampling_rules import MAX_TOKENS, SAMPLING_RULES
 from batchedmodel_contract.invalid_input import shown
 from batchedmodel_contract.schema.rules import Broken
-from batchedmodel_model_server.api.handler import PARAMETERS
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.sources.untrusted_files import read_bytes, read_json
 
@@ -26,7 +26,7 @@ _MOST_TEMPLATE_BYTES: Final = 1024 * 1024
 _MOST_STOPS: Final = 64
 _DEFAULTS: Final = {**SAMPLING_RULES, "max_new_tokens": MAX_TOKENS}
 """What is taken of the generation config, as in vLLM."""
-_OFF: Final = f'{PARAMETERS} {{generationConfig: "false"}} leaves it out'
+_log: Final = logging.getLogger(__name__)
 _SERVED: Final = ("full_attention", "sliding_attention")
 INSTEAD: Final = (
     "; our engine runs decoders that keep keys and values of each token and nothing else, such as "
@@ -82,7 +82,7 @@ def _sampling_defaults(generation: Mapping[str, Any]) -> dict[str, float]:
             if (value := generation.get(name)) is not None:
                 defaults[name] = rule.read(value)
         except Broken as broken:
-            raise CannotLoad(f"{_GENERATION}: {name} {shown(value)} {broken}; {_OFF}") from broken
+            _log.warning("%s: %s %s %s: left out", _GENERATION, name, shown(value), broken)
     if generation.get("do_sample") is False:
         defaults["temperature"] = 0.0
     return defaults

@@ -8,7 +8,8 @@ both sides of that place are tried.
 
 In halves the rounding of a sound model is as large as what a wrong scale or a missing cap changes.
 So a CPU computes both in float32, of the weights as they are (`in_float32`). How much rounding
-matters to a model is what two attentions of its own differ by.
+matters to a model is what passes of its own over more or less of a text differ by, with each of its
+attentions.
 """
 
 from __future__ import annotations  # array.array takes no type argument at run time
@@ -33,7 +34,7 @@ from batchedmodel_model_server.generation.torch_runner import TorchRunner
 TOLERANCES: Final = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 1e-2}
 """Of the mean difference between two scores, as a share of the mean score, at least."""
 _TIMES: Final = 3
-"""Such a difference is borne of so many times what the model's own two attentions differ by."""
+"""Such a difference is borne of so many times what the model's own passes differ by."""
 _SHORT: Final = (40, 1, 19, 1, 1, 10)
 _OTHER: Final = (0, 21, 1, 12, 1, 1)
 _BEYOND: Final = 24
@@ -115,12 +116,27 @@ class Trial:
 
     def _is_rounding(self, difference: float) -> bool:
         """Whether the model's own rounding is as large; raises `CannotLoad`."""
-        if difference <= self.tolerance or self.other is None:
-            return difference <= self.tolerance
-        ids, passes = self._ids(sum(_SHORT), 0), (self.plain, self.other)
+        if difference <= self.tolerance:
+            return True
+        ids = self._ids(sum(_SHORT), 0)
+        lengths = (1, 2, 8, 40, len(ids))
         with _computing():
-            own, others = (self._in_one_pass(one, ids, range(len(ids))) for one in passes)
-            return difference <= _TIMES * _apart(others, own)
+            whole = self._in_one_pass(self.plain, ids, [length - 1 for length in lengths])
+            passes = (one for one in (self.plain, self.other) if one is not None)
+            return difference <= _TIMES * max(
+                _apart([self._in_one_pass(one, ids[:n], [n - 1])[0] for n in lengths], whole)
+                for one in passes
+            )
+
+    def seconds(self, tokens: int) -> float:
+        """That so many more tokens take in one pass, but for their attention, at most."""
+        ids, taken = self._ids(sum(_SHORT), 0), list[float]()
+        with _computing():
+            for count in (1, len(ids)):
+                began = time.monotonic()
+                self._in_one_pass(self.plain, ids[:count], [0]).tolist()
+                taken.append(time.monotonic() - began)
+        return max(0.0, taken[1] - taken[0]) / (len(ids) - 1) * tokens
 
     def _compare(self, what: str, *texts: Sequence[int]) -> None:
         difference = self._difference(texts)
@@ -280,8 +296,7 @@ def tried(
         count = window + _BEYOND + 3
         if count > context:
             continue
-        # Longer passes make better use of a processor: it is this at most, but for attention.
-        expected = took * count / (sum(_SHORT) + sum(_OTHER))
+        expected = took + trial.seconds(2 * count)  # step by step, and in one pass
         if expected > _SECONDS and not asked:
             why = f"trying one beyond the window of {window} would take {expected:.0f} s here"
             context = window

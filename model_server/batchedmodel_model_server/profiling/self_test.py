@@ -165,10 +165,11 @@ def _pairs(
 
 def _check_repeats(model: LoadedModel, pairs: Sequence[Pair], tolerance: float) -> None:
     """Raise `CannotLoad` for an output that is another one when an item is run again."""
+    precision = model.handler.precision
     for name in model.declaration.outputs:
         only = [({name: one[name]}, other and {name: other[name]}) for one, other in pairs]
-        floor = _EPSILONS[model.handler.precision] / tolerance
-        if only and (_difference(only, floor) > tolerance or _flipped(only)):
+        floor, flips = _EPSILONS[precision] / tolerance, _FLIPPED[precision]
+        if only and (_difference(only, floor) > tolerance or _flipped(only) > flips):
             raise CannotLoad(
                 f"output {name} of one item differs between two runs: eval() may be missing, or "
                 "the handler keeps a state. One that means to says idempotent = False"

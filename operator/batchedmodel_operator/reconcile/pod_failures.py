@@ -360,7 +360,7 @@ def _of_crashes(
         detail = f": {as_text(ended['message'])}" if ended.get("message") else ""
         # Restart counts would make every crash a new message, and that a write.
         if container["name"] in _PROBED and code in _SIGNALS:
-            why = f"the kubelet kills it again and again ({_SIGNALS[code]}): a probe of it fails"
+            why = f"the kubelet kills it again and again ({_SIGNALS[code]}): mostly, a probe fails"
             trouble = PodFailureReason.HEALTH_CHECK_FAILING
         else:
             why = f"ends again and again, last with exit code {code}"

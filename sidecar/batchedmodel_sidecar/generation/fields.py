@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from batchedmodel_contract.inference.tensors import Buffer
-from batchedmodel_contract.invalid_input import InvalidInput, shown
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.schema.rules import Whole
 from batchedmodel_scheduling.generation.requests import AtOnce
 from batchedmodel_sidecar.errors import ModelNotFound
@@ -81,11 +81,11 @@ def fields_of(body: Buffer, *, readable: bool, chat: bool) -> Fields:
 def require_common(asked: Mapping[str, Any], *, chat: bool) -> None:
     """Raise `InvalidInput` for what no server is asked."""
     seed, best = asked.get("seed"), asked.get("best_of")
-    if seed is not None:
+    if isinstance(seed, int):
         whole_number(SEEDS, seed, "seed")
-    choices = asked.get("n") or 1
-    if chat and best is not None and best != choices:
-        raise InvalidInput("best_of", f"is not n, which is {shown(choices)}", best)
+    choices = _whole(asked.get("n"), 1)
+    if chat and best is not None and _whole(best, choices) != choices:
+        raise InvalidInput("best_of", f"is not n, which is {choices}", best)
 
 
 def _whole(value: Any, default: int) -> int:

@@ -1,8 +1,6 @@
 """What the JSON protocols share: bodies that are objects, and values nested as their shapes say."""
 
 import json
-import re
-from collections import Counter
 from collections.abc import Collection
 from operator import methodcaller
 from typing import Any, Final
@@ -17,8 +15,6 @@ from batchedmodel_sidecar.errors import ModelNotFound
 
 NAMELESS: Final = 'model: "" is not served here'
 _MOST_ENTRIES: Final = 2048
-_TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"\s*+(:?)')
-"""A text of a document, and the colon behind it where it is a field's name."""
 _IS_OF_NAME: Final = methodcaller("startswith", b":")
 
 
@@ -55,8 +51,15 @@ def refuse_doubled(body: Buffer, document: Any) -> None:
                 inner.extend(value)
         level = inner
     if len(names) < written:
-        every = Counter(json.loads(one[0][:-1]) for one in _TEXT.finditer(body) if one[1])
-        raise InvalidInput("body", "names a field twice", next(iter(every - Counter(names))))
+        json.loads(bytes(body), object_pairs_hook=_once)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> None:
+    names = set[str]()
+    for name, _ in pairs:
+        if name in names:
+            raise InvalidInput("body", "names a field twice", name)
+        names.add(name)
 
 
 def json_object(body: Buffer, known: Collection[str]) -> dict[str, Any]:

@@ -169,6 +169,18 @@ LENDING: Final[Mapping[str, dict[str, Any]]] = {
     "a pull Secret": {"imagePullSecrets": ["registry"]},
     "a Secret": {"volumes": [{"name": "a", "secret": {"secretName": "any"}}]},
     "a claim": {"volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "any"}}]},
+    "a clone of a claim": {
+        "volumes": [
+            {
+                "name": "a",
+                "ephemeral": {
+                    "volumeClaimTemplate": {
+                        "spec": {"dataSource": {"kind": "PersistentVolumeClaim", "name": "db"}}
+                    }
+                },
+            }
+        ]
+    },
     "a projected token": {
         "volumes": [
             {"name": "a", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}

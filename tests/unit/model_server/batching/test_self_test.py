@@ -330,6 +330,24 @@ class Counting(Means):
         return {**super().forward(batch), "label": np.full(batch.rows, self.passes)}
 
 
+class Flipping(Means):
+    """Of a thousand integers one is another one in each pass, as a device's rounding has it."""
+
+    outputs: Mapping[str, Spec] = {**Means.outputs, "label": Spec("INT64", (1000,))}
+    passes = 0
+
+    def forward(self, batch: Batch) -> Mapping[str, Any]:
+        self.passes += 1
+        labels = np.zeros((batch.rows, 1000), np.int64)
+        labels[:, 0] = self.passes
+        return {**super().forward(batch), "label": labels}
+
+
+def test_a_few_integers_that_flip_between_two_runs_are_rounding() -> None:
+    """A mask of classes was refused for one element whose two best scores were next to equal."""
+    assert verdict(loaded(Flipping())).sharing is Sharing.PADDED
+
+
 @pytest.mark.parametrize(
     ("handler", "output"),
     [(Dropping, "mean"), (DroppingOfOneSize, "score"), (Counting, "label")],

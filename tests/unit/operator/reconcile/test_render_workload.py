@@ -158,7 +158,10 @@ def test_the_sidecar_is_of_the_manifests_image_and_says_as_much_as_it_should() -
 def test_containers_of_the_manifest_run_between_the_sidecars_start_and_the_model() -> None:
     fill = {"name": "fill", "image": "fill:1", "volumeMounts": [{"name": "a", "mountPath": "/a"}]}
     logs = {"name": "logs", "image": "logs:1", "restartPolicy": "Always"}
-    spec = {**from_hub(), "pod": {"initContainers": [fill, logs], "volumes": [{"name": "a", "emptyDir": {}}]}}
+    spec = {
+        **from_hub(),
+        "pod": {"initContainers": [fill, logs], "volumes": [{"name": "a", "emptyDir": {}}]},
+    }
     containers = pod_of(spec)["initContainers"]
     names = [container["name"] for container in containers]
     assert names == ["fetch-model", "batcher", "fill", "logs"]

@@ -72,6 +72,7 @@ def test_best_of_is_the_servers_to_judge_where_the_protocol_has_it() -> None:
     assert read(chat=False, best_of=128, prompt="a").choices == 1
     with pytest.raises(InvalidInput, match="best_of: 128 is not n, which is 1"):
         read(best_of=128)
+    assert read(best_of=2.0, n="2", seed="5").choices == 2, "servers take these"
 
 
 @pytest.mark.parametrize("body", [b"", b"nonsense", b"[]", b"3", b'{"a":'])
