@@ -57,7 +57,7 @@ def bounded(account: kopf.ConnectionInfo, proxy: Proxy | None = None) -> kopf.Ai
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, ssl=trust),
         headers=account.as_http_headers(),
-        proxy=account.proxy_url or (proxy and proxy.url),
+        proxy=account.proxy_url or (None if proxy is None else proxy.url),
         trust_env=account.trust_env,
         middlewares=(_paced(), _read_before),
     )
