@@ -17,7 +17,7 @@ from support.attacks.harness import BUDGET_BYTES, IDLE_CORES, Report, Ring, ring
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.timeout(900),  # the first who needs what is compiled compiles it
+    pytest.mark.timeout(1800),  # the first who needs what is compiled compiles it
 ]
 
 _NIGHTLY: Final = pytest.mark.nightly

@@ -21,7 +21,10 @@ from support.crowd import Crowd
 from support.process_memory import peak_bytes, resident_bytes
 from support.recovery import lateness, recovery
 
-pytestmark = pytest.mark.timeout(1800)  # the first who wants what is compiled compiles it
+pytestmark = [
+    pytest.mark.timeout(1800),  # the first who wants what is compiled compiles it
+    pytest.mark.alone,
+]
 
 HANDLER = "support.storm_handlers:Bitten"
 MAX_BODY_BYTES = 2**20

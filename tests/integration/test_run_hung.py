@@ -11,9 +11,13 @@ from pathlib import Path
 from typing import Final
 
 import aiohttp
+import pytest
 
 from support.chain import TESTS
 from support.hanging_handler import HANGS
+
+pytestmark = pytest.mark.alone
+"""A process that has to wait for a processor for a second counts as hung here."""
 
 MANIFEST: Final = """
 apiVersion: batchedmodel.dev/v1alpha1

@@ -62,10 +62,10 @@ LANES: Final = (
         workers=2,
         after=("programs",),
     ),
-    # What takes long comes first.
+    # What needs no compiled modules comes first, while these are made.
     Lane(
         name="rest",
-        paths=("tests/attacks", "tests/integration", "tests/architecture", "tests/unit"),
+        paths=("tests/architecture", "tests/unit", "tests/attacks", "tests/integration"),
         workers=2,
     ),
 )
