@@ -51,7 +51,9 @@ async def trouble_of(address: Address, path: str) -> str | None:
 async def _answer(host: str, port: int, path: str) -> bytes:
     reader, writer = await asyncio.open_connection(host, port)
     try:
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: run\r\nConnection: close\r\n\r\n".encode())
+        writer.write(
+            f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
+        )
         answer = b""
         while len(answer) < _LONGEST_ANSWER and (part := await reader.read(_LONGEST_ANSWER)):
             answer += part

@@ -26,6 +26,9 @@ class _Noted(Trial):
     def short(self) -> None:
         """They agree."""
 
+    def seconds(self, tokens: int) -> float:
+        return tokens / 1000
+
     def beyond(self, window: int) -> None:
         self.beyonds.append(window)
 
