@@ -51,7 +51,10 @@ def refuse_doubled(body: Buffer, document: Any) -> None:
                 inner.extend(value)
         level = inner
     if len(names) < written:
-        json.loads(bytes(body), object_pairs_hook=_once)
+        try:
+            json.loads(bytes(body), object_pairs_hook=_once)
+        except RecursionError as error:  # it reads less deeply than what has read it before
+            raise InvalidInput("body", "names a field twice") from error
 
 
 def _once(pairs: list[tuple[str, Any]]) -> None:

@@ -44,3 +44,9 @@ def test_the_doubled_field_is_named_and_only_within_one_object() -> None:
     assert read_json(b'[{"a": 1}, {"a": {"a": 2}}]') == [{"a": 1}, {"a": {"a": 2}}]
     with pytest.raises(InvalidInput, match=r'body: "b" names a field twice'):
         read_json(b'[{"a": 1}, {"a": {"b": 2, "\\u0062": 3}}]')
+
+
+def test_a_doubled_field_beside_the_deepest_lists_is_refused_as_well() -> None:
+    """The reader that names the field reads less deeply: such a body was a 500."""
+    with pytest.raises(InvalidInput, match="names a field twice"):
+        read_json(b'{"x":' + 1020 * b"[" + 1020 * b"]" + b',"a":1,"a":1}')
