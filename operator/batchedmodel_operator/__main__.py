@@ -60,6 +60,11 @@ def main() -> int:
     if settings.log_level is not LogLevel.DEBUG:
         # A line for each event of each object, all of which say "succeeded".
         logging.getLogger("kopf").setLevel(logging.WARNING)
+    if not settings.admission_policy:
+        _log.warning(
+            "no admission policy bounds its account to objects of BatchedModels: a thief of its "
+            "token may change others' as far as its roles allow"
+        )
     raise_descriptors()
     try:
         asyncio.run(_run(settings))

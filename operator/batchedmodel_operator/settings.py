@@ -7,7 +7,7 @@ from batchedmodel_contract.manifest.spec import LogLevel, PullPolicy
 from batchedmodel_contract.manifest.workload import ScalingVia, UpgradeMode, UserIds
 from batchedmodel_contract.processes.logs import LogFormat
 from batchedmodel_contract.schema.reading import setting
-from batchedmodel_contract.schema.rules import Choice, Text, Whole
+from batchedmodel_contract.schema.rules import Choice, Text, Truth, Whole
 from batchedmodel_contract.schema.shapes import Names
 
 _IMAGE: Final = Text(pattern=r"\S+", form="an image reference")
@@ -57,6 +57,12 @@ class OperatorSettings:
         Whole(minimum=1, maximum=100),
         "Models whose pods are replaced at the same time for that, or for an edit of a class.",
         default=1,
+    )
+    admission_policy: bool = setting(
+        Truth(),
+        "Whether an admission policy bounds its account to objects of BatchedModels; it warns "
+        "where none does.",
+        default=False,
     )
     probe_port: int = setting(
         Whole(minimum=1, maximum=65535), "Port of probes and metrics.", default=8080

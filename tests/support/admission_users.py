@@ -99,6 +99,7 @@ def revision(*owners: dict[str, Any], **labels: str) -> dict[str, Any]:
             "kind": owner["kind"],
             "name": owner["metadata"]["name"],
             "uid": owner["metadata"]["uid"],
+            "controller": owner["kind"] == "BatchedModel",
         }
         for owner in owners
     ]

@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 
+from batchedmodel_operator.kinds import CHILDREN, Kind
 from cluster import CommandFailed, ControlPlane
+from support.admission_operator import (
+    APPLY,
+    IN_POD,
+    LABELS,
+    LEAST,
+    NOT_OF_PODS,
+    REFUSED,
+    object_of,
+    refusal_of_operator,
+)
 from support.admission_specs import (
     FOREIGN,
     FREE,
@@ -29,7 +40,7 @@ from support.admission_users import (
     revision,
 )
 from support.operator_team import SIMULATED
-from support.plane import until
+from support.plane import Manifest, apply, until
 from support.release import Release
 
 _AS_AUTHOR = (f"--namespace={TEAM}", f"--as={AUTHOR}")
@@ -250,6 +261,91 @@ def test_the_operator_writes_status_as_before(release: Release) -> None:
     release.plane.kubectl("apply", *words, operator, stdin=json.dumps(status))
 
 
+@pytest.fixture(scope="module")
+def owner(release: Release) -> Manifest:
+    """The reference to a BatchedModel that controls, once the operator's account is bounded."""
+    assert complaint(release, ADMIN, {**SIMULATED, "replicas": 1}, name="owning", keep=True) == ""
+    model = json.loads(
+        release.plane.kubectl("get", "bm/owning", f"--namespace={TEAM}", "--output=json")
+    )
+    words = {"name": "owning", "uid": model["metadata"]["uid"], "controller": True}
+    stranger = object_of(Kind.CONFIG_MAP, "new")
+    until(
+        "the policy holds",
+        lambda: REFUSED in refusal_of_operator(release, "create", body=stranger),
+    )
+    return {"apiVersion": model["apiVersion"], "kind": model["kind"], **words}
+
+
+@pytest.mark.parametrize("kind", LEAST)
+def test_the_operators_account_writes_only_what_a_model_controls(
+    release: Release, owner: Manifest, kind: Kind
+) -> None:
+    """A thief of its token changed every ConfigMap and Deployment, and deleted others' HPAs."""
+    assert {*LEAST} == {*CHILDREN, Kind.CONTROLLER_REVISION}
+    apply(release.plane, object_of(kind, "strangers"), object_of(kind, "models", owner))
+    loose, foreign = {**owner, "controller": False}, {**owner, "apiVersion": "example.com/v1"}
+    another = {**owner, "apiVersion": "v1", "kind": "ConfigMap"}
+    for owners in ([], [loose], [foreign], [another], [another, loose]):
+        body = object_of(kind, "new", *owners)
+        assert REFUSED in refusal_of_operator(release, "create", body=body)
+    for name in ("new", "models"):
+        assert refusal_of_operator(release, *APPLY, body=object_of(kind, name, owner)) == ""
+    taken = object_of(kind, "strangers", owner)
+    assert REFUSED in refusal_of_operator(release, *APPLY, body=taken)
+    freed = object_of(kind, "models", loose)
+    assert REFUSED in refusal_of_operator(release, *APPLY, body=freed)
+    if kind in (Kind.AUTOSCALER, Kind.DISRUPTION_BUDGET, Kind.CONTROLLER_REVISION):
+        assert REFUSED in refusal_of_operator(release, "delete", kind.lower(), "strangers")
+        assert refusal_of_operator(release, "delete", kind.lower(), "models") == ""
+
+
+def test_the_operators_account_repairs_what_is_a_models_without_its_control(
+    release: Release, owner: Manifest
+) -> None:
+    apply(release.plane, object_of(Kind.CONFIG_MAP, "loose", {**owner, "controller": False}))
+    repaired = object_of(Kind.CONFIG_MAP, "loose", owner)
+    assert refusal_of_operator(release, *APPLY, body=repaired) == ""
+
+
+def test_the_operators_account_changes_annotations_of_models_pods_only(
+    release: Release, owner: Manifest
+) -> None:
+    """A thief of its token put an image of its own into any pod that ran."""
+
+    def refusal(name: str, change: Manifest) -> str:
+        metadata = {"name": name, "namespace": TEAM, **change.get("metadata", {})}
+        body = {"apiVersion": "v1", "kind": "Pod", **change, "metadata": metadata}
+        return refusal_of_operator(release, *APPLY, "--validate=false", body=body)
+
+    account = ("get", "serviceaccount/default", f"--namespace={TEAM}", "--ignore-not-found")
+    until("pods have an account", lambda: release.plane.kubectl(*account) != "")
+    for name, labels in (("models", LABELS), ("strangers", {"app": "pay"})):
+        pod = object_of(Kind.POD, name, spec=IN_POD)
+        pod["metadata"]["labels"] = labels
+        apply(release.plane, pod)
+    annotated = {"metadata": {"annotations": {"batchedmodel.dev/batching": "1"}}}
+    assert refusal("models", annotated) == ""
+    assert "change annotations of pods only" in refusal("strangers", annotated)
+    for change in NOT_OF_PODS.values():
+        assert "change annotations of pods only" in refusal("models", change)
+
+
+def test_the_operators_account_announces_nothing_but_models(
+    release: Release, owner: Manifest
+) -> None:
+    about = {**owner, "namespace": TEAM}
+    about.pop("controller")
+    event = object_of(Kind.EVENT, "told", involvedObject=about, reason="Told", type="Normal")
+    assert refusal_of_operator(release, *APPLY, body=event) == ""
+    apply(release.plane, event)
+    event["involvedObject"] = {**about, "kind": "Pod", "apiVersion": "v1"}
+    for name in ("told", "new"):
+        event["metadata"]["name"] = name
+        refusal = refusal_of_operator(release, *APPLY, body=event)
+        assert "Events about BatchedModels only" in refusal
+
+
 def test_nobody_keeps_a_pod_template_of_a_model_who_may_not_create_deployments(
     release: Release,
 ) -> None:
@@ -286,6 +382,6 @@ def test_nobody_keeps_a_pod_template_of_a_model_who_may_not_create_deployments(
 def test_the_api_server_finds_nothing_to_warn_of_in_the_expressions(release: Release) -> None:
     found = json.loads(release.plane.kubectl("get", _POLICIES, "--output=json"))
     ours = [one for one in found["items"] if one["metadata"]["name"].startswith("bm-batchedmodel-")]
-    assert len(ours) == 3
+    assert len(ours) == 4
     for one in ours:
         assert not one.get("status", {}).get("typeChecking", {}).get("expressionWarnings")

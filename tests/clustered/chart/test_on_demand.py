@@ -102,7 +102,8 @@ def test_without_an_autoscaler_there_is_nothing_of_it(helm: Helm) -> None:
         if "autoscaler" in json.dumps(one).replace("cluster-autoscaler.kubernetes.io", "")
         and kind not in ("CustomResourceDefinition",)
     }
-    assert left == {("ClusterRole", _OPERATOR)}, "which makes the models' HPAs"
+    of_operator = {("ClusterRole", _OPERATOR), ("ValidatingAdmissionPolicy", _OPERATOR)}
+    assert left == of_operator, "which makes the models' HPAs"
     checkup = environment(objects["Pod", "bm-batchedmodel-checkup"]["spec"]["containers"][0])
     assert not from_environment(CheckupSettings, checkup).custom_metrics
 

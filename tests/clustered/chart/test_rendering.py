@@ -39,6 +39,7 @@ def test_the_operator_gets_settings_that_it_understands(helm: Helm) -> None:
         namespace="models",
         lease_name="bm-batchedmodel-operator",
         image_pull_policy=PullPolicy.NEVER,
+        admission_policy=True,
     )
     assert _ports(found) == {"probes": settings.probe_port}
 
