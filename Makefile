@@ -138,7 +138,7 @@ $(VENV)/.created:
 
 $(LIGHT): | $(VENV)/.created
 	@echo "==> installing what the checks need"
-	$(PIP) -e '.[sidecar,operator,autoscaler,cli,dev]'
+	$(PIP) -e '.[sidecar,operator,autoscaler,dev]'
 	@rm -f $(VENV)/.light-*
 	@touch $@
 

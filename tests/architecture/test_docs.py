@@ -14,7 +14,15 @@ from support.random_checkpoints import ARCHITECTURES
 from support.repository import FOLDERS, ROOT
 from support.settings_rows import SettingRow, settings
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+REQUIREMENTS = {
+    re.split(r"[<>=~\[]", requirement)[0].lower()
+    for requirement in (
+        *PROJECT["dependencies"],
+        *(one for extra in PROJECT["optional-dependencies"].values() for one in extra),
+    )
+} - {PROJECT["name"]}
+"""All libraries that the project asks for; an extra may name others of its own."""
 PACKAGES = [ROOT / folder / f"batchedmodel_{folder}" for folder in FOLDERS]
 
 
@@ -35,15 +43,9 @@ def _words(text: str) -> set[str]:
 
 
 def test_the_page_of_dependencies_gives_a_reason_for_each_and_for_no_other() -> None:
-    wanted = {
-        re.split(r"[<>=~\[]", requirement)[0].lower()
-        for extra, requirements in PROJECT["project"]["optional-dependencies"].items()
-        if extra != "all"
-        for requirement in requirements
-    }
     page = (ROOT / "docs" / "dependencies.md").read_text("utf-8")
     explained = {row[0].lower() for row in re.findall(r"^\| `([\w-]+)` \|(.+)\|$", page, re.M)}
-    assert explained == wanted
+    assert explained == REQUIREMENTS
 
 
 def test_every_dependency_is_pinned() -> None:
@@ -52,11 +54,7 @@ def test_every_dependency_is_pinned() -> None:
         for line in (ROOT / "constraints.txt").read_text().splitlines()
         if line and not line.startswith("#")
     }
-    for extra, requirements in PROJECT["project"]["optional-dependencies"].items():
-        if extra == "all":
-            continue
-        for requirement in requirements:
-            assert re.split(r"[<>=~\[]", requirement)[0].lower() in pinned, requirement
+    assert REQUIREMENTS <= pinned
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
