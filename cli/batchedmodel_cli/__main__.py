@@ -1,27 +1,59 @@
 """Entry of the command `batchedmodel`: chooses the subcommand and returns its exit code.
 
-Each subcommand is a module with NAME, HELP, `describe(parser)` and `carry_out(arguments)`. The
-parser needs them all, so each imports what is heavy only when it is carried out.
+Each subcommand is the `command` of a module `NAME/command`, which is imported only when it is
+carried out, or when its own help or completion is asked for.
 """
 
-import argparse
 import errno
 import io
+import os
 import sys
 from collections.abc import Sequence
-from importlib import metadata
+from importlib import import_module
 from typing import Final
 
-from batchedmodel_cli.diff import command as diff
-from batchedmodel_cli.run import command as run
-from batchedmodel_cli.run.console import discard
-from batchedmodel_cli.simulate import command as simulate
-from batchedmodel_cli.upgrades import command as upgrades
+import click
+from click.shell_completion import shell_complete
 
+from batchedmodel_cli.run.console import discard
+
+_PROGRAM: Final = "batchedmodel"
+_COMPLETION: Final = "_BATCHEDMODEL_COMPLETE"
+"""The variable in which a shell asks for completions."""
+_SUMMARIES: Final = {
+    "run": "serve a model on this machine, without a cluster",
+    "simulate": "say what latency, how many replicas and which settings, without a device",
+    "diff": "say what applying a manifest does to the live model: restarts, pods, latency",
+    "upgrades": "say which models' pods the images of another chart would replace",
+}
 _OUTPUT_CLOSED: Final = 141  # as a shell reports a program that SIGPIPE ended
 _INTERRUPTED: Final = 130  # and one that SIGINT ended
 _FAILED: Final = 1
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+class _Commands(click.Group):
+    """Knows its subcommands by their summaries until one of them is wanted."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None:
+            command = import_module(f"batchedmodel_cli.{name}.command").command
+        return name, command, rest
+
+
+_GROUP: Final = _Commands(
+    help="Serves a torch model with dynamic batching, from one manifest.",
+    epilog="Start with: batchedmodel run examples/minilm.yaml",
+    commands=[click.Command(name, short_help=said) for name, said in _SUMMARIES.items()],
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+click.version_option(package_name=_PROGRAM, message="%(prog)s %(version)s")(_GROUP)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,9 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     try:
         try:
-            arguments = _parser().parse_args(argv)
-            exit_code: int = arguments.carry_out(arguments)
-            return exit_code
+            return _exit_code(sys.argv[1:] if argv is None else list(argv))
         finally:
             # At exit the interpreter would flush, and report a closed pipe in its own words.
             sys.stdout.flush()
@@ -47,29 +77,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.errno not in _FULL:
             raise
         discard(sys.stdout)
-        print(f"batchedmodel: {error.strerror}", file=sys.stderr)
+        print(f"{_PROGRAM}: {error.strerror}", file=sys.stderr)
         return _FAILED
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="batchedmodel",
-        description="Serves a torch model with dynamic batching, from one manifest.",
-        epilog="Start with: batchedmodel run examples/minilm.yaml",
-    )
-    parser.add_argument(
-        "--version", action="version", version=f"batchedmodel {metadata.version('batchedmodel')}"
-    )
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (run, simulate, diff, upgrades):
-        one = commands.add_parser(
-            command.NAME,
-            help=command.HELP,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        one.set_defaults(carry_out=command.carry_out)
-        command.describe(one)
-    return parser
+def _exit_code(words: list[str]) -> int:
+    # Without the library's own main, which has other exit codes for interrupts and closed pipes.
+    if instruction := os.environ.get(_COMPLETION):
+        return shell_complete(_GROUP, {}, _PROGRAM, _COMPLETION, instruction)
+    try:
+        with _GROUP.make_context(_PROGRAM, words) as context:
+            exit_code: int = _GROUP.invoke(context)
+            return exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
 
 
 if __name__ == "__main__":

@@ -2,8 +2,11 @@
 
 import re
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
+
+import click
 
 from batchedmodel_cli.simulate.inputs import Refused
 
@@ -14,6 +17,12 @@ _SILENCE: Final = "failed without a word"
 _REQUEST_SECONDS: Final = 30
 _LONGEST_SECONDS: Final = 300
 """A person may have to log in meanwhile."""
+
+
+OPTIONS: Final[Sequence[click.Parameter]] = (
+    click.Option(["--context"], metavar="NAME", help="kubectl's context."),
+    click.Option(["--namespace", "-n"], metavar="NAME", help="kubectl's namespace."),
+)
 
 
 class NotInstalled(Refused):

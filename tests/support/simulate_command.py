@@ -44,11 +44,7 @@ def simulated(capsys: pytest.CaptureFixture[str], *argv: object) -> dict[str, An
 
 def refusal(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
     """What a command line is refused with."""
-    code: int | str | None
-    try:
-        code = main(["simulate", *map(str, argv)])
-    except SystemExit as ended:  # by argparse
-        code = ended.code
+    code = main(["simulate", *map(str, argv)])
     output = capsys.readouterr()
     assert (code, output.out) == (2, "")
     return output.err

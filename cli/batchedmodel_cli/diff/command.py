@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final
+
+import click
 
 from batchedmodel_cli import kubectl
 from batchedmodel_cli.diff import live, report
@@ -23,56 +25,62 @@ if TYPE_CHECKING:
     from batchedmodel_contract.manifest.model_class import ModelClass
     from batchedmodel_contract.manifest.spec import Spec
 
-NAME = "diff"
-HELP = "say what applying a manifest does to the live model: restarts, pods, accelerators, latency"
-
 _SAME: Final = 0
 _DIFFERENT: Final = 1
 _WRONG: Final = 2
 _STANDARD_INPUT: Final = "-"
 
 
-def describe(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `diff`."""
-    parser.description = (
-        "Compares a manifest with the live BatchedModel and says for each changed field what\n"
-        "applying it does: effective at once, pods replaced (how many, in which way, whether a\n"
-        "spare accelerator is needed), pods added, and so on. It plays the edit through with\n"
-        "the operator's own planning; nothing is written, and the API server says by a dry run\n"
-        "what apply makes of the manifest. With --profile and --rate (or\n"
-        "--trace) the simulator says how the same traffic fares before and after."
-    )
-    parser.epilog = (
-        "exit codes:\n"
-        "  0  applying changes nothing\n"
-        "  1  it changes something\n"
-        "  2  the command line, the manifest, the live object or the profile is wrong or missing"
-    )
-    parser.add_argument("file", metavar="FILE", type=Path, help="the manifest, a YAML file")
-    parser.add_argument(
-        "--live",
-        metavar="FILE|-",
-        help="output of `kubectl get batchedmodel NAME -o yaml`, - for standard input "
-        "(default: ask kubectl)",
-    )
-    parser.add_argument("--context", metavar="NAME", help="kubectl's context")
-    parser.add_argument("--namespace", "-n", metavar="NAME", help="kubectl's namespace")
-    parser.add_argument(
-        "--profile",
-        metavar="FILE|URL",
-        help="latency curve of the present device, as for simulate",
-    )
-    parser.add_argument(
-        "--new-profile",
-        metavar="FILE|URL",
-        help="latency curve of the new device, where the accelerator changes",
-    )
-    inputs.describe(parser, from_sidecar=False)
-    parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
+@click.command(
+    epilog="""\b
+Examples:
+  batchedmodel diff minilm.yaml
+  batchedmodel diff minilm.yaml -n team --context staging --json
+  kubectl get batchedmodel minilm -o yaml | batchedmodel diff minilm.yaml --live -
+  batchedmodel diff minilm.yaml --profile profile.json --rate 200
 
+\b
+Exit codes:
+  0  applying changes nothing
+  1  it changes something
+  2  the command line, the manifest, the live object or the profile is wrong or missing""",
+    params=[
+        click.Argument(["file"], type=click.Path(path_type=Path, readable=False)),
+        click.Option(
+            ["--live"],
+            metavar="FILE|-",
+            type=inputs.FILE,
+            help="Output of `kubectl get batchedmodel NAME -o yaml`, - for standard input "
+            "(default: ask kubectl).",
+        ),
+        *kubectl.OPTIONS,
+        click.Option(
+            ["--profile"],
+            metavar="FILE|URL",
+            type=inputs.FILE,
+            help="Latency curve of the present device, as for simulate.",
+        ),
+        click.Option(
+            ["--new-profile"],
+            metavar="FILE|URL",
+            type=inputs.FILE,
+            help="Latency curve of the new device, where the accelerator changes.",
+        ),
+        *inputs.options(from_sidecar=False),
+        click.Option(["--json"], is_flag=True, help="Print JSON instead of lines."),
+    ],
+)
+def command(**given: object) -> int:
+    """Says what applying a manifest, a YAML file, does to the live BatchedModel.
 
-def carry_out(arguments: argparse.Namespace) -> int:
-    """Compare; the exit code."""
+    For each field that differs: effective at once, pods replaced (how many, in which way, whether a
+    spare accelerator is needed), pods added, and so on. It plays the edit through with the
+    operator's own planning; nothing is written, and the API server says by a dry run what apply
+    makes of the manifest. With --profile and --rate (or --trace) the simulator says how the same
+    traffic fares before and after.
+    """
+    arguments = SimpleNamespace(**given, sidecar=None)
+    inputs.one_traffic(arguments, required=False)
     progress = inputs.Progress()
     try:
         objects = _LiveObjects(arguments)
@@ -108,7 +116,7 @@ def carry_out(arguments: argparse.Namespace) -> int:
 class _LiveObjects:
     """What is live, read once it is asked for; all its methods raise `Refused`."""
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
+    def __init__(self, arguments: SimpleNamespace) -> None:
         self._arguments = arguments
         self._classes: dict[str, ModelClass | None] = {}
 
@@ -157,7 +165,7 @@ class _LiveObjects:
 
 
 def _pods(
-    arguments: argparse.Namespace, manifest: BatchedModel, progress: inputs.Progress
+    arguments: SimpleNamespace, manifest: BatchedModel, progress: inputs.Progress
 ) -> SimulatedPods | None:
     """The present pods as they are simulated; None: no simulation is wanted."""
     wanted = arguments.rate is not None or arguments.trace is not None

@@ -4,7 +4,6 @@ It checks the manifest first, so that a wrong one starts nothing. Then it hands 
 the supervisor, with the console, the announcement and the signals.
 """
 
-import argparse
 import asyncio
 import os
 import signal
@@ -13,8 +12,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Final
 from urllib.parse import urlsplit
+
+import click
 
 from batchedmodel_cli.manifest_file import (
     UnusableManifest,
@@ -33,61 +35,104 @@ from batchedmodel_contract.manifest.manifest import BatchedModel
 from batchedmodel_contract.processes.environment import UPSTREAM_FORM, UPSTREAM_PATTERN
 from batchedmodel_contract.schema.rules import Broken, Text
 
-NAME = "run"
-HELP = "serve a manifest on this machine, without a cluster"
-
 _LIBRARIES: Final = ("aiohttp", "asyncinotify", "orjson", "uvloop")
 _STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _HIGHEST_PORT: Final = 65_535
 
 
-def describe(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `run`."""
-    parser.description = (
-        "Serves a BatchedModel manifest on this machine: the batching sidecar and the model\n"
-        "server, wired as they will be in a pod. It prints the service's address and a curl\n"
-        "line once it is ready. Ctrl-C lets accepted requests finish and stops both; a second\n"
-        "Ctrl-C stops at once. A process that dies or hangs is started again; a model that\n"
-        "cannot be loaded ends the run."
-    )
-    parser.epilog = (
-        "exit codes:\n"
-        "  0    stopped cleanly\n"
-        "  1    could not go on (for example the port is in use), or left requests unanswered\n"
-        "  2    the command line, the manifest or what it names is wrong; also when the model\n"
-        "       cannot be loaded\n"
-        "  130  interrupted before it started anything"
-    )
-    parser.add_argument("file", metavar="FILE", type=Path, help="the manifest, a YAML file")
-    parser.add_argument(
-        "--host",
-        type=_host,
-        default="127.0.0.1",
-        help="address to listen on (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--port",
-        type=_port,
-        default=8000,
-        help="port of the service; 0 takes a free one (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--admin-port",
-        type=_port,
-        default=0,
-        help="port of probes and metrics; 0 takes a free one (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--upstream",
-        metavar="URL",
-        type=_server,
-        help="put the batching in front of a server that runs already, at this address such as "
-        "http://127.0.0.1:8080, and start no model server; for manifests with spec.model.protocol",
-    )
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > _HIGHEST_PORT:
+        raise ValueError(f"{text!r} is not a port (0 to {_HIGHEST_PORT})")
+    return int(text)
 
 
-def carry_out(arguments: argparse.Namespace) -> int:
-    """Serve until stopped; the exit code."""
+def _host(text: str) -> str:
+    if not text or not _can_be_a_host(text):
+        # An empty one would listen everywhere.
+        raise ValueError(f"{text!r} is no name or address of a host")
+    return text
+
+
+def _server(text: str) -> str:
+    try:
+        url = Text(pattern=UPSTREAM_PATTERN, form=UPSTREAM_FORM).read(text.rstrip("/"))
+        parts = urlsplit(url)
+        # Reading the port raises where it is none.
+        if not _can_be_a_host(parts.hostname or "") or parts.port == 0:
+            raise ValueError("has no host that can be asked")
+        if parts.query or parts.fragment:
+            raise ValueError("has more than a host and a port")
+    except (Broken, ValueError) as error:
+        raise ValueError(f"{text!r} {error}") from error
+    return url
+
+
+def _can_be_a_host(name: str) -> bool:
+    try:
+        return bool(name.encode("idna"))
+    except UnicodeError:
+        return False
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  batchedmodel run examples/minilm.yaml
+  batchedmodel run examples/minilm.yaml --host 0.0.0.0 --port 8001
+  batchedmodel run examples/llama-cpp.yaml --upstream http://127.0.0.1:8080
+
+\b
+Exit codes:
+  0    stopped cleanly
+  1    could not go on (for example the port is in use), or left requests unanswered
+  2    the command line, the manifest or what it names is wrong; also when the model
+       cannot be loaded
+  130  interrupted before it started anything""",
+    params=[
+        click.Argument(["file"], type=click.Path(path_type=Path, readable=False)),
+        click.Option(
+            ["--host"],
+            metavar="HOST",
+            type=_host,
+            default="127.0.0.1",
+            show_default=True,
+            help="Address to listen on.",
+        ),
+        click.Option(
+            ["--port"],
+            metavar="PORT",
+            type=_port,
+            default="8000",
+            show_default=True,
+            help="Port of the service; 0 takes a free one.",
+        ),
+        click.Option(
+            ["--admin-port"],
+            metavar="PORT",
+            type=_port,
+            default="0",
+            show_default=True,
+            help="Port of probes and metrics; 0 takes a free one.",
+        ),
+        click.Option(
+            ["--upstream"],
+            metavar="URL",
+            type=_server,
+            help="Put the batching in front of a server that runs already, at this address such as "
+            "http://127.0.0.1:8080, and start no model server; for manifests with "
+            "spec.model.protocol.",
+        ),
+    ],
+)
+def command(**given: object) -> int:
+    """Serves a BatchedModel manifest, a YAML file, on this machine.
+
+    The batching sidecar and the model server are wired as they will be in a pod. It prints the
+    service's address and a curl line once it is ready. Ctrl-C lets accepted requests finish and
+    stops both; a second Ctrl-C stops at once. A process that dies or hangs is started again; a
+    model that cannot be loaded ends the run.
+    """
+    arguments = SimpleNamespace(**given)
     file: Path = arguments.file
     try:
         manifest = _read(arguments)
@@ -124,7 +169,7 @@ def carry_out(arguments: argparse.Namespace) -> int:
         return asyncio.run(_serve(manifest, arguments, specs, settings_folder(folder)))
 
 
-def _read(arguments: argparse.Namespace) -> BatchedModel:
+def _read(arguments: SimpleNamespace) -> BatchedModel:
     """The manifest as it is run here; raises `UnusableManifest`."""
     file: Path = arguments.file
     manifest = read_manifest_file(file)
@@ -135,7 +180,7 @@ def _read(arguments: argparse.Namespace) -> BatchedModel:
 
 async def _serve(
     manifest: BatchedModel,
-    arguments: argparse.Namespace,
+    arguments: SimpleNamespace,
     specs: Sequence[ProcessSpec],
     settings: Path,
 ) -> int:
@@ -177,37 +222,3 @@ async def _serve(
         return await supervisor.run()
     finally:
         following.cancel()
-
-
-def _port(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) > _HIGHEST_PORT:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port (0 to {_HIGHEST_PORT})")
-    return int(text)
-
-
-def _host(text: str) -> str:
-    if not text or not _can_be_a_host(text):
-        # An empty one would listen everywhere.
-        raise argparse.ArgumentTypeError(f"{text!r} is no name or address of a host")
-    return text
-
-
-def _server(text: str) -> str:
-    try:
-        url = Text(pattern=UPSTREAM_PATTERN, form=UPSTREAM_FORM).read(text.rstrip("/"))
-        parts = urlsplit(url)
-        # Reading the port raises where it is none.
-        if not _can_be_a_host(parts.hostname or "") or parts.port == 0:
-            raise ValueError("has no host that can be asked")
-        if parts.query or parts.fragment:
-            raise ValueError("has more than a host and a port")
-    except (Broken, ValueError) as error:
-        raise argparse.ArgumentTypeError(f"{text!r} {error}") from error
-    return url
-
-
-def _can_be_a_host(name: str) -> bool:
-    try:
-        return bool(name.encode("idna"))
-    except UnicodeError:
-        return False

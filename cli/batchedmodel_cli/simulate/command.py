@@ -1,20 +1,19 @@
 """`batchedmodel simulate MANIFEST`: reads what it is given, has it studied, shows the answers."""
 
-import argparse
 import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
+
+import click
 
 from batchedmodel_cli.simulate import generation_inputs, inputs
 from batchedmodel_contract.kubernetes.names import ADMIN_PORT
 from batchedmodel_contract.manifest.manifest import BatchedModel
 from batchedmodel_contract.manifest.spec import Spec
-
-NAME = "simulate"
-HELP = "say what latency, how many replicas and which settings, without a device"
 
 _FAILED: Final = 1
 _WRONG: Final = 2
@@ -23,47 +22,59 @@ _Answer = tuple[dict[str, Any], Iterable[str]]
 """The document, and the table's lines."""
 
 
-def describe(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `simulate`."""
-    parser.description = (
-        "Simulates the service that a manifest describes: the sidecar's own batching code in\n"
-        "front of a device that takes as long as a profile says. Answers what latency to\n"
-        "expect, what the replicas sustain, how many are needed, and which one setting is worth\n"
-        "changing. One request is one row. For a language model (spec.generation) the times of\n"
-        "its engine's steps stand instead of a curve. Takes some seconds where all lengths are\n"
-        "equal, and one to some minutes for a long trace of mixed lengths; fewer --requests take\n"
-        "less."
-    )
-    parser.epilog = (
-        "exit codes:\n"
-        "  0  answered\n"
-        "  1  a library is missing, or the answer could not be written\n"
-        "  2  the command line, the manifest, the profile or the trace is wrong or missing"
-    )
-    parser.add_argument("file", metavar="MANIFEST", type=Path, help="the manifest, a YAML file")
-    parser.add_argument(
-        "--profile",
-        metavar="FILE|URL",
-        help="the device's latency curve, or what the engine of a handler's language model says of "
-        "itself: a JSON file, a model server's socket or a URL",
-    )
-    inputs.describe(parser, from_sidecar=True)
-    generation_inputs.describe(parser)
-    parser.add_argument(
-        "--replicas",
-        metavar="N",
-        type=inputs.whole(1, inputs.MOST_REPLICAS),
-        help="pods (default: the manifest's fewest; 1 with --from)",
-    )
-    parser.add_argument(
-        "--json",
-        metavar="FILE|-",
-        help="write the answers as JSON too; - prints them instead of the table",
-    )
+@click.command(
+    epilog="""\b
+Examples:
+  batchedmodel simulate minilm.yaml --profile profile.json --rate 200
+  batchedmodel simulate minilm.yaml --profile profile.json --trace requests.csv --replicas 4
+  batchedmodel simulate minilm.yaml --profile http://127.0.0.1:9090 --from http://127.0.0.1:9090
 
+\b
+Exit codes:
+  0  answered
+  1  a library is missing, or the answer could not be written
+  2  the command line, the manifest, the profile or the trace is wrong or missing""",
+    params=[
+        click.Argument(
+            ["file"], metavar="MANIFEST", type=click.Path(path_type=Path, readable=False)
+        ),
+        click.Option(
+            ["--profile"],
+            metavar="FILE|URL",
+            type=inputs.FILE,
+            help="The device's latency curve, or what the engine of a handler's language model "
+            "says of itself: a JSON file, a model server's socket or a URL.",
+        ),
+        *inputs.options(from_sidecar=True),
+        click.Option(
+            ["--replicas"],
+            metavar="N",
+            type=inputs.whole(1, inputs.MOST_REPLICAS),
+            help="Pods (default: the manifest's fewest; 1 with --from).",
+        ),
+        click.Option(
+            ["--json"],
+            metavar="FILE|-",
+            type=inputs.FILE,
+            help="Write the answers as JSON too; - prints them instead of the table.",
+        ),
+        *generation_inputs.OPTIONS,
+    ],
+)
+def command(**given: object) -> int:
+    """Simulates the service that a manifest, a YAML file, describes, without a device.
 
-def carry_out(arguments: argparse.Namespace) -> int:
-    """Answer; the exit code."""
+    It runs the sidecar's own batching code in front of a device that takes as long as a profile
+    says. Answers what latency to expect, what the replicas sustain, how many are needed, and which
+    one setting is worth changing. One request is one row. Takes some seconds where all lengths are
+    equal, and one to some minutes for a long trace of mixed lengths; fewer --requests take less.
+
+    For a language model (spec.generation) the times of its engine's steps stand instead of a curve,
+    --step-ms to --speed. Lengths are tokens: --lengths those of prompts. For a handler's model
+    --profile names what its engine says of itself, and these options may say otherwise.
+    """
+    arguments = SimpleNamespace(**given)
+    inputs.one_traffic(arguments, required=True)
     missing = inputs.missing_library()
     if missing:
         print(missing, file=sys.stderr)
@@ -90,7 +101,7 @@ def carry_out(arguments: argparse.Namespace) -> int:
 
 
 def _batched(
-    arguments: argparse.Namespace, manifest: BatchedModel, on_run: Callable[[], None]
+    arguments: SimpleNamespace, manifest: BatchedModel, on_run: Callable[[], None]
 ) -> _Answer:
     # Late, because the simulator needs its library and other commands do without.
     from batchedmodel_cli.simulate import report
@@ -108,7 +119,7 @@ def _batched(
 
 
 def _generated(
-    arguments: argparse.Namespace, manifest: BatchedModel, on_run: Callable[[], None]
+    arguments: SimpleNamespace, manifest: BatchedModel, on_run: Callable[[], None]
 ) -> _Answer:
     from batchedmodel_cli.simulate import generation_report as report
     from batchedmodel_cli.simulate.generation_study import GenerationStudy

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final
+
+import click
 
 from batchedmodel_cli.simulate import inputs, sources
 from batchedmodel_contract.generation.description import StepBounds
@@ -21,110 +23,91 @@ _SEQUENCES: Final = 256
 _CHUNK: Final = 2048
 _OWN: Final = StepBounds(sequences=64, tokens=512)
 """Of our engine on CPUs."""
-_OPTIONS: Final = (
-    "sequences",
-    "step_ms",
-    "sequence_us",
-    "prefill_us_per_token",
-    "context_us_per_token",
-    "chunk_tokens",
-    "cache_tokens",
-    "outputs",
-    "lengths_from",
-    "speed",
-)
-
-
-def describe(parser: argparse.ArgumentParser) -> None:
-    """Add the options about language models."""
-    group = parser.add_argument_group(
-        "language models",
-        "For a manifest with `spec.generation`. Lengths are tokens: --lengths those of prompts. "
-        "For a handler's model --profile names what its engine says of itself, and these options "
-        "may say otherwise.",
-    )
-    group.add_argument(
-        "--step-ms",
+OPTIONS: Final[Sequence[click.Parameter]] = (
+    click.Option(
+        ["--step-ms"],
         metavar="MS",
         type=inputs.number(0.01, 10_000),
-        help="time of an engine's step: that between two tokens of a single stream",
-    )
-    group.add_argument(
-        "--prefill-us-per-token",
+        help="Time of an engine's step: that between two tokens of a single stream.",
+    ),
+    click.Option(
+        ["--prefill-us-per-token"],
         metavar="US",
         type=inputs.number(0, 1e6),
-        help="what each token of a prompt adds to a step",
-    )
-    group.add_argument(
-        "--sequence-us",
+        help="What each token of a prompt adds to a step.",
+    ),
+    click.Option(
+        ["--sequence-us"],
         metavar="US",
         type=inputs.number(0, 1e6),
-        help="what each sequence adds to a step (default: 0)",
-    )
-    group.add_argument(
-        "--context-us-per-token",
+        help="What each sequence adds to a step (default: 0).",
+    ),
+    click.Option(
+        ["--context-us-per-token"],
         metavar="US",
         type=inputs.number(0, 1e6),
-        help="what each token in the cache adds to a step of a handler's model (default: 0)",
-    )
-    group.add_argument(
-        "--sequences",
+        help="What each token in the cache adds to a step of a handler's model (default: 0).",
+    ),
+    click.Option(
+        ["--sequences"],
         metavar="N",
         type=inputs.whole(1, 4096),
-        help=f"sequences that the engine runs at once (default: {_SEQUENCES}; {_OWN.sequences} of "
-        "a handler's model)",
-    )
-    group.add_argument(
-        "--chunk-tokens",
+        help=f"Sequences that the engine runs at once (default: {_SEQUENCES}; {_OWN.sequences} of "
+        "a handler's model).",
+    ),
+    click.Option(
+        ["--chunk-tokens"],
         metavar="N",
         type=inputs.whole(1, 10_000_000),
-        help=f"tokens of prompts that one step reads, at most (default: {_CHUNK}; {_OWN.tokens} of "
-        "a handler's model)",
-    )
-    group.add_argument(
-        "--cache-tokens",
+        help=f"Tokens of prompts that one step reads, at most (default: {_CHUNK}; {_OWN.tokens} of "
+        "a handler's model).",
+    ),
+    click.Option(
+        ["--cache-tokens"],
         metavar="N",
         type=inputs.whole(1, 1_000_000_000),
-        help="tokens that the engine's cache holds (default: enough for all that run)",
-    )
-    group.add_argument(
-        "--outputs",
+        help="Tokens that the engine's cache holds (default: enough for all that run).",
+    ),
+    click.Option(
+        ["--outputs"],
         metavar="L",
         type=inputs.lengths,
-        help="tokens of the answers: N or lognormal:MEDIAN,SIGMA (default: the trace's)",
-    )
-    group.add_argument(
-        "--lengths-from",
+        help="Tokens of the answers: N or lognormal:MEDIAN,SIGMA (default: the trace's).",
+    ),
+    click.Option(
+        ["--lengths-from"],
         metavar="FILE",
-        help="a trace, of which prompts and answers have their lengths, for --rate",
-    )
-    group.add_argument(
-        "--speed",
+        type=inputs.FILE,
+        help="A trace, of which prompts and answers have their lengths, for --rate.",
+    ),
+    click.Option(
+        ["--speed"],
         metavar="X",
         type=inputs.number(0.001, 1000),
-        help="a trace so many times as fast as it was (default: 1)",
-    )
+        help="A trace so many times as fast as it was (default: 1).",
+    ),
+)
+"""Those about language models."""
 
 
-def wanted(arguments: argparse.Namespace, spec: Spec) -> bool:
+def wanted(arguments: SimpleNamespace, spec: Spec) -> bool:
     """Whether generated text is to be simulated; raises `inputs.Refused` for options that do not
     go together.
     """
-    given = next((name for name in _OPTIONS if getattr(arguments, name) is not None), None)
+    given = next((one for one in OPTIONS if getattr(arguments, one.name) is not None), None)
     asked = given is not None or spec.generation is not None
     protocol = spec.model.protocol
     if protocol is None:
         return asked  # our engine, of which a profile may tell
     speaks = protocol is ServerProtocol.OPENAI
     if given is not None and (not speaks or arguments.profile is not None):
-        option = f"--{given.replace('_', '-')}"
         why = "--profile is for embeddings" if speaks else "it needs model.protocol OpenAI"
-        raise inputs.Refused(f"{option} is for language models: {why}")
+        raise inputs.Refused(f"{given.opts[0]} is for language models: {why}")
     return speaks and asked and arguments.profile is None
 
 
 def pods(
-    arguments: argparse.Namespace, of: BatchedModel, on_run: Callable[[], None]
+    arguments: SimpleNamespace, of: BatchedModel, on_run: Callable[[], None]
 ) -> GenerationPods:
     """The manifest's pods with the engine and the texts of the options; raises `Refused`."""
     from batchedmodel_cli.simulate.generation_pods import GenerationPods
@@ -138,7 +121,7 @@ def pods(
     )
 
 
-def _foreign_engine(arguments: argparse.Namespace) -> SimulatedEngine:
+def _foreign_engine(arguments: SimpleNamespace) -> SimulatedEngine:
     from batchedmodel_cli.simulate.generation_engines import ForeignEngine
     from batchedmodel_scheduling.simulator.token_engine import EngineFigures
 
@@ -163,7 +146,7 @@ def _foreign_engine(arguments: argparse.Namespace) -> SimulatedEngine:
     return ForeignEngine(of=figures)
 
 
-def _own_engine(arguments: argparse.Namespace, model: str) -> SimulatedEngine:
+def _own_engine(arguments: SimpleNamespace, model: str) -> SimulatedEngine:
     from batchedmodel_cli.simulate.generation_engines import BLOCK_TOKENS, OwnEngine
     from batchedmodel_scheduling.engine.step_cost import StepCost
 
@@ -205,7 +188,7 @@ def _own_engine(arguments: argparse.Namespace, model: str) -> SimulatedEngine:
     )
 
 
-def _missing(arguments: argparse.Namespace) -> str | None:
+def _missing(arguments: SimpleNamespace) -> str | None:
     """The option without which there are no times of an engine."""
     if arguments.step_ms is None:
         return "--step-ms"
@@ -216,7 +199,7 @@ def _wished(value: float | None, parts: float, otherwise: float) -> float:
     return otherwise if value is None else value / parts
 
 
-def _traffic(arguments: argparse.Namespace) -> TextTraffic:
+def _traffic(arguments: SimpleNamespace) -> TextTraffic:
     from batchedmodel_cli.simulate import generation_traffic
 
     requests = arguments.requests or inputs.TEXTS

@@ -6,7 +6,6 @@ numpy. So it is imported when the pods are made, and other commands do without.
 
 from __future__ import annotations
 
-import argparse
 import math
 import re
 import sys
@@ -15,7 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final
+
+import click
 
 from batchedmodel_cli.manifest_file import UnusableManifest, read_manifest_file
 from batchedmodel_cli.simulate import sources
@@ -36,6 +38,9 @@ REQUESTS: Final = 20_000
 """In each simulation, unless another number is wished."""
 TEXTS: Final = 2000
 """The same of requests for generated text, each of which takes hundreds of steps."""
+
+FILE: Final = click.Path(readable=False)
+"""Who reads it says what is wrong with it; a shell completes it."""
 
 _LIBRARY: Final = "numpy"
 _LONGEST: Final = 2**31
@@ -66,7 +71,7 @@ def lengths(text: str) -> LengthsWish:
         wish = LengthsWish(median=float(found[1]), sigma=float(found[2]))
         if 1 <= wish.median <= _LONGEST and 0 < wish.sigma <= _WIDEST_SIGMA:
             return wish
-    raise argparse.ArgumentTypeError(
+    raise ValueError(
         f"{text!r} is not a whole number from 1 to {_LONGEST}, nor lognormal:MEDIAN,SIGMA "
         f"with a median in these bounds and a sigma above 0 and up to {_WIDEST_SIGMA:g}"
     )
@@ -81,7 +86,7 @@ def number(least: float, most: float) -> Callable[[str], float]:
         except ValueError:
             value = math.nan
         if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least:g} to {most:g}")
+            raise ValueError(f"{text!r} is not a number from {least:g} to {most:g}")
         return value
 
     return read
@@ -93,7 +98,7 @@ def whole(least: int, most: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         if _is_whole(text, least, most):
             return int(text)
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most}")
+        raise ValueError(f"{text!r} is not a whole number from {least} to {most}")
 
     return read
 
@@ -102,65 +107,81 @@ def _is_whole(text: str, least: int, most: int) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) <= most
 
 
-def describe(parser: argparse.ArgumentParser, *, from_sidecar: bool) -> None:
-    """Add the options about traffic and device.
-
-    With `from_sidecar`, --from is one of them, and the traffic must be given.
-    """
-    source = parser.add_mutually_exclusive_group(required=from_sidecar)
-    source.add_argument(
-        "--rate", metavar="R", type=number(0.1, 1e6), help="requests a second, drawn at random"
-    )
-    source.add_argument(
-        "--trace",
-        metavar="FILE",
-        help="requests as recorded: CSV with the columns seconds and length (and priority), or "
-        "an Azure LLM inference trace",
-    )
-    parser.set_defaults(sidecar=None)
+def options(*, from_sidecar: bool) -> list[click.Parameter]:
+    """The options about traffic and device; with `from_sidecar`, --from is one of them."""
+    found: list[click.Parameter] = [
+        click.Option(
+            ["--rate"],
+            metavar="R",
+            type=number(0.1, 1e6),
+            help="Requests a second, drawn at random.",
+        ),
+        click.Option(
+            ["--trace"],
+            metavar="FILE",
+            type=FILE,
+            help="Requests as recorded: CSV with the columns seconds and length (and priority), or "
+            "an Azure LLM inference trace.",
+        ),
+    ]
     if from_sidecar:
-        source.add_argument(
-            "--from",
-            dest="sidecar",
+        sidecar = click.Option(
+            ["--from", "sidecar"],
             metavar="URL",
-            help="the latest requests of a running pod: its admin port, such as "
-            "http://127.0.0.1:9090",
+            help="The latest requests of a running pod: its admin port, such as "
+            "http://127.0.0.1:9090.",
         )
-    parser.add_argument(
-        "--lengths",
-        metavar="L",
-        type=lengths,
-        help="N or lognormal:MEDIAN,SIGMA (default: the trace's, or the profile's middle one)",
-    )
-    parser.add_argument(
-        "--burstiness",
-        metavar="CV",
-        type=number(0.1, 10),
-        default=1.0,
-        help="spread of the gaps between requests over their mean, for --rate (default: "
-        "%(default)s, Poisson; 4 is very bursty)",
-    )
-    parser.add_argument(
-        "--requests",
-        metavar="N",
-        type=whole(100, 100_000),
-        help="requests in each simulation; of a longer trace the latest "
-        f"(default: {REQUESTS}; of generated text {TEXTS})",
-    )
-    parser.add_argument(
-        "--hand-off-ms",
-        metavar="MS",
-        type=number(0, 1000),
-        default=0.5,
-        help="time of a batch on its way to the device (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--seed",
-        metavar="S",
-        type=whole(0, 2**31),
-        default=0,
-        help="seed of the random numbers; equal seeds give equal answers (default: %(default)s)",
-    )
+        found.append(sidecar)
+    return [
+        *found,
+        click.Option(
+            ["--lengths"],
+            metavar="L",
+            type=lengths,
+            help="N or lognormal:MEDIAN,SIGMA (default: the trace's, or the profile's middle one).",
+        ),
+        click.Option(
+            ["--burstiness"],
+            metavar="CV",
+            type=number(0.1, 10),
+            default=1.0,
+            help="Spread of the gaps between requests over their mean, for --rate (default: "
+            "1.0, Poisson; 4 is very bursty).",
+        ),
+        click.Option(
+            ["--requests"],
+            metavar="N",
+            type=whole(100, 100_000),
+            help="Requests in each simulation; of a longer trace the latest "
+            f"(default: {REQUESTS}; of generated text {TEXTS}).",
+        ),
+        click.Option(
+            ["--hand-off-ms"],
+            metavar="MS",
+            type=number(0, 1000),
+            default=0.5,
+            show_default=True,
+            help="Time of a batch on its way to the device.",
+        ),
+        click.Option(
+            ["--seed"],
+            metavar="S",
+            type=whole(0, 2**31),
+            default="0",
+            show_default=True,
+            help="Seed of the random numbers; equal seeds give equal answers.",
+        ),
+    ]
+
+
+def one_traffic(arguments: SimpleNamespace, *, required: bool) -> None:
+    """Refuse a line with two sources of traffic, or with none of them where one is required."""
+    places = {"--rate": arguments.rate, "--trace": arguments.trace, "--from": arguments.sidecar}
+    given = [option for option, value in places.items() if value is not None]
+    if len(given) > 1:
+        raise click.UsageError(f"{given[1]} is not allowed with {given[0]}")
+    if required and not given:
+        raise click.UsageError(f"one of {', '.join(places)} is required: the traffic")
 
 
 def missing_library() -> str:
@@ -189,9 +210,7 @@ def profile(option: str, place: str, model: str) -> Profile:
         return sources.profile_from(place, model)
 
 
-def pods(
-    arguments: argparse.Namespace, of: BatchedModel, on_run: Callable[[], None]
-) -> SimulatedPods:
+def pods(arguments: SimpleNamespace, of: BatchedModel, on_run: Callable[[], None]) -> SimulatedPods:
     """The manifest's pods with the traffic and the profile of the options; raises `Refused`."""
     from batchedmodel_cli.simulate.simulator import SimulatedPods
 
@@ -206,7 +225,7 @@ def pods(
     )
 
 
-def _traffic(arguments: argparse.Namespace, spec: Spec, measured: Profile) -> Traffic:
+def _traffic(arguments: SimpleNamespace, spec: Spec, measured: Profile) -> Traffic:
     from batchedmodel_cli.simulate import traffic
 
     if arguments.rate is not None:

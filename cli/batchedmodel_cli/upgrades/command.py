@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, Final
+
+import click
 
 from batchedmodel_cli import kubectl
 from batchedmodel_cli.formatting import aligned
@@ -17,9 +19,6 @@ from batchedmodel_contract.kubernetes.names import MANAGED_BY, MANAGED_BY_LABEL
 from batchedmodel_contract.manifest.manifest import KIND
 from batchedmodel_contract.manifest.model_class import CLASS_KIND
 from batchedmodel_contract.manifest.workload import UpgradeMode
-
-NAME = "upgrades"
-HELP = "say which models' pods the images of another chart would replace, and which keep theirs"
 
 _WRONG: Final = 2
 _MEANINGS: Final = {
@@ -33,27 +32,32 @@ _MEANINGS: Final = {
 }
 
 
-def describe(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `upgrades`."""
-    parser.description = (
-        "Reads all BatchedModels, their classes and Deployments with kubectl and says for each\n"
-        "model whether an operator with these images would replace its pods. Nothing is written."
-    )
-    parser.add_argument("--sidecar-image", metavar="IMAGE", help="the chart's sidecar.image")
-    parser.add_argument("--model-server-image", metavar="IMAGE", help="its modelServer.image")
-    parser.add_argument(
-        "--mode",
-        choices=[one.value for one in UpgradeMode],
-        default=UpgradeMode.PINNED.value,
-        help="its upgrades.mode (default: %(default)s)",
-    )
-    parser.add_argument("--context", metavar="NAME", help="kubectl's context")
-    parser.add_argument("--namespace", "-n", metavar="NAME", help="only this one (default: all)")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
+@click.command(
+    epilog="""\b
+Examples:
+  batchedmodel upgrades --sidecar-image registry/sidecar:1.3 --mode Rolling
+  batchedmodel upgrades --model-server-image registry/model-server:1.3 -n team --json""",
+    params=[
+        click.Option(["--sidecar-image"], metavar="IMAGE", help="The chart's sidecar.image."),
+        click.Option(["--model-server-image"], metavar="IMAGE", help="Its modelServer.image."),
+        click.Option(
+            ["--mode"],
+            type=click.Choice([one.value for one in UpgradeMode]),
+            default=UpgradeMode.PINNED.value,
+            show_default=True,
+            help="Its upgrades.mode.",
+        ),
+        *kubectl.OPTIONS,
+        click.Option(["--json"], is_flag=True, help="Print JSON instead of lines."),
+    ],
+)
+def command(**given: object) -> int:
+    """Says for each model whether an operator with these images would replace its pods.
 
-
-def carry_out(arguments: argparse.Namespace) -> int:
-    """Foretell; the exit code."""
+    It reads all BatchedModels (with --namespace those of one), their classes and Deployments with
+    kubectl. Nothing is written.
+    """
+    arguments = SimpleNamespace(**given)
     images = Images(
         sidecar=arguments.sidecar_image,
         model_server=arguments.model_server_image,
@@ -85,7 +89,7 @@ def _names_class(models: Sequence[dict[str, Any]]) -> bool:
     return any(isinstance(m.get("spec"), dict) and m["spec"].get("className") for m in models)
 
 
-def _objects(arguments: argparse.Namespace, *what: str) -> list[dict[str, Any]]:
+def _objects(arguments: SimpleNamespace, *what: str) -> list[dict[str, Any]]:
     where = () if arguments.namespace is not None else ("--all-namespaces",)
     text = kubectl.get(
         *what, *where, context=arguments.context, namespace=arguments.namespace, form="json"
