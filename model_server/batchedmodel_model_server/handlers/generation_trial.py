@@ -18,8 +18,8 @@ import logging
 import random
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -41,8 +41,6 @@ _BEYOND: Final = 24
 """Tokens on each side of a bound."""
 _SECONDS: Final = 60.0
 """For a long text that nobody asked for by `maxContextTokens`."""
-_WIDE: Final = 1 << 22
-"""Numbers of a matrix of weights that are there in float32 at the same time."""
 _log = logging.getLogger(__name__)
 
 Plain = Callable[[Any, Any, Any], Any]
@@ -223,56 +221,33 @@ def _apart(ours: Sequence[Any], theirs: Any) -> float:
     return float((torch.stack(list(ours)).float() - theirs).abs().mean() / theirs.abs().mean())
 
 
-def in_float32() -> AbstractContextManager[object]:
+@contextmanager
+def in_float32() -> Iterator[None]:
     """Within it models with weights in halves compute in float32.
 
-    Each weight becomes wide for the one operator that takes it, so that the model is not there
-    twice. What weights alone give stays as it is, as it is the same in every pass.
+    A module's own weights are wide while it computes, so that the model is not there twice. Of an
+    embedding's few are needed: its vectors become wide instead.
     """
-    import torch
-    from torch.nn.functional import embedding, linear
-    from torch.overrides import TorchFunctionMode
+    from torch import bfloat16, float16
+    from torch.nn import Embedding
+    from torch.nn.modules import module as every_module
 
-    halves = (torch.float16, torch.bfloat16)
+    narrow: dict[Any, Any] = {}
 
-    def flat(given: Iterable[Any]) -> Iterator[Any]:
-        for one in given:
-            yield from one if isinstance(one, (list, tuple)) else (one,)
+    def widen(module: Any, _: Any) -> None:
+        for weight in () if isinstance(module, Embedding) else module.parameters(recurse=False):
+            if weight.dtype in (bfloat16, float16):
+                narrow[weight], weight.data = weight.data, weight.data.float()
 
-    def wide(given: Any) -> Any:
-        if isinstance(given, (list, tuple)):
-            return type(given)(map(wide, given))
-        return given.float() if isinstance(given, torch.Tensor) and given.dtype in halves else given
+    def narrow_again(module: Any, _: Any, output: Any) -> Any:
+        for weight in module.parameters(recurse=False):
+            weight.data = narrow.pop(weight, weight.data)
+        return output.float() if isinstance(module, Embedding) else output
 
-    def by_rows(given: Any, weight: Any, bias: Any = None) -> Any:
-        parts = weight.split(max(1, _WIDE // weight.shape[1]))
-        output = torch.cat([linear(wide(given), wide(one)) for one in parts], -1)
-        return output if bias is None else output + bias
-
-    class Float32(TorchFunctionMode):  # type: ignore[misc]
-        def __torch_function__(
-            self,
-            func: Callable[..., Any],
-            types: Sequence[type],
-            args: Sequence[Any] = (),
-            kwargs: Mapping[str, Any] | None = None,
-        ) -> Any:
-            def narrowed(one: Any) -> Any:
-                return torch.float32 if isinstance(one, torch.dtype) and one in halves else one
-
-            named = {name: narrowed(one) for name, one in (kwargs or {}).items()}
-            places = [narrowed(one) for one in args]
-            if func is linear:
-                return by_rows(*places, **named)
-            if func is embedding:
-                return wide(func(*places, **named))
-            tensors = [one for one in flat((*places, *named.values())) if torch.is_tensor(one)]
-            if any(one.dtype == torch.float32 for one in tensors):
-                places, named = wide(places), {name: wide(one) for name, one in named.items()}
-            return func(*places, **named)
-
-    made: AbstractContextManager[object] = Float32()
-    return made
+    before = every_module.register_module_forward_pre_hook(widen)
+    behind = every_module.register_module_forward_hook(narrow_again)
+    with before, behind:
+        yield
 
 
 def longest(windows: Iterable[int], context: int) -> int:
