@@ -21,7 +21,7 @@ from batchedmodel_scheduling.simulator.plants import Plant
 from batchedmodel_scheduling.simulator.search import highest_rate
 from batchedmodel_scheduling.simulator.verdicts import Verdict, verdict
 from batchedmodel_scheduling.simulator.workload import Workload
-from rivals.bucket_window import BucketWindow
+from rival_policies.bucket_window import BucketWindow
 from scheduling_bench.early_end import EarlyEnd, TooManyMissedError
 from scheduling_bench.oracle import machine, on_time_at_least
 from scheduling_bench.scenarios import MAX_ROWS, Plan, Scenario

@@ -26,11 +26,11 @@ from batchedmodel_scheduling.simulator.plants import Plant
 from batchedmodel_scheduling.simulator.traces import Trace
 from batchedmodel_scheduling.simulator.workload import Workload
 from bench_report import Figure, at_least, at_most
-from rivals.bucket_window import BucketWindow
-from rivals.clockwork import Clockwork
-from rivals.nexus import Nexus
-from rivals.receding import Receding
-from rivals.tei import Tei
+from rival_policies.bucket_window import BucketWindow
+from rival_policies.clockwork import Clockwork
+from rival_policies.nexus import Nexus
+from rival_policies.receding import Receding
+from rival_policies.tei import Tei
 from scheduling_bench.devices import warmed_up
 from scheduling_bench.oracle import least_dropped, machine
 from scheduling_bench.scenarios import EDGES, Plan

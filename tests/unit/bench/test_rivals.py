@@ -16,12 +16,12 @@ from batchedmodel_scheduling.core.policy import (
     Priority,
     Slots,
 )
-from rivals.bucket_window import BucketWindow
-from rivals.clockwork import Clockwork
-from rivals.cork import Cork, Line
-from rivals.nexus import Nexus
-from rivals.tei import Tei
-from rivals.triton import Triton
+from rival_policies.bucket_window import BucketWindow
+from rival_policies.clockwork import Clockwork
+from rival_policies.cork import Cork, Line
+from rival_policies.nexus import Nexus
+from rival_policies.tei import Tei
+from rival_policies.triton import Triton
 
 FREE = Slots(depth=1, in_flight=0)
 BUSY = Slots(depth=1, in_flight=1)

@@ -16,14 +16,14 @@ from batchedmodel_scheduling.core.policy import (
     Shed,
     Slots,
 )
-from rivals.bucket_window import BucketWindow
-from rivals.clockwork import Clockwork
-from rivals.cork import Cork, Line
-from rivals.nexus import Nexus
-from rivals.receding import Receding
-from rivals.rival import Rival
-from rivals.tei import Tei
-from rivals.triton import Triton
+from rival_policies.bucket_window import BucketWindow
+from rival_policies.clockwork import Clockwork
+from rival_policies.cork import Cork, Line
+from rival_policies.nexus import Nexus
+from rival_policies.receding import Receding
+from rival_policies.rival import Rival
+from rival_policies.tei import Tei
+from rival_policies.triton import Triton
 from support.policy_driver import PolicyDriver, durations
 from support.strategies import batch_settings
 

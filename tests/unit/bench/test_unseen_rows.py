@@ -10,7 +10,7 @@ from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_scheduling.core.policy import Item, ItemId, Slots
 from batchedmodel_scheduling.simulator.traces import Trace
-from rivals.receding import Receding
+from rival_policies.receding import Receding
 from scheduling_bench import unseen_trials
 from scheduling_bench.devices import Kneed, Stepped, Tiled, warmed_up
 from scheduling_bench.unseen import EVEN, drawn, fair_rate, written_down

@@ -19,7 +19,7 @@ from itertools import chain, islice
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import ReleaseReason
 from batchedmodel_scheduling.core.policy import Decision, Item, ItemId, Priority, Refusal, Shed
-from rivals.rival import Rival, alike
+from rival_policies.rival import Rival, alike
 
 
 class Triton(Rival):

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import ReleaseReason
 from batchedmodel_scheduling.core.policy import Decision, Item
-from rivals.rival import Rival, Seconds, alike
+from rival_policies.rival import Rival, Seconds, alike
 
 Worth = Callable[[int], float]
 """What it is worth to have a row of this length in time."""

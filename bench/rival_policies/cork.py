@@ -29,7 +29,7 @@ from batchedmodel_scheduling.core.policy import (
     Shed,
     Slots,
 )
-from rivals.rival import Rival
+from rival_policies.rival import Rival
 
 _KEPT_BATCHES: Final = 50
 _SKIPPED_BATCHES: Final = 2
