@@ -1,7 +1,9 @@
 """The documents say what the code does, as far as a machine can tell."""
 
+import ast
 import re
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from batchedmodel_autoscaler import model_metrics
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
 from batchedmodel_contract.processes import sidecar_metrics
+from batchedmodel_model_server.api import handler
 from support.encoders import ENCODERS
 from support.random_checkpoints import ARCHITECTURES
 from support.repository import FOLDERS, ROOT
@@ -171,3 +174,29 @@ def test_the_page_of_language_models_lists_those_that_tests_serve() -> None:
 def test_the_list_of_text_encoders_is_that_of_the_tests() -> None:
     text = " ".join((ROOT / "docs" / "handlers.md").read_text().split())
     assert f" {', '.join(ENCODERS)}. " in text
+
+
+def test_the_handlers_reference_has_all_that_a_handler_may_import_and_define() -> None:
+    """Attributes without a docstring, as `cost_rule` was, would not be on the page at all."""
+    page = (ROOT / "docs" / "handler-reference.md").read_text("utf-8")
+    source = ROOT / "model_server" / "batchedmodel_model_server" / "api" / "handler.py"
+    module = ast.parse(source.read_text("utf-8"))
+    classes = {name for name in handler.__all__ if isinstance(getattr(handler, name), type)}
+    shown = set(re.findall(r"^::: [\w.]+\.(\w+)$", page, re.M))
+    assert classes <= shown
+    undocumented = [
+        ast.unparse(statement)
+        for node in module.body
+        if isinstance(node, ast.ClassDef) and node.name in ("Handler", "Spec")
+        for statement, following in pairwise(node.body)
+        if isinstance(statement, ast.AnnAssign) and not _is_text(following)
+    ]
+    assert undocumented == []
+
+
+def _is_text(node: ast.stmt | None) -> bool:
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )

@@ -35,12 +35,15 @@ __all__ = [
     "PARAMETERS",
     "Array",
     "Batch",
+    "Classification",
+    "CostRule",
     "Handler",
     "Invalid",
     "Packed",
     "Param",
     "Params",
     "Spec",
+    "TextInput",
 ]
 
 DTYPES: Final[Mapping[Datatype, np.dtype[Any]]] = {
@@ -64,26 +67,33 @@ PARAMETERS: Final = "spec.model.parameters"
 
 
 class Invalid(ValueError):
-    """Raised by `Handler.check` to refuse one item; the other items of its batch still run."""
+    """Raised by `Handler.check` to refuse one item; the other items of its batch still run.
+
+    The caller of that item gets status 400 with the text: `raise Invalid("x: rows of zeros")`.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
     """One tensor of one item, without batch dimension.
 
-    A size in `shape` is a number, or a letter for a dimension that differs from item to item;
-    equal letters are equal sizes within an item. `pad` fills shorter items up. `max` bounds every
-    lettered size, and inputs that have one need it; `min` is for models that fail on what is very
-    short, as a convolution without padding does. `vocab` bounds the values to 0 .. vocab - 1.
     Raises `ValueError` when the declaration contradicts itself.
     """
 
     datatype: str
+    """BOOL, UINT8, UINT16, UINT32, UINT64, INT8, INT16, INT32, INT64, FP16, FP32 or FP64."""
     shape: tuple[int | str, ...]
+    """Sizes. Each is a number, or a letter for a dimension that differs from item to item; equal
+    letters are equal sizes within an item, inputs and outputs alike. `()` is one number."""
     pad: float = 0
+    """What fills shorter items up where a batch is padded. `batch.mask` says where it stands."""
     max: int | None = None
+    """The longest that each lettered size may be; an input that has letters needs it."""
     vocab: int | None = None
+    """Bounds integers to 0 .. vocab - 1, as for an embedding table: others get status 400."""
     min: int = 1
+    """The shortest that each lettered size may be, for models that fail on what is very short, as
+    a convolution without padding does."""
 
     def __post_init__(self) -> None:
         if self.datatype not in DTYPES:
@@ -121,15 +131,21 @@ def _is_size(size: object) -> bool:
 class Handler:
     """Base of all handlers. The class is made without arguments, then `load` is called once.
 
-    `load` may set the declaration on the instance when it depends on the model's files. All
-    methods but `check` run on the one compute thread.
+    A handler needs `inputs`, `outputs` and `forward`; everything else has a default. `load` may set
+    the declaration on the instance when it depends on the model's files. All methods but `check`
+    run on the one compute thread.
     """
 
     inputs: Mapping[str, Spec]
+    """The tensors of one item, by name."""
     outputs: Mapping[str, Spec]
+    """The tensors of one answer, by name. A letter of an input is that item's size; an output with
+    a letter of its own, as of the boxes that a detector finds, has a size that `forward` gives."""
     params: Mapping[str, Param] = MappingProxyType({})
     """What each request may set for its own items, which `forward` finds in `batch.params`."""
     cost_rule: CostRule = CostRule.PADDED
+    """What a batch costs: rows x the longest item, or rows alone (`CostRule.ROWS`) where all items
+    take the same time whatever their length. A handler that `packs` need not say so."""
     packs: bool = False
     """Whether `forward` can take `batch.packed()`. All lettered inputs then have one and the same
     letter, and it is their first size."""
@@ -140,6 +156,7 @@ class Handler:
     """Whether an item may be run again after its batch failed. False for what is not pure: no item
     is then run twice, and all items of a failed pass fail."""
     platform: str = "pytorch"
+    """What the metadata call it."""
     libraries: ClassVar[tuple[str, ...]] = ()
     """Modules that `load` imports. Named here they are imported before it, so that the report on a
     start tells their time from that of the model's own files."""
@@ -150,6 +167,8 @@ class Handler:
     trusted: bool = False
     """Whether the manifest trusts the model's files, so that `load` may read pickles."""
     text: TextInput | None = None
+    """By which input callers may send texts: `TextInput(name="text", tokens="input_ids",
+    max_tokens=512)`. The sidecar makes the tokens; `forward` sees them alone."""
     tokenizer: bytes | None = None
     """The tokenizer.json by which callers turn text into `text.tokens`."""
     embedding: str | None = None
@@ -187,7 +206,8 @@ class Handler:
     def check(self, item: Mapping[str, Array]) -> None:
         """Raise `Invalid` to refuse one item for a reason that a `Spec` cannot express.
 
-        Called off the compute thread, with the item's tensors unpadded.
+        Called off the compute thread, once for each item, with its tensors by name, unpadded and
+        without batch dimension. What else it raises fails this item alone, with status 500.
         """
 
     def forward(self, batch: Batch) -> Mapping[str, Any]:
@@ -195,7 +215,8 @@ class Handler:
 
         An output with an input's letter is padded as that input was, and trimmed afterwards; of a
         packed batch it is total x its other sizes. One with a letter of its own is a pair: the
-        padded tensor and each row's size. Runs in torch's inference mode.
+        padded tensor and each row's size, as `{"boxes": (boxes, [3, 0, 7])}`. Runs in torch's
+        inference mode.
         """
         raise NotImplementedError
 
@@ -204,4 +225,7 @@ class Handler:
         return None
 
     def unload(self) -> None:
-        """Give back what `load` took; called once, when nothing more will be asked."""
+        """Give back what `load` took beside memory, such as files, threads and subprocesses.
+
+        Called once, when nothing more will be asked; the server waits five seconds for it.
+        """
