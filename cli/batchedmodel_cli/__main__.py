@@ -22,6 +22,7 @@ _COMPLETION: Final = "_BATCHEDMODEL_COMPLETE"
 """The variable in which a shell asks for completions."""
 _SUMMARIES: Final = {
     "run": "serve a model on this machine, without a cluster",
+    "validate": "check manifests without a cluster",
     "simulate": "say what latency, how many replicas and which settings, without a device",
     "diff": "say what applying a manifest does to the live model: restarts, pods, latency",
     "upgrades": "say which models' pods the images of another chart would replace",

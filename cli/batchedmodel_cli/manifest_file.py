@@ -4,7 +4,7 @@ The contract checks what a field may hold; here it is files, folders and install
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
@@ -50,20 +50,40 @@ def read_manifest_file(
     The class is a document of the same file, or what `class_of` its name gives. Raises
     `UnusableManifest`.
     """
+    documents = documents_in(file)
+    return manifest_among(documents, {one.name: one for one in classes_among(documents)}, class_of)
+
+
+def documents_in(file: Path) -> list[object]:
+    """The documents of a YAML (or JSON) file; raises `UnusableManifest`."""
     try:
-        documents = read_documents(read_text(file))
-        classes = [read_class(one) for one in documents if _is_class(one)]
-        manifests = [one for one in documents if not _is_class(one)]
-        if len(manifests) != 1:
-            rule = f"one {KIND} per file, and {CLASS_KIND}es beside it"
-            raise UnusableManifest(f"holds {len(manifests)} manifests; {rule}")
-        name = class_name_of(manifests[0])
-        found = next((one for one in classes if one.name == name), None)
-        if name is not None and found is None:
-            found = class_of(name)
-        return read_manifest(manifests[0], found)
+        return read_documents(read_text(file))
     except NotOneDocument as error:
         raise UnusableManifest(str(error)) from error
+
+
+def classes_among(documents: Iterable[object]) -> list[ModelClass]:
+    """The classes among a file's documents; raises `UnusableManifest`."""
+    try:
+        return [read_class(one) for one in documents if _is_class(one)]
+    except InvalidManifest as error:
+        raise UnusableManifest(*map(str, error.mistakes)) from error
+
+
+def manifest_among(
+    documents: Iterable[object],
+    classes: Mapping[str, ModelClass],
+    class_of: Callable[[str], ModelClass | None] = lambda _: None,
+) -> BatchedModel:
+    """The one manifest among a file's documents, with its class; raises `UnusableManifest`."""
+    manifests = [one for one in documents if not _is_class(one)]
+    if len(manifests) != 1:
+        rule = f"one {KIND} per file, and {CLASS_KIND}es beside it"
+        raise UnusableManifest(f"holds {len(manifests)} manifests; {rule}")
+    name = class_name_of(manifests[0])
+    model_class = None if name is None else classes.get(name) or class_of(name)
+    try:
+        return read_manifest(manifests[0], model_class)
     except InvalidManifest as error:
         raise UnusableManifest(*map(str, error.mistakes)) from error
 

@@ -25,6 +25,7 @@ from batchedmodel_cli.manifest_file import (
     read_manifest_file,
     without_effect,
 )
+from batchedmodel_cli.run import ports
 from batchedmodel_cli.run.announcement import Announcer, why_not_served, why_on_the_cpu
 from batchedmodel_cli.run.console import Console
 from batchedmodel_cli.run.edits import follow
@@ -148,6 +149,10 @@ def command(**given: object) -> int:
             file=sys.stderr,
         )
         return FAILED
+    for option, port in (("--port", arguments.port), ("--admin-port", arguments.admin_port)):
+        if port and (holder := ports.holder(arguments.host, port)) is not None:
+            print(f"Port {port} is held by {holder}; {option} chooses another.", file=sys.stderr)
+            return FAILED
     for warning in without_effect(manifest):
         print(f"{file}: warning: {warning}", file=sys.stderr)
     with ExitStack() as stack:

@@ -1,0 +1,1 @@
+"""`batchedmodel validate`: the checks of manifests that need no cluster."""
