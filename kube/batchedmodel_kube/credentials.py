@@ -9,8 +9,8 @@ from kubernetes.aio import config
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.config import incluster_config
 
+from batchedmodel_contract.processes.proxy import proxy_to
 from batchedmodel_kube.errors import Unreachable
-from batchedmodel_kube.proxy import proxy_to
 
 _TOKEN_SECONDS: Final = 60.0
 """After so long a token is read again: its file gets another one long before it ends."""
@@ -45,14 +45,12 @@ async def configuration_from(
 
 
 def _use_proxy(configuration: Configuration, environ: Mapping[str, str]) -> None:
-    """Take the proxy of the environment, unless a kubeconfig names one."""
-    proxy = None if configuration.proxy else proxy_to(configuration.host, environ)
-    if proxy is None:
-        return
-    configuration.proxy = proxy.url
+    """Take the proxy of the environment, unless a kubeconfig names one, and trust what it shows."""
+    configuration.proxy = configuration.proxy or proxy_to(configuration.host, environ)
+    authorities = environ.get("SSL_CERT_FILE")
     # Without authorities of the cluster's own the library takes those of the variable.
-    if proxy.authorities is not None and configuration.ssl_ca_cert:
-        configuration.ca_cert_data = Path(proxy.authorities).read_text()
+    if configuration.proxy and authorities and configuration.ssl_ca_cert:
+        configuration.ca_cert_data = Path(authorities).read_text()
 
 
 def _token_reader(clock: Callable[[], float]) -> Callable[[Configuration], None]:

@@ -16,11 +16,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 from urllib.parse import quote
-from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from yarl import URL
 
+from batchedmodel_contract.processes.proxy import proxy_to
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.sources.hub_answers import (
     HubFile,
@@ -230,8 +230,9 @@ class Hub:
                 sent = dict(headers)
                 if self._access.token is not None and address.origin() == self._origin:
                     sent["Authorization"] = f"Bearer {self._access.token}"
+                proxy = proxy_to(str(address), os.environ)
                 async with self._session.get(
-                    address, headers=sent, proxy=_proxy(address), allow_redirects=False
+                    address, headers=sent, proxy=proxy, allow_redirects=False
                 ) as response:
                     location = response.headers.get("Location")
                     if response.status in _REDIRECTS and location:
@@ -298,13 +299,6 @@ class Hub:
 
     def _api(self, rest: str) -> URL:
         return URL(f"{self._access.endpoint}/api/models/{self._repo}/{rest}", encoded=True)
-
-
-def _proxy(address: URL) -> str | None:
-    """The proxy that the environment names for an address."""
-    if address.host is None or proxy_bypass(address.host):
-        return None
-    return getproxies().get(address.scheme)
 
 
 def _present(file: Path, size: int) -> int:

@@ -21,7 +21,7 @@ from batchedmodel_contract.kubernetes.names import (
     PLURAL,
     VERSION,
 )
-from batchedmodel_kube.proxy import proxy_to
+from batchedmodel_contract.processes.proxy import proxy_to
 from batchedmodel_operator.cluster.watched_text import bounded
 from batchedmodel_operator.cluster.watching import until_all_end
 from batchedmodel_operator.interfaces import LOOKED_AT
@@ -78,7 +78,8 @@ def registry(
             account = kopf.login_with_kubeconfig(**kwargs)
         if account is None:
             return None
-        return bounded(account, proxy_to(account.server, os.environ))
+        proxy = account.proxy_url or proxy_to(account.server, os.environ)
+        return bounded(replace(account, proxy_url=proxy), os.environ.get("SSL_CERT_FILE"))
 
     @kopf.on.startup(registry=found)
     async def configure(settings: kopf.OperatorSettings, **_: Any) -> None:

@@ -26,7 +26,6 @@ from batchedmodel_contract.kubernetes.object_text import (
     pick_owned,
 )
 from batchedmodel_kube.client import path_of
-from batchedmodel_kube.proxy import Proxy
 from batchedmodel_kube.reading import CHUNK, items_of, message_of, messages_of
 from batchedmodel_operator.cluster.request_pace import RequestPace
 from batchedmodel_operator.conditions.autoscaling import looked_at
@@ -49,15 +48,18 @@ _AUTOSCALER: Final[Wanted] = {"metadata": None, "spec": None, "status": {"condit
 """What a digest is made of. It is not kept: a page of HPAs may hold megabytes of annotations."""
 
 
-def bounded(account: kopf.ConnectionInfo, proxy: Proxy | None = None) -> kopf.AiohttpSession:
-    """The account with a session that asks in turn and leaves out what nobody here asks for."""
+def bounded(account: kopf.ConnectionInfo, authorities: str | None = None) -> kopf.AiohttpSession:
+    """The account with a session that asks in turn and leaves out what nobody here asks for.
+
+    `authorities`: a file with those that a proxy's own certificates may be of.
+    """
     trust = account.as_ssl_context()
-    if proxy is not None and proxy.authorities is not None:
-        trust.load_verify_locations(proxy.authorities)
+    if account.proxy_url and authorities:
+        trust.load_verify_locations(authorities)
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, ssl=trust),
         headers=account.as_http_headers(),
-        proxy=account.proxy_url or (None if proxy is None else proxy.url),
+        proxy=account.proxy_url,
         trust_env=account.trust_env,
         middlewares=(_paced(), _read_before),
     )

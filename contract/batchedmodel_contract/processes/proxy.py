@@ -1,34 +1,26 @@
-"""The proxy that leads to an API server, by the variables that Kubernetes' own clients read."""
+"""The proxy that leads to a server, by the variables that Kubernetes' own clients read. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from typing import Final
 from urllib.parse import urlsplit
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proxy:
-    """A proxy, and whom else to trust behind it: it may show certificates of its own."""
-
-    url: str
-    authorities: str | None
-    """A file with certificates."""
-
-
 _LOCAL: Final = "localhost,127.0.0.0/8,::1"
 
 
-def proxy_to(server: str, environ: Mapping[str, str]) -> Proxy | None:
-    """By HTTPS_PROXY, NO_PROXY and SSL_CERT_FILE; None: the server is asked directly."""
-    url = environ.get("HTTPS_PROXY") or environ.get("https_proxy") or ""
+def proxy_to(server: str, environ: Mapping[str, str]) -> str | None:
+    """By HTTPS_PROXY or HTTP_PROXY, and NO_PROXY; None: the server is asked directly."""
     parts = urlsplit(server)
-    passed_by = f"{environ.get('NO_PROXY') or environ.get('no_proxy') or ''},{_LOCAL}"
+    url = _value(environ, f"{parts.scheme}_proxy")
+    passed_by = f"{_value(environ, 'no_proxy')},{_LOCAL}"
     direct = any(_covers(entry.strip(), parts.hostname or "") for entry in passed_by.split(","))
-    if not url or parts.scheme != "https" or direct:
+    if not url or direct:
         return None
-    with_scheme = url if "://" in url else f"http://{url}"
-    return Proxy(url=with_scheme, authorities=environ.get("SSL_CERT_FILE") or None)
+    return url if "://" in url else f"http://{url}"
+
+
+def _value(environ: Mapping[str, str], name: str) -> str:
+    return environ.get(name.upper()) or environ.get(name) or ""
 
 
 def _covers(entry: str, host: str) -> bool:

@@ -1,8 +1,8 @@
-"""Which API servers are reached by a proxy: as kubectl and all clients in Go do it."""
+"""Which servers are reached by a proxy: as kubectl and all clients in Go do it."""
 
 import pytest
 
-from batchedmodel_kube.proxy import Proxy, proxy_to
+from batchedmodel_contract.processes.proxy import proxy_to
 
 _SERVICE = "https://10.96.0.1:443"
 _PROXY = "http://proxy.example.com:3128"
@@ -40,12 +40,12 @@ def test_a_proxy_is_passed_by_for_what_no_proxy_lists(
     assert (proxy_to(server, variables) is None) is none
 
 
-def test_without_a_proxy_nobody_else_is_trusted() -> None:
-    assert proxy_to(_SERVICE, {"SSL_CERT_FILE": "/bundle"}) is None
-
-
 def test_small_letters_and_an_address_without_a_scheme_do_as_well() -> None:
-    variables = {"https_proxy": "proxy:3128", "no_proxy": "10.0.0.0/8", "SSL_CERT_FILE": "/bundle"}
+    variables = {"https_proxy": "proxy:3128", "no_proxy": "10.0.0.0/8"}
     assert proxy_to(_SERVICE, variables) is None
-    found = proxy_to("https://api.example.com", variables)
-    assert found == Proxy(url="http://proxy:3128", authorities="/bundle")
+    assert proxy_to("https://api.example.com", variables) == "http://proxy:3128"
+
+
+def test_a_server_without_tls_has_a_variable_of_its_own() -> None:
+    variables = {"HTTP_PROXY": _PROXY, "HTTPS_PROXY": "http://other:3128"}
+    assert proxy_to("http://hub.example", variables) == _PROXY
