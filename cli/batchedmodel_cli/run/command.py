@@ -10,7 +10,6 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Final
@@ -18,6 +17,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from batchedmodel_cli import extras
 from batchedmodel_cli.manifest_file import (
     UnusableManifest,
     in_front_of_a_server,
@@ -36,7 +36,6 @@ from batchedmodel_contract.manifest.manifest import BatchedModel
 from batchedmodel_contract.processes.environment import UPSTREAM_FORM, UPSTREAM_PATTERN
 from batchedmodel_contract.schema.rules import Broken, Text
 
-_LIBRARIES: Final = ("aiohttp", "asyncinotify", "orjson", "uvloop")
 _STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _HIGHEST_PORT: Final = 65_535
 
@@ -86,8 +85,8 @@ Examples:
 Exit codes:
   0    stopped cleanly
   1    could not go on (for example the port is in use), or left requests unanswered
-  2    the command line, the manifest or what it names is wrong; also when the model
-       cannot be loaded
+  2    the command line, the manifest or what it names is wrong; also when a library
+       is missing, or the model cannot be loaded
   130  interrupted before it started anything""",
     params=[
         click.Argument(["file"], type=click.Path(path_type=Path, readable=False)),
@@ -135,20 +134,15 @@ def command(**given: object) -> int:
     """
     arguments = SimpleNamespace(**given)
     file: Path = arguments.file
+    extras.need("sidecar")
     try:
         manifest = _read(arguments)
     except UnusableManifest as error:
         for message in error.messages:
             print(f"{file}: {message}", file=sys.stderr)
         return WRONG
-    missing = [library for library in _LIBRARIES if find_spec(library) is None]
-    if missing:
-        print(
-            f"The service's own libraries are not installed ({', '.join(missing)}); "
-            "try: pip install 'batchedmodel[all]'",
-            file=sys.stderr,
-        )
-        return FAILED
+    if arguments.upstream is None and manifest.spec.model.handler != "simulated":
+        extras.need("serve")
     for option, port in (("--port", arguments.port), ("--admin-port", arguments.admin_port)):
         if port and (holder := ports.holder(arguments.host, port)) is not None:
             print(f"Port {port} is held by {holder}; {option} chooses another.", file=sys.stderr)

@@ -32,8 +32,9 @@ Examples:
 \b
 Exit codes:
   0  answered
-  1  a library is missing, or the answer could not be written
-  2  the command line, the manifest, the profile or the trace is wrong or missing""",
+  1  the answer could not be written
+  2  the command line, the manifest, the profile, the trace or a library is wrong or
+     missing""",
     params=[
         click.Argument(
             ["file"], metavar="MANIFEST", type=click.Path(path_type=Path, readable=False)
@@ -75,10 +76,6 @@ def command(**given: object) -> int:
     """
     arguments = SimpleNamespace(**given)
     inputs.one_traffic(arguments, required=True)
-    missing = inputs.missing_library()
-    if missing:
-        print(missing, file=sys.stderr)
-        return _FAILED
     progress = inputs.Progress()
     try:
         manifest = inputs.manifest(arguments.file)

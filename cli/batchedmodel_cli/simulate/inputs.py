@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final
@@ -182,16 +181,6 @@ def one_traffic(arguments: SimpleNamespace, *, required: bool) -> None:
         raise click.UsageError(f"{given[1]} is not allowed with {given[0]}")
     if required and not given:
         raise click.UsageError(f"one of {', '.join(places)} is required: the traffic")
-
-
-def missing_library() -> str:
-    """What to say if a library of the simulator is missing; empty: none is."""
-    if find_spec(_LIBRARY) is not None:
-        return ""
-    return (
-        f"The simulator needs {_LIBRARY}, which is not installed; "
-        "try: pip install 'batchedmodel[all]'"
-    )
 
 
 def manifest(

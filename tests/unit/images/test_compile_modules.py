@@ -69,3 +69,15 @@ def test_without_a_compiler_nothing_is_named(
     told = capsys.readouterr()
     assert told.out == ""
     assert "there is no C compiler" in told.err
+
+
+def test_what_was_kept_is_named_and_nothing_is_compiled_for_it(
+    tmp_path: Path, made: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`make run` compiled before it served, for minutes."""
+    assert main([str(tmp_path), "--if-kept"]) == 0
+    assert capsys.readouterr().out == ""
+    assert made == []
+    kept = compiled_modules(tmp_path)
+    assert main([str(tmp_path), "--if-kept"]) == 0
+    assert capsys.readouterr().out == str(kept)
