@@ -1,6 +1,6 @@
 """A model server that starts again: its phases, and the file that it leaves for the next start.
 
-Whether a kept profile still holds goes by times, which depend on whatever else runs: so the model
+What is measured in an idle moment goes by times, which depend on whatever else runs: so the model
 here mostly sleeps, and `profiling/test_trial` has the rest in simulated time.
 """
 
@@ -25,9 +25,11 @@ HANDLER = "support.steady_handler:Steady"
 class Start(NamedTuple):
     """What a process said once it was ready, and what it left behind."""
 
+    at_first: Profile
     profile: Profile
+    """After some idle moments."""
     passes: int
-    """That it took to be ready."""
+    """That it took until then."""
     told: str
     kept: Path
     content: str
@@ -44,11 +46,14 @@ async def start(folder: Path) -> Start:
         event = await server.settled()
         assert event.state is ModelState.READY, event.detail
         _, document = await server.get(profile_path(NAME))
+        at_first = profile_from_mapping(document)
+        document = await server.whole_profile()
         assert await server.stop() == 0
         passes = sum(A_PASS in line for line in server.log)
     # The same model on the same machine has the same key, and so the same file.
     [kept] = (folder / "cache" / "profiles").iterdir()
-    return Start(profile_from_mapping(document), passes, event.detail, kept, kept.read_text())
+    profile = profile_from_mapping(document)
+    return Start(at_first, profile, passes, event.detail, kept, kept.read_text())
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -68,6 +73,8 @@ async def started_again(first: Start, content: str) -> Start:
 async def test_a_start_tells_its_phases_and_replaces_a_damaged_profile(first: Start) -> None:
     phases = ["process", "fetch", "imports", "load", "self-tests", "warm-up"]
     profile = first.profile
+    assert first.at_first.partial
+    assert set(first.at_first.points) < set(profile.points)
     assert sorted(name for name, _ in profile.start_up) == sorted(phases)
     assert profile.start_up[0][0] == "process"
     assert all(seconds > 0 for _, seconds in profile.start_up)

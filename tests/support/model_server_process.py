@@ -28,6 +28,7 @@ from batchedmodel_contract.processes.server_api import (
     StateEvent,
     events_path,
     infer_path,
+    profile_path,
     state_event_from_mapping,
 )
 
@@ -77,6 +78,15 @@ class ModelServerProcess:
         async for event in self.events():
             if event.state not in (ModelState.LOADING, ModelState.WARMING):
                 return event
+        raise AssertionError("the server went away: " + "\n".join(self.log))
+
+    async def whole_profile(self) -> Any:
+        """The profile's document, once nothing is left to measure."""
+        async for event in self.events():
+            if event.state is ModelState.READY:
+                _, document = await self.get(profile_path(NAME))
+                if not document["partial"]:
+                    return document
         raise AssertionError("the server went away: " + "\n".join(self.log))
 
     async def stop(self) -> int:

@@ -87,6 +87,9 @@ class Profile:
     """Phases of the server's start, in order, and the seconds of each."""
     cached: bool = False
     """Whether the points were measured by an earlier process, and only checked by this one."""
+    partial: bool = False
+    """Whether the server will measure more of it in idle moments. Its points foretell times; what a
+    device can do at most does not follow from them."""
 
     @property
     def unsure(self) -> tuple[UnsureStretch, ...]:
@@ -114,8 +117,8 @@ def profile_from_mapping(mapping: Mapping[str, Any]) -> Profile:
 
     A point has 1 to 4096 rows of length 0 to 2^31 and took 0 to 2^31 seconds; less than a
     nanosecond reads as 0. `max_cost` is absent, null or 1 to 2^40. What came later than these
-    (`curve`, `sharing`, `sharing_reason`, `start_up`, `cached`) may be absent. `unsure` is
-    not read, as it follows from the points.
+    (`curve`, `sharing`, `sharing_reason`, `start_up`, `cached`, `partial`) may be absent. `unsure`
+    is not read, as it follows from the points.
     """
     try:
         cost_rule = CostRule(mapping["cost_rule"])
@@ -137,6 +140,7 @@ def profile_from_mapping(mapping: Mapping[str, Any]) -> Profile:
         sharing_reason=ruled(_TEXT, mapping.get("sharing_reason", ""), "profile.sharing_reason"),
         start_up=_start_up(mapping.get("start_up")),
         cached=ruled(_TRUTH, mapping.get("cached", False), "profile.cached"),
+        partial=ruled(_TRUTH, mapping.get("partial", False), "profile.partial"),
     )
 
 

@@ -43,12 +43,16 @@ class StateEvent:
     it, until `release_path` is called or nothing has come for a while."""
     adapters: tuple[AdapterState, ...] | None = None
     """All of the model's adapters; None where nothing is said of them."""
+    profile: int = 0
+    """Grows by one whenever the version that is READY has another profile, as more was measured."""
 
     def to_mapping(self) -> dict[str, Any]:
         """The JSON object of the line."""
         named: dict[str, Any] = {} if self.version is None else {"version": self.version}
         if self.adapters is not None:
             named["adapters"] = [state.to_mapping() for state in self.adapters]
+        if self.profile:
+            named["profile"] = self.profile
         return {"state": self.state, "detail": self.detail, **named}
 
 
@@ -63,6 +67,7 @@ def state_event_from_mapping(mapping: Any) -> StateEvent:
             adapters=None
             if adapters is None
             else tuple(adapter_state_from_mapping(one) for one in adapters),
+            profile=int(mapping.get("profile", 0)),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidInput("event", f"cannot be read: {error!r}") from error

@@ -218,10 +218,10 @@ class DeviceThread:
 
 
 class TrialScheduling:
-    """Lets a thread that loads a model run its trial passes between those of the model that serves.
+    """Lets trial passes run between those of the model that serves.
 
-    One for each load, called on the loading thread. Its clock stands still while it waits, so that
-    it measures the pass and not the queue in front of it.
+    A thread that loads a model calls `take`. Its clock stands still while it waits, so that it
+    measures the pass and not the queue in front of it. The event loop calls `turn`.
     """
 
     def __init__(
@@ -248,19 +248,29 @@ class TrialScheduling:
         def timed() -> Result:
             nonlocal took
             began = self._now()
+            try:
+                return work()
+            finally:
+                took = self._now() - began
+
+        came = self._now()
+        try:
+            return asyncio.run_coroutine_threadsafe(self.turn(timed), self._loop).result()
+        finally:
+            self._waited += self._now() - came - took
+
+    async def turn(self, work: Callable[[], Result]) -> Result:
+        """The same, on the event loop."""
+
+        def watched() -> Result:
             # Whoever is served would wait for ever behind a pass that does not end.
             self._watchdog.pass_begins(LONGEST_TRIAL_SECONDS)
             try:
                 return work()
             finally:
                 self._watchdog.pass_ends()
-                took = self._now() - began
 
-        came = self._now()
-        try:
-            return asyncio.run_coroutine_threadsafe(self._compute.call(timed), self._loop).result()
-        finally:
-            self._waited += self._now() - came - took
+        return await self._compute.call(watched)
 
 
 def settle(waiter: asyncio.Future[Result], outcome: Result | BaseException) -> None:

@@ -71,8 +71,7 @@ class Runner:
         """`lost` is called on the loop when the device is lost, even if the batch's caller left."""
         self._model = model
         self._compute = compute
-        self._part_times = PartTimes(profile)
-        self._allowed = lru_cache(_ALLOWED)(partial(allowed_seconds, profile))
+        self.expect(profile)
         self._cap = cap
         self._watchdog = watchdog
         self._tell_lost = lost
@@ -81,6 +80,11 @@ class Runner:
         self._clock = clock
         self._lost = ""
         """Why the device is not to be touched any more; the compute thread's."""
+
+    def expect(self, profile: Profile) -> None:
+        """Batches take as long as this says, from the next one on."""
+        self._part_times = PartTimes(profile)
+        self._allowed = lru_cache(_ALLOWED)(partial(allowed_seconds, profile))
 
     @property
     def max_cost(self) -> int | None:

@@ -2,7 +2,7 @@
 
 The first version is loaded and warmed up on the compute thread while the socket is up already. A
 new version is loaded by a thread of its own beside the one that serves, and its trial passes take
-turns with that one's batches.
+turns with that one's batches. The rest of a profile is measured while the version serves.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Final
 
 from batchedmodel_contract.adapters.state import AdapterState
+from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.manifest.source import Source
 from batchedmodel_contract.processes.environment import ModelServerSettings
 from batchedmodel_contract.processes.server_api import ModelState
 from batchedmodel_model_server.adapters.serving import AdapterWishes
-from batchedmodel_model_server.batching.declaration import FIRST_VERSION, describe
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, NotReady, Overloaded
 from batchedmodel_model_server.execution.device_thread import DeviceThread, TrialScheduling, either
 from batchedmodel_model_server.execution.memory import MemoryCap
@@ -44,6 +44,7 @@ from batchedmodel_model_server.lifecycle.loading import (
 )
 from batchedmodel_model_server.lifecycle.state import Changes, Lifecycle
 from batchedmodel_model_server.lifecycle.versions import Version, Versions
+from batchedmodel_model_server.profiling.idle import measure_when_idle
 from batchedmodel_model_server.profiling.trial import Trial
 from batchedmodel_model_server.sources.folder import content_of
 
@@ -76,6 +77,7 @@ class ModelService:
         self._known = Versions(self.name)
         self._changes = Changes(self._not_ready)
         self._watchdog = Watchdog(self._loop, self._watched)
+        self._turns = TrialScheduling(self._loop, compute, self._watchdog)
         self._wishes = AdapterWishes(settings)
         self.lost = asyncio.Event()
         """Set when only a new process can use the device again."""
@@ -152,6 +154,8 @@ class ModelService:
         self._changes.stop()
         if self._loader is not None:
             self._loader.finish()
+        for one in self._known:
+            one.end_measuring()
         owing = [one for one in self._known if one.state in (ModelState.READY, ModelState.DRAINING)]
         if not owing or not self.live:
             return
@@ -192,7 +196,8 @@ class ModelService:
     async def _load(self, start: StartUp | None = None) -> None:
         version = Version(self.name)
         try:
-            await self._brought_up(version, start or StartUp())
+            with version.at_work():
+                await self._brought_up(version, start or StartUp())
             return
         except DeviceLost as error:
             version.enter(ModelState.FAILED, str(error))
@@ -220,8 +225,7 @@ class ModelService:
             if self._loader is None:
                 self._loader = DeviceThread(self._loop, "loading")
                 self._loader.start()
-            thread = self._loader
-            turns = TrialScheduling(self._loop, self._compute, self._watchdog)
+            thread, turns = self._loader, self._turns
             content = await thread.call(
                 lambda: content_of(source, Path(settings.cache_folder), trust=settings.trust)
             )
@@ -243,15 +247,7 @@ class ModelService:
         with start.phase(SELF_TESTS):
             trial = await thread.call(lambda: Trial(trying, settings, clock, alone=turns is None))
         model = replace(trial.model, turn=None)
-        version.described(
-            describe(
-                self.name,
-                model.handler,
-                model.declaration,
-                version=version.name or FIRST_VERSION,
-                idempotent=model.idempotent,
-            )
-        )
+        version.described(model)
         if wanted is not None and model.handler.bank is not None:
             told = partial(self._tell_adapters, version)
             version.adapters = self._wishes.begin(model.handler.bank, wanted, told)
@@ -261,7 +257,6 @@ class ModelService:
             profile = await thread.call(lambda: trial.profile(cap))
             steps = await thread.call(lambda: first_steps(model, turns))
         profile = replace(profile, start_up=start.seconds)
-        adapters = version.adapters
         runner = Runner(
             model,
             self._compute,
@@ -269,14 +264,21 @@ class ModelService:
             cap=cap,
             watchdog=self._watchdog,
             lost=self._lose,
-            adapters=adapters,
+            adapters=version.adapters,
         )
-        if adapters is not None:
+        if version.adapters is not None:
             # Whoever hears that the model is ready asks for them at once.
-            await adapters.settled(SETTLE_SECONDS)
+            await version.adapters.settled(SETTLE_SECONDS)
         version.warm(profile, runner, None if steps is None else self._serving(version, steps))
         where = f"{model.device} in {model.handler.precision}"
         self._serve(version, f"ready on {where} after {start}")
+        if trial.warm_up is not None:
+            whole = partial(self._more_is_measured, version)
+            version.measure(measure_when_idle(trial, self._turns, self._known, whole, self._lose))
+
+    def _more_is_measured(self, version: Version, profile: Profile) -> None:
+        version.measured(profile)
+        self.lifecycle.more_is_measured()
 
     def _serving(self, version: Version, steps: FirstSteps) -> Serving:
         """What generates the version's texts."""

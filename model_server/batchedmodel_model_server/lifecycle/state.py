@@ -28,6 +28,7 @@ class Lifecycle:
         self.ended = False
         """Whether the process is about to end."""
         self._adapters: tuple[AdapterState, ...] | None = None
+        self._profile = 0
         self._followers: set[asyncio.Queue[StateEvent | None]] = set()
 
     @property
@@ -46,7 +47,8 @@ class Lifecycle:
             return
         # A file may say anything; the sidecar reads no line without end.
         detail = legible(detail[:_LONGEST_DETAIL])
-        self._say(StateEvent(state=state, detail=detail, version=version, adapters=self._adapters))
+        event = StateEvent(state=state, detail=detail, version=version)
+        self._say(replace(event, adapters=self._adapters, profile=self._profile))
         level = logging.ERROR if state is ModelState.FAILED else logging.INFO
         _log.log(level, "%s: %s", state, detail)
 
@@ -55,6 +57,11 @@ class Lifecycle:
         if adapters != self._adapters:
             self._adapters = adapters
             self._say(replace(self.event, adapters=adapters))
+
+    def more_is_measured(self) -> None:
+        """Tell everybody that the version that is READY has another profile."""
+        self._profile += 1
+        self._say(replace(self.event, profile=self._profile))
 
     def _say(self, event: StateEvent) -> None:
         self.event = event

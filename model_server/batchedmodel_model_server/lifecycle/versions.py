@@ -7,7 +7,7 @@ end can wait for their answers. All on the event loop's thread.
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Final
@@ -18,8 +18,9 @@ from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.processes.server_api import ModelState
 from batchedmodel_model_server.adapters.serving import Adapters
 from batchedmodel_model_server.api.handler import Handler
-from batchedmodel_model_server.batching.declaration import FIRST_VERSION
+from batchedmodel_model_server.batching.declaration import FIRST_VERSION, describe
 from batchedmodel_model_server.errors import CannotLoad, NotReady, UnknownModel, legible
+from batchedmodel_model_server.execution.forward import LoadedModel
 from batchedmodel_model_server.execution.runner import Runner
 from batchedmodel_model_server.generation.engine_loop import EngineLoop
 from batchedmodel_model_server.generation.serving import Serving
@@ -49,7 +50,8 @@ class Version:
         self._serving: Serving | None = None
         self._is_closed = False
         self.in_work = 0
-        """Batches that have no answer yet; an engine that has texts counts as one."""
+        """Batches that have no answer yet; an engine that has texts counts as one, a load too."""
+        self._measuring: asyncio.Task[None] | None = None
         self._asked_at = -math.inf
         self.idle = asyncio.Event()
         """Set while no batch is in work for it."""
@@ -61,16 +63,40 @@ class Version:
     def enter(self, state: ModelState, reason: str) -> None:
         """Change its state."""
         self.state, self.reason = state, legible(reason)
+        if state is not ModelState.READY:
+            self.end_measuring()
         if state in (ModelState.FAILED, ModelState.UNLOADED):
             self.gone.set()
 
-    def described(self, description: ModelDescription) -> None:
+    def described(self, model: LoadedModel) -> None:
         """Its callers can know what it takes from now on."""
-        self._description = description
+        self._description = describe(
+            self._model,
+            model.handler,
+            model.declaration,
+            version=self.name or FIRST_VERSION,
+            idempotent=model.idempotent,
+        )
 
     def warm(self, profile: Profile, runner: Runner, serving: Serving | None = None) -> None:
         """It can be asked from now on; `serving`: for texts, where it generates any."""
         self._profile, self._runner, self._serving = profile, runner, serving
+
+    def measure(self, work: Coroutine[None, None, None]) -> None:
+        """Have its profile measured while it serves, until it serves no more."""
+        self._measuring = asyncio.create_task(work)
+
+    def end_measuring(self) -> None:
+        """Its profile stays as it is."""
+        if self._measuring is not None:
+            self._measuring.cancel()
+            self._measuring = None
+
+    def measured(self, profile: Profile) -> None:
+        """More of it was measured than it was ready with."""
+        if self._profile is not None and self._runner is not None:
+            self._profile = replace(profile, start_up=self._profile.start_up)
+            self._runner.expect(profile)
 
     @contextmanager
     def asked(self) -> Iterator[Runner]:
@@ -98,6 +124,11 @@ class Version:
             if self.in_work == 0:
                 self.idle.set()
 
+    @property
+    def idle_seconds(self) -> float:
+        """How long nothing has been in work for it."""
+        return 0.0 if self.in_work else self._clock() - self._asked_at
+
     def release(self) -> None:
         """Whoever followed the model does not need this version any more, as another serves."""
         if self.state is not ModelState.READY:
@@ -117,6 +148,7 @@ class Version:
     async def closed(self) -> Handler | None:
         """What is to be unloaded, once the batches at work are answered; no other is taken."""
         self._is_closed = True
+        self.end_measuring()
         while self.in_work:
             await self.idle.wait()
         if self._serving is not None:
@@ -194,6 +226,20 @@ class Versions:
     def present(self) -> Version | None:
         """The one that serves, or else the one that came last."""
         return self.serving or (self._all[-1] if self._all else None)
+
+    def idle_seconds(self) -> float:
+        """How long nothing has been in work for any of them."""
+        return min((one.idle_seconds for one in self._all), default=math.inf)
+
+    async def quiet(self, seconds: float) -> None:
+        """Return once nothing has been in work for any of them for so long."""
+        while True:
+            for one in self:
+                await one.idle.wait()
+            left = seconds - self.idle_seconds()
+            if left <= 0:
+                return
+            await asyncio.sleep(left)
 
     def named(self, name: str) -> Version:
         """The version of that name; raises `UnknownModel`."""

@@ -1,4 +1,4 @@
-"""A loaded model's first passes: how items may share one, and how long they take.
+"""What is found out about a loaded model: how items may share a pass, and how long passes take.
 
 What they show is kept, so that a restart need not find it again: one file for each combination of
 all that it depends on (the model's files, the handler and its parameters, the device, the
@@ -9,7 +9,6 @@ and a line in the log, never the start.
 import hashlib
 import json
 import logging
-import math
 import os
 import sys
 import tempfile
@@ -29,14 +28,10 @@ from batchedmodel_model_server.execution.forward import LoadedModel
 from batchedmodel_model_server.execution.memory import MemoryCap
 from batchedmodel_model_server.machine import computing_threads, device_name, limits, read_processor
 from batchedmodel_model_server.profiling.self_test import Verdict, verdict, with_sharing
-from batchedmodel_model_server.profiling.warmup import BUDGET_SECONDS, Clock, still_holds, warm_up
+from batchedmodel_model_server.profiling.warmup import DRIFT, Clock, WarmUp, slowness
 from batchedmodel_model_server.sources.folder import stamp
 from batchedmodel_model_server.sources.untrusted_files import MOST_JSON_BYTES, read_bytes
 
-BESIDE_PASS_SECONDS: Final = 0.1
-"""A batch of the version that serves may wait behind a trial pass; longer ones are not tried."""
-BESIDE_BUDGET_SECONDS: Final = 5.0
-"""For so long every other pass may be a trial."""
 FOLDER: Final = "profiles"
 _FORM: Final = 3  # of the file; another number makes other keys
 _KEPT: Final = 64  # files: one for each combination, of which a volume may see many
@@ -49,7 +44,10 @@ _log = logging.getLogger(__name__)
 
 
 class Trial:
-    """First finds out how items share a pass, then how long passes take. On the compute thread."""
+    """First finds out how items share a pass, then how long passes take. On the compute thread.
+
+    What is left to measure once the model is ready is the `warm_up`'s.
+    """
 
     def __init__(
         self,
@@ -61,8 +59,8 @@ class Trial:
     ) -> None:
         """Runs the self-test unless its outcome is known.
 
-        Where another version serves, so that this one is not `alone`, passes are short and few. The
-        profile is not kept then: the other one's memory and passes are in it.
+        Where another version serves, so that this one is not `alone`, the profile is not kept: the
+        other one's memory and passes are in it.
 
         Raises `CannotLoad` for an unknown precision, and `DeviceLost`.
         """
@@ -82,30 +80,48 @@ class Trial:
             self._verdict = Verdict(sharing=sharing, reason=self._known.sharing_reason)
         self.model = with_sharing(loaded, self._verdict)
         """The model as it is to be run."""
+        self.warm_up: WarmUp | None = None
+        """Goes on in idle moments; None where nothing is left to measure."""
 
     def profile(self, cap: MemoryCap) -> Profile:
-        """The model's times; teaches `cap` what does not fit.
+        """The model's times, of which some may come later; teaches `cap` what does not fit.
+
+        A kept profile holds on a machine that is slower now: others use it, and schedulers follow
+        that. On one that is much faster others used it while the times were measured. It serves
+        until it has been measured anew; one that is partial would mix the two, and begins anew.
 
         Raises `CannotLoad` when a batch of examples fails: real ones would, too; and `DeviceLost`.
         """
         known = self._known
-        if known is not None and still_holds(self.model, known, self._clock):
-            if known.max_cost is not None:
-                cap.begin_with(known.max_cost)
-            return replace(known, cached=True)
-        profile = warm_up(
-            self.model,
-            self._max_rows,
-            cap,
-            BUDGET_SECONDS if self._alone else BESIDE_BUDGET_SECONDS,
-            self._clock,
-            longest_pass=math.inf if self._alone else BESIDE_PASS_SECONDS,
-        )
+        ratio = None if known is None else slowness(self.model, known, self._clock)
+        if known is None or ratio is None or (known.partial and not 1 / DRIFT <= ratio <= DRIFT):
+            warm_up = self._warm_up(cap)
+            warm_up.begin()
+            return self.kept(warm_up.profile())
+        if known.max_cost is not None:
+            cap.begin_with(known.max_cost)
+        if known.partial:
+            self._warm_up(cap, known)
+        elif ratio < 1 / DRIFT:
+            _log.info("the machine was busy when that was measured: it will be measured anew")
+            self._warm_up(cap)
+        return replace(known, cached=True)
+
+    def kept(self, profile: Profile) -> Profile:
+        """What the warm-up knows by now: kept, unless a whole one was kept before."""
+        if not profile.partial:
+            self.warm_up = None
         found = self._verdict
         profile = replace(profile, sharing=found.sharing.value, sharing_reason=found.reason)
-        if self._cache is not None and self._alone:
+        has_more = profile.partial and self._known is not None and not self._known.partial
+        if self._cache is not None and self._alone and not has_more:
             self._cache.write(profile)
         return profile
+
+    def _warm_up(self, cap: MemoryCap, known: Profile | None = None) -> WarmUp:
+        warm_up = WarmUp(self.model, self._max_rows, cap, self._clock, known=known)
+        self.warm_up = warm_up
+        return warm_up
 
 
 class ProfileCache:

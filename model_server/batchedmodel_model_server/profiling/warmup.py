@@ -1,10 +1,10 @@
-"""Runs a few batches before the model is called ready, and keeps their times as its profile.
+"""Measures how long batches take: a few before the model is ready, the rest in idle moments.
 
 The first pass over a shape pays for allocation and the choice of kernels, those after it are the
-samples. A grid first, its smallest shapes before the others; then, for a few seconds, where the
-times may jump. A shape that does not fit into what is left of the time, or of the
-memory as far as smaller ones tell, is skipped. Where an earlier process has measured the same
-model on the same machine, one shape is run to see whether its times still hold.
+samples. A small and a large shape come first; the rest of a grid, and where the times may jump,
+when nobody asks for anything (`idle`). A shape that does not fit into the memory, as far as smaller
+ones tell, is skipped. Where an earlier process has measured the same model on the same machine, one
+shape is run to see how its times compare.
 """
 
 import logging
@@ -12,6 +12,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import combinations, islice
 from typing import Final
 
@@ -19,20 +20,28 @@ import numpy as np
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import FittedCurve, Profile, ProfilePoint
+from batchedmodel_model_server.batching.collate import Collated
 from batchedmodel_model_server.batching.examples import examples
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, ForwardFailed, OutOfMemory
 from batchedmodel_model_server.execution.forward import LoadedModel, forward
 from batchedmodel_model_server.execution.memory import MemoryBudget, MemoryCap, meter_of
-from batchedmodel_model_server.profiling.shapes import expected_seconds, looks, shapes, steps
+from batchedmodel_model_server.profiling.shapes import (
+    LONGEST_PASS_SECONDS,
+    Shape,
+    next_shape,
+    shapes,
+    steps,
+    way_up,
+)
 
-BUDGET_SECONDS: Final = 15.0
-LOOKING_SECONDS: Final = 3.0  # of them, for where the times may jump
+FIRST_PASS_SECONDS: Final = 0.1
+"""Of the large shape. Where another version serves, its batches wait behind it."""
+LOOKING_SECONDS: Final = 3.0  # of passes, for where the times may jump
+DRIFT: Final = 2.0  # times that differ by more are not of one machine in one state
 _SHORT: Final = 16
-_PASSES: Final = 2
 _SAMPLES: Final = 3
 _CHEAP_SECONDS: Final = 0.1  # shapes below it are sampled more than once: short times are noisy
 _FEW_TIMES: Final = 4.0  # the smallest shape: what batches of even a slow model are longer than
-_DRIFT: Final = 2.0  # a machine that is this much slower or faster than its profile is another one
 _CHECKED_SECONDS: Final = 0.05  # a shape that takes about as long is long enough to be judged by
 _TERMS: Final = 4  # of the curve
 _BETTER: Final = 1e-9  # of squared relative errors: what rounding alone may gain
@@ -43,111 +52,169 @@ _log = logging.getLogger(__name__)
 Clock = Callable[[], float]
 
 
-def warm_up(
-    model: LoadedModel,
-    max_rows: int,
-    cap: MemoryCap,
-    budget_seconds: float = BUDGET_SECONDS,
-    clock: Clock = time.monotonic,
-    *,
-    longest_pass: float = math.inf,
-    budget: MemoryBudget | None = None,
-) -> Profile:
-    """The profile up to `max_rows`, on the compute thread; teaches `cap` what does not fit.
+class WarmUp:
+    """What was measured of a model so far, and what is worth measuring yet.
 
-    A pass is left out if it is expected to take longer than `longest_pass` seconds and than a few
-    times the smallest shape: the curve needs more than one point to go on beyond them.
-
-    Raises `CannotLoad` when a batch of examples fails: real ones would, too; and `DeviceLost`.
+    Used by one thread at a time. It teaches its `cap` what does not fit.
     """
-    rule = model.declaration.cost_rule
-    budget = MemoryBudget(meter_of(model.device)) if budget is None else budget
-    grid = shapes(max_rows, lengths(model))
-    run = _Run(model, cap, budget, clock, longest_pass)
-    points = run.points
-    until = clock() + budget_seconds
-    for rows, length in grid:
-        run.measure(rows, length, until)
-    until = min(until, clock() + LOOKING_SECONDS)
-    for rows, length in looks(points):
-        run.measure(rows, length, until)
-    largest = max(rule.paid(rows=n, longest=length, total=n * length) for n, length in grid)
-    if cap.cost is None and budget.cost is not None and budget.cost < largest:
-        cap.begin_with(budget.cost)
-    points.sort(key=lambda point: (point.rows, point.length))
-    return Profile(
-        cost_rule=rule,
-        device=model.device,
-        points=tuple(points),
-        max_cost=cap.cost,
-        curve=fitted(rule, points),
-    )
-
-
-class _Run:
-    """What one warm-up has measured so far, and what it leaves out from now on."""
 
     def __init__(
         self,
         model: LoadedModel,
+        max_rows: int,
         cap: MemoryCap,
-        budget: MemoryBudget,
-        clock: Clock,
-        longest_pass: float,
+        clock: Clock = time.monotonic,
+        *,
+        known: Profile | None = None,
+        budget: MemoryBudget | None = None,
     ) -> None:
-        self.points: Final[list[ProfilePoint]] = []
+        """`known`: what an earlier process has measured of it."""
         self._model = model
         self._cap = cap
-        self._budget = budget
         self._clock = clock
-        self._longest_pass = longest_pass
+        self._budget = MemoryBudget(meter_of(model.device)) if budget is None else budget
+        self._grid: Final = shapes(max_rows, lengths(model))
+        self._points = [] if known is None else list(known.points)
+        self._tried = {(point.rows, point.length) for point in self._points}
         self._too_long: float = math.inf
+        self._looked = 0.0
+        self._bound = None if known is None else known.max_cost
+        """The cap, while it only follows from what smaller shapes took."""
 
-    def measure(self, rows: int, length: int, until: float) -> None:
-        """Add this shape's time to the points, unless it takes too long or does not fit."""
-        points, cap = self.points, self._cap
-        cost = self._model.declaration.cost_rule.paid(
-            rows=rows, longest=length, total=rows * length
-        )
-        if length >= self._too_long or (cap.cost is not None and cost > cap.cost):
+    def begin(self) -> None:
+        """Measure what is needed before the model is ready, or all where times are predicted.
+
+        Raises `CannotLoad` when a batch of examples fails: real ones would, too; and `DeviceLost`.
+        """
+        if self._model.handler.predicted_seconds(1, 1) is not None:
+            while (shape := self.next(math.inf)) is not None:
+                self._measure(shape)
             return
-        seconds = self._model.handler.predicted_seconds(rows, length)
-        if seconds is None:
-            left = until - self._clock()
-            expected = expected_seconds(points, rows * length)
-            if points and expected > max(self._longest_pass, _FEW_TIMES * points[0].seconds):
-                _log.info("no warm-up of %d x %d: it may take %.2f s", rows, length, expected)
-                return
-            if points and _PASSES * expected > left:
-                _log.info("no warm-up of %d x %d: %.1f s are left", rows, length, max(0.0, left))
-                return
-            if self._budget.cost is not None and cost > self._budget.cost:
-                _log.info("no warm-up of %d x %d: it would not fit the memory", rows, length)
-                return
-            try:
-                seconds = _measure(self._model, rows, length, self._clock)
-            except OutOfMemory as error:
-                if not points:
-                    raise CannotLoad(f"not even one item fits: {error}") from None
-                _log.warning("%d x %d does not fit: %s", rows, length, error)
-                if rows == 1:
-                    self._too_long = length
-                else:
-                    cap.outgrown([cost])
-                return
-            self._budget.ran(cost)
-        points.append(ProfilePoint(rows=rows, length=length, seconds=seconds))
+        self._measure(self._grid[0])
+        # The one half way up shows how much memory the largest will take.
+        for share in (0.5, 1.0):
+            longest = max(FIRST_PASS_SECONDS, self._few_times_the_shortest)
+            shape = way_up(self._grid, self._points, longest, share)
+            if shape not in self._tried and self._fits(shape):
+                self._measure(shape)
+
+    def next(self, longest_seconds: float) -> Shape | None:
+        """What to measure now with passes of so long at most; None: nothing."""
+        if longest_seconds >= LONGEST_PASS_SECONDS:
+            longest_seconds = max(longest_seconds, self._few_times_the_shortest)
+        skipped, looks = set(self._tried), self._looked < LOOKING_SECONDS
+        while True:
+            shape = next_shape(self._grid, self._points, skipped, longest_seconds, looks=looks)
+            if shape is None or self._fits(shape):
+                return shape
+            skipped.add(shape)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is left that is worth measuring."""
+        return self.next(LONGEST_PASS_SECONDS) is None
+
+    def batch(self, shape: Shape) -> Collated:
+        """Examples of this shape."""
+        return examples(self._model.declaration, *shape)
+
+    def run(self, batch: Collated) -> float:
+        """Seconds of one pass, on the compute thread.
+
+        Raises `OutOfMemory`, `ForwardFailed`, `DeviceLost`.
+        """
+        began = self._clock()
+        forward(replace(self._model, turn=None), batch, began)
+        return self._clock() - began
+
+    def measured(self, shape: Shape, passes: Sequence[float]) -> None:
+        """Passes over it took so long; the first one does not count."""
+        self._budget.ran(self._cost(shape))
+        self._add(shape, statistics.median(passes[1:]))
+        if shape not in self._grid:
+            self._looked += sum(passes)
+
+    def failed(self, shape: Shape, error: ForwardFailed) -> None:
+        """It cannot be measured; where the memory is too small for it, others are as well."""
+        rows, length = shape
+        _log.warning("no time of %d x %d: %s", rows, length, error)
+        self._tried.add(shape)
+        if isinstance(error, OutOfMemory):
+            if rows == 1:
+                self._too_long = length
+            else:
+                self._cap.outgrown([self._cost(shape)])
+
+    def profile(self) -> Profile:
+        """What is known by now; the cap follows from it, unless a batch that failed has set it."""
+        rule, cap, affordable = self._model.declaration.cost_rule, self._cap, self._budget.cost
+        largest = max(map(self._cost, self._grid))
+        if cap.cost == self._bound and affordable is not None and affordable < largest:
+            cap.begin_with(affordable)
+            self._bound = affordable
+        points = sorted(self._points, key=lambda point: (point.rows, point.length))
+        return Profile(
+            cost_rule=rule,
+            device=self._model.device,
+            points=tuple(points),
+            max_cost=cap.cost,
+            curve=fitted(rule, points),
+            partial=not self.is_whole,
+        )
+
+    @property
+    def _few_times_the_shortest(self) -> float:
+        return _FEW_TIMES * min((point.seconds for point in self._points), default=0.0)
+
+    def _measure(self, shape: Shape) -> None:
+        seconds = self._model.handler.predicted_seconds(*shape)
+        if seconds is not None:
+            self._add(shape, seconds)
+            return
+        running, passes = _passes(self._model, *shape, self._clock), list[float]()
+        try:
+            while not enough(passes):
+                passes.append(next(running))
+        except OutOfMemory as error:
+            if not self._points:
+                raise CannotLoad(f"not even one item fits: {error}") from None
+            self.failed(shape, error)
+        else:
+            self.measured(shape, passes)
+
+    def _add(self, shape: Shape, seconds: float) -> None:
+        self._tried.add(shape)
+        self._points.append(ProfilePoint(rows=shape[0], length=shape[1], seconds=seconds))
+
+    def _cost(self, shape: Shape) -> int:
+        rows, length = shape
+        rule = self._model.declaration.cost_rule
+        return rule.paid(rows=rows, longest=length, total=rows * length)
+
+    def _fits(self, shape: Shape) -> bool:
+        """Whether the memory should hold it, as far as is known."""
+        cap, affordable = self._cap.cost, self._budget.cost
+        if cap == self._bound and affordable is not None:
+            cap = None  # it follows from less than is known now
+        bounds = [bound for bound in (cap, affordable) if bound is not None]
+        return shape[1] < self._too_long and self._cost(shape) <= min(bounds, default=math.inf)
 
 
-def still_holds(model: LoadedModel, known: Profile, clock: Clock = time.monotonic) -> bool:
-    """Whether one shape takes about as long as `known` says; runs it a few times.
+def enough(passes: Sequence[float]) -> bool:
+    """Whether so many passes over one shape say how long it takes."""
+    samples = len(passes) - 1
+    return samples >= _SAMPLES or (samples >= 1 and passes[-1] >= _CHEAP_SECONDS)
 
-    Raises `CannotLoad` and `DeviceLost` as `warm_up` does.
+
+def slowness(model: LoadedModel, known: Profile, clock: Clock = time.monotonic) -> float | None:
+    """How many times as long as `known` says one shape takes; runs it a few times.
+
+    None where it does not fit any more. Raises `CannotLoad` and `DeviceLost` as `begin` does.
     """
-    measured = [point for point in known.points if point.seconds > 0]
-    if not measured:
-        return False
-    point = min(measured, key=lambda each: abs(math.log(each.seconds / _CHECKED_SECONDS)))
+    timed = [point for point in known.points if point.seconds > 0]
+    if not timed:
+        return None
+    point = min(timed, key=lambda each: abs(math.log(each.seconds / _CHECKED_SECONDS)))
     passes = _passes(model, point.rows, point.length, clock)
     try:
         next(passes)
@@ -155,16 +222,13 @@ def still_holds(model: LoadedModel, known: Profile, clock: Clock = time.monotoni
         # What else runs on the machine may slow a pass down, but nothing makes one faster.
         for seconds in islice(passes, _SAMPLES):
             ratio = min(ratio, seconds / point.seconds)
-            if ratio <= _DRIFT:
+            if ratio <= DRIFT:
                 break
     except OutOfMemory:
-        return False
-    said = f"{point.rows} x {point.length} takes {ratio:.2f} of the time measured earlier"
-    if 1 / _DRIFT <= ratio <= _DRIFT:
-        _log.info("%s: the profile holds", said)
-        return True
-    _log.warning("%s: measuring anew", said)
-    return False
+        return None
+    shape = f"{point.rows} x {point.length}"
+    _log.info("%s takes %.2f of the time measured earlier", shape, ratio)
+    return ratio
 
 
 def lengths(model: LoadedModel) -> tuple[int, ...]:
@@ -181,16 +245,6 @@ def lengths(model: LoadedModel) -> tuple[int, ...]:
     # A product of two sizes is not any number.
     possible = {declaration.length_of(declaration.sizes_of(length)) for length in wanted}
     return tuple(sorted(possible))
-
-
-def _measure(model: LoadedModel, rows: int, length: int, clock: Clock) -> float:
-    """Seconds of a pass over this shape."""
-    passes = _passes(model, rows, length, clock)
-    next(passes)
-    samples = [next(passes)]
-    while len(samples) < _SAMPLES and samples[-1] < _CHEAP_SECONDS:
-        samples.append(next(passes))
-    return statistics.median(samples)
 
 
 def _passes(model: LoadedModel, rows: int, length: int, clock: Clock) -> Iterator[float]:

@@ -18,10 +18,12 @@ import batchedmodel_model_server.__main__
 from batchedmodel_contract.processes.environment import ModelServerSettings
 from batchedmodel_model_server.lifecycle.service import load
 from batchedmodel_model_server.execution.memory import MemoryCap
-from batchedmodel_model_server.profiling.warmup import warm_up
+from batchedmodel_model_server.profiling.warmup import WarmUp
 settings = ModelServerSettings(
     model_name="m", model_socket="/none", handler="simulated", cache_folder="/none"
 )
-assert warm_up(load(settings, None), 32, MemoryCap()).points
+warm_up = WarmUp(load(settings, None), 32, MemoryCap())
+warm_up.begin()
+assert warm_up.profile().points
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30)

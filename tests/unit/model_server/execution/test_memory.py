@@ -6,8 +6,8 @@ import pytest
 
 from batchedmodel_model_server.api.handler import Batch
 from batchedmodel_model_server.execution.memory import MemoryBudget, MemoryCap, affordable, meter_of
-from batchedmodel_model_server.profiling.warmup import warm_up
 from support.model_server_handlers import Clock, Timed, loaded
+from support.warm_ups import whole
 
 
 @dataclass
@@ -102,7 +102,7 @@ def weighed(meter: Meter) -> Weighed:
 def test_the_warm_up_leaves_out_what_would_not_fit_and_bounds_the_batches() -> None:
     cap, meter = MemoryCap(), Meter(10_000)
     handler = weighed(meter)
-    profile = warm_up(loaded(handler), 4, cap, clock=handler.clock.read, budget=MemoryBudget(meter))
+    profile = whole(loaded(handler), 4, cap, handler.clock.read, budget=MemoryBudget(meter))
     assert max(rows * length for rows, length in handler.seen) == 756
     assert cap.cost == profile.max_cost == 790
 
@@ -110,7 +110,7 @@ def test_the_warm_up_leaves_out_what_would_not_fit_and_bounds_the_batches() -> N
 def test_where_everything_fits_nothing_is_bounded() -> None:
     cap, meter = MemoryCap(), Meter(10**9)
     handler = weighed(meter)
-    profile = warm_up(loaded(handler), 4, cap, clock=handler.clock.read, budget=MemoryBudget(meter))
+    profile = whole(loaded(handler), 4, cap, handler.clock.read, budget=MemoryBudget(meter))
     assert len(profile.points) == 16
     assert cap.cost is profile.max_cost is None
 

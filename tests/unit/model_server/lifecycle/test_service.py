@@ -70,7 +70,7 @@ async def test_a_restart_that_takes_a_profile_over_says_so_and_tells_its_own_pha
     make_service: MakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Real times would depend on whatever else runs on the machine.
-    monkeypatch.setattr("batchedmodel_model_server.profiling.trial.still_holds", lambda *_: True)
+    monkeypatch.setattr("batchedmodel_model_server.profiling.trial.slowness", lambda *_: 1.0)
     profiles = []
     for age in (1.0, 2.0):
         service = make_service(Echo)
@@ -83,6 +83,48 @@ async def test_a_restart_that_takes_a_profile_over_says_so_and_tells_its_own_pha
     phases = ["process", "imports", "fetch", "load", "self-tests", "warm-up"]
     assert [name for name, _ in second.start_up] == phases
     assert (first.start_up[0], second.start_up[0]) == (("process", 1.0), ("process", 2.0))
+
+
+async def whole_profile(service: ModelService) -> None:
+    """Wait until the whole profile is told."""
+    async with asyncio.timeout(60):
+        async for event in service.lifecycle.follow():
+            if event.profile:
+                assert event.state is ModelState.READY
+                return
+
+
+async def test_a_model_is_ready_with_a_partial_profile_that_becomes_whole(
+    make_service: MakeService,
+) -> None:
+    service = make_service(Echo)
+    await service.bring_up(StartUp(1.0))
+    partial = service.of().profile
+    assert partial.partial
+    assert (await ask(service)).statuses == (200,)
+    await whole_profile(service)
+    whole = service.of().profile
+    assert not whole.partial
+    assert set(partial.points) < set(whole.points)
+    assert whole.start_up == partial.start_up
+    assert (await ask(service)).statuses == (200,)
+    await service.drain()
+
+
+async def test_a_drain_ends_what_is_measured_in_idle_moments(make_service: MakeService) -> None:
+    passes: list[int] = []
+
+    class Noting(Echo):
+        def forward(self, batch: Batch) -> Any:
+            passes.append(batch.rows)
+            return super().forward(batch)
+
+    service = make_service(Noting)
+    await service.bring_up()
+    at_first = len(passes)
+    await service.drain()
+    await asyncio.sleep(0.2)  # longer than a moment must be idle
+    assert len(passes) == at_first
 
 
 async def test_a_drain_ends_after_the_last_answer_and_unloads_the_model(

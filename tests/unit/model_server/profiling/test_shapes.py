@@ -1,19 +1,38 @@
 """Where a warm-up looks for jumps."""
 
+import math
 from collections.abc import Callable
 
 import pytest
 
 from batchedmodel_contract.inference.profile import ProfilePoint
-from batchedmodel_model_server.profiling.shapes import expected_seconds, looks, shapes
+from batchedmodel_model_server.profiling.shapes import (
+    LONG_IDLE_SECONDS,
+    LONGEST_PASS_SECONDS,
+    SHORT_PASS_SECONDS,
+    Shape,
+    expected_seconds,
+    longest_pass,
+    next_shape,
+    shapes,
+    way_up,
+)
 
 
 def measured(seconds: Callable[[int], float], max_rows: int) -> list[ProfilePoint]:
     """What grid and looks find of a device that pays for rows."""
-    points = [point(rows, seconds) for rows, _ in shapes(max_rows, (1,))]
-    for rows, _ in looks(points):
-        points.append(point(rows, seconds))
+    points: list[ProfilePoint] = []
+    tried: set[Shape] = set()
+    while (shape := next_at(points, tried, math.inf, max_rows)) is not None:
+        tried.add(shape)
+        points.append(point(shape[0], seconds))
     return points
+
+
+def next_at(
+    points: list[ProfilePoint], tried: set[Shape], longest: float, max_rows: int = 64
+) -> Shape | None:
+    return next_shape(shapes(max_rows, (1,)), points, tried, longest, looks=True)
 
 
 def point(rows: int, seconds: Callable[[int], float]) -> ProfilePoint:
@@ -48,13 +67,13 @@ def test_a_flat_device_is_not_looked_at() -> None:
 
 
 def test_a_shape_that_could_not_be_measured_is_not_asked_for_again() -> None:
-    points = [point(rows, plateaus) for rows in (1, 64)]
-    asked = list(looks(points))
-    assert asked == [(40, 1)]
+    points, tried = [point(rows, plateaus) for rows in (1, 64)], {*shapes(64, (1,))}
+    assert next_at(points, tried, math.inf) == (40, 1)
+    assert next_at(points, {*tried, (40, 1)}, math.inf) is None
 
 
-@pytest.mark.parametrize(("work", "seconds"), [(1, 1.0), (3, 2.0), (4, 2.0), (8, 4.0)])
-def test_a_pass_takes_as_long_as_the_next_larger_or_in_proportion(
+@pytest.mark.parametrize(("work", "seconds"), [(1, 1.0), (2, 4 / 3), (4, 2.0), (8, 4.0)])
+def test_a_pass_takes_as_long_as_its_neighbours_say_or_in_proportion(
     work: int, seconds: float
 ) -> None:
     points = [
@@ -63,3 +82,36 @@ def test_a_pass_takes_as_long_as_the_next_larger_or_in_proportion(
     ]
     assert expected_seconds(points, work) == seconds
     assert expected_seconds([], work) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("idle", "longest"),
+    [
+        (0.0, 0.0),
+        (SHORT_PASS_SECONDS, SHORT_PASS_SECONDS),
+        (LONG_IDLE_SECONDS - 0.1, SHORT_PASS_SECONDS),
+        (LONG_IDLE_SECONDS, LONGEST_PASS_SECONDS),
+        (math.inf, LONGEST_PASS_SECONDS),
+    ],
+)
+def test_a_pass_is_short_unless_nobody_has_come_for_long(idle: float, longest: float) -> None:
+    assert longest_pass(idle) == longest
+
+
+def test_what_would_take_too_long_waits_and_what_is_short_beside_it_does_not() -> None:
+    """A model under steady load still learns where its small batches jump."""
+    points, tried = [point(rows, tiled) for rows in (1, 4, 16)], {(1, 1), (4, 1), (16, 1)}
+    assert next_at(points, tried, 12.0) == (64, 1)
+    assert next_at(points, tried, 4.0) == (11, 1)
+    assert next_at(points, tried, 2.0) is None
+
+
+def test_where_nothing_was_measured_the_smallest_shape_comes_first() -> None:
+    assert next_at([], set(), 0.05) == (1, 1)
+
+
+def test_the_way_up_goes_as_far_as_the_time_allows_and_half_of_it() -> None:
+    grid, points = shapes(32, (16, 256)), [ProfilePoint(rows=1, length=16, seconds=0.001)]
+    assert way_up(grid, points, 0.1, 1.0) == (3, 256)
+    assert way_up(grid, points, 0.1, 0.5) == (10, 16)
+    assert way_up(grid, points, 1e-6, 1.0) == (1, 16)

@@ -19,15 +19,15 @@ from batchedmodel_model_server.execution.forward import LoadedModel
 from batchedmodel_model_server.execution.memory import MemoryCap
 from batchedmodel_model_server.handlers.simulated import Simulated
 from batchedmodel_model_server.profiling.trial import (
-    BESIDE_BUDGET_SECONDS,
-    BESIDE_PASS_SECONDS,
     ProfileCache,
     Trial,
     key_of,
 )
+from batchedmodel_model_server.profiling.warmup import FIRST_PASS_SECONDS
 from batchedmodel_model_server.sources.folder import content_of
 from batchedmodel_model_server.sources.untrusted_files import MOST_JSON_BYTES
 from support.model_server_handlers import Clock, Echo, Timed, loaded
+from support.warm_ups import complete
 
 FINDINGS = Profile(
     cost_rule=CostRule.PADDED,
@@ -104,11 +104,20 @@ def test_a_changed_model_has_another_key(tmp_path: Path) -> None:
     assert key_of(model, settings) != key_of(model, settings_in(tmp_path, max_batch_size=4))
 
 
-def profile_of_a_start(folder: Path, pace: float = 1e-4) -> Profile:
-    """What a start finds whose passes take `pace` for each token, in simulated time."""
+def start(folder: Path, pace: float = 1e-4) -> tuple[Trial, Profile]:
+    """A start whose passes take `pace` for each token, in simulated time, and what it finds."""
     clock = Clock()
     trial = Trial(loaded(Timed(clock, pace)), settings_in(folder), clock.read)
-    return trial.profile(MemoryCap())
+    return trial, trial.profile(MemoryCap())
+
+
+def profile_of_a_start(folder: Path, pace: float = 1e-4) -> Profile:
+    """What a start knows once it was idle for long."""
+    trial, profile = start(folder, pace)
+    if trial.warm_up is None:
+        return profile
+    complete(trial.warm_up)
+    return trial.kept(trial.warm_up.profile())
 
 
 def test_a_second_start_takes_over_what_the_first_has_found(tmp_path: Path) -> None:
@@ -134,25 +143,61 @@ def test_what_is_found_beside_a_version_that_serves_is_not_kept(tmp_path: Path) 
     assert not profile_of_a_start(tmp_path).cached
 
 
-def test_beside_a_version_that_serves_passes_are_short_and_few(tmp_path: Path) -> None:
+def test_before_a_model_is_ready_passes_are_short_and_few(tmp_path: Path) -> None:
+    """Beside a version that serves, its batches wait for each of them."""
     clock = Clock()
     handler = Timed(clock, 1e-3)
     trial = Trial(loaded(handler), settings_in(tmp_path, 4), clock.read, alone=False)
-    tried, began = len(handler.seen), clock.now
+    tried = len(handler.seen)
     profile = trial.profile(MemoryCap())
-    work = {rows * length * 1e-3 for rows, length in handler.seen[tried:]}
-    assert max(work) <= BESIDE_PASS_SECONDS
-    assert len(profile.points) > 3
-    assert clock.now - began < BESIDE_BUDGET_SECONDS
+    shapes = handler.seen[tried:]
+    assert max(rows * length * 1e-3 for rows, length in shapes) <= FIRST_PASS_SECONDS
+    assert len(set(shapes)) == len(profile.points) <= 3
 
 
-def test_a_start_on_a_slower_machine_measures_anew_and_keeps_that(tmp_path: Path) -> None:
-    fast = profile_of_a_start(tmp_path)
-    slow = profile_of_a_start(tmp_path, pace=1e-3)
-    assert not slow.cached
-    assert slow.points[0].seconds == pytest.approx(10 * fast.points[0].seconds)
-    again = profile_of_a_start(tmp_path, pace=1e-3)
-    assert (again.cached, again.points) == (True, slow.points)
+def test_a_restart_goes_on_with_what_was_kept_of_a_partial_profile(tmp_path: Path) -> None:
+    _, first = start(tmp_path)
+    trial, second = start(tmp_path)
+    assert (first.partial, second.partial, second.cached) == (True, True, True)
+    assert second.points == first.points
+    assert trial.warm_up is not None
+    complete(trial.warm_up)
+    third = trial.kept(trial.warm_up.profile())
+    assert set(first.points) < set(third.points)
+    assert not third.partial
+    assert start(tmp_path)[1] == replace(third, cached=True)
+
+
+@pytest.mark.parametrize("pace", [1e-3, 1e-5])
+def test_a_partial_profile_of_another_pace_begins_anew(tmp_path: Path, pace: float) -> None:
+    """What is measured now and what was measured then would make one curve that never was."""
+    start(tmp_path)
+    _, profile = start(tmp_path, pace)
+    assert not profile.cached
+    assert profile.points[0].seconds == pytest.approx(16 * pace)
+
+
+def test_a_kept_profile_stays_where_a_busy_machine_is_slower(tmp_path: Path) -> None:
+    """A neighbour's minute cost sixteen seconds of the start, and its times were kept for good."""
+    quiet = profile_of_a_start(tmp_path)
+    trial, busy = start(tmp_path, pace=1e-3)
+    assert busy == replace(quiet, cached=True)
+    assert trial.warm_up is None
+    assert start(tmp_path)[1] == busy
+
+
+def test_a_profile_of_a_busy_machine_serves_until_it_was_measured_anew(tmp_path: Path) -> None:
+    busy = profile_of_a_start(tmp_path, pace=1e-3)
+    trial, profile = start(tmp_path)
+    assert profile == replace(busy, cached=True)
+    assert trial.warm_up is not None
+    assert trial.kept(trial.warm_up.profile()).partial
+    # A start that comes before all is measured does not find less than there was.
+    assert start(tmp_path)[1] == profile
+    complete(trial.warm_up)
+    anew = trial.kept(trial.warm_up.profile())
+    assert anew.points[0].seconds == pytest.approx(busy.points[0].seconds / 10)
+    assert start(tmp_path)[1] == replace(anew, cached=True)
 
 
 def test_a_damaged_profile_is_measured_anew_and_replaced(tmp_path: Path) -> None:

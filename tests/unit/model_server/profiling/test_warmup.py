@@ -1,4 +1,4 @@
-"""The warm-up: small shapes first, within its time, and the second pass is the sample."""
+"""The warm-up: a small and a large shape first, and the second pass is the sample."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,14 +7,17 @@ import numpy as np
 import pytest
 
 from batchedmodel_contract.inference.description import TextInput
+from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_model_server.api.handler import Batch, Spec
 from batchedmodel_model_server.batching.examples import examples
 from batchedmodel_model_server.errors import CannotLoad
+from batchedmodel_model_server.execution.forward import LoadedModel
 from batchedmodel_model_server.execution.memory import MemoryCap
 from batchedmodel_model_server.handlers.simulated import Simulated
 from batchedmodel_model_server.profiling.shapes import shapes
-from batchedmodel_model_server.profiling.warmup import lengths, still_holds, warm_up
+from batchedmodel_model_server.profiling.warmup import WarmUp, lengths, slowness
 from support.model_server_handlers import Clock, Echo, Giving, Timed, loaded
+from support.warm_ups import complete, whole
 
 
 def test_the_grid_begins_with_the_least_work() -> None:
@@ -79,33 +82,48 @@ def test_of_several_inputs_the_longest_counts() -> None:
 def test_the_second_pass_of_a_shape_is_its_sample() -> None:
     clock = Clock()
     handler = Timed(clock)
-    profile = warm_up(loaded(handler), 4, MemoryCap(), budget_seconds=1e9, clock=clock.read)
+    profile = whole(loaded(handler), 4, MemoryCap(), clock.read)
     assert [(p.rows, p.length, p.seconds) for p in profile.points] == [
         (rows, length, rows * length) for rows in (1, 2, 3, 4) for length in (16, 63, 252, 1000)
     ]
     assert handler.seen[:2] == [(1, 16), (1, 16)]
 
 
-def test_a_shape_that_does_not_fit_into_the_time_left_is_skipped() -> None:
-    clock = Clock()
-    profile = warm_up(loaded(Timed(clock)), 4, MemoryCap(), budget_seconds=2000, clock=clock.read)
-    assert [(p.rows, p.length) for p in profile.points] == [
-        (1, 16), (1, 63), (2, 16), (3, 16), (4, 16),
+def begun(handler: Timed, max_rows: int = 32) -> WarmUp:
+    warm_up = WarmUp(loaded(handler), max_rows, MemoryCap(), handler.clock.read)
+    warm_up.begin()
+    return warm_up
+
+
+def test_before_a_model_is_ready_a_small_and_a_large_shape_are_measured() -> None:
+    """All sixteen took a model of 22 M parameters eight seconds of its start."""
+    handler = Timed(Clock(), 2e-5)
+    profile = begun(handler).profile()
+    assert [(p.rows, p.length) for p in profile.points] == [(1, 16), (3, 1000), (32, 16)]
+    assert profile.partial
+    assert profile.curve is not None
+
+
+def test_a_large_shape_of_a_slow_model_is_a_few_times_the_smallest() -> None:
+    handler = Timed(Clock())
+    assert [(p.rows, p.length) for p in begun(handler).profile().points] == [
+        (1, 16), (1, 63), (3, 16),
     ]  # fmt: skip
 
 
-def test_the_smallest_shape_is_run_whatever_the_time() -> None:
-    clock = Clock()
-    profile = warm_up(loaded(Timed(clock)), 4, MemoryCap(), budget_seconds=0, clock=clock.read)
-    assert [(p.rows, p.length) for p in profile.points] == [(1, 16)]
+def test_what_was_measured_first_is_not_measured_again() -> None:
+    handler = Timed(Clock(), 1e-5)
+    warm_up = begun(handler, 4)
+    complete(warm_up)
+    profile = warm_up.profile()
+    assert not profile.partial
+    assert len({(p.rows, p.length) for p in profile.points}) == len(profile.points) == 16
 
 
 def test_a_pass_that_may_take_too_long_is_skipped_and_the_curve_goes_on_without_it() -> None:
     clock = Clock()
     handler = Timed(clock)
-    profile = warm_up(
-        loaded(handler), 4, MemoryCap(), budget_seconds=1e9, clock=clock.read, longest_pass=70.0
-    )
+    profile = whole(loaded(handler), 4, MemoryCap(), clock.read, longest_pass=70.0)
     assert set(handler.seen) == {(1, 16), (2, 16), (3, 16), (4, 16), (1, 63)}
     assert profile.curve is not None
     assert profile.curve.per_token == pytest.approx(1.0)
@@ -114,8 +132,15 @@ def test_a_pass_that_may_take_too_long_is_skipped_and_the_curve_goes_on_without_
 def test_a_few_small_shapes_are_run_however_long_they_take() -> None:
     clock = Clock()
     model = loaded(Timed(clock))
-    profile = warm_up(model, 16, MemoryCap(), 1e9, clock.read, longest_pass=1.0)
-    assert [(p.rows, p.length) for p in profile.points] == [(1, 16), (1, 63), (3, 16)]
+    profile = whole(model, 16, MemoryCap(), clock.read, longest_pass=2.0)
+    assert [(p.rows, p.length) for p in profile.points] == [(1, 16), (1, 63), (2, 16), (3, 16)]
+    assert not profile.partial
+
+
+def begun_at_once(model: LoadedModel) -> Profile:
+    warm_up = WarmUp(model, 32, MemoryCap())
+    warm_up.begin()
+    return warm_up.profile()
 
 
 def test_a_handler_that_knows_its_times_is_not_run() -> None:
@@ -123,17 +148,18 @@ def test_a_handler_that_knows_its_times_is_not_run() -> None:
     handler = Simulated(clock.read, clock.sleep)
     handler.parameters = {}
     handler.load(None, "simulated")
-    profile = warm_up(loaded(handler), 32, MemoryCap())
+    profile = begun_at_once(loaded(handler))
     seconds = {p.rows: p.seconds for p in profile.points}
     grid = [seconds[rows] for rows in (1, 3, 10, 32)]
     assert grid == pytest.approx([0.0051, 0.0053, 0.006, 0.0082])
     assert clock.now == 0
+    assert not profile.partial
 
 
 def test_a_model_that_fails_in_warm_up_cannot_be_served() -> None:
     model = loaded(Giving({"y": np.ones(7)}, {"y": Spec("FP32", ())}))
     with pytest.raises(CannotLoad, match="a batch of 1 x 16 failed in warm-up: output y"):
-        warm_up(model, 32, MemoryCap())
+        WarmUp(model, 32, MemoryCap()).begin()
 
 
 class Small(Echo):
@@ -155,41 +181,38 @@ def small(holds: int) -> Small:
 
 def test_a_shape_that_does_not_fit_bounds_the_batches_and_the_model_is_served() -> None:
     cap = MemoryCap()
-    profile = warm_up(loaded(small(1500)), 4, cap)
+    profile = whole(loaded(small(1500)), 4, cap)
     fit = {(rows, length) for rows in (1, 2, 3, 4) for length in (16, 63, 252)} | {(1, 1000)}
     assert {(p.rows, p.length) for p in profile.points} == fit
     assert profile.max_cost == cap.cost == 1500
 
 
-def test_a_length_of_which_not_even_one_fits_says_nothing_about_batches() -> None:
-    profile = warm_up(loaded(small(600)), 2, MemoryCap())
+def test_a_length_of_which_not_even_one_fits_bounds_no_batch_of_others() -> None:
+    profile = whole(loaded(small(600)), 2, MemoryCap())
     assert {p.length for p in profile.points} == {16, 63, 252}
-    assert profile.max_cost is None
+    assert profile.max_cost is not None
+    assert profile.max_cost >= 2 * 252
 
 
 def test_a_model_of_which_not_one_item_fits_cannot_be_served() -> None:
     with pytest.raises(CannotLoad, match="not even one item fits: the device's memory does not"):
-        warm_up(loaded(small(0)), 4, MemoryCap())
+        whole(loaded(small(0)), 4, MemoryCap())
 
 
-@pytest.mark.parametrize(
-    ("slower", "holds"), [(1.0, True), (1.9, True), (2.1, False), (0.4, False)]
-)
-def test_a_kept_profile_holds_on_a_machine_that_is_about_as_fast(
-    slower: float, holds: bool
-) -> None:
+@pytest.mark.parametrize("slower", [1.0, 1.9, 2.1, 0.4])
+def test_one_shape_tells_how_slow_a_machine_is(slower: float) -> None:
     clock = Clock()
-    profile = warm_up(loaded(Timed(clock)), 4, MemoryCap(), budget_seconds=1e9, clock=clock.read)
+    profile = whole(loaded(Timed(clock)), 4, MemoryCap(), clock.read)
     known = replace(
         profile,
         points=tuple(replace(point, seconds=point.seconds / slower) for point in profile.points),
     )
-    assert still_holds(loaded(Timed(clock)), known, clock.read) is holds
+    assert slowness(loaded(Timed(clock)), known, clock.read) == pytest.approx(slower)
 
 
 def test_the_curve_of_a_device_that_counts_tokens_has_no_other_term() -> None:
     clock = Clock()
-    profile = warm_up(loaded(Timed(clock)), 4, MemoryCap(), budget_seconds=1e9, clock=clock.read)
+    profile = whole(loaded(Timed(clock)), 4, MemoryCap(), clock.read)
     assert profile.curve is not None
     assert profile.curve.per_token == pytest.approx(1.0)
     assert (profile.curve.fixed, profile.curve.per_row, profile.curve.per_square) == (0, 0, 0)
