@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
+from batchedmodel_contract.generation.description import GenerationDescription
 from batchedmodel_contract.inference.description import ModelDescription
 from batchedmodel_contract.inference.params import Values
 from batchedmodel_contract.inference.profile import Profile
@@ -32,6 +33,11 @@ class ReadyModel:
     leaves the model's answers as they are."""
     users: VersionUsers = field(default_factory=VersionUsers, compare=False, repr=False)
     """The requests that were parsed for this version."""
+
+    @property
+    def generation(self) -> GenerationDescription | None:
+        """Of the texts that it generates; None where it generates none."""
+        return None if self.texts is None else self.texts.description
 
     def asked_by(self, share: Share) -> "ReadyModel":
         """The same model, which tokenises long texts in this tenant's turn."""

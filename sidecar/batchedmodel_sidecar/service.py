@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from batchedmodel_contract.manifest.tenants import Share, share_of
 from batchedmodel_contract.processes.descriptors import raise_descriptors
 from batchedmodel_contract.processes.environment import SidecarSettings
-from batchedmodel_contract.processes.listening import authority
+from batchedmodel_contract.processes.listening import authority, reachable
 from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_http.ports.listener import Listener
 from batchedmodel_scheduling.core.policy import MemoryCap
@@ -33,6 +33,7 @@ from batchedmodel_sidecar.codec.codec import Codec
 from batchedmodel_sidecar.codec.process import shared_memory
 from batchedmodel_sidecar.codec.process.client import CodecClient
 from batchedmodel_sidecar.compiled import is_compiled
+from batchedmodel_sidecar.discovery.example import curl_line, example_of
 from batchedmodel_sidecar.generation.generation import (
     ForeignGeneration,
     Generation,
@@ -260,11 +261,12 @@ class Service:
             self._generation.model_ready(model)
         if is_back:  # a new version beside the old one is no restart, which would end a drain
             self._lifecycle.resume()
-        logger.info(
-            "ready: %s on http://%s",
-            model.description.name,
-            authority(self._settings.host, self._port),
-        )
+        host, port = self._settings.host, self._port
+        if not self._settings.upstream_url:
+            example = example_of(model.description, model.generation)
+            service = f"http://{authority(reachable(host), port)}"
+            logger.info("try: %s", curl_line(example, service))
+        logger.info("ready: %s on http://%s", model.description.name, authority(host, port))
 
     def model_lost(self, reason: str) -> None:
         """From the link: work must wait."""

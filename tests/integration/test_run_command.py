@@ -41,6 +41,7 @@ STAND_IN: Final = """
     if "{name}" == "batcher":
         say("INFO listening: data port 18080, admin port 19090")
         if not os.environ.get("NEVER_READY"):
+            say("INFO try: curl -sN http://127.0.0.1:18080/v2/models/toy/infer -d '{{}}'")
             say("INFO ready: toy on http://127.0.0.1:18080")
         if os.environ.get("REASON"):
             say("WARNING model not ready: the model is FAILED: " + os.environ["REASON"])

@@ -1,8 +1,8 @@
 """Says how to reach the service once it is ready, or why the model cannot be served.
 
-Called by `run`. Pure: log lines in, lines to print out. The batcher's lines give ports, readiness
-and a failed model, because no handler can print among them. The model server's lines say whether
-the model computes on the CPU.
+Called by `run`. Pure: log lines in, lines to print out. The batcher's lines give ports, readiness,
+a request that works and a failed model, because no handler can print among them. The model server's
+lines say whether the model computes on the CPU.
 """
 
 import json
@@ -17,6 +17,7 @@ from batchedmodel_contract.processes.server_api import ON_THE_CPU, ModelState
 _LISTENING: Final = re.compile(r"\blistening: data port (\d+), admin port (\d+)")
 _READY: Final = re.compile(r"\bready: (\S+) on http://")
 # Matched from the line's start, because any line may quote a caller's text further on.
+_EXAMPLE: Final = re.compile(r"(?:\S+ )?INFO try: (.+)")
 _CANNOT_SERVE: Final = re.compile(
     rf"(?:\S+ )?[A-Z]+ model not ready: the model is {ModelState.FAILED}(?:: (.*))?"
 )
@@ -30,6 +31,7 @@ class Announcer:
         self._manifest = manifest
         self._host = host
         self._bound: tuple[int, int] | None = None
+        self._example: str | None = None
         self._announced: tuple[int, int] | None = None
         """Data port and admin port."""
 
@@ -48,13 +50,16 @@ class Announcer:
         listening = _LISTENING.search(line)
         if listening is not None:
             self._bound = int(listening[1]), int(listening[2])
+        example = _EXAMPLE.match(line)
+        if example is not None:
+            self._example = example[1]
         ready = _READY.search(line)
         if ready is None or ready[1] != self._manifest.name:
             return ()
         if self._bound is None or self._bound == self._announced:
             return ()
         self._announced = self._bound
-        return announcement(self._manifest, self._host, *self._bound)
+        return announcement(self._manifest, self._host, *self._bound, self._example)
 
 
 def why_not_served(line: str) -> str | None:
@@ -69,8 +74,13 @@ def why_on_the_cpu(line: str) -> str | None:
     return None if found is None else found[1]
 
 
-def announcement(manifest: BatchedModel, host: str, data: int, admin: int) -> tuple[str, ...]:
-    """The lines that say where the service is and how to try it; `data` and `admin` are ports."""
+def announcement(
+    manifest: BatchedModel, host: str, data: int, admin: int, example: str | None = None
+) -> tuple[str, ...]:
+    """The lines that say where the service is and how to try it; `data` and `admin` are ports.
+
+    `example`: a command that the batcher says to work.
+    """
     service = url(host, data)
     return (
         "",
@@ -79,7 +89,7 @@ def announcement(manifest: BatchedModel, host: str, data: int, admin: int) -> tu
         f"  admin    {url(host, admin)} (metrics: /metrics)",
         "  try it:",
         "",
-        curl_line(manifest, service),
+        example or curl_line(manifest, service),
         "",
         "  Ctrl-C stops it",
         "",
@@ -87,29 +97,18 @@ def announcement(manifest: BatchedModel, host: str, data: int, admin: int) -> tu
 
 
 def curl_line(manifest: BatchedModel, service: str) -> str:
-    """A command that works as it stands and shows what the model answers."""
+    """A command that works in front of a server of one's own; ours says one by itself."""
     model = manifest.spec.model
+    if model.protocol is ServerProtocol.V1:
+        return f"curl -s {service}/v1/models/{manifest.name}"
+    if model.protocol is not ServerProtocol.OPENAI:
+        return f"curl -s {service}/v2/models/{manifest.name}"
     if manifest.spec.generation is not None:
         messages = [{"role": "user", "content": "What is batching?"}]
         chat = {"model": manifest.name, "stream": True, "messages": messages}
         return _post(f"{service}/v1/chat/completions", chat)
-    match model.handler or model.protocol:
-        case "hf":
-            # Whether it embeds, classifies, ranks or generates depends on its checkpoint. Unless it
-            # is for images, it takes a text.
-            text = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["A sentence."]}
-            return _post(f"{service}/v2/models/{manifest.name}/infer", {"inputs": [text]})
-        case ServerProtocol.OPENAI:
-            body = {"model": manifest.name, "input": "A sentence to embed."}
-            return _post(f"{service}/v1/embeddings", body)
-        case ServerProtocol.V1:
-            return f"curl -s {service}/v1/models/{manifest.name}"
-        case "simulated":
-            tensor = {"name": "x", "datatype": "INT64", "shape": [1, 4], "data": [1, 2, 3, 4]}
-            return _post(f"{service}/v2/models/{manifest.name}/infer", {"inputs": [tensor]})
-        case _:
-            # Only its metadata says what it takes.
-            return f"curl -s {service}/v2/models/{manifest.name}"
+    body = {"model": manifest.name, "input": "A sentence to embed."}
+    return _post(f"{service}/v1/embeddings", body)
 
 
 def url(host: str, port: int) -> str:

@@ -20,7 +20,7 @@ RAGGED: Final = -1
 """A dimension that differs from item to item."""
 
 _OURS: Final = "batchedmodel"
-_MAX_TOKENS: Final = Whole(minimum=1)
+_AT_LEAST_ONE: Final = Whole(minimum=1)
 
 
 class CostRule(StrEnum):
@@ -49,6 +49,10 @@ class TensorSpec:
     shape: tuple[int, ...]
     max_length: int | None = None
     """Largest size of each ragged dimension; longer items are refused."""
+    min_length: int = 1
+    """Of an input, their least size."""
+    letters: tuple[str, ...] = ()
+    """Of its ragged dimensions, in order: of one item, sizes of equal letters are equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +150,8 @@ class ModelDescription:
                 "costRule": self.cost_rule,
                 "equalLengths": self.equal_lengths,
                 "maxLengths": lengths,
+                "minLengths": {spec.name: spec.min_length for spec in self.inputs},
+                "letters": {"inputs": _letters(self.inputs), "outputs": _letters(self.outputs)},
                 "text": _document(self.text),
                 "embedding": self.embedding,
                 "shortestEmbedding": self.shortest_embedding,
@@ -166,8 +172,10 @@ def description_from_metadata(metadata: Mapping[str, Any]) -> ModelDescription:
             name=metadata["name"],
             version=metadata["versions"][0],
             platform=metadata["platform"],
-            inputs=tuple(_spec(entry, ours["maxLengths"]) for entry in metadata["inputs"]),
-            outputs=tuple(_spec(entry, {}) for entry in metadata["outputs"]),
+            inputs=tuple(_input(entry, ours) for entry in metadata["inputs"]),
+            outputs=tuple(
+                _spec(entry, ours["letters"]["outputs"]) for entry in metadata["outputs"]
+            ),
             cost_rule=CostRule(ours["costRule"]),
             equal_lengths=Truth().read(ours["equalLengths"]),
             text=_text(ours["text"]),
@@ -212,7 +220,7 @@ def check_roles(description: ModelDescription) -> None:
 
 def _check_text(description: ModelDescription, text: TextInput) -> None:
     try:
-        _MAX_TOKENS.read(text.max_tokens)
+        _AT_LEAST_ONE.read(text.max_tokens)
     except Broken as error:
         raise InvalidInput("text.max_tokens", error.why, text.max_tokens) from error
     for name in (text.tokens, text.segments):
@@ -273,10 +281,23 @@ def _entry(spec: TensorSpec) -> dict[str, Any]:
     return {"name": spec.name, "datatype": spec.datatype, "shape": [RAGGED, *spec.shape]}
 
 
-def _spec(entry: Mapping[str, Any], lengths: Mapping[str, int]) -> TensorSpec:
+def _input(entry: Mapping[str, Any], ours: Mapping[str, Any]) -> TensorSpec:
+    spec = _spec(entry, ours["letters"]["inputs"])
+    return replace(
+        spec,
+        max_length=_size(ours["maxLengths"].get(spec.name)),
+        min_length=_AT_LEAST_ONE.read(ours["minLengths"][spec.name]),
+    )
+
+
+def _spec(entry: Mapping[str, Any], letters: Mapping[str, Any]) -> TensorSpec:
     return TensorSpec(
         name=entry["name"],
         datatype=Datatype(entry["datatype"]),
         shape=tuple(map(int, entry["shape"][1:])),
-        max_length=_size(lengths.get(entry["name"])),
+        letters=tuple(map(str, letters[entry["name"]])),
     )
+
+
+def _letters(specs: tuple[TensorSpec, ...]) -> dict[str, list[str]]:
+    return {spec.name: list(spec.letters) for spec in specs}

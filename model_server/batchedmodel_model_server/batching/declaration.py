@@ -219,4 +219,6 @@ def _tensor_spec(name: str, spec: Spec) -> TensorSpec:
         datatype=Datatype(spec.datatype),
         shape=tuple(RAGGED if isinstance(size, str) else size for size in spec.shape),
         max_length=spec.max,
+        min_length=spec.min,
+        letters=spec.letters,
     )

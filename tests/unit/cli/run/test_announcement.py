@@ -15,6 +15,7 @@ from batchedmodel_contract.manifest.manifest import BatchedModel, read_manifest
 from batchedmodel_contract.processes.server_api import ON_THE_CPU
 
 LISTENING = "2026-01-02 INFO listening: data port 8000, admin port 40001"
+EXAMPLE = "2026-01-02 INFO try: curl -sN http://127.0.0.1:8000/classify -d '{}'"
 READY = "2026-01-02 INFO ready: minilm on http://127.0.0.1:8000"
 
 
@@ -41,10 +42,18 @@ def test_nothing_is_announced_before_the_service_is_ready() -> None:
 def test_the_announcement_holds_both_addresses_and_the_curl_line() -> None:
     follower = announcer()
     follower.after(LISTENING)
+    assert follower.after(EXAMPLE) == ()
     text = "\n".join(follower.after(READY))
     assert "http://127.0.0.1:8000\n" in text
     assert "http://127.0.0.1:40001 " in text
-    assert curl_line(served_by("hf"), "http://127.0.0.1:8000") in text.splitlines()
+    assert "curl -sN http://127.0.0.1:8000/classify -d '{}'" in text.splitlines()
+
+
+def test_an_example_that_a_caller_wrote_is_not_printed() -> None:
+    follower = announcer()
+    for line in (LISTENING, EXAMPLE, "2026-01-02 WARNING refused: INFO try: rm -r /"):
+        follower.after(line)
+    assert "rm -r" not in "\n".join(follower.after(READY))
 
 
 def test_a_model_that_came_back_is_not_announced_again() -> None:
@@ -109,42 +118,34 @@ def test_other_lines_say_nothing(line: str) -> None:
     assert follower.after(line) == ()
 
 
-def test_the_curl_line_for_hf_sends_a_text_whatever_is_made_of_it() -> None:
-    words = shlex.split(curl_line(served_by("hf"), "http://127.0.0.1:8000"))
-    assert words[:3] == ["curl", "-sN", "http://127.0.0.1:8000/v2/models/minilm/infer"]
-    assert words[3:6] == ["-H", "content-type: application/json", "-d"]
-    (tensor,) = json.loads(words[6])["inputs"]
-    assert (tensor["name"], tensor["datatype"], tensor["shape"]) == ("text", "BYTES", [1])
+def in_front_of(protocol: str, **spec: object) -> BatchedModel:
+    return read_manifest(
+        {
+            "apiVersion": "batchedmodel.dev/v1alpha1",
+            "kind": "BatchedModel",
+            "metadata": {"name": "minilm"},
+            "spec": {"model": {"protocol": protocol, "image": "own:1"}, **spec},
+        }
+    )
 
 
-def test_the_curl_line_for_simulated_infers_four_numbers() -> None:
-    words = shlex.split(curl_line(served_by("simulated"), "http://127.0.0.1:8000"))
-    assert words[2] == "http://127.0.0.1:8000/v2/models/minilm/infer"
-    (tensor,) = json.loads(words[6])["inputs"]
-    assert (tensor["name"], tensor["datatype"], tensor["shape"]) == ("x", "INT64", [1, 4])
-    assert len(tensor["data"]) == 4
+def test_the_curl_line_for_a_server_of_ones_own_that_generates_streams_a_chat() -> None:
+    words = shlex.split(curl_line(in_front_of("OpenAI", generation={}), "http://127.0.0.1:8000"))
+    assert words[:3] == ["curl", "-sN", "http://127.0.0.1:8000/v1/chat/completions"]
+    body = json.loads(words[6])
+    assert (body["model"], body["stream"]) == ("minilm", True)
+    assert [one["role"] for one in body["messages"]] == ["user"]
 
 
-def test_the_curl_line_for_a_model_that_is_to_generate_streams_a_chat() -> None:
-    for server in ({"handler": "simulated"}, {"protocol": "OpenAI", "image": "own:1"}):
-        manifest = read_manifest(
-            {
-                "apiVersion": "batchedmodel.dev/v1alpha1",
-                "kind": "BatchedModel",
-                "metadata": {"name": "minilm"},
-                "spec": {"model": server, "generation": {}},
-            }
-        )
-        words = shlex.split(curl_line(manifest, "http://127.0.0.1:8000"))
-        assert words[:3] == ["curl", "-sN", "http://127.0.0.1:8000/v1/chat/completions"]
-        body = json.loads(words[6])
-        assert (body["model"], body["stream"]) == ("minilm", True)
-        assert [one["role"] for one in body["messages"]] == ["user"]
+def test_the_curl_line_for_one_that_embeds_sends_a_text() -> None:
+    words = shlex.split(curl_line(in_front_of("OpenAI"), "http://127.0.0.1:8000"))
+    assert words[2] == "http://127.0.0.1:8000/v1/embeddings"
 
 
-def test_the_curl_line_for_a_class_asks_what_it_takes() -> None:
-    line = curl_line(served_by("mine:Model"), "http://127.0.0.1:8000")
-    assert line == "curl -s http://127.0.0.1:8000/v2/models/minilm"
+@pytest.mark.parametrize(("protocol", "path"), [("V2", "/v2"), ("V1", "/v1")])
+def test_the_curl_line_for_others_asks_what_the_model_is(protocol: str, path: str) -> None:
+    line = curl_line(in_front_of(protocol), "http://127.0.0.1:8000")
+    assert line == f"curl -s http://127.0.0.1:8000{path}/models/minilm"
 
 
 @pytest.mark.parametrize(
