@@ -80,7 +80,9 @@ def _sampling_defaults(generation: Mapping[str, Any]) -> dict[str, float]:
     for name, rule in _DEFAULTS.items():
         try:
             if (value := generation.get(name)) is not None:
-                defaults[name] = rule.read(value)
+                # JSON has no integers: 50.0 is 50.
+                is_whole = isinstance(value, float) and value.is_integer()
+                defaults[name] = rule.read(int(value) if is_whole else value)
         except Broken as broken:
             _log.warning("%s: %s %s %s: left out", _GENERATION, name, shown(value), broken)
     if generation.get("do_sample") is False:

@@ -119,6 +119,8 @@ def test_older_checkpoints_name_special_tokens_in_a_file_of_their_own(tmp_path: 
             {"repetition_penalty": 1.05, "max_new_tokens": 512, "top_k": None},
             {"repetition_penalty": 1.05, "max_new_tokens": 512},
         ),
+        # JSON has no integers: these were left out with a warning.
+        ({"top_k": 50.0, "max_new_tokens": 9.0}, {"top_k": 50, "max_new_tokens": 9}),
         ({"do_sample": False, "temperature": 0.6}, {"temperature": 0.0}),
         ({"do_sample": False, "top_p": 0.9}, {"temperature": 0.0, "top_p": 0.9}),
         ({"do_sample": None, "eos_token_id": 3}, {}),
