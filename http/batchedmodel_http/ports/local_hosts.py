@@ -31,10 +31,10 @@ def refused_locally(headers: Mapping[str, str], listening: str) -> str | None:
 
 
 def _name(host: str) -> str:
-    """Without the port, and without the brackets of an IPv6 address."""
+    """Without the port, the brackets of an IPv6 address, and the dot that ends a full name."""
     name, colon, _ = host.rpartition(":")
     bare = host if not colon or host.endswith("]") else name
-    return bare.strip("[]").lower()
+    return bare.strip("[]").removesuffix(".").lower()
 
 
 def _is_here(name: str, listening: str) -> bool:

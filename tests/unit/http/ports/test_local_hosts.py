@@ -14,6 +14,9 @@ from batchedmodel_http.ports.local_hosts import refused_locally
         ("127.1.2.3", "127.0.0.1"),
         ("localhost:8000", "127.0.0.1"),
         ("LOCALHOST", "::1"),
+        # A full name, which is the same host.
+        ("localhost.", "127.0.0.1"),
+        ("box.lan.:8000", "box.lan"),
         ("[::1]:8000", "127.0.0.1"),
         ("[::1]", "::1"),
         ("Box.lan:8000", "box.lan"),
