@@ -103,8 +103,10 @@ _FAILED: Final = f"the model is {ModelState.FAILED}"
 """How a sidecar begins its answer when the model server has given up."""
 _NOT_SAID: Final = "ended without a word to the cluster; its log has more"
 _PROBED: Final = (BATCHER_CONTAINER, MODEL_CONTAINER)
-_SIGNALS: Final = {137: "SIGKILL", 143: "SIGTERM"}
-"""By exit code. Of a pod that stays, hardly anybody but the kubelet ends a container by one."""
+_SIGTERM: Final = 143
+"""The exit code. Of a pod that stays, hardly anybody but the kubelet ends a container so."""
+_SIGKILL: Final = 137
+"""The kubelet's too, of what does not end by the other, and that of a node without memory."""
 _CRASHES_THAT_COUNT: Final = 2
 """One failure may be bad luck, and a reason that comes and goes helps nobody."""
 
@@ -359,10 +361,11 @@ def _of_crashes(
         code = ended.get("exitCode", "unknown")
         detail = f": {as_text(ended['message'])}" if ended.get("message") else ""
         # Restart counts would make every crash a new message, and that a write.
-        if container["name"] in _PROBED and code in _SIGNALS:
-            why = f"the kubelet kills it again and again ({_SIGNALS[code]}): mostly, a probe fails"
+        why = f"ends again and again, last with exit code {code}"
+        trouble = PodFailureReason.CRASH_LOOPING
+        if container["name"] in _PROBED and code == _SIGTERM:
+            why = "the kubelet ends it again and again (SIGTERM): mostly, a probe fails"
             trouble = PodFailureReason.HEALTH_CHECK_FAILING
-        else:
-            why = f"ends again and again, last with exit code {code}"
-            trouble = PodFailureReason.CRASH_LOOPING
+        elif code == _SIGKILL:
+            why = f"{why} (SIGKILL): a probe fails, or its node is out of memory"
         yield Diagnosis(trouble=trouble, message=f"{where}: {why}{detail}")
