@@ -94,6 +94,9 @@ async def _run(settings: OperatorSettings) -> None:
     def look_at(key: Key) -> None:
         workers.add(key)
 
+    queue: WorkQueue[Key] = WorkQueue(
+        jitter=random.random, group=lambda key: key.namespace, places=_MOST_AT_ONCE
+    )
     reconciler = Reconciler(
         cluster=cluster,
         sidecars=SidecarAdmin(),
@@ -110,14 +113,10 @@ async def _run(settings: OperatorSettings) -> None:
         calendar=client.calendar,
         turns=turns,
         look_at=look_at,
-        edits_wait=lambda key: workers.edits_wait(key),
+        edits_wait=lambda key: queue.edits_wait(key, time.monotonic()),
     )
     workers: Workers[Key] = Workers(
-        WorkQueue(
-            jitter=random.random,
-            group=lambda key: key.namespace,
-            places=_MOST_AT_ONCE,
-        ),
+        queue,
         reconciler.reconcile,
         at_most=_MOST_AT_ONCE,
         clock=time.monotonic,

@@ -18,7 +18,6 @@ from batchedmodel_operator.reconcile.pod_failures import (
 )
 from batchedmodel_operator.reconcile.state import condition
 from batchedmodel_operator.reconcile.target import Hold
-from batchedmodel_operator.reconcile.work_queue import LONGEST_SPACING_SECONDS
 from batchedmodel_operator.rollout.rollout import Cause
 
 _PASSING: Final = frozenset({Reason.WAITING_FOR_DELETION, Reason.API_ERROR})
@@ -88,7 +87,7 @@ def reconciled(view: View) -> Finding:
         who = contest.by or "somebody else"
         text = f"{contest.kind} {contest.name} is changed again by {who} whenever it is put right"
         return no(Reason.CONTESTED, text)
-    wait = f"; edits come so fast that the next wait, for up to {LONGEST_SPACING_SECONDS:g} s"
+    wait = f"; edits come so fast that the next wait, for up to {plan.edits_wait:g} s"
     text = f"everything is applied as the manifest says{wait if plan.edits_wait else ''}"
     return yes(Reason.APPLIED, text)
 

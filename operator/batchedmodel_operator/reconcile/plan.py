@@ -143,8 +143,8 @@ class Plan:
     """More can be planned from what these steps make."""
     altered: bool = False
     """The manifest reads otherwise than when it was applied, though nobody has edited it."""
-    edits_wait: bool = False
-    """Edits come so fast that the next ones wait."""
+    edits_wait: float = 0.0
+    """For up to how many seconds the next edits wait; 0 where they come no faster than is quick."""
     come_back_after: float = RESYNC_SECONDS
     """Seconds."""
 

@@ -51,8 +51,8 @@ class Reconciler:
     ) -> None:
         """`clock`: monotonic seconds; `calendar`: the time for people, with its zone.
 
-        `look_at`: is told of models whose turn has come. `edits_wait`: for how many seconds edits
-        of a model still wait that come now.
+        `look_at`: is told of models whose turn has come. `edits_wait`: for up to how many
+        seconds edits of a model wait that come now.
         """
         self._cluster = cluster
         self._sidecars = sidecars
@@ -166,7 +166,7 @@ class Reconciler:
         if (wait := self._edits_wait(key)) > 0:
             # The status says so until edits are quick again, and brings none of them forward.
             sooner = min(wait + LONGEST_SPACING_SECONDS, planned.come_back_after)
-            planned = replace(planned, edits_wait=True, come_back_after=sooner)
+            planned = replace(planned, edits_wait=wait, come_back_after=sooner)
         # Nobody else has asked meanwhile. What it took is written down before it is acted on.
         self._note(key, _begun(observed, planned), planned)
         await self._latch(observed, planned)

@@ -192,10 +192,13 @@ class WorkQueue(Generic[K]):
         return max(running, default=0.0)
 
     def edits_wait(self, key: K, now: float) -> float:
-        """Seconds for which edits that come now still wait; 0 where they do not."""
-        entry = self._entries.get(key)
-        next_ = 0.0 if entry is None else entry.paid_until + EDIT_SECONDS - now
-        return max(0.0, next_ - EDITS_AT_ONCE * EDIT_SECONDS)
+        """For up to how many seconds edits that come now wait; 0 where they do not."""
+        entry = self._entries.get(key) or _Entry()
+        of_group = self._debts.get(self._group(key), now) - now
+        if entry.is_in_debt(now) and of_group > GROUP_EDITS_AT_ONCE * GROUP_EDIT_SECONDS:
+            return LONGEST_SPACING_SECONDS
+        is_next_late = entry.paid_until - now > (EDITS_AT_ONCE - 1) * EDIT_SECONDS
+        return EDIT_SECONDS if is_next_late else 0.0
 
     def _next(self, groups: Iterable[Hashable]) -> Hashable | None:
         """Of those with room the one with the fewest reconciles under way, else by turns.
@@ -296,10 +299,6 @@ class Workers(Generic[K]):
         """Something happened to the key; those that are `awaited` come before others."""
         self._queue.add(key, self._clock(), awaited=awaited)
         self._wake.set()
-
-    def edits_wait(self, key: K) -> float:
-        """Seconds for which edits of a key that come now still wait."""
-        return self._queue.edits_wait(key, self._clock())
 
     def longest_reconcile(self) -> float:
         """Seconds since the beginning of the reconcile that takes longest."""
