@@ -3,7 +3,6 @@
 import re
 import subprocess
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 import click
@@ -29,18 +28,8 @@ class NotInstalled(Refused):
     """There is no kubectl on this machine."""
 
 
-def get(*what: str, context: str | None, namespace: str | None, form: str = "yaml") -> str:
-    """Its output about what these arguments of `get` name; raises `Refused` and `NotInstalled`."""
-    return _said("get", *what, context=context, namespace=namespace, form=form)
-
-
-def dry_run(file: Path, *, context: str | None, namespace: str | None) -> str:
-    """What applying a file would make of its objects, by the API server; raises as `get`."""
-    words = ("apply", f"--filename={file}", "--dry-run=server")
-    return _said(*words, context=context, namespace=namespace, form="yaml")
-
-
-def _said(*words: str, context: str | None, namespace: str | None, form: str) -> str:
+def run(*words: str, context: str | None, namespace: str | None, form: str = "yaml") -> str:
+    """What a command, such as `get`, says of objects; raises `Refused` and `NotInstalled`."""
     command = [_KUBECTL, *words, f"--output={form}"]
     command.append(f"--request-timeout={_REQUEST_SECONDS}s")
     command += [] if context is None else [f"--context={context}"]

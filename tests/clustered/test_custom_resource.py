@@ -13,12 +13,12 @@ from typing import Any, Final
 import pytest
 
 from batchedmodel_contract.invalid_input import InvalidManifest
-from batchedmodel_contract.manifest.manifest import read_manifest
+from batchedmodel_contract.manifest.manifest import TAKEN_NAME, TAKEN_NAME_RULE, read_manifest
 from cluster.errors import CommandFailed
 from cluster.kubernetes import ControlPlane
 from support.drawn_manifests import drawn_manifests
 from support.manifest_table import RightManifest, WrongManifest, right_manifests, wrong_manifests
-from support.plane import install_crd, until
+from support.plane import CRD_NAME, install_crd, until
 
 NAMESPACE: Final = "custom-resource"
 IN_NAMESPACE: Final = f"--namespace={NAMESPACE}"
@@ -279,3 +279,46 @@ def test_kubectl_explains_the_fields(server: ControlPlane) -> None:
     assert "What runs before the model" in containers
     assert "volumeMounts\t<[]Object>" in containers
     assert "Products that will do" in explained(server, "accelerator.productLabels")
+
+
+def test_a_model_that_had_its_name_before_it_was_taken_still_gets_a_status(
+    server: ControlPlane,
+) -> None:
+    """Each write of its status was refused, so that it could not say why it is not served."""
+    named = {**RIGHT[0].manifest, "metadata": {"name": TAKEN_NAME}}
+    with pytest.raises(CommandFailed, match=TAKEN_NAME_RULE):
+        tried(server, named)
+    definition = json.loads(server.kubectl("get", f"crd/{CRD_NAME}", "--output=json"))
+    path = "/spec/versions/0/schema/openAPIV3Schema/x-kubernetes-validations"
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    earlier = [one for one in schema["x-kubernetes-validations"] if TAKEN_NAME not in one["rule"]]
+    patch = [{"op": "replace", "path": path, "value": earlier}]
+    server.kubectl("patch", f"crd/{CRD_NAME}", "--type=json", f"--patch={json.dumps(patch)}")
+    until("the name is free", lambda: _is_taken_by(server, named))
+    install_crd(server)
+    until("it is taken", lambda: _refuses_another(server, named))
+    said = {"status": {"observedGeneration": 1}}
+    server.kubectl(
+        *("patch", f"batchedmodel/{TAKEN_NAME}", IN_NAMESPACE, "--subresource=status"),
+        *("--type=merge", f"--patch={json.dumps(said)}"),
+    )
+
+
+def _is_taken_by(server: ControlPlane, manifest: Mapping[str, Any]) -> bool:
+    try:
+        server.kubectl("create", IN_NAMESPACE, "--filename=-", stdin=json.dumps(manifest))
+    except CommandFailed:
+        return False
+    return True
+
+
+def _refuses_another(server: ControlPlane, manifest: Mapping[str, Any]) -> bool:
+    """Of that name in another namespace."""
+    try:
+        server.kubectl(
+            *("create", "--namespace=default", "--dry-run=server", "--filename=-"),
+            stdin=json.dumps(manifest),
+        )
+    except CommandFailed as error:
+        return TAKEN_NAME_RULE in str(error)
+    return False

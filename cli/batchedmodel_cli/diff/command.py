@@ -127,15 +127,15 @@ class _LiveObjects:
         if arguments.live is None:
             # A class that is in the file need not be in the cluster yet.
             missing = ("--ignore-not-found",) if holds_class(arguments.file) else ()
-            return self._asked(f"--filename={arguments.file}", *missing)
+            return self._asked("get", f"--filename={arguments.file}", *missing)
         if arguments.live == _STANDARD_INPUT:
             return live.from_stream(sys.stdin)
         return live.from_file(Path(arguments.live))
 
-    def _asked(self, *what: str) -> str:
+    def _asked(self, *words: str) -> str:
         arguments = self._arguments
         try:
-            return kubectl.get(*what, context=arguments.context, namespace=arguments.namespace)
+            return kubectl.run(*words, context=arguments.context, namespace=arguments.namespace)
         except kubectl.NotInstalled as error:
             hint = (
                 "--live FILE takes what it says elsewhere (kubectl get batchedmodel NAME -o yaml)"
@@ -148,11 +148,9 @@ class _LiveObjects:
 
     def applied(self, manifest: BatchedModel) -> Spec:
         """What applying the file makes of the model's spec: fields of others stay, as they may."""
-        arguments = self._arguments
-        if arguments.live is not None:
+        if self._arguments.live is not None:
             return manifest.spec
-        where = {"context": arguments.context, "namespace": arguments.namespace}
-        text = kubectl.dry_run(arguments.file, **where)
+        text = self._asked("apply", f"--filename={self._arguments.file}", "--dry-run=server")
         return live.read_live(text, manifest.name, self.class_of).spec
 
     def class_of(self, name: str) -> ModelClass | None:
@@ -160,7 +158,7 @@ class _LiveObjects:
         if self._arguments.live is not None:
             return live.read_live_class(self._text, name)
         if name not in self._classes:
-            text = self._asked(CLASS_KIND.lower(), name, "--ignore-not-found")
+            text = self._asked("get", CLASS_KIND.lower(), name, "--ignore-not-found")
             self._classes[name] = live.read_live_class(text, name)
         return self._classes[name]
 

@@ -91,9 +91,9 @@ def _names_class(models: Sequence[dict[str, Any]]) -> bool:
 
 def _objects(arguments: SimpleNamespace, *what: str) -> list[dict[str, Any]]:
     where = () if arguments.namespace is not None else ("--all-namespaces",)
-    text = kubectl.get(
-        *what, *where, context=arguments.context, namespace=arguments.namespace, form="json"
-    )
+    words = ("get", *what, *where)
+    context, namespace = arguments.context, arguments.namespace
+    text = kubectl.run(*words, context=context, namespace=namespace, form="json")
     try:
         items: Any = json.loads(text)["items"]
         if all(isinstance(one["metadata"]["name"], str) for one in items):

@@ -3,7 +3,8 @@
 Part of `cross_field_rules`, which has all of them.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
+from itertools import chain
 from typing import Any, Final
 
 from batchedmodel_contract.kubernetes.names import (
@@ -23,11 +24,13 @@ from batchedmodel_contract.manifest.cross_field_rule import (
     reserved,
     where,
 )
+from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.schema.kubernetes_types import (
     ABOVE_LIMITS,
     CEL_ABOVE_LIMITS,
     above_limits,
 )
+from batchedmodel_contract.schema.reading import value_at
 
 
 def _names_one_of(entries: Iterable[Any], names: Collection[str]) -> bool:
@@ -77,48 +80,36 @@ def _asks_above_limits(resources: str) -> Check:
     return invalid(f"{resources}.requests", above, ABOVE_LIMITS)
 
 
-def _cel_unknown(mounts: str, others: str) -> str:
-    own = f"mount.name in {list(VOLUMES)} || mount.name.startsWith('{ADAPTERS_VOLUME_PREFIX}')"
-    return f"{mounts}.exists(mount, !({own}{others}))"
+_CEL_NAMES_NO_VOLUME: Final = (
+    f".exists(mount, !(mount.name in {list(VOLUMES)} || "
+    f"mount.name.startsWith('{ADAPTERS_VOLUME_PREFIX}') || has(self.pod) && "
+    "has(self.pod.volumes) && self.pod.volumes.exists(volume, volume.name == mount.name)))"
+)
 
 
-def _mounts_nothing(
-    field: str, mounts_of: Callable[[Any], Iterable[Any]], cel: Callable[[str], str]
-) -> Check:
-    """A rule that each mount has its volume.
+def _mounts_nothing(field: str, mounts_of: Callable[[Any], Iterable[Any]], cel: str) -> Check:
+    """A rule that each mount has its volume; `cel` says of the field whether one has none."""
 
-    `cel`: the test of the field ``{0}``, by how it is asked for volumes beside the operator's.
-    """
+    def lacks(spec: Spec) -> bool:
+        known = {*VOLUMES, *(volume["name"] for volume in value_at(spec, "pod.volumes") or ())}
+        names = [mount["name"] for mount in mounts_of(value_at(spec, field))]
+        return any(not one.startswith(ADAPTERS_VOLUME_PREFIX) for one in names if one not in known)
 
-    def lacks(value: Any, volumes: Iterable[Any]) -> bool:
-        names = {*VOLUMES, *(volume["name"] for volume in volumes)}
-        return any(
-            one["name"] not in names and not one["name"].startswith(ADAPTERS_VOLUME_PREFIX)
-            for one in mounts_of(value)
-        )
-
-    without = where(lambda value: lacks(value, ()), cel(""), field)
-    beside = " || {1}.exists(volume, volume.name == mount.name)"
-    among = where(lacks, cel(beside), field, "pod.volumes")
+    fault = given(field) & Condition(holds=lacks, cel=cel)
     rule = "mounts a volume that neither spec.pod.volumes nor the operator has"
-    return invalid(field, (without & ~given("pod.volumes")) | among, rule)
-
-
-def _mounts_of_all(containers: Iterable[Any]) -> Iterator[Any]:
-    for one in containers:
-        yield from one.get("volumeMounts") or ()
-
-
-def _cel_unknown_of_all(others: str) -> str:
-    unknown = _cel_unknown("container.volumeMounts", others)
-    return f"{{0}}.exists(container, has(container.volumeMounts) && {unknown})"
+    return invalid(field, fault, rule)
 
 
 POD_CHECKS: Final[tuple[Check, ...]] = (
     _asks_above_limits("model.resources"),
     _asks_above_limits("sidecar.resources"),
-    _mounts_nothing("model.volumeMounts", iter, lambda others: _cel_unknown("{0}", others)),
-    _mounts_nothing("pod.initContainers", _mounts_of_all, _cel_unknown_of_all),
+    _mounts_nothing("model.volumeMounts", iter, f"self.model.volumeMounts{_CEL_NAMES_NO_VOLUME}"),
+    _mounts_nothing(
+        "pod.initContainers",
+        lambda containers: chain(*(one.get("volumeMounts") or () for one in containers)),
+        "self.pod.initContainers.exists(container, has(container.volumeMounts) && "
+        f"container.volumeMounts{_CEL_NAMES_NO_VOLUME})",
+    ),
     reserved(
         "pod.labels",
         _has_reserved("pod.labels", MANAGED_BY_LABEL),

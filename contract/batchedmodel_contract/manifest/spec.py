@@ -26,10 +26,10 @@ from batchedmodel_contract.schema.kubernetes_types import ENV_FROM, SECURITY_CON
 from batchedmodel_contract.schema.reading import section, setting
 from batchedmodel_contract.schema.rules import (
     LONGEST_OBJECT_NAME,
+    AnyText,
     Choice,
     Text,
     Truth,
-    VariableText,
     Whole,
 )
 from batchedmodel_contract.schema.shapes import (
@@ -46,6 +46,8 @@ from batchedmodel_contract.schema.shapes import (
 MAX_LENGTH: Final = 1_048_576
 MAX_BATCH_SIZE: Final = 4096
 OUTPUT_NAMES: Final = Names()
+# NUL would end the value of a variable early.
+_VARIABLE: Final = AnyText(pattern=r"[^\x00]*", form="a text without the character NUL")
 _SEGMENT: Final = r"/[A-Za-z0-9._~@+=,:-]+"
 PASS_PATHS: Final = Names(
     each=Text(
@@ -184,7 +186,7 @@ class Model:
         TEXT_MAP, "Parameters of the handler, strings by name.", default=()
     )
     env: tuple[tuple[str, str], ...] = setting(
-        MapOf(each=VariableText(), called="strings by name"),
+        MapOf(each=_VARIABLE, called="strings by name"),
         "Environment variables of the model container, by name.",
         default=(),
     )

@@ -187,9 +187,11 @@ def _wide(name: str, kind: str, path: str) -> Schema:
 
 
 def _object_schema() -> Schema:
+    # One that is there already takes its status, which says what is wrong with it.
+    free = f"oldSelf.hasValue() || self.metadata.name != '{TAKEN_NAME}'"
     names = [
         _name_validation(f"self.metadata.name.matches('{anchored(NAME_PATTERN)}')", NAME_RULE),
-        _name_validation(f"self.metadata.name != '{TAKEN_NAME}'", TAKEN_NAME_RULE),
+        {**_name_validation(free, TAKEN_NAME_RULE), "optionalOldSelf": True},
     ]
     return {
         "description": "A model whose requests are batched on their way to it.",

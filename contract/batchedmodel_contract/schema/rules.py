@@ -158,24 +158,6 @@ class AnyText:
         return bounds if self.pattern is None else bounds | {"pattern": anchored(self.pattern)}
 
 
-_ANY_TEXT: Final = AnyText()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VariableText:
-    """The value of an environment variable, which may be empty."""
-
-    def read(self, value: object) -> str:
-        text = _ANY_TEXT.read(value)
-        if "\0" in text:
-            # It ends the value for whoever starts a process.
-            raise Broken("holds the character NUL, which no environment variable can")
-        return text
-
-    def schema(self) -> Schema:
-        return {**_ANY_TEXT.schema(), "pattern": r"^[^\x00]*$"}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """One of the members of an enum."""

@@ -93,7 +93,10 @@ class HuggingFace(Handler):
         if "pixels" in self.parameters:
             raise CannotLoad(f"{PARAMETERS}.pixels: the model takes text, not images")
         if name is TaskName.TEXT_GENERATION:
-            by_config = self._by_config()
+            said = self.parameters.get(_BY_CONFIG, "true")
+            if said not in ("true", "false"):
+                raise InvalidInput(f"{PARAMETERS}.{_BY_CONFIG}", "is not true or false", said)
+            by_config = said == "true"
             return text_generation(path, place, self.cache, shortest, self.adapters, by_config)
         if _BY_CONFIG in self.parameters:
             raise CannotLoad(f"{PARAMETERS}.{_BY_CONFIG}: the model generates no text")
@@ -102,12 +105,6 @@ class HuggingFace(Handler):
         if name is TaskName.TOKEN_CLASSIFICATION:
             return token_classifier(path, place, self.adapters)
         return text_classifier(path, place, self.adapters)
-
-    def _by_config(self) -> bool:
-        given = self.parameters.get(_BY_CONFIG, "true")
-        if given not in ("true", "false"):
-            raise InvalidInput(f"{PARAMETERS}.{_BY_CONFIG}", "is not true or false", given)
-        return given == "true"
 
     def _shortest(self) -> int | None:
         given = self.parameters.get(_SHORTEST)

@@ -135,12 +135,9 @@ class ServedAdapters:
     def _served(self) -> str:
         """What can be asked for, in words; of many adapters some."""
         ready = self.ready()
-        if not ready:
-            return f"{self._model} is"
-        named = ", ".join(ready[:_MOST_NAMED])
-        more = len(ready) - _MOST_NAMED
-        others = f" and {more} more" if more > 0 else ""
-        return f"{self._model} is, and its adapters {named}{others}"
+        more = f" and {len(ready) - _MOST_NAMED} more" if len(ready) > _MOST_NAMED else ""
+        adapters = f", and its adapters {', '.join(ready[:_MOST_NAMED])}{more}"
+        return f"{self._model} is{adapters if ready else ''}"
 
     def labels_of(self, number: int) -> Labels | None:
         """By which the adapter of this number classifies; None: by those of the model."""

@@ -235,7 +235,7 @@ def test_a_variable_that_no_process_can_have_is_named(tmp_path: Path) -> None:
     file = written(tmp_path, 'model: {handler: simulated, env: {A: "x\\0y"}}')
     (message,) = messages(file)
     assert message.startswith("spec.model.env: ")
-    assert "has at A a value that holds the character NUL" in message
+    assert "has at A a value that is not a text without the character NUL" in message
 
 
 @pytest.mark.parametrize("name", ["", "A=B", "A\0"])
