@@ -89,6 +89,18 @@ def test_a_model_whose_attention_is_misread_by_a_little_is_not_served(
         loaded(folder, dtype)
 
 
+def test_a_model_whose_scores_are_no_numbers_is_told_so(tmp_path: Path) -> None:
+    """It was told that something beside attention, such as a convolution, saw other tokens."""
+    from safetensors.torch import load_file, save_file
+
+    folder = generating_checkpoint(tmp_path, "Llama")
+    file = folder / "model.safetensors"
+    weights = {name: weight * 1e30 for name, weight in load_file(file).items()}
+    save_file(weights, file, {"format": "pt"})
+    with pytest.raises(CannotLoad, match="its scores are not finite"):
+        loaded(folder, "float32")
+
+
 def test_a_wide_model_is_judged_by_what_its_own_passes_of_few_and_many_rows_differ_by(
     tmp_path: Path,
 ) -> None:

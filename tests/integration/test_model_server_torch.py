@@ -238,6 +238,27 @@ def test_a_model_type_that_transformers_does_not_know_is_refused(
         load(path)
 
 
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"hidden_size": 64}, r"has the shape \[.*32\], and \[.*64\] by config.json"),
+        ({"num_attention_heads": 0}, "ZeroDivisionError: "),
+        ({"max_position_embeddings": "64"}, "expected int, got str"),
+        ({"quantization_config": 5}, "AttributeError: "),
+        ({"hidden_act": "unheard-of"}, "KeyError: 'unheard-of'"),
+    ],
+)
+def test_a_config_that_does_not_fit_the_weights_is_told_by_what_does_not_fit(
+    checkpoint: MakeCheckpoint, changes: dict[str, Any], reason: str
+) -> None:
+    """It told of `ignore_mismatched_sizes`, or that the handler had failed."""
+    path = checkpoint("Bert")
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, **changes}))
+    with pytest.raises(CannotLoad, match=f"cannot be loaded: (.|\n)*{reason}"):
+        load(path)
+
+
 def test_the_hf_handler_needs_a_source() -> None:
     handler = HuggingFace()
     handler.parameters = {}

@@ -15,6 +15,7 @@ attentions.
 from __future__ import annotations  # array.array takes no type argument at run time
 
 import logging
+import math
 import random
 import time
 from array import array
@@ -154,12 +155,15 @@ class Trial:
         drawn = [self._ids(sum(counts), seed) for seed, counts in enumerate(texts)]
         with _computing():
             ours = self._stepped(drawn, texts, offset)
-            return max(
+            found = [
                 _apart(list(rows), self._in_one_pass(self.plain, ids, places, offset))
                 for ids, (places, rows) in zip(
                     drawn, (zip(*one, strict=True) for one in ours), strict=True
                 )
-            )
+            ]
+        if not all(map(math.isfinite, found)):
+            raise CannotLoad("the model cannot generate: its scores are not finite, or all zero")
+        return max(found)
 
     def _stepped(
         self, drawn: Sequence[array[int]], texts: Sequence[Sequence[int]], offset: int

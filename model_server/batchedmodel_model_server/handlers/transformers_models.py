@@ -23,6 +23,7 @@ from batchedmodel_model_server.api.generator import Generator
 from batchedmodel_model_server.api.handler import PARAMETERS, Spec
 from batchedmodel_model_server.api.weights import on_device, weightless
 from batchedmodel_model_server.errors import CannotLoad
+from batchedmodel_model_server.execution.torch_errors import words
 from batchedmodel_model_server.handlers import packed_attention
 from batchedmodel_model_server.handlers.checkpoint import SERVED
 from batchedmodel_model_server.machine import read_processor
@@ -190,9 +191,15 @@ def load_model(kind: str, folder: Path, place: Place, spare: str | None = None) 
                 local_files_only=True,
                 trust_remote_code=False,
                 output_loading_info=True,
+                ignore_mismatched_sizes=True,
             )
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
-        raise CannotLoad(f"{folder} cannot be loaded: {error}") from error
+    except Exception as error:
+        # Its configs raise what a wrong value leads to, such as a division by zero.
+        told = isinstance(error, (OSError, ValueError, ImportError, RuntimeError, SafetensorError))
+        raise CannotLoad(f"{folder} cannot be loaded: {words(error, named=not told)}") from error
+    for name, found, wanted in sorted(info["mismatched_keys"]):
+        rule = f"{name} has the shape {list(found)}, and {list(wanted)} by config.json"
+        raise CannotLoad(f"{folder} cannot be loaded: {rule}")
     # transformers fills what it does not find with random numbers, and would serve nonsense.
     missing = sorted(key for key in info["missing_keys"] if not spare or not key.startswith(spare))
     if missing:
