@@ -1,6 +1,6 @@
 """Requests of one text each, of 4 to 120 words, as callers of an embedding model send them.
 
-Called by the tables `minilm` and `busy_neighbour`.
+Called by `rivals` and by the table `busy_neighbour`.
 """
 
 import random
@@ -16,6 +16,7 @@ from embedding_rivals import minilm_folder
 from load_generator import ClosedLoop, LoadResult, Target, run_load
 from local_server import LocalServer
 
+EMBEDDINGS: Final = "/v1/embeddings"
 FEWEST_WORDS: Final = 4
 MOST_WORDS: Final = 120
 _TEXTS: Final = 512
@@ -37,20 +38,23 @@ def texts() -> Sequence[str]:
     ]
 
 
-def embed(
-    server: LocalServer, *, callers: int, seconds: float, warm_up_seconds: float
-) -> LoadResult:
-    """So many callers, each with its next text as soon as it has its answer."""
+def embed(server: LocalServer, load: ClosedLoop) -> LoadResult:
+    """Callers that each send their next text as soon as they have their answer."""
     result = run_load(
         Target(
             port=server.port,
             path=server.path,
             headers={"Content-Type": "application/json"},
-            bodies=[orjson.dumps({**server.fields, "input": text}) for text in texts()],
+            bodies=[body(server, text) for text in texts()],
         ),
-        ClosedLoop(connections=callers, seconds=seconds, warm_up_seconds=warm_up_seconds),
+        load,
         timeout_seconds=_LONGEST_WAIT_SECONDS,
     )
     if result.ok < result.requests:
         tell(f"{server.name}: {result.statuses}, {result.errors}")
     return result
+
+
+def body(server: LocalServer, text: str) -> bytes:
+    """The request for one text."""
+    return orjson.dumps({**server.fields, **server.text_in(text)})

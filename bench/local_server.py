@@ -13,7 +13,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -39,9 +39,17 @@ _SETTLE_SECONDS: Final = 0.5
 _IDLE_WITHIN_SECONDS: Final = 40.0
 """What callers have left behind is done by then, or its time is over."""
 _LOOK_SECONDS: Final = 0.25
-_BUSY_SHARE: Final = 0.1
+_BUSY_SHARE: Final = 0.25
 """Of one core; idle servers have timers."""
 _NEIGHBOUR_RUNS_BEFORE_SECONDS: Final = 5.0
+
+TextIn = Callable[[str], Mapping[str, Any]]
+"""The field of a body that holds its one text."""
+
+
+def as_input(text: str) -> Mapping[str, Any]:
+    """As OpenAI's clients send it."""
+    return {"input": text}
 
 
 class DidNotStart(Exception):
@@ -75,6 +83,7 @@ class LocalServer:
     """Of ours alone."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """What each body has beside the text."""
+    text_in: TextIn = as_input
 
     @cached_property
     def pids(self) -> Sequence[int]:
@@ -133,6 +142,7 @@ def local_server(
     admin_port: int = 0,
     variables: Mapping[str, str] | None = None,
     fields: Mapping[str, Any] | None = None,
+    text_in: TextIn = as_input,
 ) -> Iterator[LocalServer]:
     """Start one, wait until the path `ready` answers with 200, and leave it paused."""
     with tempfile.TemporaryFile() as log:
@@ -155,6 +165,7 @@ def local_server(
                 path=path,
                 admin_port=admin_port,
                 fields=fields or {},
+                text_in=text_in,
             )
             server.pause()
             yield server
@@ -167,9 +178,17 @@ def local_server(
 
 @contextlib.contextmanager
 def ours(
-    name: str, *, checkout: Path | None, model: Mapping[str, Any], path: str
+    name: str,
+    *,
+    checkout: Path | None,
+    model: Mapping[str, Any],
+    path: str,
+    compiled: bool = True,
 ) -> Iterator[LocalServer]:
-    """`batchedmodel run` of a manifest with this `spec.model` and defaults, in compiled form."""
+    """`batchedmodel run` of a manifest with this `spec.model` and defaults.
+
+    `compiled`: with compiled modules, as in the image; otherwise as plain Python.
+    """
     root = HERE if checkout is None else checkout.resolve()
     manifest = {
         "apiVersion": "batchedmodel.dev/v1alpha1",
@@ -192,7 +211,7 @@ def ours(
             path=path,
             ready="/v2/health/ready",
             admin_port=admin_port,
-            variables={"PYTHONPATH": compiled_form(root)},
+            variables={"PYTHONPATH": compiled_form(root)} if compiled else None,
             fields={"model": MODEL},
         ) as server:
             yield server

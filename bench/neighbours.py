@@ -21,7 +21,7 @@ from bench_report import Figure, new_parser, report, tell
 
 TABLES: Final = sorted(module.name for module in iter_modules(neighbour_tables.__path__))
 _TOO_LONG: Final = frozenset(
-    {"minilm", "busy_neighbour", "busy_neighbour_texts", "prompt_chunks", "single_stream"}
+    {"busy_neighbour", "busy_neighbour_texts", "prompt_chunks", "single_stream"}
 )
 """Not of a quick run: their servers take longer to start than it may last."""
 _LAST_START_SECONDS: Final = 45.0

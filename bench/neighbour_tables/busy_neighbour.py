@@ -16,15 +16,25 @@ from typing import Final
 from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_contract.processes.sidecar_metrics import REQUESTS_SETTLED
 from bench_report import Figure, at_least, at_most, of_rounds, plain, tell
-from embedding_load import embed
+from embedding_load import EMBEDDINGS, embed
+from embedding_rivals import SOURCE
+from load_generator import ClosedLoop
 from local_server import LocalServer, busy_neighbour, ours
-from neighbour_tables.minilm import EMBEDDINGS, SOURCE, Plan
 
 CALLERS: Final = (8, 64)
 LEAST_RATE: Final = 0.5
 MOST_CPU: Final = 1.2
 LEAST_OVER_BEFORE: Final = 0.97
 """Beside a neighbour over without; and without one over the other commit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How often and how long to measure."""
+
+    rounds: int
+    seconds: float
+    warm_up_seconds: float
 
 
 FULL: Final = Plan(rounds=5, seconds=8.0, warm_up_seconds=2.0)
@@ -63,7 +73,7 @@ def figures(*, quick: bool, before: Path | None) -> list[Figure]:
             )
         for server in [now] if other is None else [now, other]:
             with server.going_on():  # warms up
-                embed(server, callers=max(CALLERS), seconds=plan.seconds, warm_up_seconds=0.0)
+                embed(server, ClosedLoop(connections=max(CALLERS), seconds=plan.seconds))
         found: dict[int, dict[str, list[Work]]] = {
             callers: {name: [] for name in conditions(other)} for callers in CALLERS
         }
@@ -111,8 +121,7 @@ def _work(server: LocalServer, callers: int, plan: Plan) -> Work:
     seconds = plan.warm_up_seconds + plan.seconds + _CALM_SECONDS
     load = threading.Thread(
         target=embed,
-        args=(server,),
-        kwargs={"callers": callers, "seconds": seconds, "warm_up_seconds": 0.0},
+        args=(server, ClosedLoop(connections=callers, seconds=seconds)),
     )
     with under(load, plan.warm_up_seconds):
         first = server.counted()

@@ -22,13 +22,13 @@ from bench_report import Figure, at_most, tell
 from local_server import LocalServer, busy_neighbour, ours
 from neighbour_tables.busy_neighbour import (
     BESIDE,
+    Plan,
     Work,
     compared,
     conditions,
     in_turns,
     under,
 )
-from neighbour_tables.minilm import Plan
 from smollm2 import checkpoint
 from stream_plan import BIN_SECONDS, CHAT, Record, Stream, StreamLoad, StreamResult, run_streams
 

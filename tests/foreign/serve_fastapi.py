@@ -13,7 +13,7 @@ from sentence_transformers import SentenceTransformer
 
 port, folder = sys.argv[1:]
 app = FastAPI()
-model = SentenceTransformer(folder, device="cpu", model_kwargs={"dtype": "float32"})
+model = SentenceTransformer(folder, device="cpu")
 
 
 class Asked(BaseModel):
