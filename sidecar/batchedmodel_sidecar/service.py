@@ -8,6 +8,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry
 
+from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.manifest.tenants import Share, share_of
 from batchedmodel_contract.processes.descriptors import raise_descriptors
 from batchedmodel_contract.processes.environment import SidecarSettings
@@ -282,6 +283,10 @@ class Service:
             is_ours = not isinstance(self._generation, ForeignGeneration)
             is_lost = self._lifecycle.terminating and is_ours
             self._generation.handler.give_up(MODEL_GONE, under_way=is_lost)
+
+    def profile_measured(self, profile: Profile) -> None:
+        """From the link: more is known of how long batches take."""
+        self._batcher.expect(profile)
 
     def memory_bound(self, cap: MemoryCap) -> None:
         """From the link: batches must not be larger."""

@@ -5,6 +5,7 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName, ServerProtocol
 from batchedmodel_contract.manifest.tenants import Share
@@ -135,6 +136,9 @@ class Foreigners:
         if self.heard[-1] != "lost":
             self.heard.append("lost")
         self.batcher.detach()
+
+    def profile_measured(self, profile: Profile) -> None:
+        raise AssertionError("nothing was measured")
 
     def memory_bound(self, cap: MemoryCap) -> None:
         self.batcher.bound(cap)

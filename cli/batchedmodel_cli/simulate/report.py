@@ -92,6 +92,12 @@ def notes(spec: Spec, pods: SimulatedPods) -> Iterator[str]:
             "a server of one's own tells its sidecar no profile: the policy learns the device from "
             "the traffic. Here it has learnt it already; a new pod's first batches do worse"
         )
+    if profile.partial:
+        yield (
+            f"the profile is partial, with {len(profile.points)} points: the model server measures "
+            "the rest while nobody asks for anything. Take it again when its /profile says "
+            '"partial": false'
+        )
     if traffic.of_one_pod:
         yield (
             "a sidecar records what its own pod received: the rate is one pod's, and the replicas "

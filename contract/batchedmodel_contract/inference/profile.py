@@ -5,6 +5,7 @@ Schedulers start from it and correct it by what they observe; the simulator repl
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from typing import Any, Final
 
 from batchedmodel_contract.inference.description import CostRule
@@ -29,6 +30,14 @@ _MAX_PHASES: Final = 64
 _TEXT: Final = AnyText()
 _TRUTH: Final = Truth()
 _CLOCK_TICK: Final = 1e-9  # seconds; a shorter time was not measured, and to divide by it is unsafe
+
+
+class ProfileExtent(StrEnum):
+    """How much of a device was measured."""
+
+    ABSENT = "absent"
+    PARTIAL = "partial"
+    WHOLE = "whole"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +119,13 @@ class Profile:
         """The JSON document of the profile endpoint."""
         told = {"start_up": dict(self.start_up), "unsure": [asdict(one) for one in self.unsure]}
         return asdict(self) | told
+
+
+def extent_of(profile: Profile | None) -> ProfileExtent:
+    """How much this says of its device."""
+    if profile is None:
+        return ProfileExtent.ABSENT
+    return ProfileExtent.PARTIAL if profile.partial else ProfileExtent.WHOLE
 
 
 def profile_from_mapping(mapping: Mapping[str, Any]) -> Profile:

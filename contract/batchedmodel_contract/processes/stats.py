@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from batchedmodel_contract.inference.profile import ProfileExtent
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.schema.reading import ruled
 from batchedmodel_contract.schema.rules import Real
@@ -80,6 +81,8 @@ class SidecarStats:
     can answer nothing in time."""
     shortest_latency_seconds: float | None = None
     """What a row of usual length takes on an idle server; None without a profile."""
+    profile: ProfileExtent = ProfileExtent.ABSENT
+    """One that is partial counts as none in all else that is told."""
 
     def to_mapping(self) -> dict[str, Any]:
         """The JSON document."""
@@ -105,6 +108,7 @@ def stats_from_mapping(mapping: Mapping[str, Any]) -> SidecarStats:
             draining=bool(mapping["draining"]),
             profile_known=bool(mapping["profile_known"]),
             settings_hash=str(mapping["settings_hash"]),
+            profile=ProfileExtent(mapping.get("profile", ProfileExtent.ABSENT)),
             offered_work=work,
             **numbers | {name: int(numbers[name]) for name in _COUNTS if name in numbers},
         )

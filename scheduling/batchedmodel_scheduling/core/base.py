@@ -62,7 +62,7 @@ class BasePolicy(Policy):
     def work(self, length: int) -> float:
         """What an item of this length costs: seconds of the device, its share of a full batch.
 
-        Full batches instead of seconds while nobody has measured the device.
+        Full batches instead of seconds while not all of the device was measured.
         """
         rows = self.settings.max_batch_size
         share = self.pipeline.times.share(length, rows)
@@ -80,7 +80,7 @@ class BasePolicy(Policy):
         `longest`: of the items that it was for.
         """
         times, rows = self.pipeline.times, self.settings.max_batch_size
-        if times.profiled:
+        if times.counts_seconds:
             return seconds
         full = times.table(longest, rows)[rows] * times.drift.scale
         return seconds / full if full else None

@@ -13,7 +13,7 @@ _WEIGHT: Final = 0.1  # of the newest batch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signals:
-    """The state of the adaptation; the last four are None without a profile or a target."""
+    """The state of the adaptation; the last four are None without a whole profile or a target."""
 
     effective_batch_size: float
     """Rows, over the recent batches."""
@@ -66,7 +66,7 @@ class Recent:
 def signals(recent: Recent, times: BatchTimes, hand_off: float, settings: BatchSettings) -> Signals:
     """Averages of what was done, and what the device allows."""
     feasible, rate, share, smallest = None, None, None, None
-    if times.profiled:
+    if times.counts_seconds:
         table = times.upper_table(max(1, round(recent.length)), settings.max_batch_size)
         smallest = hand_off + table[1]
         target = settings.target_seconds

@@ -361,7 +361,7 @@ class Deadline(BasePolicy):
         Then it is the newcomer, if those that wait are like it: of others the plan chooses. Only
         where a late answer is of no use, and work is counted in seconds.
         """
-        if entry.due < entry.item.deadline or not self.pipeline.times.profiled:
+        if entry.due < entry.item.deadline or not self.pipeline.times.counts_seconds:
             return False
         return self._ready.like_all(entry) and not self._ready.feasible(entry, start, self._pace())
 

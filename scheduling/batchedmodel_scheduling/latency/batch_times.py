@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Final
 
 from batchedmodel_contract.inference.description import CostRule
-from batchedmodel_contract.inference.profile import Profile, ProfilePoint
+from batchedmodel_contract.inference.profile import Profile, ProfileExtent, ProfilePoint, extent_of
 from batchedmodel_scheduling.latency.curve import Curve, smoothed
 from batchedmodel_scheduling.latency.learnt import LearntSizes
 
@@ -123,6 +123,8 @@ class BatchTimes:
         self._learnt: Final = LearntSizes(_measured(profile))
         self.profiled: Final = self._curve is not None
         """Whether predictions rest on the server's own measurements."""
+        self.extent: Final = extent_of(profile if self.profiled else None)
+        """A partial profile foretells batches. Work is counted in seconds by a whole one only."""
         self.drift: Final = Drift()
         self._cold = _COLD_BATCHES
         self._tables: dict[int, list[float]] = {}
@@ -134,6 +136,11 @@ class BatchTimes:
     def upper(self) -> float:
         """Present over tabled times, what nine of ten batches keep."""
         return self.drift.scale * self.drift.margin
+
+    @property
+    def counts_seconds(self) -> bool:
+        """Whether work is in seconds of the device; otherwise in full batches."""
+        return self.extent is ProfileExtent.WHOLE
 
     def predict(self, lengths: Sequence[int]) -> float | None:
         """Seconds for a batch of items of these lengths; None while nothing is known."""
@@ -203,10 +210,10 @@ class BatchTimes:
     def share(self, length: int, rows: int) -> float | None:
         """Seconds of the device for one item's part in a batch of `rows` items of this length.
 
-        By the profile alone, and None without one: what traffic taught may change, and sums of
-        work must not.
+        By the profile alone, and None without a whole one: what traffic taught may change, and
+        sums of work must not.
         """
-        if self._curve is None or not self.profiled:
+        if self._curve is None or not self.counts_seconds:
             return None
         return self._curve.rows_table(length, rows)[rows] / rows * self.drift.scale
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from batchedmodel_contract.inference.batch_wire import BatchReply, BatchRequest
+from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_scheduling.core.policy import MemoryCap
 from batchedmodel_sidecar.model import ReadyModel
 
@@ -37,6 +38,9 @@ class LinkListener(Protocol):
 
     def model_lost(self, reason: str) -> None:
         """The server cannot be asked at present."""
+
+    def profile_measured(self, profile: Profile) -> None:
+        """The server has measured more of the model that is ready."""
 
     def memory_bound(self, cap: MemoryCap) -> None:
         """The server's memory was found to hold so much, as far as is known."""

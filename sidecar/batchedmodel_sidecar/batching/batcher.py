@@ -6,9 +6,11 @@ that leaves withdraws its call. `_settle` ends each call exactly once, whoever l
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
 from functools import partial
 
 from batchedmodel_contract.inference.batch_wire import BatchReply
+from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Outcome
@@ -176,17 +178,26 @@ class Batcher:
 
     def attach(self, model: ReadyModel) -> None:
         """A server is ready, or another version beside the one that was not lost."""
-        knew = self._policy.pipeline.times.profiled
         self._older = still_needed(self.model, *self._older)
         self.model = model
         self._health.circuit.back()
         for pending in {pending for pending, _ in self._rows.values()}:
             if not take(pending.call, model, *self._older):
                 self._settle(pending, Outcome.FAILED, rejections.other_model())
-        self._policy = policies.relearning(self._policy, model.profile)
-        if model.profile is not None and model.profile.max_cost is not None:
-            self._policy.observe(MemoryCap(cost=model.profile.max_cost), self._clock())
-        if self._policy.pipeline.times.profiled is not knew:
+        self._relearn(model.profile)
+
+    def expect(self, profile: Profile) -> None:
+        """The server has measured more of the model that it serves."""
+        if self.model is not None:
+            self.model = replace(self.model, profile=profile)
+            self._relearn(profile)
+
+    def _relearn(self, profile: Profile | None) -> None:
+        counted_seconds = self._policy.pipeline.times.counts_seconds
+        self._policy = policies.relearning(self._policy, profile)
+        if profile is not None and profile.max_cost is not None:
+            self._policy.observe(MemoryCap(cost=profile.max_cost), self._clock())
+        if self._policy.pipeline.times.counts_seconds is not counted_seconds:
             self._offered.start_over(self._clock())
         self._decisions.ask()
 

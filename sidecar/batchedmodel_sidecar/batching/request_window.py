@@ -192,7 +192,7 @@ class RequestWindow:
             self._turns.payers.discard(first)
         if isinstance(reply, BatchReply) and is_served(reply):
             one_pass = reply.passes == 1 and reply.compute_seconds > 0
-            if one_pass and not policy.pipeline.times.profiled:
+            if one_pass and not policy.pipeline.times.counts_seconds:
                 paid = policy.batch_work(lengths)
                 work = self._work_of(reply.compute_seconds, paid)
                 # A server may stall once beside anybody's rows; what comes again is learnt.
@@ -220,7 +220,7 @@ class RequestWindow:
         lengths = [item.length for item in batch.items]
         if self._turns is not None:
             self._turns.payers.discard(batch.items[0].id)
-        if not policy.pipeline.times.profiled:
+        if not policy.pipeline.times.counts_seconds:
             self._left_behind = callers, sum(lengths)
             took = min(_MOST_UNLEARNT, seconds / self._unit_seconds)
             self._charge(callers, took - policy.batch_work(lengths))
@@ -393,7 +393,7 @@ class RequestWindow:
         self, work: float, pending: PendingRequest, policy: BasePolicy, now: float
     ) -> Refusal | None:
         """Whether a call that is no use when late is late though so much work has full batches."""
-        strict = pending.due == pending.deadline and policy.pipeline.times.profiled
+        strict = pending.due == pending.deadline and policy.pipeline.times.counts_seconds
         if not strict or now + work / policy.pipeline.workers <= pending.deadline:
             return None
         delay = policy.retry_after(self._ledger.rows_waiting)

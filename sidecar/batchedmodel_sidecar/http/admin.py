@@ -13,6 +13,7 @@ import orjson
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 
+from batchedmodel_contract.inference.profile import extent_of
 from batchedmodel_contract.processes import server_api, sidecar_api
 from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_http.ports.listener import Bounds
@@ -125,7 +126,9 @@ class Admin:
     async def _settings(self, request: web.Request) -> web.Response:
         settings = self._batcher.settings
         document = {"hash": settings.digest(), "settings": asdict(settings)}
-        return _json(document | {"compiled": is_compiled()})
+        model = self._link.status.model
+        extent = extent_of(None if model is None else model.profile)
+        return _json(document | {"compiled": is_compiled(), "profile": extent})
 
     async def _adapter_states(self, request: web.Request) -> web.Response:
         return _json({"adapters": [state.to_mapping() for state in self._adapters.states]})

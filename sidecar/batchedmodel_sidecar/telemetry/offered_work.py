@@ -128,4 +128,5 @@ class OfferedWork:
             # No rate at all is the verdict on the target and says nothing about the device.
             rows_per_second=signals.sustainable_rate or None,
             shortest_latency_seconds=signals.smallest_feasible_target_seconds,
+            profile=policy.pipeline.times.extent,
         )

@@ -8,7 +8,7 @@ import orjson
 
 from batchedmodel_contract.generation.description import generation_from_mapping
 from batchedmodel_contract.inference.description import description_from_metadata
-from batchedmodel_contract.inference.profile import profile_from_mapping
+from batchedmodel_contract.inference.profile import Profile, profile_from_mapping
 from batchedmodel_contract.processes import server_api
 from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
 from batchedmodel_sidecar.generation.native.requests.preparer import TextPreparer
@@ -43,7 +43,7 @@ class Handshake:
         """Learn what must be known before the first batch; the version before it serves on."""
         described = await self._json(server_api.model_path(self._name, version))
         description = description_from_metadata(described)
-        measured = await self._json(server_api.profile_path(self._name, version))
+        profile = await self.profile(version)
         tokens = None
         if description.text is not None:
             tokenizer = await self._get(server_api.tokenizer_path(self._name, version))
@@ -53,12 +53,16 @@ class Handshake:
                 tokens = self._tokens = Tokens(tokenizer, description.text, self._threads)
         return ReadyModel(
             description=description,
-            profile=profile_from_mapping(measured),
+            profile=profile,
             tokens=tokens,
             texts=await self._generation(version),
             depth=_DEPTH,
             rows_pad=not description.equal_lengths,
         )
+
+    async def profile(self, version: str | None) -> Profile:
+        """What the server has measured of it by now."""
+        return profile_from_mapping(await self._json(server_api.profile_path(self._name, version)))
 
     async def labels(self, adapter: int) -> tuple[str, ...] | None:
         """By which the adapter of this number classifies; None: it is not there any more."""

@@ -8,6 +8,7 @@ of the HTTP client and answers that make no sense become `Unserved` here.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import aiohttp
@@ -22,6 +23,7 @@ from batchedmodel_contract.inference.batch_wire import (
     read_reply,
     write_request,
 )
+from batchedmodel_contract.inference.profile import extent_of
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH
 from batchedmodel_contract.invalid_input import InvalidInput
@@ -115,6 +117,8 @@ class NativeLink:
         self._stuck = False
         self._hung = False
         """Whether the server itself says that its pass hangs."""
+        self._profile = 0
+        """The number of the one that was learnt last."""
         self._max_cost: int | None = None
         """What its memory holds, as the listener was told last."""
         self._handshake = Handshake(name, self._session)
@@ -238,8 +242,17 @@ class NativeLink:
             self._hung = event.state is ModelState.HUNG
             if event.adapters is not None:
                 await self._hear(event.adapters)
-                served = self._model and self._model.description.version
-                if event.state is ModelState.READY and served and event.version == served:
+            model, before = self._model, self._profile
+            self._profile = event.profile
+            if (
+                model is not None
+                and event.state is ModelState.READY
+                and event.version == model.description.version
+            ):
+                if event.profile != before:
+                    await self._learn_profile(model)
+                    continue
+                if event.adapters is not None:
                     continue  # nothing else is new
             if event.state is ModelState.READY:
                 async with asyncio.timeout(_HANDSHAKE_SECONDS):
@@ -252,6 +265,15 @@ class NativeLink:
                     self._begins_anew()
                 level = logging.INFO if coming else logging.WARNING
                 self._lose(f"the model is {event.state}{detail}", level)
+
+    async def _learn_profile(self, model: ReadyModel) -> None:
+        async with asyncio.timeout(_HANDSHAKE_SECONDS):
+            profile = await self._handshake.profile(model.description.version)
+        if self._model is model:  # it may have been lost meanwhile
+            self._model = replace(model, profile=profile)
+            self._max_cost = profile.max_cost
+            self._listener.profile_measured(profile)
+            logger.info("the model's profile is %s", extent_of(profile))
 
     async def _hear(self, states: Sequence[AdapterState]) -> None:
         """Learn the states of adapters, and the labels of those that are new."""

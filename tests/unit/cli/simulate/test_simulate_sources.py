@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_contract.processes.server_api import profile_path
 from batchedmodel_scheduling.core.policy import Priority
 from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
-from support.simulate_command import PROFILE, refusal, simulated
+from support.simulate_command import PROFILE, refusal, simulated, written
 
 
 @pytest.fixture(autouse=True)
@@ -101,6 +102,20 @@ def test_a_sidecars_flight_recorder_is_replayed(
     assert found["replicas"] == 1
     assert any("630 requests are few" in note for note in found["notes"])
     assert any("what its own pod received" in note for note in found["notes"])
+
+
+def test_a_partial_profile_is_said_to_be_one(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A plan for pods was made by two points without a word."""
+    file = tmp_path / "partial.json"
+    few = replace(PROFILE, points=PROFILE.points[:2], partial=True)
+    file.write_text(json.dumps(few.to_mapping()), "utf-8")
+    found = simulated(capsys, written(tmp_path), f"--profile={file}", "--rate=50")
+    assert any("the profile is partial, with 2 points" in note for note in found["notes"])
+    file.write_text(json.dumps(PROFILE.to_mapping()), "utf-8")
+    found = simulated(capsys, written(tmp_path), f"--profile={file}", "--rate=50")
+    assert not any("partial" in note for note in found["notes"])
 
 
 def test_a_profile_is_fetched_from_a_model_server(tmp_path: Path) -> None:

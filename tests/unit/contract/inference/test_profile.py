@@ -13,7 +13,9 @@ from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import (
     FittedCurve,
     Profile,
+    ProfileExtent,
     ProfilePoint,
+    extent_of,
     profile_from_mapping,
 )
 from batchedmodel_contract.invalid_input import InvalidInput
@@ -42,7 +44,7 @@ PROFILE = Profile(
     start_up=(("process", 0.5), ("imports", 2.0), ("load", 1.25)),
     cached=True,
 )
-LATER = ("curve", "sharing", "sharing_reason", "start_up", "cached", "unsure")
+LATER = ("curve", "sharing", "sharing_reason", "start_up", "cached", "partial", "unsure")
 """Fields that the first servers' documents lack."""
 
 
@@ -197,3 +199,14 @@ def test_any_value_in_any_field_is_read_or_refused(field: str, value: object) ->
         profile_from_mapping({**as_sent(PROFILE), field: value})
     except InvalidInput as refused:
         str(refused).encode(errors="backslashreplace")
+
+
+def test_a_profile_that_is_partial_says_so_and_one_of_an_earlier_server_is_whole() -> None:
+    document = {"cost_rule": "Padded", "device": "d", "points": []}
+    assert extent_of(profile_from_mapping(document)) is ProfileExtent.WHOLE
+    partial = profile_from_mapping({**document, "partial": True})
+    assert extent_of(partial) is ProfileExtent.PARTIAL
+    assert partial.to_mapping()["partial"] is True
+    assert extent_of(None) is ProfileExtent.ABSENT
+    with pytest.raises(InvalidInput, match=r"profile\.partial"):
+        profile_from_mapping({**document, "partial": "yes"})

@@ -1,13 +1,14 @@
 """What the autoscaler is told of a sidecar."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
-from batchedmodel_contract.inference.profile import Profile
+from batchedmodel_contract.inference.profile import Profile, ProfileExtent
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import ReleaseReason
-from batchedmodel_contract.processes.stats import BUCKETS, SidecarStats
+from batchedmodel_contract.processes.stats import BUCKETS, SidecarStats, stats_from_mapping
 from batchedmodel_scheduling.core.policies import new_policy
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 from batchedmodel_sidecar.telemetry.offered_work import OfferedWork, WorkMeter
@@ -57,6 +58,16 @@ def test_without_a_target_full_batches_are_what_a_pod_can_do() -> None:
 def test_without_a_profile_neither_is_known() -> None:
     stats = told(SETTINGS, None)
     assert (stats.profile_known, stats.sustainable_share) == (False, None)
+
+
+def test_by_a_partial_profile_nothing_is_told_that_a_pod_can_do() -> None:
+    """Two points made a capacity, which the operator wrote down, and the HPA went by it."""
+    stats = told(SETTINGS, replace(PROFILE, partial=True))
+    assert stats.profile is ProfileExtent.PARTIAL
+    assert not stats.profile_known
+    assert stats.sustainable_share is stats.rows_per_second is None
+    assert stats.shortest_latency_seconds is None
+    assert stats_from_mapping(json.loads(json.dumps(stats.to_mapping()))) == stats
 
 
 def test_work_lies_in_the_second_in_which_it_came() -> None:

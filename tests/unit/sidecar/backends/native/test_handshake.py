@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from aiohttp import web
@@ -14,6 +15,7 @@ from batchedmodel_contract.inference.description import (
     TensorSpec,
     TextInput,
 )
+from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.processes.server_api import (
     ModelState,
@@ -59,6 +61,9 @@ class Listener:
 
     def model_lost(self, reason: str) -> None:
         """It will come back."""
+
+    def profile_measured(self, profile: Profile) -> None:
+        raise AssertionError("nothing was measured")
 
     def memory_bound(self, cap: MemoryCap) -> None:
         """Nobody asks here."""
@@ -184,3 +189,72 @@ async def test_the_labels_of_adapters_are_asked_for_once_and_many_long_reasons_m
         await link.close()
         await runner.cleanup()
     assert asked.count("600") == 1
+
+
+class Learning(Listener):
+    """Hears of profiles as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.profiles: asyncio.Queue[Profile] = asyncio.Queue()
+
+    def profile_measured(self, profile: Profile) -> None:
+        self.profiles.put_nowait(profile)
+
+
+async def test_a_profile_that_becomes_whole_is_learnt_without_another_handshake(
+    tmp_path: Path,
+) -> None:
+    """Until the sidecar's next start it went by two points."""
+    numbers, described_times = asyncio.Queue[int](), 0
+
+    async def events(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            number = await numbers.get()
+            event = StateEvent(state=ModelState.READY, detail="", version="1", profile=number)
+            await response.write(json.dumps(event.to_mapping()).encode() + b"\n")
+
+    async def describe(_: web.Request) -> web.Response:
+        nonlocal described_times
+        described_times += 1
+        return web.json_response(described(TEXT).to_metadata())
+
+    async def profile(_: web.Request) -> web.Response:
+        return web.json_response(replace(PROFILE, partial=not measured).to_mapping())
+
+    async def tokenizer(_: web.Request) -> web.Response:
+        return web.Response(body=tokenizer_json())
+
+    measured = False
+    application = web.Application()
+    application.router.add_get(events_path("m"), events)
+    application.router.add_get(model_path("m", "1"), describe)
+    application.router.add_get(profile_path("m", "1"), profile)
+    application.router.add_get(tokenizer_path("m", "1"), tokenizer)
+    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.UnixSite(runner, str(tmp_path / "s")).start()
+    listener = Learning()
+    link = NativeLink(
+        "m", str(tmp_path / "s"), listener, SharedSlots(1), ByteBudget(1), ServedAdapters("m")
+    )
+    following = asyncio.create_task(link.follow())
+    async with asyncio.timeout(60):
+        numbers.put_nowait(0)
+        model = await listener.models.get()
+        assert model.profile is not None
+        assert model.profile.partial
+        measured = True
+        numbers.put_nowait(1)
+        assert not (await listener.profiles.get()).partial
+    now = link.status.model
+    assert now is not None
+    assert now.profile is not None
+    assert not now.profile.partial
+    assert now.users is model.users
+    assert described_times == 1
+    following.cancel()
+    await link.close()
+    await runner.cleanup()

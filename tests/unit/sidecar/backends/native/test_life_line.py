@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_scheduling.core.policy import MemoryCap
 from batchedmodel_sidecar.adapters.served import ServedAdapters
 from batchedmodel_sidecar.backends.native.link import NativeLink
@@ -26,6 +27,9 @@ class Listener:
     def model_lost(self, reason: str) -> None:
         assert reason == "the model server cannot be reached"
         self.looks += 1
+
+    def profile_measured(self, profile: Profile) -> None:
+        raise AssertionError("nothing was measured")
 
     def memory_bound(self, cap: MemoryCap) -> None:
         raise AssertionError("there is no server")

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from batchedmodel_contract.inference.batch_wire import BatchRequest
 from batchedmodel_contract.inference.description import CostRule, ModelDescription, TensorSpec
+from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.inference.ragged import Ragged
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.processes.server_api import (
@@ -48,6 +49,9 @@ class Listener:
 
     def model_lost(self, reason: str) -> None:
         self.changes.put_nowait(reason)
+
+    def profile_measured(self, profile: Profile) -> None:
+        raise AssertionError("nothing was measured")
 
     def memory_bound(self, cap: MemoryCap) -> None:
         """No batch is answered here."""

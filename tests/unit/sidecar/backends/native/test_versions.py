@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from batchedmodel_contract.inference.profile import Profile, ProfileExtent
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_scheduling.core.policy import MemoryCap
@@ -104,6 +105,9 @@ class Listener:
     def model_lost(self, reason: str) -> None:
         """See `LinkListener`."""
 
+    def profile_measured(self, profile: Profile) -> None:
+        raise AssertionError("nothing was measured")
+
     def memory_bound(self, cap: MemoryCap) -> None:
         """See `LinkListener`."""
 
@@ -124,6 +128,33 @@ async def test_a_version_that_came_back_is_served_when_the_last_who_knew_it_befo
     with pytest.raises(Busy, match="cannot be reached"):
         await link.infer(request_of(rows, again.description, 1.0), 1.0)
     await link.close()
+
+
+async def test_a_profile_that_becomes_whole_changes_the_unit_of_work_and_no_call() -> None:
+    here, model = world(WINDOW, attached=False), version("1")
+    assert model.profile is not None
+    partly = replace(model, profile=replace(model.profile, partial=True))
+    here.batcher.attach(partly)
+    waiting = asyncio.create_task(asked(here, partly, b"a"))
+    await asyncio.sleep(0.1)
+    assert here.batcher.stats(draining=False).profile is ProfileExtent.PARTIAL
+    assert not here.batcher.stats(draining=False).profile_known
+    assert sum(here.batcher.stats(draining=False).offered_work) == pytest.approx(1 / 4)
+    here.batcher.expect(model.profile)
+    stats = here.batcher.stats(draining=False)
+    assert (stats.profile, stats.profile_known) == (ProfileExtent.WHOLE, True)
+    assert sum(stats.offered_work) == 0, "full batches and seconds are not added up"
+    assert rows_of(await waiting) == [b"a"]
+    assert here.server.versions == ["1"]
+
+
+async def test_a_profile_of_a_server_that_was_lost_meanwhile_is_not_taken() -> None:
+    here, model = world(WINDOW, attached=False), version("1")
+    here.batcher.attach(model)
+    here.batcher.detach()
+    assert model.profile is not None
+    here.batcher.expect(model.profile)
+    assert here.batcher.model is None
 
 
 async def test_a_version_that_nobody_needs_when_it_is_replaced_is_told_at_once() -> None:
