@@ -39,7 +39,7 @@ STAND_IN: Final = """
         say("no use")
         sys.exit(int(code))
     if "{name}" == "batcher":
-        say("INFO listening: data port 18080, admin port 19090")
+        say("INFO listening: data port 18080, admin port 19090, interpreted")
         if not os.environ.get("NEVER_READY"):
             say("INFO try: curl -sN http://127.0.0.1:18080/v2/models/toy/infer -d '{{}}'")
             say("INFO ready: toy on http://127.0.0.1:18080")

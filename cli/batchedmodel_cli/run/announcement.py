@@ -14,7 +14,14 @@ from batchedmodel_contract.manifest.spec import ServerProtocol
 from batchedmodel_contract.processes.listening import authority, reachable
 from batchedmodel_contract.processes.server_api import ON_THE_CPU, ModelState
 
-_LISTENING: Final = re.compile(r"\blistening: data port (\d+), admin port (\d+)")
+_LISTENING: Final = re.compile(
+    r"\blistening: data port (\d+), admin port (\d+), (compiled|interpreted)"
+)
+_FORMS: Final = {
+    "compiled": "compiled (plain Python: .venv/bin/batchedmodel run, or the wheel py3-none-any)",
+    "interpreted": "plain Python (compiled, for less CPU: make compiled, or a compiled wheel)",
+}
+"""How each form of the batcher is called, and how one gets the other."""
 _READY: Final = re.compile(r"\bready: (\S+) on http://")
 # Matched from the line's start, because any line may quote a caller's text further on.
 _EXAMPLE: Final = re.compile(r"(?:\S+ )?INFO try: (.+)")
@@ -32,6 +39,7 @@ class Announcer:
         self._host = host
         self._bound: tuple[int, int] | None = None
         self._example: str | None = None
+        self._form = ""
         self._announced: tuple[int, int] | None = None
         """Data port and admin port."""
 
@@ -50,6 +58,7 @@ class Announcer:
         listening = _LISTENING.search(line)
         if listening is not None:
             self._bound = int(listening[1]), int(listening[2])
+            self._form = _FORMS[listening[3]]
         example = _EXAMPLE.match(line)
         if example is not None:
             self._example = example[1]
@@ -59,7 +68,7 @@ class Announcer:
         if self._bound is None or self._bound == self._announced:
             return ()
         self._announced = self._bound
-        return announcement(self._manifest, self._host, *self._bound, self._example)
+        return announcement(self._manifest, self._host, *self._bound, self._form, self._example)
 
 
 def why_not_served(line: str) -> str | None:
@@ -75,7 +84,7 @@ def why_on_the_cpu(line: str) -> str | None:
 
 
 def announcement(
-    manifest: BatchedModel, host: str, data: int, admin: int, example: str | None = None
+    manifest: BatchedModel, host: str, data: int, admin: int, form: str, example: str | None = None
 ) -> tuple[str, ...]:
     """The lines that say where the service is and how to try it; `data` and `admin` are ports.
 
@@ -87,6 +96,7 @@ def announcement(
         f"{manifest.name} is ready",
         f"  service  {service}",
         f"  admin    {url(host, admin)} (metrics: /metrics)",
+        f"  form     {form}",
         "  try it:",
         "",
         example or curl_line(manifest, service),

@@ -14,7 +14,7 @@ from batchedmodel_cli.run.announcement import (
 from batchedmodel_contract.manifest.manifest import BatchedModel, read_manifest
 from batchedmodel_contract.processes.server_api import ON_THE_CPU
 
-LISTENING = "2026-01-02 INFO listening: data port 8000, admin port 40001"
+LISTENING = "2026-01-02 INFO listening: data port 8000, admin port 40001, interpreted"
 EXAMPLE = "2026-01-02 INFO try: curl -sN http://127.0.0.1:8000/classify -d '{}'"
 READY = "2026-01-02 INFO ready: minilm on http://127.0.0.1:8000"
 
@@ -56,6 +56,23 @@ def test_an_example_that_a_caller_wrote_is_not_printed() -> None:
     assert "rm -r" not in "\n".join(follower.after(READY))
 
 
+@pytest.mark.parametrize(
+    ("form", "said", "other"),
+    [
+        ("interpreted", "plain Python", "make compiled"),
+        ("compiled", "compiled", ".venv/bin/batchedmodel run"),
+    ],
+)
+def test_the_announcement_says_which_form_serves_and_how_to_get_the_other(
+    form: str, said: str, other: str
+) -> None:
+    follower = announcer()
+    follower.after(LISTENING.replace("interpreted", form))
+    (line,) = (one for one in follower.after(READY) if one.split()[:1] == ["form"])
+    assert line.strip().removeprefix("form").strip().startswith(said)
+    assert other in line
+
+
 def test_a_model_that_came_back_is_not_announced_again() -> None:
     follower = announcer()
     follower.after(LISTENING)
@@ -67,7 +84,7 @@ def test_a_batcher_that_came_back_on_other_ports_is_announced_again() -> None:
     follower = announcer()
     follower.after(LISTENING)
     follower.after(READY)
-    follower.after("listening: data port 8000, admin port 40002")
+    follower.after("listening: data port 8000, admin port 40002, interpreted")
     assert "http://127.0.0.1:40002" in "\n".join(follower.after(READY))
 
 
@@ -163,7 +180,7 @@ def test_the_url_is_one_that_this_machine_reaches(host: str, expected: str) -> N
 
 
 def test_the_curl_line_stands_alone_so_that_it_can_be_copied() -> None:
-    lines = announcement(served_by("hf"), "127.0.0.1", 1, 2)
+    lines = announcement(served_by("hf"), "127.0.0.1", 1, 2, "compiled")
     (line,) = [line for line in lines if line.startswith("curl ")]
     place = lines.index(line)
     assert lines[place - 1] == lines[place + 1] == ""
