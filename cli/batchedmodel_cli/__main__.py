@@ -23,6 +23,7 @@ _COMPLETION: Final = "_BATCHEDMODEL_COMPLETE"
 """The variable in which a shell asks for completions."""
 _SUMMARIES: Final = {
     "run": "serve a model on this machine, without a cluster",
+    "init": "write a manifest, a request and, if wanted, a handler with its test",
     "validate": "check manifests without a cluster",
     "simulate": "say what latency, how many replicas and which settings, without a device",
     "diff": "say what applying a manifest does to the live model: restarts, pods, latency",
@@ -51,7 +52,7 @@ class _Commands(click.Group):
 
 _GROUP: Final = _Commands(
     help="Serves a torch model with dynamic batching, from one manifest.",
-    epilog="Start with: batchedmodel run examples/minilm.yaml",
+    epilog="Start with: batchedmodel run --model MODEL",
     commands=[click.Command(name, short_help=said) for name, said in _SUMMARIES.items()],
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -98,6 +99,8 @@ def _exit_code(words: list[str]) -> int:
         return error.exit_code
     except click.exceptions.Exit as ended:
         return ended.exit_code
+    except click.Abort:  # Ctrl-C, or the end of input, at a question
+        return _INTERRUPTED
 
 
 if __name__ == "__main__":

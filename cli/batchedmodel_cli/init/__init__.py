@@ -1,0 +1,1 @@
+"""`batchedmodel init`: the first files of a service."""
