@@ -8,11 +8,12 @@ from typing import Final
 from numpy.random import Generator
 
 from batchedmodel_contract.inference.description import CostRule
-from batchedmodel_scheduling.simulator.arrivals import Arrivals, Clumps, Gamma, Mmpp, Poisson
+from batchedmodel_scheduling.simulator.arrivals import Arrivals, Gamma, Poisson
 from batchedmodel_scheduling.simulator.curves import Affine
 from batchedmodel_scheduling.simulator.plants import Disturbances
 from batchedmodel_scheduling.simulator.traces import Trace
 from batchedmodel_scheduling.simulator.workload import Constant, Lengths, Lognormal
+from scheduling_bench.bursts import Clumps, Mmpp
 
 MAX_ROWS: Final = 64
 EDGES: Final = (32, 64, 96, 128, 192, 256, 384, 512)

@@ -7,7 +7,7 @@ import pytest
 
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_scheduling.core.policy import Priority
-from batchedmodel_scheduling.simulator.arrivals import Mmpp, Poisson, Replay
+from batchedmodel_scheduling.simulator.arrivals import Poisson, Replay
 from batchedmodel_scheduling.simulator.workload import (
     Constant,
     Lognormal,
@@ -16,6 +16,7 @@ from batchedmodel_scheduling.simulator.workload import (
     requests,
     stream,
 )
+from scheduling_bench.bursts import Mmpp
 
 LENGTHS = Lognormal(mu=4, sigma=1, lowest=1, highest=512)
 
