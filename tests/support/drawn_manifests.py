@@ -12,7 +12,6 @@ from batchedmodel_contract.schema.reading import Section, declarations
 from batchedmodel_contract.schema.records import Records
 from batchedmodel_contract.schema.rules import (
     Amount,
-    AnyText,
     Choice,
     CountOrPercent,
     Quantity,
@@ -162,7 +161,7 @@ def _fitting(random: Random, rule: Rule) -> Any:
             return {name: _part(random, fields[name]) for name in names} | _stray(random)
         case ListOf(each=each):
             return [_part(random, each) for _ in range(random.randint(0, 2))]
-        case AnyText():
+        case Text(at_least=0):
             return random.choice(("", "a", "a b", "é"))
         case Amount():
             return random.choice((0, 1, -1, "1Gi", "http", "x" * 64, "x" * 65, 0.5, True))
@@ -179,9 +178,9 @@ def _fitting(random: Random, rule: Rule) -> Any:
             return random.choice((["10.0.0.0/8"], ["10.0.0.1", "fd00::/8"], ["10.0.0.0/33"], []))
         case Names():
             return random.choice((["a"], ["a", "b"], ["a", "a"], []))
-        case MapOf(each=AnyText(pattern=str()), keys=None):
+        case MapOf(each=Text(at_least=0, pattern=str()), keys=None):
             return random.choice(({}, {"a": "b"}, {"a": ""}, {"a": "b\0"}))
-        case MapOf(each=AnyText()):
+        case MapOf(each=Text(at_least=0)):
             return random.choice(({}, {"a": "b"}, {"": "x"}, {"a": ""}))
         case Records():
             source = {"path": "a"} if random.random() < 0.8 else random.choice(_SOURCES)

@@ -13,7 +13,7 @@ from batchedmodel_contract.inference.stretches import Knot, unsure
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.spec import MAX_BATCH_SIZE
 from batchedmodel_contract.schema.reading import ruled
-from batchedmodel_contract.schema.rules import AnyText, Real, Rule, Truth, Whole
+from batchedmodel_contract.schema.rules import ANY_TEXT, Real, Rule, Truth, Whole
 
 # Within these bounds no product or quotient of a point's numbers leaves the range of a float, and
 # no list that a scheduler makes of them fills the memory.
@@ -27,7 +27,7 @@ _POINT: Final[Mapping[str, Rule]] = {
 _MAX_COST: Final = Whole(minimum=1, maximum=2**40)
 _CURVE: Final = ("fixed", "per_row", "per_token", "per_square", "mean_error", "p95_error")
 _MAX_PHASES: Final = 64
-_TEXT: Final = AnyText()
+_TEXT: Final = ANY_TEXT
 _TRUTH: Final = Truth()
 _CLOCK_TICK: Final = 1e-9  # seconds; a shorter time was not measured, and to divide by it is unsafe
 

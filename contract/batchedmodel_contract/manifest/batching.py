@@ -22,7 +22,7 @@ from batchedmodel_contract.manifest.spec import (
 )
 from batchedmodel_contract.manifest.tenants import Tenants, TenantsBy, TenantSettings
 from batchedmodel_contract.schema.reading import Setting, declarations, ruled
-from batchedmodel_contract.schema.rules import AnyText, Real, Rule, Whole
+from batchedmodel_contract.schema.rules import Real, Rule, Text, Whole
 
 FILE_NAME: Final = "batching.json"
 """The file in the watched folder; in a pod, the key of the ConfigMap."""
@@ -228,7 +228,7 @@ _RULES: Final[Mapping[str, Rule]] = {
     **_rules(Batching),
     **_rules(Tenants, "tenant_"),
     **_rules(Generation),
-    "adapters": AnyText(longest=64),
+    "adapters": Text(at_least=0, at_most=64),
 }
 _TIMES: Final = {
     "max_wait_seconds": ("max_wait_milliseconds", 1000),

@@ -4,7 +4,7 @@
 README's table are held to these declarations by tests.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -25,8 +25,8 @@ from batchedmodel_contract.manifest.workload import (
 from batchedmodel_contract.schema.kubernetes_types import ENV_FROM, SECURITY_CONTEXT, VOLUME_MOUNT
 from batchedmodel_contract.schema.reading import section, setting
 from batchedmodel_contract.schema.rules import (
+    ANY_TEXT,
     LONGEST_OBJECT_NAME,
-    AnyText,
     Choice,
     Text,
     Truth,
@@ -47,7 +47,7 @@ MAX_LENGTH: Final = 1_048_576
 MAX_BATCH_SIZE: Final = 4096
 OUTPUT_NAMES: Final = Names()
 # NUL would end the value of a variable early.
-_VARIABLE: Final = AnyText(pattern=r"[^\x00]*", form="a text without the character NUL")
+_VARIABLE: Final = replace(ANY_TEXT, pattern=r"[^\x00]*", form="a text without the character NUL")
 _SEGMENT: Final = r"/[A-Za-z0-9._~@+=,:-]+"
 PASS_PATHS: Final = Names(
     each=Text(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from batchedmodel_contract.kubernetes.quantities import amount_of
-from batchedmodel_contract.schema.rules import AnyText, Text, Whole
+from batchedmodel_contract.schema.rules import Text, Whole
 from batchedmodel_contract.schema.shapes import (
     QUANTITIES,
     TEXT_MAP,
@@ -247,7 +247,7 @@ TOPOLOGY_SPREAD_CONSTRAINT: Final[Shape] = shape(
     maxSkew=Whole(minimum=1),
     text="nodeAffinityPolicy nodeTaintsPolicy topologyKey",
     texts="matchLabelKeys",
-    whenUnsatisfiable=AnyText(
+    whenUnsatisfiable=Text(
         pattern="DoNotSchedule|ScheduleAnyway", form="DoNotSchedule or ScheduleAnyway"
     ),
     whole="minDomains",

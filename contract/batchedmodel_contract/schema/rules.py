@@ -109,53 +109,36 @@ class Real:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
-    """A string of a given form, never empty."""
+    """A string of a given form."""
 
     pattern: str | None = None
     """What the whole string must match, in the common part of Python's and Go's syntax, by which
     ``\\w`` is an ASCII character; None: anything."""
     form: str = "a text that is not empty"
+    at_least: int = 1
+    """Characters; 0: it may be empty."""
     at_most: int = 512
 
     def read(self, value: object) -> str:
         if not isinstance(value, str):
-            raise Broken("is not a string")
+            raise Broken("is not a string (quote numbers)")
         if len(value) > self.at_most:
             raise Broken(f"is longer than {self.at_most} characters")
         fits = self.pattern is None or re.fullmatch(self.pattern, value, re.ASCII) is not None
-        if not value or not fits:
+        if len(value) < self.at_least or not fits:
             raise Broken(f"is not {self.form}")
         return value
 
     def schema(self) -> Schema:
-        bounds: Schema = {"type": "string", "minLength": 1, "maxLength": self.at_most}
+        least = {"minLength": self.at_least} if self.at_least else {}
+        bounds: Schema = {"type": "string", **least, "maxLength": self.at_most}
         return bounds if self.pattern is None else bounds | {"pattern": anchored(self.pattern)}
 
     def __str__(self) -> str:
         return self.form
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnyText:
-    """A string, which may be empty."""
-
-    longest: int = 32_768
-    pattern: str | None = None
-    """As of `Text`."""
-    form: str = "a text"
-
-    def read(self, value: object) -> str:
-        if not isinstance(value, str):
-            raise Broken("is not a string (quote numbers)")
-        if len(value) > self.longest:
-            raise Broken(f"is longer than {self.longest} characters")
-        if self.pattern is not None and re.fullmatch(self.pattern, value, re.ASCII) is None:
-            raise Broken(f"is not {self.form}")
-        return value
-
-    def schema(self) -> Schema:
-        bounds: Schema = {"type": "string", "maxLength": self.longest}
-        return bounds if self.pattern is None else bounds | {"pattern": anchored(self.pattern)}
+ANY_TEXT: Final = Text(at_least=0, at_most=32_768)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +206,7 @@ class Amount:
 
     def read(self, value: object) -> int | str:
         if isinstance(value, str):
-            return AnyText(longest=self.longest).read(value)
+            return Text(at_least=0, at_most=self.longest).read(value)
         if not isinstance(value, int) or isinstance(value, bool):
             raise Broken("is neither an integer nor a string (quote fractions)")
         return Whole().read(value)

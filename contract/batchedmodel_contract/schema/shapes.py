@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from batchedmodel_contract.schema.rules import (
+    ANY_TEXT,
     LONGEST_OBJECT_NAME,
     Amount,
-    AnyText,
     Broken,
     Quantity,
     Rule,
@@ -139,7 +139,7 @@ class NamedEntries:
 class Texts:
     """A list of strings, any of which may be empty, in an order that matters."""
 
-    each: AnyText = AnyText(longest=8192)
+    each: Text = Text(at_least=0, at_most=8192)
     at_most: int = 256
 
     def read(self, value: object) -> tuple[str, ...]:
@@ -238,14 +238,15 @@ class MapOf:
         return f"up to {self.at_most} {self.called}"
 
 
-TEXT_MAP: Final = MapOf(each=AnyText(), called="strings by name")
+TEXT_MAP: Final = MapOf(each=ANY_TEXT, called="strings by name")
 _QUALIFIED_NAME: Final = Text(
     pattern=r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?",
     form="a name such as team or example.com/team",
 )
 LABELS: Final = MapOf(
-    each=AnyText(
-        longest=_LABEL,
+    each=Text(
+        at_least=0,
+        at_most=_LABEL,
         pattern=r"([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?",
         form="a label value",
     ),
@@ -253,7 +254,7 @@ LABELS: Final = MapOf(
     keys=_QUALIFIED_NAME,
 )
 ANNOTATIONS: Final = MapOf(
-    each=AnyText(),
+    each=ANY_TEXT,
     called="strings by name",
     # Kubernetes does not look at the case of these.
     keys=replace(_QUALIFIED_NAME, pattern=str(_QUALIFIED_NAME.pattern).replace("a-z0", "A-Za-z0")),
@@ -263,11 +264,11 @@ QUANTITIES: Final = MapOf(
 )
 WHOLE: Final = Whole()
 _KINDS: Final[Mapping[str, Rule]] = {
-    "text": AnyText(),
+    "text": ANY_TEXT,
     "whole": WHOLE,
     "truth": Truth(),
     "amount": Amount(),
-    "texts": ListOf(each=AnyText(), at_most=256),
+    "texts": ListOf(each=ANY_TEXT, at_most=256),
 }
 
 

@@ -184,7 +184,7 @@ WRONG: list[tuple[str, object, str]] = [
     ("spec.model", "hf", 'spec.model: "hf" is not a mapping'),
     ("spec.model.handler", "HF", f'spec.model.handler: "HF" {HANDLER_RULE}'),
     ("spec.model.handler", "a.b", f'spec.model.handler: "a.b" {HANDLER_RULE}'),
-    ("spec.model.handler", 3, "spec.model.handler: 3 is not a string"),
+    ("spec.model.handler", 3, "spec.model.handler: 3 is not a string (quote numbers)"),
     ("spec.model.image", "", 'spec.model.image: "" is not an image reference'),
     ("spec.model.image", "a b", 'spec.model.image: "a b" is not an image reference'),
     (

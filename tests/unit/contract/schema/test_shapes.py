@@ -11,7 +11,7 @@ from batchedmodel_contract.schema.kubernetes_types import (
     TOLERATION,
     VOLUME,
 )
-from batchedmodel_contract.schema.rules import Amount, AnyText, Broken, Rule
+from batchedmodel_contract.schema.rules import Amount, Broken, Rule, Text
 from batchedmodel_contract.schema.shapes import ListOf, NamedEntries, shape
 
 
@@ -106,5 +106,5 @@ def test_what_is_neither_is_refused(bad: object, expected: str) -> None:
 
 
 def test_a_text_may_be_empty_and_is_bounded() -> None:
-    assert AnyText(longest=1).read("") == ""
-    assert complaint(AnyText(longest=1), "ab") == "is longer than 1 characters"
+    assert Text(at_least=0, at_most=1).read("") == ""
+    assert complaint(Text(at_least=0, at_most=1), "ab") == "is longer than 1 characters"

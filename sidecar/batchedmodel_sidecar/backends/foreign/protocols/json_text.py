@@ -61,20 +61,16 @@ def text_of(body: Buffer) -> str:
         raise InvalidInput("body", "is not UTF-8 text") from error
 
 
-def asked_fields(body: Buffer) -> dict[str, str]:
-    """As `checked_fields`, of a request, in which no object may name a field twice."""
-    text = text_of(body)
-    refuse_doubled(body, _document(text))
-    return fields(text)
+def checked_fields(body: Buffer, *, of_request: bool = False) -> dict[str, str]:
+    """The fields of an answer or a request; raises `InvalidInput`.
 
-
-def checked_fields(body: Buffer) -> dict[str, str]:
-    """The fields of an answer; raises `InvalidInput`.
-
-    All of it must be JSON: only then do its parts stay parts beside those of others.
+    All of it must be JSON: only then do its parts stay parts beside those of others. No object of a
+    request may name a field twice.
     """
     text = text_of(body)
-    _document(text)
+    document = _document(text)
+    if of_request:
+        refuse_doubled(body, document)
     return fields(text)
 
 

@@ -79,7 +79,7 @@ class OpenAI(json_rows.JsonRows):
         self, body: Buffer, header_length: str | None, most_rows: int
     ) -> ParsedRequest | None:
         """One row for each input: a text, or a list of token ids; raises `InvalidInput`."""
-        given = json_text.asked_fields(body)
+        given = json_text.checked_fields(body, of_request=True)
         if given.get("model") == '""':
             raise ModelNotFound(NAMELESS)
         inputs = _inputs(given.pop(_INPUT, ""), most_rows)

@@ -52,7 +52,7 @@ class V1(json_rows.JsonRows):
         self, body: Buffer, header_length: str | None, most_rows: int
     ) -> ParsedRequest | None:
         """One row for each instance; raises `InvalidInput`."""
-        given = json_text.asked_fields(body)
+        given = json_text.checked_fields(body, of_request=True)
         if not given.get(_INSTANCES, "").startswith("["):
             return None
         refuse = partial(refuse_many, most=most_rows)

@@ -147,7 +147,7 @@ class V2(BackendProtocol):
             _, tensors = read_body(body, header_length, "inputs", orjson.loads, most_strings=most)
         if header_length is not None:
             end = int(header_length)
-        head = json_text.asked_fields(body[:end])
+        head = json_text.checked_fields(body[:end], of_request=True)
         memo, outputs = _wanted(head, as_bytes=self._binary)
         parameters = object_in(head.get("parameters"), "parameters")
         options = _options(parameters)
