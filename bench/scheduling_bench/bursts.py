@@ -1,4 +1,4 @@
-"""Arrivals that come in bursts: processes by which policies are compared."""
+"""What policies are compared by: arrivals that come in bursts, and lengths of traces in bounds."""
 
 from dataclasses import dataclass
 
@@ -6,6 +6,8 @@ import numpy as np
 from numpy.random import Generator
 
 from batchedmodel_scheduling.simulator.arrivals import inverted, nanoseconds, unit_points
+from batchedmodel_scheduling.simulator.traces import Trace
+from batchedmodel_scheduling.simulator.workload import Recorded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,3 +57,9 @@ class Clumps:
         members = np.repeat(starts, sizes[:needed])
         members += random.random(len(members)) * self.spread_seconds
         return nanoseconds(np.sort(members)[:count])
+
+
+def scaled_lengths(trace: Trace, *, divisor: int, highest: int, lowest: int = 1) -> Recorded:
+    """Its lengths, divided and rounded down, then moved into the bounds."""
+    scaled = (length // divisor for length in trace.lengths)
+    return Recorded(recorded=tuple(max(lowest, min(highest, one)) for one in scaled))

@@ -13,7 +13,7 @@ from batchedmodel_scheduling.simulator.curves import Affine
 from batchedmodel_scheduling.simulator.plants import Disturbances
 from batchedmodel_scheduling.simulator.traces import Trace
 from batchedmodel_scheduling.simulator.workload import Constant, Lengths, Lognormal
-from scheduling_bench.bursts import Clumps, Mmpp
+from scheduling_bench.bursts import Clumps, Mmpp, scaled_lengths
 
 MAX_ROWS: Final = 64
 EDGES: Final = (32, 64, 96, 128, 192, 256, 384, 512)
@@ -136,7 +136,7 @@ def replayed(trace: Trace, divisor: int, near: float) -> Scenario:
         name=f"trace / {divisor}",
         curve=_MIXED_CURVE,
         arrivals=trace.arrivals(),
-        lengths=trace.scaled_lengths(divisor=divisor, highest=EDGES[-1]),
+        lengths=scaled_lengths(trace, divisor=divisor, highest=EDGES[-1]),
         target_seconds=0.1,
         near=near,
         edges=EDGES,

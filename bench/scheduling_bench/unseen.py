@@ -17,7 +17,7 @@ from batchedmodel_scheduling.simulator.curves import Curve
 from batchedmodel_scheduling.simulator.plants import Disturbances
 from batchedmodel_scheduling.simulator.traces import Trace
 from batchedmodel_scheduling.simulator.workload import Constant, Lengths, Lognormal, stream
-from scheduling_bench.bursts import Mmpp
+from scheduling_bench.bursts import Mmpp, scaled_lengths
 from scheduling_bench.devices import Bimodal, Kneed, Stepped, Tiled
 
 _Choice = TypeVar("_Choice")
@@ -147,7 +147,7 @@ def written_down(trace: Trace) -> list[Unseen]:
         rare_packed,
         name="tiled, packed, recorded, loose",
         arrivals=trace.arrivals(),
-        lengths=trace.scaled_lengths(divisor=8, highest=LONGEST),
+        lengths=scaled_lengths(trace, divisor=8, highest=LONGEST),
         target_seconds=0.1,
         load=1.2,
     )

@@ -16,7 +16,6 @@ from typing import Final, NamedTuple, TypeVar
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_scheduling.core.policy import Priority
 from batchedmodel_scheduling.simulator.arrivals import Replay
-from batchedmodel_scheduling.simulator.workload import Recorded
 
 _Value = TypeVar("_Value")
 _NANOSECONDS: Final = 1_000_000_000
@@ -42,14 +41,6 @@ class Trace:
     def arrivals(self) -> Replay:
         """Its times as an arrival process, which can be sped up."""
         return Replay(recorded=self.times)
-
-    def scaled_lengths(
-        self, *, divisor: int = 1, lowest: int = 1, highest: int = _LONGEST
-    ) -> Recorded:
-        """Its lengths, divided and rounded down, then moved into the bounds."""
-        return Recorded(
-            recorded=tuple(max(lowest, min(highest, n // divisor)) for n in self.lengths)
-        )
 
 
 def read_trace(text: str) -> Trace:

@@ -5,6 +5,7 @@ import pytest
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_scheduling.core.policy import Priority
 from batchedmodel_scheduling.simulator.traces import read_trace
+from scheduling_bench.bursts import scaled_lengths
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 23:59:59.6805900,374,44
@@ -40,7 +41,7 @@ def test_our_own_form_may_tell_the_tokens_of_the_answers() -> None:
 
 def test_lengths_are_scaled_into_bounds_and_pair_with_times() -> None:
     trace = read_trace(AZURE)
-    assert trace.scaled_lengths(divisor=16, lowest=1, highest=50).recorded == (23, 1, 50)
+    assert scaled_lengths(trace, divisor=16, lowest=1, highest=50).recorded == (23, 1, 50)
     assert trace.arrivals().recorded == trace.times
 
 
