@@ -18,8 +18,8 @@ from batchedmodel_contract.manifest.manifest import (
     LONGEST_NAME,
     NAME_PATTERN,
     NAME_RULE,
-    TAKEN_NAME,
     TAKEN_NAME_RULE,
+    TAKEN_NAMES,
 )
 
 CONFIG: Final = "config.json"
@@ -93,14 +93,14 @@ def label(title: str) -> str:
     if not words[:1].isalpha():
         words = f"model-{words}"
     name = words[:LONGEST_NAME].strip("-")
-    return f"{name}-model" if name == TAKEN_NAME else name
+    return f"{name}-model" if name in TAKEN_NAMES else name
 
 
 def model_name(text: str) -> str:
     """A name that a person gives; raises `ValueError`."""
     if re.fullmatch(NAME_PATTERN, text) is None:
         raise ValueError(f"{shown(text)} {NAME_RULE}")
-    if text == TAKEN_NAME:
+    if text in TAKEN_NAMES:
         raise ValueError(f"{shown(text)} {TAKEN_NAME_RULE}")
     return text
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 from batchedmodel_contract.invalid_input import InvalidManifest
-from batchedmodel_contract.manifest.manifest import TAKEN_NAME, TAKEN_NAME_RULE, read_manifest
+from batchedmodel_contract.manifest.manifest import TAKEN_NAME_RULE, TAKEN_NAMES, read_manifest
 from cluster.errors import CommandFailed
 from cluster.kubernetes import ControlPlane
 from support.drawn_manifests import drawn_manifests
@@ -285,13 +285,15 @@ def test_a_model_that_had_its_name_before_it_was_taken_still_gets_a_status(
     server: ControlPlane,
 ) -> None:
     """Each write of its status was refused, so that it could not say why it is not served."""
-    named = {**RIGHT[0].manifest, "metadata": {"name": TAKEN_NAME}}
+    named = {**RIGHT[0].manifest, "metadata": {"name": TAKEN_NAMES[0]}}
     with pytest.raises(CommandFailed, match=TAKEN_NAME_RULE):
         tried(server, named)
     definition = json.loads(server.kubectl("get", f"crd/{CRD_NAME}", "--output=json"))
     path = "/spec/versions/0/schema/openAPIV3Schema/x-kubernetes-validations"
     schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    earlier = [one for one in schema["x-kubernetes-validations"] if TAKEN_NAME not in one["rule"]]
+    earlier = [
+        one for one in schema["x-kubernetes-validations"] if TAKEN_NAMES[0] not in one["rule"]
+    ]
     patch = [{"op": "replace", "path": path, "value": earlier}]
     server.kubectl("patch", f"crd/{CRD_NAME}", "--type=json", f"--patch={json.dumps(patch)}")
     until("the name is free", lambda: _is_taken_by(server, named))
@@ -299,7 +301,7 @@ def test_a_model_that_had_its_name_before_it_was_taken_still_gets_a_status(
     until("it is taken", lambda: _refuses_another(server, named))
     said = {"status": {"observedGeneration": 1}}
     server.kubectl(
-        *("patch", f"batchedmodel/{TAKEN_NAME}", IN_NAMESPACE, "--subresource=status"),
+        *("patch", f"batchedmodel/{TAKEN_NAMES[0]}", IN_NAMESPACE, "--subresource=status"),
         *("--type=merge", f"--patch={json.dumps(said)}"),
     )
 

@@ -33,9 +33,9 @@ NAME_RULE: Final = (
     f"is not a name of 1 to {LONGEST_NAME} lower-case letters, digits and '-' "
     "that starts with a letter"
 )
-TAKEN_NAME: Final = "kubernetes"
+TAKEN_NAMES: Final = ["kubernetes", "kubernetes-service"]
 TAKEN_NAME_RULE: Final = (
-    "is the name of the Service of the API server, for which pods beside the model would take it"
+    "is a name whose variables (KUBERNETES_SERVICE_...) tell pods where the API server is"
 )
 SAME_NAME_RULE: Final = "holds an adapter that has the model's own name"
 LARGEST_SPEC: Final = 65_536
@@ -146,7 +146,7 @@ def _wrong_header(manifest: Mapping[str, object]) -> Iterator[Mistake]:
         yield Mistake(field="metadata.name", rule="is required")
     elif not isinstance(name, str) or re.fullmatch(NAME_PATTERN, name) is None:
         yield Mistake(field="metadata.name", rule=NAME_RULE, value=shown(name))
-    elif name == TAKEN_NAME:
+    elif name in TAKEN_NAMES:
         yield Mistake(field="metadata.name", rule=TAKEN_NAME_RULE, value=shown(name))
     for field in manifest:
         if field not in _TOP:

@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from batchedmodel_contract.schema.reading import section, setting
-from batchedmodel_contract.schema.rules import LONGEST_OBJECT_NAME, Text
+from batchedmodel_contract.schema.rules import LONGEST_OBJECT_NAME, Text, object_name
 
-_OBJECT_NAME: Final = r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?"
-_CLAIM_NAME: Final = Text(
-    pattern=_OBJECT_NAME, form="a name of a PersistentVolumeClaim", at_most=LONGEST_OBJECT_NAME
-)
+_CLAIM_NAME: Final = object_name("a name of a PersistentVolumeClaim")
 
 HANDLER_NAME: Final = Text(
     pattern=r"hf|simulated|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*",
@@ -32,7 +29,7 @@ class SecretKey:
     """One entry of a Secret in the model's namespace."""
 
     name: str = setting(
-        Text(pattern=_OBJECT_NAME, form="a name of a Secret", at_most=LONGEST_OBJECT_NAME),
+        object_name("a name of a Secret"),
         "Secret that holds the token, used on Kubernetes; elsewhere HF_TOKEN is read.",
         required=True,
     )

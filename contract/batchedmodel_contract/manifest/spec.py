@@ -26,11 +26,11 @@ from batchedmodel_contract.schema.kubernetes_types import ENV_FROM, SECURITY_CON
 from batchedmodel_contract.schema.reading import section, setting
 from batchedmodel_contract.schema.rules import (
     ANY_TEXT,
-    LONGEST_OBJECT_NAME,
     Choice,
     Text,
     Truth,
     Whole,
+    object_name,
 )
 from batchedmodel_contract.schema.shapes import (
     QUANTITIES,
@@ -47,7 +47,7 @@ MAX_LENGTH: Final = 1_048_576
 MAX_BATCH_SIZE: Final = 4096
 OUTPUT_NAMES: Final = Names()
 # NUL would end the value of a variable early.
-_VARIABLE: Final = replace(ANY_TEXT, pattern=r"[^\x00]*", form="a text without the character NUL")
+_VALUE: Final = replace(ANY_TEXT, pattern=r"[^\x00]*", form="a text without the character NUL")
 _SEGMENT: Final = r"/[A-Za-z0-9._~@+=,:-]+"
 PASS_PATHS: Final = Names(
     each=Text(
@@ -59,12 +59,9 @@ PASS_PATHS: Final = Names(
 )
 MAX_BATCH_TOKENS: Final = MAX_BATCH_SIZE * MAX_LENGTH
 DEFAULT_MODEL_PORT: Final = 8080
-CLASS_NAME: Final = Text(
-    pattern=r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?",
-    form="a name of lower-case letters, digits, '-' and '.'",
-    at_most=LONGEST_OBJECT_NAME,
-)
+CLASS_NAME: Final = object_name("a name of lower-case letters, digits, '-' and '.'")
 """Of a BatchedModelClass."""
+_VARIABLE: Final = Text(pattern="[ -<>-~]+", form="the name of a variable: ASCII without '='")
 DRAIN_MARGIN_SECONDS: Final = 5
 """How much longer a drain may take than a request."""
 MOST_DRAIN_DELAYS: Final = 3
@@ -186,7 +183,7 @@ class Model:
         TEXT_MAP, "Parameters of the handler, strings by name.", default=()
     )
     env: tuple[tuple[str, str], ...] = setting(
-        MapOf(each=_VARIABLE, called="strings by name"),
+        MapOf(each=_VALUE, called="strings by name", keys=_VARIABLE),
         "Environment variables of the model container, by name.",
         default=(),
     )
@@ -199,7 +196,7 @@ class Model:
     )
     volume_mounts: list[object] | None = setting(
         NamedEntries(
-            each=VOLUME_MOUNT, form="a list of core/v1 volume mounts", at_most=64, unique=False
+            each=VOLUME_MOUNT, form="a list of core/v1 volume mounts", at_most=64, key="mountPath"
         ),
         "Where the model container sees the volumes of `pod.volumes`.",
     )

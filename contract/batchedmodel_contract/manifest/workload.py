@@ -17,7 +17,14 @@ from batchedmodel_contract.schema.kubernetes_types import (
     VOLUME,
 )
 from batchedmodel_contract.schema.reading import setting
-from batchedmodel_contract.schema.rules import Choice, CountOrPercent, Text, Truth, Whole
+from batchedmodel_contract.schema.rules import (
+    Choice,
+    CountOrPercent,
+    Text,
+    Truth,
+    Whole,
+    object_name,
+)
 from batchedmodel_contract.schema.shapes import ANNOTATIONS, LABELS, ListOf, NamedEntries, Names
 
 DEFAULT_TARGET_UTILIZATION_PERCENT: Final = 80
@@ -34,7 +41,7 @@ class Accelerator:
 
     resource: str = setting(
         Text(
-            pattern=r"[a-z0-9.-]+/[A-Za-z0-9._-]+",
+            pattern=r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?",
             form="an extended resource such as nvidia.com/gpu",
         ),
         "Extended resource of the node.",
@@ -304,17 +311,25 @@ class Pod:
         "How pods are spread; one without a selector is about the model's pods. Absent: over "
         "zones and nodes, as far as that is possible. An empty list: no constraint.",
     )
-    priority_class_name: str | None = setting(Text(at_most=253), "Priority class of the pods.")
-    runtime_class_name: str | None = setting(Text(at_most=253), "Runtime class of the pods.")
+    priority_class_name: str | None = setting(
+        object_name("a name of a PriorityClass"), "Priority class of the pods."
+    )
+    runtime_class_name: str | None = setting(
+        object_name("a name of a RuntimeClass"), "Runtime class of the pods."
+    )
     scheduler_name: str | None = setting(
         Text(at_most=253), "Who places the pods; absent: the cluster's scheduler."
     )
-    service_account_name: str | None = setting(Text(at_most=253), "Service account of the pods.")
+    service_account_name: str | None = setting(
+        object_name("a name of a ServiceAccount"), "Service account of the pods."
+    )
     automount_service_account_token: bool = setting(
         Truth(), "Whether the containers get the service account's token.", default=False
     )
     image_pull_secrets: tuple[str, ...] = setting(
-        Names(), "Secrets with which images are pulled.", default=()
+        Names(each=object_name("a name of a Secret")),
+        "Secrets with which images are pulled.",
+        default=(),
     )
     volumes: list[object] | None = setting(
         NamedEntries(each=VOLUME, form="a list of core/v1 volumes"),

@@ -18,8 +18,8 @@ from batchedmodel_contract.manifest.manifest import (
     KIND,
     NAME_PATTERN,
     NAME_RULE,
-    TAKEN_NAME,
     TAKEN_NAME_RULE,
+    TAKEN_NAMES,
     same_name_validation,
     size_validation,
 )
@@ -188,7 +188,7 @@ def _wide(name: str, kind: str, path: str) -> Schema:
 
 def _object_schema() -> Schema:
     # One that is there already takes its status, which says what is wrong with it.
-    free = f"oldSelf.hasValue() || self.metadata.name != '{TAKEN_NAME}'"
+    free = f"oldSelf.hasValue() || !(self.metadata.name in {TAKEN_NAMES})"
     names = [
         _name_validation(f"self.metadata.name.matches('{anchored(NAME_PATTERN)}')", NAME_RULE),
         {**_name_validation(free, TAKEN_NAME_RULE), "optionalOldSelf": True},

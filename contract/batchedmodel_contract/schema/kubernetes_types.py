@@ -116,14 +116,17 @@ _FROM_KEY: Final = shape(text="key name", truth="optional")
 ENV_FROM: Final[Shape] = shape(text="prefix", configMapRef=_FROM_OBJECT, secretRef=_FROM_OBJECT)
 VOLUME_MOUNT: Final[Shape] = shape(
     needs="mountPath",
-    text="mountPath mountPropagation name recursiveReadOnly subPath subPathExpr",
+    mountPath=Text(form="a path", at_most=4096),
+    text="mountPropagation name recursiveReadOnly subPath subPathExpr",
     truth="readOnly",
 )
+_ID: Final = Whole(minimum=0, maximum=2**31 - 1)
 SECURITY_CONTEXT: Final[Shape] = shape(
     "a container's core/v1 security context",
     text="procMount",
     truth="allowPrivilegeEscalation privileged readOnlyRootFilesystem runAsNonRoot",
-    whole="runAsGroup runAsUser",
+    runAsGroup=_ID,
+    runAsUser=_ID,
     appArmorProfile=shape(text="localhostProfile type"),
     capabilities=shape(texts="add drop"),
     seLinuxOptions=shape(text="level role type user"),
@@ -210,7 +213,7 @@ CONTAINER: Final[Shape] = shape(
     startupProbe=_PROBE,
     volumeDevices=ListOf(each=shape(text="devicePath name")),
     volumeMounts=NamedEntries(
-        each=VOLUME_MOUNT, form="a list of core/v1 volume mounts", unique=False
+        each=VOLUME_MOUNT, form="a list of core/v1 volume mounts", key="mountPath"
     ),
 )
 

@@ -141,6 +141,11 @@ class Text:
 ANY_TEXT: Final = Text(at_least=0, at_most=32_768)
 
 
+def object_name(form: str) -> Text:
+    """The name of a Kubernetes object."""
+    return Text(pattern=r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", form=form, at_most=LONGEST_OBJECT_NAME)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """One of the members of an enum."""

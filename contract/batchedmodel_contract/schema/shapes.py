@@ -111,25 +111,23 @@ class NamedEntries:
     each: Shape
     form: str
     at_most: int = 32
-    unique: bool = True
-    """Whether a name may be there only once."""
+    key: str = "name"
+    """The field whose value may be there only once."""
 
     def read(self, value: object) -> object:
         entries = _read_list(value, self.each, self.at_most, self.form)
         names = [entry.get("name") for entry in entries]
         if not all(name is not None and 0 < len(name) <= _LABEL for name in names):
             raise Broken(f"has an entry without a name of 1 to {_LABEL} characters")
-        if self.unique:
-            _refuse_repeats(names)
+        _refuse_repeats(entry[self.key] for entry in entries)
         return entries
 
     def schema(self) -> Schema:
-        whole = _list_schema(self.each, self.at_most, "map" if self.unique else "atomic")
+        whole = _list_schema(self.each, self.at_most, "map")
         entry = whole["items"]
         entry["properties"]["name"] = {"type": "string", "minLength": 1, "maxLength": _LABEL}
-        keys = {"x-kubernetes-list-map-keys": ["name"]} if self.unique else {}
         entry["required"] = ["name", *entry.get("required", ())]
-        return {**whole, **keys}
+        return {**whole, "x-kubernetes-list-map-keys": [self.key]}
 
     def __str__(self) -> str:
         return self.form

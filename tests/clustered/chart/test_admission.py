@@ -73,11 +73,12 @@ def test_a_new_service_takes_the_right_to_create_services(release: Release, name
 def test_the_api_servers_name_is_refused_everywhere_and_others_where_they_serve(
     release: Release,
 ) -> None:
-    """A model named `kubernetes` gave new pods another KUBERNETES_SERVICE_HOST."""
+    """A model of these names gave new pods another KUBERNETES_SERVICE_HOST or _PORT."""
     for namespace in (TEAM, "default"):
-        refusal = complaint(release, ADMIN, SIMULATED, name="kubernetes", namespace=namespace)
-        assert "metadata.name: Invalid value" in refusal
-        assert '"kubernetes" is the name of the Service of the API server' in refusal
+        for name in ("kubernetes", "kubernetes-service"):
+            refusal = complaint(release, ADMIN, SIMULATED, name=name, namespace=namespace)
+            assert "metadata.name: Invalid value" in refusal
+            assert f'"{name}" is a name whose variables' in refusal
     for namespace, name in (
         ("kube-system", "kube-dns"),
         ("kube-system", "metrics-server"),

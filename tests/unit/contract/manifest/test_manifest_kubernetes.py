@@ -192,7 +192,7 @@ def test_a_pod_is_placed_as_its_author_says() -> None:
         ({"imagePullSecrets": "one"}, 'spec.pod.imagePullSecrets: "one" is not a list'),
         (
             {"imagePullSecrets": [""]},
-            'spec.pod.imagePullSecrets: [""] has at [0] a value that is not a name',
+            'spec.pod.imagePullSecrets: [""] has at [0] a value that is not a name of a Secret',
         ),
         (
             {"nodeSelector": {"a": "x" * 32_769}},
@@ -202,7 +202,7 @@ def test_a_pod_is_placed_as_its_author_says() -> None:
         ({"affinity": []}, "spec.pod.affinity: [] is not a core/v1 affinity"),
         (
             {"priorityClassName": ""},
-            'spec.pod.priorityClassName: "" is not a text that is not empty',
+            'spec.pod.priorityClassName: "" is not a name of a PriorityClass',
         ),
     ],
     ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
