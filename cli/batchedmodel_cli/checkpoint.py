@@ -21,6 +21,7 @@ from batchedmodel_contract.manifest.manifest import (
     TAKEN_NAME_RULE,
     TAKEN_NAMES,
 )
+from batchedmodel_contract.manifest.source import is_file_handler
 
 CONFIG: Final = "config.json"
 MODULES: Final = "modules.json"
@@ -49,12 +50,13 @@ class Holding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A model that can be served without code."""
+    """A model that can be served: without code, or by a handler among its files."""
 
     source: Mapping[str, Any]
     """As in a manifest."""
     title: str
     """What it is called where it comes from."""
+    handler: str = "hf"
     generates: bool = False
     """Whether it makes texts, as far as its files say."""
     is_for_images: bool = False
@@ -105,10 +107,12 @@ def model_name(text: str) -> str:
     return text
 
 
-def manifest(name: str, model: Mapping[str, Any], *, generates: bool = False) -> dict[str, Any]:
-    """A manifest's document; `model` is its `spec.model`."""
-    spec: dict[str, Any] = {"model": dict(model)}
-    if generates:
+def manifest(name: str, model: Checkpoint) -> dict[str, Any]:
+    """The document of a manifest that serves a checkpoint."""
+    spec: dict[str, Any] = {"model": {"handler": model.handler, "source": dict(model.source)}}
+    if is_file_handler(model.handler):
+        spec["model"]["trustRemoteCode"] = True
+    if model.generates:
         spec["generation"] = {}
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": spec}
 

@@ -1,10 +1,11 @@
 """`batchedmodel init [FOLDER]`: writes the first files of a service."""
 
+import dataclasses
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 from click.types import FuncParamType
@@ -17,6 +18,9 @@ from batchedmodel_cli.model_lookup import model_named
 _FAILED: Final = 1
 _WRONG: Final = 2
 _PROGRAM: Final = 0o755
+_NAME: Final = FuncParamType(model_name)
+_HANDLER_FILES: Final = ("handler.py", "test_handler.py")
+_CLASS: Final = f"{_HANDLER_FILES[0]}:Model"
 _WHICH_MODEL: Final = (
     "Model: a folder, a GGUF file, a Python package or owner/name of a hub (none: leave it empty)"
 )
@@ -43,7 +47,7 @@ Exit codes:
     "hub.",
 )
 @click.option(
-    "--name", metavar="NAME", type=model_name, help="What callers call it (default: the model's)."
+    "--name", metavar="NAME", type=_NAME, help="What callers call it (default: the model's)."
 )
 @click.option(
     "--handler",
@@ -65,51 +69,37 @@ def command(folder: Path, model: str | None, name: str | None, handler: bool | N
     if model is None and not handler:
         raise click.UsageError("--model is missing, or --handler for code of your own")
     try:
-        found = None if handler or model is None else model_named(model)
-        home = _home(model) if handler and model is not None else None
-        if name is None:
-            name = label(found.title if found else (home or folder.resolve()).name)
-            name = (
-                click.prompt("Name", default=name, type=FuncParamType(model_name)) if asks else name
-            )
-        home = home or folder / name
-        document = _document(name, found, home, folder)
-        manifest_among([document], {})
+        found = _handlers(folder, model) if handler or model is None else model_named(model)
+        if name is None and asks:
+            name = click.prompt("Name", default=label(found.title), type=_NAME)
+        name = name or label(found.title)
+        home = Path(found.source.get("path", "."))
+        if model is None:
+            home /= name
+        if "path" in found.source:
+            found = dataclasses.replace(found, source={"path": _from(folder, home)})
+        manifest_among([manifest(name, found)], {})
     except UnusableManifest as error:
         for message in error.messages:
             print(f"--model {model}: {message}", file=sys.stderr)
         return _WRONG
     files = {
-        folder / f"{name}.yaml": texts.manifest(document),
+        folder / f"{name}.yaml": texts.manifest_file(name, found),
         folder / f"{name}-request.sh": texts.request(name, found),
     }
-    if found is None:
+    if handler:
         weights = next((one.name for one in sorted(home.glob(f"*{WEIGHTS}"))), f"net{WEIGHTS}")
-        files |= {home / file: text for file, text in texts.handler(name, weights).items()}
+        for file in _HANDLER_FILES:
+            files[home / file] = texts.from_template(file, name=name, weights=weights)
     return _write(files)
 
 
-def _home(model: str) -> Path:
-    """The folder in which a handler's file lies, absolute; raises `UnusableManifest`."""
-    home = Path(model).expanduser().resolve()
-    if not home.is_dir():
-        raise UnusableManifest(
-            f"is no folder, and a handler's file lies among the model's ({home})"
-        )
-    return home
-
-
-def _document(name: str, found: Checkpoint | None, home: Path, folder: Path) -> dict[str, Any]:
-    """The manifest of the checkpoint, or without one of a handler in `home`."""
-    if found is None:
-        source = {"path": _from(folder, home)}
-        model = {"handler": texts.CLASS, "source": source, "trustRemoteCode": True}
-        return manifest(name, model)
-    source = dict(found.source)
-    if "path" in source:
-        source["path"] = _from(folder, Path(source["path"]))
-    model = {"handler": "hf", "source": source}
-    return manifest(name, model, generates=found.generates)
+def _handlers(folder: Path, model: str | None) -> Checkpoint:
+    """What a handler serves: the files beside it. Raises `UnusableManifest`."""
+    home = folder if model is None else Path(model).expanduser()
+    if model is not None and not home.is_dir():
+        raise UnusableManifest("is no folder, and a handler's file lies among the model's")
+    return Checkpoint(source={"path": str(home)}, title=home.resolve().name, handler=_CLASS)
 
 
 def _from(folder: Path, path: Path) -> str:

@@ -155,8 +155,6 @@ def command(**given: object) -> int:
         raise click.UsageError("one of FILE and --model is required: what is to be served")
     if arguments.model is None and arguments.name is not None:
         raise click.UsageError("--name is for --model; a manifest has its own name")
-    if arguments.model is not None and arguments.upstream is not None:
-        raise click.UsageError("--upstream is for a manifest with spec.model.protocol")
     called = arguments.file or f"--model {arguments.model}"
     extras.need("sidecar")
     try:
@@ -195,22 +193,15 @@ def command(**given: object) -> int:
 def _read(arguments: SimpleNamespace) -> BatchedModel:
     """The manifest as it is run here; raises `UnusableManifest`."""
     file: Path | None = arguments.file
-    if file is None:
-        return on_this_machine(_of_checkpoint(arguments.model, arguments.name), Path.cwd())
-    manifest = read_manifest_file(file)
+    if file is not None:
+        manifest = read_manifest_file(file)
+    else:
+        found = model_named(arguments.model)
+        name = arguments.name or checkpoint.label(found.title)
+        manifest = manifest_among([checkpoint.manifest(name, found)], {})
     if arguments.upstream is not None:
         return in_front_of_a_server(manifest)
-    return on_this_machine(manifest, file.parent)
-
-
-def _of_checkpoint(model: str, name: str | None) -> BatchedModel:
-    """The manifest of a checkpoint without one; raises `UnusableManifest`."""
-    found = model_named(model)
-    of = {"handler": "hf", "source": found.source}
-    document = checkpoint.manifest(
-        name or checkpoint.label(found.title), of, generates=found.generates
-    )
-    return manifest_among([document], {})
+    return on_this_machine(manifest, Path.cwd() if file is None else file.parent)
 
 
 async def _serve(
@@ -250,12 +241,11 @@ async def _serve(
     told = "" if repository is None else f"; the first start downloads {repository.repo}"
     console.tell(f"starting {manifest.name}{told}")
     file: Path | None = arguments.file
-    if file is None:
-        return await supervisor.run()
-    following = asyncio.create_task(
+    following = file and asyncio.create_task(
         follow(file, manifest, settings, read=lambda: _read(arguments), tell=console.tell)
     )
     try:
         return await supervisor.run()
     finally:
-        following.cancel()
+        if following:
+            following.cancel()

@@ -7,14 +7,11 @@ from typing import Final
 
 import click
 
-from batchedmodel_cli.manifest_file import (
-    UnusableManifest,
-    classes_among,
-    documents_in,
-    manifest_among,
-)
+from batchedmodel_cli import manifest_file
+from batchedmodel_cli.manifest_file import UnusableManifest
 from batchedmodel_contract.manifest.model_class import ModelClass
 
+_FILE: Final = click.Path(path_type=Path, readable=False)
 _WRONG: Final = 2
 
 
@@ -29,13 +26,7 @@ Exit codes:
   0  all are valid
   2  a file breaks a rule or cannot be read""",
 )
-@click.argument(
-    "files",
-    metavar="FILE...",
-    nargs=-1,
-    required=True,
-    type=click.Path(path_type=Path, readable=False),
-)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=_FILE)
 def command(files: tuple[Path, ...]) -> int:
     """Checks manifests without a cluster, by the rules by which apply refuses them.
 
@@ -48,8 +39,8 @@ def command(files: tuple[Path, ...]) -> int:
     mistakes: dict[Path, tuple[str, ...]] = {}
     for file in files:
         try:
-            documents[file] = documents_in(file)
-            classes |= {one.name: one for one in classes_among(documents[file])}
+            documents[file] = manifest_file.documents_in(file)
+            classes |= {one.name: one for one in manifest_file.classes_among(documents[file])}
         except UnusableManifest as error:
             mistakes[file] = error.messages
     for file in files:
@@ -65,7 +56,7 @@ def command(files: tuple[Path, ...]) -> int:
 
 def _name(documents: Iterable[object], classes: Mapping[str, ModelClass]) -> str:
     """What a file describes, a model or else its classes; raises `UnusableManifest`."""
-    own = [one.name for one in classes_among(documents)]
+    own = [one.name for one in manifest_file.classes_among(documents)]
     if own and len(own) == len(list(documents)):
         return " and ".join(own)
-    return manifest_among(documents, classes).name
+    return manifest_file.manifest_among(documents, classes).name

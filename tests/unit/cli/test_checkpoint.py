@@ -113,8 +113,8 @@ def test_a_config_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> Non
 )
 def test_a_title_becomes_a_name_that_a_manifest_takes(title: str, name: str) -> None:
     assert label(title) == name
-    document = manifest(name, {"handler": "simulated"}, generates=True)
-    assert manifest_among([document], {}).name == name
+    model = Checkpoint(source={"path": "."}, title=title, generates=True)
+    assert manifest_among([manifest(name, model)], {}).name == name
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_title_becomes_a_name_that_a_manifest_takes(title: str, name: str) -> 
         ("", "one of FILE and --model is required"),
         ("x.yaml --model y", "one of FILE and --model is required"),
         ("x.yaml --name y", "--name is for --model"),
-        ("--model x --upstream http://a", "--upstream is for a manifest"),
+        ("--model a/x --upstream http://a", "--upstream is for a server that runs already"),
         ("--model x --name Big", '"Big" is not a name of 1 to 48 lower-case letters'),
         ("--model x --name kubernetes", "is the name of the Service of the API server"),
     ],
