@@ -86,35 +86,38 @@ class Trial:
     def profile(self, cap: MemoryCap) -> Profile:
         """The model's times, of which some may come later; teaches `cap` what does not fit.
 
-        A kept profile holds on a machine that is slower now: others use it, and schedulers follow
-        that. On one that is much faster others used it while the times were measured. It serves
-        until it has been measured anew; one that is partial would mix the two, and begins anew.
+        A kept profile serves in any case. On a machine that is slower now it stays: others use
+        that, and schedulers follow it. On one that is much faster others used it while the times
+        were measured, so they are measured anew in idle moments; as are those of a partial one on
+        any machine of another pace, where old points and new ones would make no curve.
 
         Raises `CannotLoad` when a batch of examples fails: real ones would, too; and `DeviceLost`.
         """
         known = self._known
         ratio = None if known is None else slowness(self.model, known, self._clock)
-        if known is None or ratio is None or (known.partial and not 1 / DRIFT <= ratio <= DRIFT):
+        if known is None or ratio is None:
             warm_up = self._warm_up(cap)
             warm_up.begin()
             return self.kept(warm_up.profile())
         if known.max_cost is not None:
             cap.begin_with(known.max_cost)
-        if known.partial:
-            self._warm_up(cap, known)
-        elif ratio < 1 / DRIFT:
-            _log.info("the machine was busy when that was measured: it will be measured anew")
-            self._warm_up(cap)
+        if known.partial or ratio < 1 / DRIFT:
+            self._warm_up(cap, known if 1 / DRIFT <= ratio <= DRIFT else None)
         return replace(known, cached=True)
 
     def kept(self, profile: Profile) -> Profile:
-        """What the warm-up knows by now: kept, unless a whole one was kept before."""
+        """What the warm-up knows by now: kept, unless more was kept before."""
         if not profile.partial:
             self.warm_up = None
         found = self._verdict
         profile = replace(profile, sharing=found.sharing.value, sharing_reason=found.reason)
-        has_more = profile.partial and self._known is not None and not self._known.partial
-        if self._cache is not None and self._alone and not has_more:
+        known = self._known
+        has_less = (
+            known is not None
+            and profile.partial
+            and (not known.partial or len(profile.points) < len(known.points))
+        )
+        if self._cache is not None and self._alone and not has_less:
             self._cache.write(profile)
         return profile
 

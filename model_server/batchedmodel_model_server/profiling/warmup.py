@@ -13,7 +13,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import combinations, islice
+from itertools import combinations
 from typing import Final
 
 import numpy as np
@@ -42,6 +42,7 @@ _SHORT: Final = 16
 _SAMPLES: Final = 3
 _CHEAP_SECONDS: Final = 0.1  # shapes below it are sampled more than once: short times are noisy
 _FEW_TIMES: Final = 4.0  # the smallest shape: what batches of even a slow model are longer than
+_FIRST_TIMES: Final = 4.0  # later passes over a shape: what its first pass takes at most
 _CHECKED_SECONDS: Final = 0.05  # a shape that takes about as long is long enough to be judged by
 _TERMS: Final = 4  # of the curve
 _BETTER: Final = 1e-9  # of squared relative errors: what rounding alone may gain
@@ -207,9 +208,10 @@ def enough(passes: Sequence[float]) -> bool:
 
 
 def slowness(model: LoadedModel, known: Profile, clock: Clock = time.monotonic) -> float | None:
-    """How many times as long as `known` says one shape takes; runs it a few times.
+    """How many times as long as `known` says one shape takes; runs it twice.
 
-    None where it does not fit any more. Raises `CannotLoad` and `DeviceLost` as `begin` does.
+    Only once where the first pass takes far too long: beside a busy process each takes most of a
+    second. None where it does not fit any more. Raises `CannotLoad` and `DeviceLost` as `begin`.
     """
     timed = [point for point in known.points if point.seconds > 0]
     if not timed:
@@ -217,13 +219,9 @@ def slowness(model: LoadedModel, known: Profile, clock: Clock = time.monotonic) 
     point = min(timed, key=lambda each: abs(math.log(each.seconds / _CHECKED_SECONDS)))
     passes = _passes(model, point.rows, point.length, clock)
     try:
-        next(passes)
-        ratio = math.inf
-        # What else runs on the machine may slow a pass down, but nothing makes one faster.
-        for seconds in islice(passes, _SAMPLES):
-            ratio = min(ratio, seconds / point.seconds)
-            if ratio <= DRIFT:
-                break
+        ratio = next(passes) / point.seconds
+        if ratio <= _FIRST_TIMES:
+            ratio = next(passes) / point.seconds
     except OutOfMemory:
         return None
     shape = f"{point.rows} x {point.length}"

@@ -171,10 +171,15 @@ def test_a_restart_goes_on_with_what_was_kept_of_a_partial_profile(tmp_path: Pat
 @pytest.mark.parametrize("pace", [1e-3, 1e-5])
 def test_a_partial_profile_of_another_pace_begins_anew(tmp_path: Path, pace: float) -> None:
     """What is measured now and what was measured then would make one curve that never was."""
-    start(tmp_path)
-    _, profile = start(tmp_path, pace)
-    assert not profile.cached
-    assert profile.points[0].seconds == pytest.approx(16 * pace)
+    _, first = start(tmp_path)
+    trial, second = start(tmp_path, pace)
+    assert second == replace(first, cached=True)
+    assert trial.warm_up is not None
+    complete(trial.warm_up)
+    anew = trial.kept(trial.warm_up.profile())
+    assert [p.seconds for p in anew.points] == pytest.approx(
+        [p.rows * p.length * pace for p in anew.points]
+    )
 
 
 def test_a_kept_profile_stays_where_a_busy_machine_is_slower(tmp_path: Path) -> None:
