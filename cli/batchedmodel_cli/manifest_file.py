@@ -20,7 +20,7 @@ from batchedmodel_contract.manifest.model_class import (
     class_name_of,
     read_class,
 )
-from batchedmodel_contract.manifest.source import Source
+from batchedmodel_contract.manifest.source import GGUF_SUFFIX, Source
 from batchedmodel_contract.manifest.spec import Model, Spec
 from batchedmodel_contract.schema.reading import value_at
 
@@ -144,19 +144,24 @@ def _here(source: Source, folder: Path, field: str) -> Source:
         _require_installed(source.python_package, f"{field}.pythonPackage")
     if source.path is None:
         return source
-    return dataclasses.replace(source, path=_folder(source.path, folder, f"{field}.path"))
+    path = _folder(source.path, folder, f"{field}.path", or_file=GGUF_SUFFIX)
+    return dataclasses.replace(source, path=path)
 
 
-def _folder(given: str, folder: Path, field: str) -> str:
-    """The absolute path of a folder that is there; relative paths start in `folder`."""
+def _folder(given: str, folder: Path, field: str, or_file: str | None = None) -> str:
+    """The absolute path of a folder that is there; relative paths start in `folder`.
+
+    `or_file`: how a file's name ends that may be named as well.
+    """
     try:
         path = (folder / Path(given).expanduser()).resolve()
-        is_folder = path.is_dir()
+        is_folder = path.is_dir() or (path.suffix == or_file and path.is_file())
     except (OSError, ValueError, RuntimeError) as error:
         # Such as a NUL, nobody's home, links in a circle, or a name of too many characters.
         raise _unusable(field, f"cannot be a path: {error}", given) from error
     if not is_folder:
-        raise _unusable(field, f"is not a folder (sought at {path})", given)
+        rule = "is not a folder" if or_file is None else f"is neither a folder nor a {or_file} file"
+        raise _unusable(field, f"{rule} (sought at {path})", given)
     return str(path)
 
 

@@ -1,18 +1,17 @@
 """Which language models are served: each as transformers computes it, and none otherwise."""
 
-from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from batchedmodel_contract.generation.frames import Sampling
-from batchedmodel_model_server.api.generator import CacheSettings, Draw, Generator, StepPart
+from batchedmodel_model_server.api.generator import CacheSettings
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.generation.paged_attention import PagedStep, Terms
 from batchedmodel_model_server.handlers import hf_generation
 from batchedmodel_model_server.handlers.hf import HuggingFace
+from support.greedy import greedy_text
 from support.random_checkpoints import ARCHITECTURES, generating_checkpoint, reference
 
 torch = pytest.importorskip("torch")
@@ -34,17 +33,6 @@ def loaded(folder: Path, dtype: str) -> HuggingFace:
     handler.cache = CacheSettings(memory_bytes=1 << 24)
     handler.load(folder, "cpu")
     return handler
-
-
-def greedy_text(generator: Generator, prompt: Sequence[int], count: int) -> list[int]:
-    """As an engine's steps give it: first the prompt, then token by token."""
-    ids, start = array("i", prompt), 0
-    while len(ids) < len(prompt) + count:
-        draw = Draw(Sampling(temperature=0.0), 0, ids, len(ids) - len(prompt))
-        [[drawn]] = generator.runner.run([StepPart(ids[start:], start, range(2), [draw])])
-        start = len(ids)
-        ids.append(drawn.token)
-    return ids[len(prompt) :].tolist()
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

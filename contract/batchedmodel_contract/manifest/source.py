@@ -17,6 +17,8 @@ HANDLER_NAME: Final = Text(
 )
 FILE_HANDLER: Final = ".py:"
 """A handler with this in its name is a class of a file, and not of an installed module."""
+GGUF_SUFFIX: Final = ".gguf"
+"""How the name of a file ends that is a whole model, for which no folder need be named."""
 
 
 def is_file_handler(handler: str | None) -> bool:
@@ -89,7 +91,8 @@ class Source:
 
     path: str | None = setting(
         Text(at_most=4096),
-        "Folder with the model's files; relative to the manifest, in a cluster within the image.",
+        "Folder with the model's files, or a GGUF file; relative to the manifest, in a cluster "
+        "within the image.",
     )
     volume: Volume | None = section(Volume, "Volume of a cluster that holds the files.")
     python_package: str | None = setting(

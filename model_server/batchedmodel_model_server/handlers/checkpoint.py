@@ -28,6 +28,7 @@ from batchedmodel_model_server.sources.untrusted_files import (
 _MODULES: Final = "modules.json"
 _SENTENCE_CONFIG: Final = "config_sentence_transformers.json"
 _TOKENIZER: Final = "tokenizer.json"
+_WEIGHTS: Final = ("*.safetensors", "*.gguf")
 _ADAPTER: Final = "adapter_config.json"
 _MOST_LABELS: Final = 1_000_000
 _MOST_LAYERS: Final = 1_000
@@ -122,7 +123,7 @@ def task_of(path: Path) -> TaskName:
     if isinstance(config.get("backbone"), str):
         raise CannotLoad("config.json: backbone names another model; none is read")
     _check_layers(config)
-    if not any(folder.glob("*.safetensors")):
+    if not any(file for kind in _WEIGHTS for file in folder.glob(kind)):
         raise CannotLoad(f"{folder} holds no *.safetensors file; other weights are not loaded")
     if (folder / _ADAPTER).is_file():
         raise CannotLoad(f"{folder / _ADAPTER}: adapters are not supported; merge it first")

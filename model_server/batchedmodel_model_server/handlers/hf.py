@@ -25,6 +25,7 @@ from batchedmodel_model_server.handlers.checkpoint import (
     read_config,
     task_of,
 )
+from batchedmodel_model_server.handlers.gguf_models import checkpoint_of
 from batchedmodel_model_server.handlers.hf_generation import text_generation
 from batchedmodel_model_server.handlers.hf_images import image_classifier, image_embedding
 from batchedmodel_model_server.handlers.hf_texts import (
@@ -69,7 +70,8 @@ class HuggingFace(Handler):
         dtype = chosen_dtype(wanted, has_bfloat16=has_bfloat16(device))
         _log.info("computing in %s, as dtype is %s", dtype, wanted)
         self.precision = PRECISIONS[dtype]
-        self._task = self._made(path, Place(device=device, dtype=dtype))
+        with checkpoint_of(path) as folder:
+            self._task = self._made(folder, Place(device=device, dtype=dtype))
         for declared in fields(self._task):
             if declared.name != "run":
                 setattr(self, declared.name, getattr(self._task, declared.name))

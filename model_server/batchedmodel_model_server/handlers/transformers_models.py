@@ -1,7 +1,8 @@
 """Loads transformers' models, and runs its text encoders padded or packed.
 
-All contact with transformers but for the attention function is here. The token vectors come out
-one text behind the other in either case; what is made of them is the tasks' business.
+All contact with transformers but for the attention function and GGUF files is here. The token
+vectors come out one text behind the other in either case; what is made of them is the tasks'
+business.
 """
 
 import importlib
@@ -16,6 +17,7 @@ from typing import Any, Final
 
 from batchedmodel_contract.inference.description import Classification, TextInput
 from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.manifest.source import GGUF_SUFFIX
 from batchedmodel_model_server.adapters.bank import AdapterBank
 from batchedmodel_model_server.api.adapters import AdapterBounds
 from batchedmodel_model_server.api.batch import Batch
@@ -26,6 +28,7 @@ from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.execution.torch_errors import words
 from batchedmodel_model_server.handlers import packed_attention
 from batchedmodel_model_server.handlers.checkpoint import SERVED
+from batchedmodel_model_server.handlers.gguf_models import dequantised
 from batchedmodel_model_server.machine import read_processor
 from batchedmodel_model_server.sources.untrusted_files import check_folder
 
@@ -182,17 +185,20 @@ def load_model(kind: str, folder: Path, place: Place, spare: str | None = None) 
     made = getattr(transformers, kind, None)
     if made is None:
         raise CannotLoad(f"config.json: transformers has no class {kind}")
+    how: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    gguf = next(folder.glob(f"*{GGUF_SUFFIX}"), None)
     try:
         with weightless():
-            model, info = made.from_pretrained(
-                folder,
-                dtype=getattr(torch, place.dtype),
-                use_safetensors=True,
-                local_files_only=True,
-                trust_remote_code=False,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,
-            )
+            if gguf is None:
+                how |= {"pretrained_model_name_or_path": folder, "use_safetensors": True}
+            else:
+                how["config"] = made.config_class.from_pretrained(folder)
+                with torch.device("meta"):
+                    skeleton = made(how["config"])
+                how["pretrained_model_name_or_path"] = None
+                how["state_dict"] = dequantised(gguf, skeleton, place.dtype)
+            how |= {"dtype": getattr(torch, place.dtype), "output_loading_info": True}
+            model, info = made.from_pretrained(**how, ignore_mismatched_sizes=True)
     except Exception as error:
         # Its configs raise what a wrong value leads to, such as a division by zero.
         told = isinstance(error, (OSError, ValueError, ImportError, RuntimeError, SafetensorError))

@@ -8,6 +8,7 @@ Called for every load, on a thread that may block, since downloads do, and by th
 
 import hashlib
 import importlib
+import importlib.util
 import os
 import re
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from batchedmodel_contract.manifest.source import Source
+from batchedmodel_contract.manifest.source import GGUF_SUFFIX, Source
 from batchedmodel_contract.processes.environment import HUB_FOLDER
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.sources.fetched_models import fetched
@@ -31,7 +32,7 @@ class Content:
     """What can be loaded. Equal contents need not be loaded twice."""
 
     folder: Path | None = None
-    """None when the manifest has no source."""
+    """Or the GGUF file that is the model. None when the manifest has no source."""
     number: int | None = None
     """Of the version, where versions have sub-folders."""
     digest: str = ""
@@ -53,7 +54,8 @@ def content_of(
     if source is None or folder is None:
         return Content()
     try:
-        number = None if source.path is None else max(_numbers(folder), default=None)
+        has_numbers = source.path is not None and folder.is_dir()
+        number = max(_numbers(folder), default=None) if has_numbers else None
         chosen = folder if number is None else folder / str(number)
         stays = number is not None or source.path is None
         return Content(folder=chosen, number=number, digest=_digest(chosen), stays=stays)
@@ -68,7 +70,7 @@ def model_folder(
     trust: bool = False,
     environ: Mapping[str, str] = os.environ,
 ) -> Path | None:
-    """The source's folder, None without a source; raises `CannotLoad`.
+    """The source's folder or GGUF file, None without a source; raises `CannotLoad`.
 
     Downloads go to a folder of their own in `cache_folder`, and are found there the next time.
     Code and pickles are fetched only with `trust`. `environ` says which hub is asked, and whether.
@@ -76,7 +78,9 @@ def model_folder(
     if source is None:
         return None
     if source.path is not None:
-        return _existing(Path(source.path), "source.path")
+        path = Path(source.path)
+        is_gguf = path.suffix == GGUF_SUFFIX and path.is_file()
+        return path if is_gguf else _existing(path, "source.path")
     if source.python_package is not None:
         return _of_package(source.python_package)
     if source.hugging_face is not None:
@@ -100,6 +104,11 @@ def _existing(folder: Path, field: str) -> Path:
 def _of_package(name: str) -> Path:
     field = "source.pythonPackage"
     try:
+        # A package that only carries a file may ask for libraries that nothing here needs.
+        found = importlib.util.find_spec(name)
+        for folder in (found and found.submodule_search_locations) or ():
+            if any(Path(folder).glob(f"*{GGUF_SUFFIX}")):
+                return Path(folder)
         package = importlib.import_module(name)
     except BaseException as error:
         reason = f"{type(error).__name__}: {error}"
@@ -112,7 +121,8 @@ def _of_package(name: str) -> Path:
     if package.__file__ is not None and (Path(package.__file__).parent / "config.json").is_file():
         return Path(package.__file__).parent
     raise CannotLoad(
-        f"{field}: {name} has neither get_model_path() nor a config.json in its folder"
+        f"{field}: {name} has neither get_model_path() nor a config.json or a *{GGUF_SUFFIX} file "
+        "in its folder"
     )
 
 
@@ -131,6 +141,8 @@ def _digest(folder: Path) -> str:
     whole = folder.resolve()
     timed = not any(_COMMIT.fullmatch(part) for part in whole.parts)
     digest = hashlib.sha256(str(whole).encode(errors="surrogateescape"))
+    if not folder.is_dir():
+        digest.update(repr(stamp(folder)).encode())
     for parent, folders, files in os.walk(folder):
         # What the interpreter writes beside a handler when it is imported is no change.
         folders[:] = sorted(name for name in folders if name != "__pycache__")

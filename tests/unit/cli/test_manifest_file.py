@@ -146,7 +146,8 @@ def test_an_absolute_source_stays(tmp_path: Path) -> None:
 def test_a_source_that_is_not_there_is_named_with_the_place(tmp_path: Path) -> None:
     message = complaint(with_model(handler="hf", source={"path": "weights"}), tmp_path)
     place = tmp_path / "weights"
-    assert message == f'spec.model.source.path: "weights" is not a folder (sought at {place})'
+    rule = f"is neither a folder nor a .gguf file (sought at {place})"
+    assert message == f'spec.model.source.path: "weights" {rule}'
 
 
 @pytest.mark.parametrize("package", ["no_such_model_of_ours", "no_such_model_of_ours.inner"])

@@ -7,7 +7,7 @@ import pytest
 
 from batchedmodel_contract.manifest.source import Source
 from batchedmodel_model_server.errors import CannotLoad
-from batchedmodel_model_server.sources.folder import model_folder
+from batchedmodel_model_server.sources.folder import content_of, model_folder
 
 MakePackage = Callable[[str, str], Path]
 
@@ -44,6 +44,30 @@ def test_a_package_may_be_the_folder_itself(make_package: MakePackage, tmp_path:
     folder = make_package("carries_by_itself", "")
     (folder / "config.json").touch()
     assert model_folder(Source(python_package="carries_by_itself"), tmp_path) == folder
+
+
+def test_a_package_with_a_gguf_file_is_not_imported(
+    make_package: MakePackage, tmp_path: Path
+) -> None:
+    """Such as one made for another engine, which is not installed."""
+    folder = make_package("carries_gguf", "import an_engine_that_is_not_there")
+    (folder / "model.gguf").touch()
+    assert model_folder(Source(python_package="carries_gguf"), tmp_path) == folder
+
+
+def test_a_gguf_file_may_be_the_source_and_changes_with_what_is_written(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    with pytest.raises(CannotLoad, match="is not a folder"):
+        model_folder(Source(path=str(file)), tmp_path)
+    file.write_bytes(b"GGUF")
+    before = content_of(Source(path=str(file)), tmp_path)
+    assert (before.folder, before.number, before.stays) == (file, None, False)
+    assert content_of(Source(path=str(file)), tmp_path) == before
+    file.write_bytes(b"GGUF2")
+    assert content_of(Source(path=str(file)), tmp_path).digest != before.digest
+    (tmp_path / "model.bin").touch()
+    with pytest.raises(CannotLoad, match="is not a folder"):
+        model_folder(Source(path=str(tmp_path / "model.bin")), tmp_path)
 
 
 @pytest.mark.parametrize(
