@@ -199,6 +199,8 @@ def load_model(kind: str, folder: Path, place: Place, spare: str | None = None) 
                 how["state_dict"] = dequantised(gguf, skeleton, place.dtype)
             how |= {"dtype": getattr(torch, place.dtype), "output_loading_info": True}
             model, info = made.from_pretrained(**how, ignore_mismatched_sizes=True)
+    except CannotLoad:
+        raise
     except Exception as error:
         # Its configs raise what a wrong value leads to, such as a division by zero.
         told = isinstance(error, (OSError, ValueError, ImportError, RuntimeError, SafetensorError))
