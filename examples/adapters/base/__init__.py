@@ -1,4 +1,4 @@
-"""The model of examples/chat.yaml as a package that carries it: trained when it is first asked for.
+"""The model of examples/adapters.yaml as a package: trained when it is first asked for.
 
 The checkpoint lies in the cache folder, under a name that follows from what made it.
 """
@@ -21,7 +21,7 @@ def get_model_path() -> str:
     made_by = [version(name).encode() for name in ("torch", "transformers", "tokenizers")]
     digest = hashlib.sha256(b"\0".join([*made_of, *made_by])).hexdigest()[:16]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "batchedmodel")
-    folder = cache / "examples" / f"chat-{digest}"
+    folder = cache / "examples" / f"base-{digest}"
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         print("training a model that knows a few answers; this takes a minute", flush=True)
