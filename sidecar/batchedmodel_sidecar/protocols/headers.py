@@ -165,10 +165,11 @@ def wants_timing(headers: Mapping[str, str]) -> bool:
 
 def unmet_expectation(headers: Mapping[str, str]) -> str | None:
     """Why a request cannot be answered as it expects; None where it can."""
-    expected = headers.get("Expect", _CONTINUE)
-    if expected.lower() == _CONTINUE:
-        return None
-    return f"Expect: {shown(expected)} is not understood; {_CONTINUE} is"
+    if "Expect" in headers:
+        for name, value in headers.items():
+            if name.lower() == "expect" and value.lower() != _CONTINUE:
+                return f"Expect: {shown(value)} is not understood; {_CONTINUE} is"
+    return None
 
 
 def only(headers: Mapping[str, str], name: str) -> str | None:

@@ -22,6 +22,7 @@ from batchedmodel_sidecar.protocols.headers import (
     options_of_parameters,
     request_id,
     trace_of,
+    unmet_expectation,
     wants_timing,
 )
 
@@ -246,3 +247,12 @@ class TestNames:
         assert options_of_headers(twice) == options_of_headers({name: one})
         with pytest.raises(InvalidInput, match=f"^{name}: is sent more than once, with different"):
             options_of_headers(CIMultiDict([(name, one), (name.upper(), other)]))
+
+
+def test_each_expectation_of_a_request_must_be_known() -> None:
+    """Of two the first alone was judged, and a proxy on the way may have read the other."""
+    known = ("expect", "100-Continue")
+    assert unmet_expectation(CIMultiDict([known, known])) is None
+    for sent in ([known, ("Expect", "200-ok")], [("Expect", "200-ok"), known]):
+        told = unmet_expectation(CIMultiDict(sent))
+        assert told == 'Expect: "200-ok" is not understood; 100-continue is'
