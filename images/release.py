@@ -1,8 +1,9 @@
-"""Builds, pushes and signs the images of a release for both architectures, with their SBOMs.
+"""Builds a release's wheels, and builds, pushes and signs its images for both architectures.
 
     python images/release.py 0.2.0 --registry registry.example.org/batchedmodel [--dry-run]
 
-It needs docker with buildx, cosign, and cyclonedx-py (`tests/foreign/cyclonedx.txt` pins it).
+It needs docker with buildx, cosign, cyclonedx-py (`tests/foreign/cyclonedx.txt` pins it), and for
+the wheels the images' Python with its headers, pip and a C compiler on x86-64.
 BuildKit attests what all of an image is made of, Debian's packages included, and how it was built;
 cosign signs the digest that was pushed, and with it the CycloneDX list of its Python libraries.
 `--dry-run` prints the commands and runs those alone that write the lists.
@@ -10,17 +11,20 @@ cosign signs the digest that was pushed, and with it the CycloneDX list of its P
 
 import argparse
 import json
+import os
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
+from zipfile import ZipFile
 
 from build_images import RECIPES, ROOT, Recipe
-from record_libraries import LIBRARIES
+from record_libraries import LIBRARIES, PYTHON
 
 PLATFORMS: Final = ("linux/amd64", "linux/arm64")
 _VERSION: Final = re.compile(r"\d+\.\d+\.\d+(-[0-9A-Za-z.]+)?")
@@ -92,9 +96,42 @@ def libraries_of(recipe: Recipe) -> list[str]:
     return [f"{name}=={version}" for name, version in recorded["images"][recipe.name].items()]
 
 
+def wheel(folder: Path) -> list[str]:
+    """The command that builds a wheel of the sources, in the form that the environment asks for."""
+    pins = f"--constraint={ROOT / 'constraints.txt'}"
+    words = [f"python{PYTHON}", "-m", "pip", "wheel", "--no-deps", "--wheel-dir", str(folder)]
+    return [*words, pins, str(ROOT)]
+
+
+def check_wheel(folder: Path, *, compiled: bool) -> None:
+    """Raise `ReleaseError` unless a folder has one wheel, with its form's tag and content."""
+    wheels = list(folder.glob("*.whl"))
+    if len(wheels) != 1:
+        raise ReleaseError(f"{folder}: {len(wheels)} wheels instead of one")
+    python = f"cp{PYTHON.replace('.', '')}"
+    tag = f"-{python}-{python}-linux_x86_64.whl" if compiled else "-py3-none-any.whl"
+    if not wheels[0].name.endswith(tag):
+        raise ReleaseError(f"{wheels[0].name}: its tag is not {tag.removesuffix('.whl')[1:]}")
+    with ZipFile(wheels[0]) as packed:
+        libraries = [name for name in packed.namelist() if name.endswith(".so")]
+    if bool(libraries) != compiled:
+        raise ReleaseError(f"{wheels[0].name}: {len(libraries)} compiled modules")
+
+
+def wheels(folder: Path, *, dry: bool) -> None:
+    """Build both wheels, each into a folder of its own, and check them. Raises `ReleaseError`."""
+    for form in ("plain", "compiled"):
+        compiled = form == "compiled"
+        asked = {"HATCH_BUILD_HOOKS_ENABLE": "true" if compiled else "false"}
+        _command(wheel(folder / form), dry=dry, variables=asked)
+        if not dry:
+            check_wheel(folder / form, compiled=compiled)
+
+
 def run(release: Release, folder: Path, *, dry: bool) -> None:
-    """Release all images. Raises `ReleaseError`; what was pushed before it stays unsigned."""
+    """Release wheels and images. Raises `ReleaseError`; what was pushed before stays unsigned."""
     folder.mkdir(parents=True, exist_ok=True)
+    wheels(folder / "wheels", dry=dry)
     for recipe in RECIPES:
         told, digest = folder / f"{recipe.name}.build.json", _NO_DIGEST
         required = folder / f"{recipe.name}.requirements.txt"
@@ -108,13 +145,16 @@ def run(release: Release, folder: Path, *, dry: bool) -> None:
             _command(command, dry=dry)
 
 
-def _command(words: Sequence[str], *, dry: bool) -> None:
-    sys.stdout.write(f"{shlex.join(words)}\n")
+def _command(
+    words: Sequence[str], *, dry: bool, variables: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    beside = [f"{name}={value}" for name, value in variables.items()]
+    sys.stdout.write(f"{shlex.join([*beside, *words])}\n")
     sys.stdout.flush()
     if dry:
         return
     try:
-        subprocess.run(words, check=True)
+        subprocess.run(words, check=True, env={**os.environ, **variables})
     except (OSError, subprocess.CalledProcessError) as error:
         raise ReleaseError(f"{words[0]}: {error}") from error
 
@@ -134,8 +174,8 @@ def _version(text: str) -> str:
 
 
 def main(words: Sequence[str]) -> int:
-    """Releases all images; 1 when something is missing or fails."""
-    parser = argparse.ArgumentParser(description="Releases the project's images.")
+    """Releases wheels and images; 1 when something is missing or fails."""
+    parser = argparse.ArgumentParser(description="Releases the project's wheels and images.")
     parser.add_argument("version", type=_version)
     parser.add_argument("--registry", required=True, help="what the images' names begin with")
     parser.add_argument("--source", default="", help="address of the sources, for the labels")

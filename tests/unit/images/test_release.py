@@ -6,6 +6,7 @@ import shlex
 import tomllib
 from pathlib import Path
 from typing import Any, Final
+from zipfile import ZipFile
 
 import pytest
 
@@ -74,7 +75,12 @@ def test_a_dry_run_lists_libraries_and_says_what_it_would_build_push_and_sign(
     monkeypatch.setenv("PATH", f"{tool}:/usr/bin:/bin")
     words = ["0.2.0", "--registry", "registry.test/bm", "--folder", str(tmp_path), "--dry-run"]
     assert release.main([*words, "--source", "https://sources.test"]) == 0
-    said = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
+    plain, compiled, *said = map(shlex.split, capsys.readouterr().out.splitlines())
+    assert (plain[0], compiled[0]) == (
+        "HATCH_BUILD_HOOKS_ENABLE=false",
+        "HATCH_BUILD_HOOKS_ENABLE=true",
+    )
+    assert plain[1:5] == compiled[1:5] == ["python3.13", "-m", "pip", "wheel"]
     assert [command[0] for command in said] == ["cyclonedx-py", "docker", "cosign", "cosign"] * 4
     for recipe, at in zip(RECIPES, range(0, 16, 4), strict=True):
         listed, built, signed, attested = said[at : at + 4]
@@ -105,3 +111,31 @@ def test_a_release_needs_a_version_and_says_which_program_is_missing(
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     assert release.main(["0.2.0", *words]) == 1
     assert "cyclonedx-py" in capsys.readouterr().err
+
+
+PLAIN = "batchedmodel-0.1.0-py3-none-any.whl"
+COMPILED = "batchedmodel-0.1.0-cp313-cp313-linux_x86_64.whl"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "compiled", "fault"),
+    [
+        (PLAIN, "batchedmodel_http/__init__.py", False, None),
+        (COMPILED, "batchedmodel_http/connection.cpython-313-x86_64-linux-gnu.so", True, None),
+        (PLAIN, "batchedmodel_http/connection.so", False, "1 compiled modules"),
+        (COMPILED, "batchedmodel_http/__init__.py", True, "0 compiled modules"),
+        (COMPILED, "batchedmodel_http/connection.so", False, "its tag is not py3-none-any"),
+        (COMPILED.replace("313", "311"), "a.so", True, "its tag is not cp313-cp313-linux_x86_64"),
+        ("batchedmodel-0.1.0.tar.gz", "a", False, "0 wheels instead of one"),
+    ],
+)
+def test_a_wheel_of_another_form_than_its_name_is_not_released(
+    name: str, content: str, compiled: bool, fault: str | None, tmp_path: Path
+) -> None:
+    with ZipFile(tmp_path / name, "w") as packed:
+        packed.writestr(content, "")
+    if fault is None:
+        release.check_wheel(tmp_path, compiled=compiled)
+        return
+    with pytest.raises(release.ReleaseError, match=fault):
+        release.check_wheel(tmp_path, compiled=compiled)
