@@ -11,8 +11,19 @@ from numpy.random import Generator
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile, ProfilePoint
-from batchedmodel_model_server.profiling.shapes import looks, shapes, steps
-from batchedmodel_model_server.profiling.warmup import BUDGET_SECONDS, LOOKING_SECONDS
+from batchedmodel_model_server.profiling.shapes import (
+    LONGEST_PASS_SECONDS,
+    Shape,
+    next_shape,
+    shapes,
+    steps,
+    way_up,
+)
+from batchedmodel_model_server.profiling.warmup import (
+    FEW_TIMES,
+    FIRST_PASS_SECONDS,
+    LOOKING_SECONDS,
+)
 from batchedmodel_scheduling.simulator.curves import Curve
 from batchedmodel_scheduling.simulator.workload import stream
 
@@ -90,25 +101,45 @@ class Bimodal:
 
 
 def warmed_up(
-    curve: Curve, rule: CostRule, *, max_rows: int, longest: int, noise: float, seed: int
+    curve: Curve,
+    rule: CostRule,
+    *,
+    max_rows: int,
+    longest: int,
+    noise: float,
+    seed: int,
+    partial: bool = False,
 ) -> Profile:
-    """What the model server's warm-up measures of such a device in its time."""
+    """What the model server measures of such a device; `partial`: before it is ready."""
     factors = stream(seed, "warm-up").lognormal(0.0, noise, (1024, 3)) if noise else None
-    of_lengths = (1,) if rule is CostRule.ROWS else steps(_SHORT, longest)
+    grid = shapes(max_rows, (1,) if rule is CostRule.ROWS else steps(_SHORT, longest))
     points: list[ProfilePoint] = []
-    left = BUDGET_SECONDS
-    for planned, most in (
-        (shapes(max_rows, of_lengths), BUDGET_SECONDS),
-        (looks(points), LOOKING_SECONDS),
-    ):
-        left = min(left, most)
-        for rows, length in planned:
-            seconds = curve.seconds([length] * rows)
-            left -= _PASSES * seconds
-            if left < 0 and points:
-                break
-            if factors is not None:
-                seconds *= float(np.median(factors[len(points)]))
-            points.append(ProfilePoint(rows=rows, length=length, seconds=seconds))
+
+    def measure(shape: Shape) -> float:
+        seconds = exact = curve.seconds([shape[1]] * shape[0])
+        if factors is not None:
+            seconds *= float(np.median(factors[len(points)]))
+        points.append(ProfilePoint(rows=shape[0], length=shape[1], seconds=seconds))
+        return _PASSES * exact
+
+    measure(grid[0])
+    few = FEW_TIMES * points[0].seconds
+    for share in (0.5, 1.0):
+        shape: Shape | None = way_up(grid, points, max(FIRST_PASS_SECONDS, few), share)
+        if shape is not None and shape not in measured(points):
+            measure(shape)
+    looked = 0.0
+    while not partial:
+        most, looks = max(LONGEST_PASS_SECONDS, few), looked < LOOKING_SECONDS
+        shape = next_shape(grid, points, measured(points), most, looks=looks)
+        if shape is None:
+            break
+        seconds = measure(shape)
+        looked += 0.0 if shape in grid else seconds
     points.sort(key=lambda point: (point.rows, point.length))
-    return Profile(cost_rule=rule, device="simulated", points=tuple(points))
+    return Profile(cost_rule=rule, device="simulated", points=tuple(points), partial=partial)
+
+
+def measured(points: Sequence[ProfilePoint]) -> set[Shape]:
+    """Their shapes."""
+    return {(point.rows, point.length) for point in points}

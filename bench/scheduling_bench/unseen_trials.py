@@ -42,6 +42,13 @@ JUDGED: Final = tuple(range(5401, 5417))
 _QUICK_ROWS: Final = 1
 _TOLD: Final = "told"
 _CLAIRVOYANT: Final = "clairvoyant"
+_FEW: Final = "few points"
+_TOLD_LATER: Final = "told, later"
+_NO_RIVALS: Final = {_TOLD, _CLAIRVOYANT, _FEW, _TOLD_LATER}
+_LEARNT_BATCHES: Final = 300
+"""After which the policy that knew few points is judged, by requests that come from then on."""
+_LEARNING: Final = 16  # times the least number of requests, for as many batches
+_OF_TOLD_BY_FEW: Final = 90.0  # percent
 _KNOWN: Final = 1000
 """Of so many requests, all of one length, the best of all schedules is found."""
 _OURS: Final = {"rows": "ours", "work": "ours by work"}
@@ -106,13 +113,29 @@ def try_row(row: Unseen, seed: int, least: int) -> Tried:
         policies[_OURS["work"]] = ours(row, seed, Objective.WORK)
     if row.stepped and row.rule is CostRule.ROWS and not row.slows_down:
         policies[_TOLD] = told(row)
-    tried = {
-        name: _served(row, requests, simulate(requests, [(policy, plant_of(row, seed, count))]))
+    runs = {
+        name: simulate(requests, [(policy, plant_of(row, seed, count))])
         for name, policy in policies.items()
     }
+    tried = {name: _served(row, requests, run) for name, run in runs.items()}
+    if _TOLD in runs:
+        tried |= by_few_points(row, seed, _LEARNING * least)
     if row.rule is CostRule.ROWS and not row.slows_down:
         tried[_CLAIRVOYANT] = clairvoyant(row, requests)
     return tried
+
+
+def by_few_points(row: Unseen, seed: int, count: int) -> Tried:
+    """Ours by a partial profile, once it has learnt, and the same requests by what is told all."""
+    requests = requests_of(row, seed, count)
+    few = ours(row, seed, Objective.ROWS, partial=True)
+    mine = simulate(requests, [(few, plant_of(row, seed, count))])
+    best = simulate(requests, [(told(row), plant_of(row, seed, count))])
+    first = _after(_LEARNT_BATCHES, requests, mine)
+    return {
+        _FEW: _served(row, requests, mine, first),
+        _TOLD_LATER: _served(row, requests, best, first),
+    }
 
 
 def clairvoyant(row: Unseen, requests: Sequence[Request]) -> Served:
@@ -143,8 +166,10 @@ def plant_of(row: Unseen, seed: int, count: int) -> Plant:
     return Plant(curve=row.curve, disturbances=row.disturbances(count), seed=seed)
 
 
-def ours(row: Unseen, seed: int, objective: Objective = Objective.WORK) -> Policy:
-    """The product's policy with what the warm-up would have measured."""
+def ours(
+    row: Unseen, seed: int, objective: Objective = Objective.WORK, *, partial: bool = False
+) -> Policy:
+    """The product's policy with what would have been measured; `partial`: before it is ready."""
     profile = warmed_up(
         row.curve,
         row.rule,
@@ -152,6 +177,7 @@ def ours(row: Unseen, seed: int, objective: Objective = Objective.WORK) -> Polic
         longest=LONGEST,
         noise=row.noise,
         seed=seed,
+        partial=partial,
     )
     return _with(row, profile, objective)
 
@@ -215,8 +241,8 @@ def cost(row: Unseen, length: int) -> float:
     return row.curve.seconds([length] * row.max_rows) / row.max_rows
 
 
-def _served(row: Unseen, requests: Sequence[Request], run: Run) -> Served:
-    first = _from(requests)
+def _served(row: Unseen, requests: Sequence[Request], run: Run, first: int | None = None) -> Served:
+    first = _from(requests) if first is None else first
     judged = requests[first:]
     costs = {length: cost(row, length) for length in {one.length for one in judged}}
     in_time = [0 <= at <= one.due for one, at in zip(judged, run.finished[first:], strict=True)]
@@ -232,6 +258,14 @@ def _served(row: Unseen, requests: Sequence[Request], run: Run) -> Served:
 def _from(requests: Sequence[Request]) -> int:
     """The first request that counts."""
     return len(requests) // 3
+
+
+def _after(batches: int, requests: Sequence[Request], run: Run) -> int:
+    """The first request that comes behind so many batches, or behind half of the requests."""
+    left = sorted(at for at in run.released if at >= 0)
+    rows = min(sum(run.batches[:batches]), len(left))
+    first = next((n for n, one in enumerate(requests) if one.at > left[rows - 1]), len(requests))
+    return min(first, len(requests) // 2)
 
 
 def recovery(seed: int) -> float:
@@ -279,6 +313,17 @@ def report(trials: Trials) -> list[Figure]:
     if learnt:
         name = "stepped devices: in time, of what the same policy has that was told everything"
         figures += over_seeds(name, learnt, "%", at_least, _OF_TOLD)
+    later = [
+        100 * one[_FEW].rows / one[_TOLD_LATER].rows
+        for _, futures in trials.rows
+        for one in (future.result() for future in futures)
+        if _FEW in one
+    ]
+    if later:
+        name = (
+            "stepped devices by a partial profile, after 300 batches: in time, of told everything's"
+        )
+        figures += over_seeds(name, later, "%", at_least, _OF_TOLD_BY_FEW)
     recoveries = [future.result() for future in trials.recoveries]
     name = "a device that becomes 1.4 times as slow: until as good as told, within 3 %"
     return [*figures, *over_seeds(name, recoveries, "s", at_most, _RECOVERS)]
@@ -287,7 +332,7 @@ def report(trials: Trials) -> list[Figure]:
 def _measures(row: Unseen, tried: Sequence[Tried]) -> list[dict[str, float]]:
     """By policy what was in time, by rows and, where lengths differ, by work; over all seeds."""
     by_rows, by_work = _OURS["rows"], _OURS["work"]
-    names = tried[0].keys() - {_TOLD, _CLAIRVOYANT, by_work}
+    names = tried[0].keys() - {*_NO_RIVALS, by_work}
     found = [{name: float(np.mean([one[name].rows for one in tried])) for name in names}]
     if by_work in tried[0]:
         others = {name: name for name in names - {by_rows}} | {by_rows: by_work}
@@ -298,7 +343,7 @@ def _measures(row: Unseen, tried: Sequence[Tried]) -> list[dict[str, float]]:
 
 
 def _of_best(one: Tried) -> dict[str, float]:
-    names = one.keys() - {_TOLD, _CLAIRVOYANT}
+    names = one.keys() - _NO_RIVALS
     return {name: one[name].first / one[_CLAIRVOYANT].first for name in names}
 
 
@@ -321,7 +366,7 @@ def _against_rivals(
     """By how many percent the best rival is surely ahead: below 0 where ours is."""
     surely: dict[str, float] = {}
     mine = _OURS[unit]
-    for name in tried[0].keys() - {*_OURS.values(), _TOLD, _CLAIRVOYANT}:
+    for name in tried[0].keys() - {*_OURS.values(), *_NO_RIVALS}:
         ahead = [100 * (of(one[name]) / max(1e-9, of(one[mine])) - 1) for one in tried]
         surely[name] = float(np.mean(ahead)) - half_width(ahead)
     best = max(surely, key=lambda name: surely[name])

@@ -36,12 +36,12 @@ from batchedmodel_model_server.profiling.shapes import (
 
 FIRST_PASS_SECONDS: Final = 0.1
 """Of the large shape. Where another version serves, its batches wait behind it."""
+FEW_TIMES: Final = 4.0  # the smallest shape: what batches of even a slow model are longer than
 LOOKING_SECONDS: Final = 3.0  # of passes, for where the times may jump
 DRIFT: Final = 2.0  # times that differ by more are not of one machine in one state
 _SHORT: Final = 16
 _SAMPLES: Final = 3
 _CHEAP_SECONDS: Final = 0.1  # shapes below it are sampled more than once: short times are noisy
-_FEW_TIMES: Final = 4.0  # the smallest shape: what batches of even a slow model are longer than
 _FIRST_TIMES: Final = 4.0  # later passes over a shape: what its first pass takes at most
 _CHECKED_SECONDS: Final = 0.05  # a shape that takes about as long is long enough to be judged by
 _TERMS: Final = 4  # of the curve
@@ -165,7 +165,7 @@ class WarmUp:
 
     @property
     def _few_times_the_shortest(self) -> float:
-        return _FEW_TIMES * min((point.seconds for point in self._points), default=0.0)
+        return FEW_TIMES * min((point.seconds for point in self._points), default=0.0)
 
     def _measure(self, shape: Shape) -> None:
         seconds = self._model.handler.predicted_seconds(*shape)

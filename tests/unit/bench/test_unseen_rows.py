@@ -36,10 +36,12 @@ def test_a_device_with_a_knee_is_flat_before_it() -> None:
     assert [device.seconds(lengths) for lengths in ([50], [50, 3], [50] * 4)] == [2.0, 2.0, 4.0]
 
 
-def test_a_warm_up_measures_what_its_time_is_enough_for() -> None:
+def test_of_a_slow_device_no_batch_is_measured_that_is_longer_than_a_few_of_the_shortest() -> None:
     slow = Kneed(flat=1.0, knee=4, rule=CostRule.ROWS)
     known = warmed_up(slow, CostRule.ROWS, max_rows=64, longest=1, noise=0.0, seed=1)
-    assert [point.rows for point in known.points] == [1, 4]
+    assert [point.rows for point in known.points] == [1, 4, 11, 16]
+    few = warmed_up(slow, CostRule.ROWS, max_rows=64, longest=1, noise=0.0, seed=1, partial=True)
+    assert [point.rows for point in few.points] == [1, 4]
 
 
 def test_the_fair_rate_is_that_of_the_largest_batch_that_fits_twice_into_the_target() -> None:
@@ -116,6 +118,21 @@ def tried(*, ours: float, nexus: float) -> Future[unseen_trials.Tried]:
     policies = {"ours": served(ours), "nexus": served(nexus), "clairvoyant": served(0.8)}
     future.set_result(policies)
     return future
+
+
+def test_what_few_points_cost_is_said_of_the_requests_behind_what_was_learnt() -> None:
+    row = written_down(TRACE)[0]
+    one: Future[unseen_trials.Tried] = Future()
+    others = {"ours": served(0.5), "nexus": served(0.4)}
+    one.set_result(others | {"few points": served(0.76), "told, later": served(0.8)})
+    figures = unseen_trials.report(
+        unseen_trials.Trials(rows=[(row, [one])], recoveries=[done(1.0), done(2.0)])
+    )
+    [figure] = [figure for figure in figures if "partial profile" in figure.name and figure.goal]
+    assert figure.value == pytest.approx(95.0)
+    assert not any(
+        "few points" in figure.name or "told, later" in figure.name for figure in figures
+    )
 
 
 def done(seconds: float) -> Future[float]:
