@@ -33,6 +33,7 @@ from batchedmodel_cli.run.console import Console
 from batchedmodel_cli.run.edits import follow
 from batchedmodel_cli.run.pod import BATCHER, MODEL, processes, settings_folder, shared_folder
 from batchedmodel_cli.run.processes import ProcessSpec
+from batchedmodel_cli.run.stages import first_stage, stage_after
 from batchedmodel_cli.run.supervisor import FAILED, WRONG, Supervisor
 from batchedmodel_contract.manifest.manifest import BatchedModel
 from batchedmodel_contract.processes.environment import UPSTREAM_FORM, UPSTREAM_PATTERN
@@ -214,10 +215,14 @@ async def _serve(
         sys.stdout, [spec.name for spec in specs], os.environ, lambda: supervisor.stop()
     )
     announcer = Announcer(manifest, arguments.host)
+    clock = asyncio.get_running_loop().time
+    stage = first_stage(clock())
 
     def show(name: str, line: str) -> None:
+        nonlocal stage
         console.show(name, line)
         if name == MODEL:
+            stage = stage_after(stage, line, clock())
             slow = why_on_the_cpu(line)
             if slow is not None:
                 print(f"WARNING: the model computes on the CPU: {slow}", file=sys.stderr)
@@ -244,8 +249,12 @@ async def _serve(
     following = file and asyncio.create_task(
         follow(file, manifest, settings, read=lambda: _read(arguments), tell=console.tell)
     )
+    showing = asyncio.create_task(
+        console.follow(lambda: None if announcer.was_ready else stage, clock)
+    )
     try:
         return await supervisor.run()
     finally:
         if following:
             following.cancel()
+        showing.cancel()

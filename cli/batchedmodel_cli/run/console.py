@@ -1,11 +1,18 @@
 """The output of a run: lines of several processes, each with its name in front.
 
-While processes run, nothing else writes to the output stream.
+While processes run, nothing else writes to the output stream. On a terminal what the start is at
+stands below the lines, with a spinner; elsewhere it is a line of its own now and then.
 """
 
+import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TextIO
+
+from rich.console import Console as Terminal
+from rich.progress import Progress, SpinnerColumn, TextColumn
+
+from batchedmodel_cli.run.stages import Stage
 
 RUN: Final = "run"
 """The name in front of what the supervisor itself says."""
@@ -13,6 +20,8 @@ RUN: Final = "run"
 _COLOURS: Final = (36, 35, 32, 34)  # cyan, magenta, green, blue
 _RUN_COLOUR: Final = 33  # yellow
 _WIDEST: Final = 7
+_DRAWN_SECONDS: Final = 0.1
+_SAID_SECONDS: Final = 10.0
 
 
 class Console:
@@ -31,6 +40,8 @@ class Console:
     ) -> None:
         self._stream = stream
         self._on_lost = on_lost
+        self._terminal = Terminal(file=stream) if stream.isatty() else None
+        self._is_drawn = False
         coloured = stream.isatty() and not environ.get("NO_COLOR")
         colours = dict(zip(names, _COLOURS, strict=False)) | {RUN: _RUN_COLOUR}
         self._prefixes = {
@@ -47,12 +58,41 @@ class Console:
 
     def print(self, *lines: str) -> None:
         """Lines as they are, together."""
+        text = "".join(f"{line}\n" for line in lines)
         try:
-            self._stream.write("".join(f"{line}\n" for line in lines))
+            if self._terminal is not None and self._is_drawn:
+                self._terminal.out(text, end="", highlight=False)
+            else:
+                self._stream.write(text)
             self._stream.flush()
         except OSError:
-            discard(self._stream)
-            self._on_lost()
+            self._lose()
+
+    async def follow(self, stage: Callable[[], Stage | None], clock: Callable[[], float]) -> None:
+        """Show what a start is at until it is at nothing more."""
+        if self._terminal is None:
+            while True:
+                await asyncio.sleep(_SAID_SECONDS)
+                if (present := stage()) is None:
+                    return
+                self.tell(present.line(clock()))
+        columns = SpinnerColumn(), TextColumn("{task.description}", markup=False)
+        drawn = Progress(*columns, console=self._terminal, transient=True, auto_refresh=False)
+        task = drawn.add_task("")
+        self._is_drawn = True
+        try:
+            with drawn:
+                while (present := stage()) is not None:
+                    drawn.update(task, description=present.line(clock()), refresh=True)
+                    await asyncio.sleep(_DRAWN_SECONDS)
+        except OSError:
+            self._lose()
+        finally:
+            self._is_drawn = False
+
+    def _lose(self) -> None:
+        discard(self._stream)
+        self._on_lost()
 
 
 def discard(stream: TextIO) -> None:

@@ -1,5 +1,8 @@
+import asyncio
 import io
 import os
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -7,6 +10,7 @@ from hypothesis import strategies as st
 
 from batchedmodel_cli.run.console import Console
 from batchedmodel_cli.run.processes import LineSplitter
+from batchedmodel_cli.run.stages import Stage
 
 NAMES = ("batcher", "model")
 
@@ -49,6 +53,61 @@ def test_a_reader_that_left_is_reported_once_and_then_written_into_nothing() -> 
         console = Console(stream, NAMES, {}, lambda: lost.append(True))
         console.tell("nobody hears this")
         console.tell("nor this")
+    assert lost == [True]
+
+
+def stage_for(*stages: Stage) -> Callable[[], Stage | None]:
+    """One after the other, and then none."""
+    left = list(stages)
+    return lambda: left.pop(0) if left else None
+
+
+LOADING = Stage(name="loading the model", since=5.0)
+
+
+@pytest.mark.looptime
+async def test_a_start_that_nobody_watches_says_every_ten_seconds_what_it_is_at() -> None:
+    """Of a download of minutes, and of a load, nothing was said."""
+    stream, clock = io.StringIO(), asyncio.get_running_loop().time
+    began = clock()
+    console = Console(stream, NAMES, {}, never)
+    await console.follow(stage_for(replace(LOADING, since=began), LOADING), lambda: began + 20)
+    assert stream.getvalue().splitlines()[0] == "run     | loading the model, for 20 s"
+    assert len(stream.getvalue().splitlines()) == 2
+    assert clock() - began == pytest.approx(30.0)
+
+
+@pytest.mark.looptime
+async def test_on_a_terminal_what_a_start_is_at_stands_below_the_lines_and_goes() -> None:
+    stream, shown = Terminal(), list[str]()
+    console = Console(stream, NAMES, {"NO_COLOR": "1"}, never)
+
+    def stage() -> Stage | None:
+        shown.append(stream.getvalue())
+        if len(shown) == 2:
+            console.show("model", "[a line] of 100 %")
+        return LOADING if len(shown) < 4 else None
+
+    await console.follow(stage, lambda: 8.0)
+    assert "loading the model, for 3 s" in stream.getvalue()
+    assert "model   | [a line] of 100 %\n" in stream.getvalue()
+    console.show("model", "afterwards")
+    assert stream.getvalue().endswith("model   | afterwards\n")
+
+
+async def test_a_terminal_that_is_closed_while_a_start_is_shown_ends_the_run() -> None:
+    class Closed(Terminal):
+        def write(self, text: str) -> int:
+            raise OSError
+
+        def fileno(self) -> int:
+            return nowhere
+
+    lost: list[bool] = []
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    console = Console(Closed(), NAMES, {}, lambda: lost.append(True))
+    await console.follow(lambda: LOADING, lambda: 8.0)
+    os.close(nowhere)
     assert lost == [True]
 
 
