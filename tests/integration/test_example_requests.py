@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openapi_schema_validator import OAS31Validator
 
 from support.chain import Chain, running_chain
 from support.repository import ROOT
@@ -31,6 +32,14 @@ async def tried(chain: Chain) -> tuple[str, str]:
     return found[1], answer
 
 
+async def got(chain: Chain, path: str) -> Any:
+    """The JSON document at a path."""
+    async with chain.session.get(chain.url(path)) as response:
+        assert response.status == 200, await response.text()
+        assert response.content_type == "application/json"
+        return await response.json()
+
+
 HANDLERS: Mapping[str, tuple[str, str]] = {
     "simulated": ("/v2/models/m/infer", '"outputs"'),
     "support.lettered_handlers:Lettered": ("/v2/models/m/infer", '"found"'),
@@ -48,8 +57,51 @@ async def test_the_example_of_a_handler_works_as_it_stands(handler: str, tmp_pat
     path, holds = HANDLERS[handler]
     async with running_chain(tmp_path, handler=handler) as chain:
         at, answer = await tried(chain)
+        page = await got(chain, "/")
+        document = await got(chain, "/openapi.json")
     assert at == path
     assert holds in answer
+    assert page["ready"] is True
+    assert page["example"]["path"] == path
+    operation = document["paths"][path]["post"]
+    assert page["paths"][f"POST {path}"] == operation["summary"]
+    answers = operation["responses"]["200"]["content"]["application/json"]["schema"]
+    schema = {**answers, "components": document["components"]}
+    OAS31Validator(schema).validate(json.loads(answer))
+
+
+async def test_every_path_of_the_document_answers_and_the_rest_is_404(tmp_path: Path) -> None:
+    async with running_chain(tmp_path, handler="support.text_handlers:Classifier") as chain:
+        document = await got(chain, "/openapi.json")
+        for path, item in document["paths"].items():
+            for method in {"get", "post"} & item.keys():
+                url = chain.url(path.replace("{version}", "1"))
+                async with chain.session.request(method, url, json={}) as response:
+                    assert response.status in (200, 400), (method, path)
+        async with chain.session.head(chain.url("/")) as response:
+            assert response.status == 200
+        async with chain.session.post(chain.url("/"), json={}) as response:
+            assert (response.status, response.headers["Allow"]) == (405, "GET")
+        async with chain.session.get(chain.url("/nothing")) as response:
+            assert response.status == 404
+
+
+async def test_the_page_is_there_before_the_model_and_for_this_machine_alone(
+    tmp_path: Path,
+) -> None:
+    """Whoever came while the model was loaded got 404, as if there were nothing."""
+    chain = running_chain(tmp_path, handler="simulated", start_model=False, local_to="127.0.0.1")
+    async with chain as running:
+        page = await got(running, "/")
+        assert page["ready"] is False
+        assert page["reason"]
+        async with running.session.get(running.url("/openapi.json")) as response:
+            assert response.status == 503
+            assert int(response.headers["Retry-After"]) >= 1
+        for path in ("/", "/openapi.json"):
+            elsewhere = {"Host": "elsewhere.example"}
+            async with running.session.get(running.url(path), headers=elsewhere) as response:
+                assert response.status == 403
 
 
 async def test_the_example_of_a_model_that_generates_is_a_chat(tmp_path: Path) -> None:

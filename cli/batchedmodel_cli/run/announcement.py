@@ -97,6 +97,7 @@ def announcement(
         f"  service  {service}",
         f"  admin    {url(host, admin)} (metrics: /metrics)",
         f"  form     {form}",
+        *(() if example is None else (f"  paths    {service}/ and {service}/openapi.json",)),
         "  try it:",
         "",
         example or curl_line(manifest, service),

@@ -29,6 +29,7 @@ from batchedmodel_sidecar.backends.native.repository import MOST_BYTES, Reposito
 from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
+from batchedmodel_sidecar.discovery.discovery import Discovery
 from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Rejected
 from batchedmodel_sidecar.generation.handler import GenerationHandler
 from batchedmodel_sidecar.generation.request_reading import ENDED
@@ -57,6 +58,7 @@ from batchedmodel_sidecar.telemetry.ledger import Ledger
 logger: Final = logging.getLogger(__name__)
 
 _GOING_ALONE: Final = (Endpoint.PASSED_ON, Endpoint.ALONE)
+_DISCOVERED: Final = (Endpoint.ABOUT, Endpoint.OPENAPI)
 _SMALL: Final = 64 * 1024
 """Bytes of an answer that is written at once, whoever reads it."""
 
@@ -106,6 +108,7 @@ class DataHandler:
         self._served = names.served
         own = Routes(name, adapters=names.are_known)
         self._routes = own if foreign is None else foreign.routes
+        self._discovery = Discovery(name, self._routes.find, foreign=foreign is not None)
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -195,9 +198,12 @@ class DataHandler:
             elif route.adapter is None:
                 works = self._batcher.closed is None and not self._lifecycle.draining
                 status = self._link.status
-                response = info_response(
-                    self._name, route.found, status, self._served, open_for_work=works
-                )
+                if route.found.endpoint in _DISCOVERED:
+                    response = self._discovery.answer(route.found.endpoint, status, works=works)
+                else:
+                    response = info_response(
+                        self._name, route.found, status, self._served, open_for_work=works
+                    )
             else:
                 response = await self._inferences.infer(
                     asked, route.found, route.adapter, source, caller

@@ -36,7 +36,7 @@ from batchedmodel_sidecar.protocols.scores import (
     raw_scores,
 )
 
-_KNOWN: Final = TRUNCATION | {"inputs", "input", "model", "raw_scores", "user"}
+CLASSIFY: Final = TRUNCATION | {"inputs", "input", "model", "raw_scores", "user"}
 _OUTSIDE: Final = "O"
 """By convention the label of tokens that are part of nothing."""
 _TOKEN: Final = 64
@@ -62,7 +62,7 @@ class ClassifyAdapter(ScoreAdapter):
         self, body: Buffer, header_length: str | None, model: ReadyModel, most_rows: int
     ) -> Parsed:
         """One row for each text or pair; raises `InvalidInput` or `Rejected`."""
-        asked = json_object(body, _KNOWN)
+        asked = json_object(body, CLASSIFY)
         named = adapter_of(asked, model.description.name, named=False)
         if model.description.classification is None:
             raise unable(named, model.description.name, "does not classify")

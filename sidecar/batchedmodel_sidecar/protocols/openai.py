@@ -30,7 +30,7 @@ from batchedmodel_sidecar.protocols.json_bodies import (
     whole_number,
 )
 
-_KNOWN: Final = frozenset({"model", "input", "encoding_format", "dimensions", "user"})
+EMBEDDINGS: Final = frozenset({"model", "input", "encoding_format", "dimensions", "user"})
 
 
 class _Form(NamedTuple):
@@ -48,7 +48,7 @@ class EmbeddingsAdapter(Adapter):
         self, body: Buffer, header_length: str | None, model: ReadyModel, most_rows: int
     ) -> Parsed:
         """One row for each input; raises `InvalidInput` or `Rejected` (another model's name)."""
-        asked = json_object(body, _KNOWN)
+        asked = json_object(body, EMBEDDINGS)
         named = adapter_of(asked, model.description.name, named=True)
         if model.description.embedding is None:
             raise unable(named, model.description.name, "does not give embeddings")

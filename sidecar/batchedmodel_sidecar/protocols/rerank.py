@@ -30,8 +30,8 @@ from batchedmodel_sidecar.protocols.scores import (
     sigmoid,
 )
 
-_OF_TEI: Final = TRUNCATION | {"query", "texts", "raw_scores", "return_text"}
-_OF_COHERE: Final = frozenset({"model", "query", "documents", "top_n", "return_documents"})
+OF_TEI: Final = TRUNCATION | {"query", "texts", "raw_scores", "return_text"}
+OF_COHERE: Final = frozenset({"model", "query", "documents", "top_n", "return_documents"})
 _COUNT: Final = Whole(minimum=1, maximum=2**31)
 
 
@@ -53,13 +53,13 @@ class RerankAdapter(ScoreAdapter):
         self, body: Buffer, header_length: str | None, model: ReadyModel, most_rows: int
     ) -> Parsed:
         """One row for each document, paired with the query; raises `InvalidInput` or `Rejected`."""
-        asked = json_object(body, _OF_TEI | _OF_COHERE)
+        asked = json_object(body, OF_TEI | OF_COHERE)
         named = adapter_of(asked, model.description.name, named=False)
         if model.description.ranking is None:
             raise unable(named, model.description.name, "does not rank")
         tei = "texts" in asked
         for field in asked:
-            if field not in (_OF_TEI if tei else _OF_COHERE):
+            if field not in (OF_TEI if tei else OF_COHERE):
                 rule = f"is not taken beside {'texts' if tei else 'documents'}"
                 raise InvalidInput(field, rule)
         query, field = require_text(asked, "query"), "texts" if tei else "documents"

@@ -31,6 +31,10 @@ class Endpoint(Enum):
     MODELS = auto()
     INDEX = auto()
     """The versions of the model that its server knows."""
+    ABOUT = auto()
+    """What can be asked, for people."""
+    OPENAPI = auto()
+    """The same for programs."""
     PASSED_ON = auto()
     """What a server of one's own answers; it gets the request as it is."""
     GENERATES = auto()
@@ -57,7 +61,7 @@ class Lost(NamedTuple):
     """The method that the path takes, where there is one."""
 
 
-_PATHS: Final = {
+PATHS: Final = {
     "/v1/embeddings": ("POST", Endpoint.EMBEDDINGS),
     "/classify": ("POST", Endpoint.CLASSIFY),
     "/predict": ("POST", Endpoint.CLASSIFY),
@@ -71,8 +75,11 @@ _PATHS: Final = {
     "/v2/health/ready": ("GET", Endpoint.READY),
     "/v1/models": ("GET", Endpoint.MODELS),
     INDEX: ("POST", Endpoint.INDEX),
+    "/": ("GET", Endpoint.ABOUT),
+    "/openapi.json": ("GET", Endpoint.OPENAPI),
 }
-_OF_MODEL: Final = {
+"""By path: the method that it takes, and what it means."""
+OF_MODEL: Final = {
     "/v2/models/{}/infer": ("POST", Endpoint.V2_INFER),
     "/v2/models/{}/generate": ("POST", Endpoint.GENERATES),
     "/v2/models/{}/generate_stream": ("POST", Endpoint.GENERATES),
@@ -81,6 +88,7 @@ _OF_MODEL: Final = {
     "/v1/models/{}:predict": ("POST", Endpoint.V1_PREDICT),
     "/v1/models/{}": ("GET", Endpoint.MODEL),
 }
+"""The same of paths with the model's name in them, or with its name and a version."""
 _VERSION: Final = re.compile(r"/versions/([A-Za-z0-9._~@+=,-]+)")
 _MODEL: Final = re.compile(r"/v[12]/models/([^/:]+)")
 
@@ -92,10 +100,10 @@ class Routes:
         """`adapters`: whether other names may be those of adapters."""
         self._name = name
         self._adapters = adapters
-        of_model = {path.format(name): target for path, target in _OF_MODEL.items()}
+        of_model = {path.format(name): target for path, target in OF_MODEL.items()}
         self._methods = {
             path: (method, Found(endpoint))
-            for path, (method, endpoint) in (_PATHS | of_model).items()
+            for path, (method, endpoint) in (PATHS | of_model).items()
         }
         self._versioned = {f"/v{number}/models/{name}/versions/" for number in (1, 2)}
 

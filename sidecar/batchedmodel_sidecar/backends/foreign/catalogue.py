@@ -107,6 +107,8 @@ class ForeignRoutes:
             return Found(endpoint)
         if self._more is not None and self._more.fullmatch(path):
             return Found(Endpoint.PASSED_ON)
+        if isinstance(ours, Found) and ours.endpoint is Endpoint.OPENAPI:
+            return ours  # unless it is passed on, for the server has its own
         for takes in known:
             return Lost(405, f"{path} takes {takes}, not {method}", allow=takes)
         return self._not_passed_on(path)

@@ -46,6 +46,7 @@ def test_the_announcement_holds_both_addresses_and_the_curl_line() -> None:
     text = "\n".join(follower.after(READY))
     assert "http://127.0.0.1:8000\n" in text
     assert "http://127.0.0.1:40001 " in text
+    assert "http://127.0.0.1:8000/openapi.json\n" in text
     assert "curl -sN http://127.0.0.1:8000/classify -d '{}'" in text.splitlines()
 
 

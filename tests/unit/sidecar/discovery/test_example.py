@@ -11,16 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_contract.generation.description import GenerationDescription, StepSeconds
+from batchedmodel_contract.generation.description import GenerationDescription
 from batchedmodel_contract.inference.batch_wire import BatchRequest
 from batchedmodel_contract.inference.description import (
-    RAGGED,
-    Activation,
-    Classification,
-    CostRule,
     ModelDescription,
     TensorSpec,
-    TextInput,
     description_from_metadata,
 )
 from batchedmodel_contract.inference.ragged import ragged
@@ -31,35 +26,9 @@ from batchedmodel_model_server.batching.declaration import declaration_of, descr
 from batchedmodel_model_server.batching.validation import examine
 from batchedmodel_sidecar.codec.rows import rows_of_tensors
 from batchedmodel_sidecar.discovery.example import Example, Task, curl_line, example_of, tasks_of
+from support.described_models import CLASSES, ENGINE, IDS, TEXTS
 from support.examples import examples
 from support.model_server_handlers import Giving
-
-IDS = TensorSpec(
-    name="ids", datatype=Datatype.INT64, shape=(RAGGED,), max_length=64, letters=("L",)
-)
-TEXTS = ModelDescription(
-    name="m",
-    version="1",
-    platform="pretend",
-    inputs=(IDS,),
-    outputs=(
-        TensorSpec(name="vector", datatype=Datatype.FP32, shape=(4,)),
-        TensorSpec(name="scores", datatype=Datatype.FP32, shape=(2,)),
-        TensorSpec(name="score", datatype=Datatype.FP32, shape=()),
-    ),
-    cost_rule=CostRule.PADDED,
-    text=TextInput(name="text", tokens="ids", max_tokens=64),
-)
-CLASSES = Classification(output="scores", labels=("a", "b"), activation=Activation.SOFTMAX)
-ENGINE = GenerationDescription(
-    vocabulary=100,
-    max_context_tokens=64,
-    block_tokens=16,
-    blocks=4,
-    max_sequences=2,
-    max_tokens_per_step=64,
-    step_seconds=StepSeconds(base=0.1, prefill_token=0.0, sequence=0.0, context_token=0.0),
-)
 
 
 @pytest.mark.parametrize(

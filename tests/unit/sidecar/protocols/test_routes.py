@@ -52,7 +52,8 @@ def test_in_front_of_a_model_with_adapters_a_path_may_name_one(
 @pytest.mark.parametrize(
     ("method", "path", "status", "message"),
     [
-        ("GET", "/", 404, 'there is nothing at "/"'),
+        ("GET", "//", 404, 'there is nothing at "//"'),
+        ("POST", "/", 405, "/ takes GET, not POST"),
         ("GET", "/v2/models", 404, "there is nothing at"),
         ("GET", "/v2/models/m/versions", 404, "there is nothing at"),
         ("GET", "/v2/models/m/versions/", 404, "there is nothing at"),
