@@ -85,6 +85,7 @@ bench: $(FULL) ## Quick benchmarks
 	$(BIN)/python bench/frontier.py --quick
 	$(BIN)/python bench/attacks.py --quick
 	$(BIN)/python bench/neighbours.py --quick
+	$(BIN)/python bench/rivals.py --quick
 	$(BIN)/python bench/control_plane_attacks.py --quick
 
 lint: $(LIGHT) ## Rules and format of the code (ruff)
@@ -124,6 +125,7 @@ drawings: ## Draw the pictures of README and docs anew
 	$(PYTHON) docs/drawings/parts.py
 	$(PYTHON) docs/drawings/gain.py
 	$(PYTHON) docs/drawings/objectives.py
+	$(PYTHON) docs/drawings/minilm_rates.py
 
 fmt: $(LIGHT) ## Format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix .

@@ -65,7 +65,7 @@ class Plan:
         return [Load(callers=callers, beside=beside) for beside in self.beside for callers in GOALS]
 
 
-FULL: Final = Plan(rounds=3, seconds=2.5, warm_up_seconds=0.5, beside=(False, True))
+FULL: Final = Plan(rounds=5, seconds=5.0, warm_up_seconds=1.0, beside=(False, True))
 QUICK: Final = Plan(rounds=1, seconds=1.0, warm_up_seconds=0.25, beside=(False,))
 
 
