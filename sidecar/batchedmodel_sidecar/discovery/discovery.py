@@ -20,9 +20,7 @@ from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols import v2
 from batchedmodel_sidecar.protocols.routes import Endpoint, Found, Lost
 
-_DOCUMENT: Final[dict[str, Any]] = orjson.loads(
-    files(__package__).joinpath("openapi.json").read_bytes()
-)
+_DOCUMENT: Final = orjson.loads(files(__package__).joinpath("openapi.json").read_bytes())
 _VERSION: Final = version("batchedmodel")
 _THEIRS: Final = (Endpoint.PASSED_ON, Endpoint.ALONE)
 _THEIR_BODIES: Final[dict[str, Any]] = {
@@ -94,7 +92,7 @@ class Discovery:
         components = _DOCUMENT["components"]
         components = components | {"schemas": components["schemas"] | own}
         info = _DOCUMENT["info"] | {"title": self._name, "version": _VERSION}
-        return _DOCUMENT | {"info": info, "paths": paths, "components": components}
+        return {**_DOCUMENT, "info": info, "paths": paths, "components": components}
 
     def _items(self, tasks: tuple[Task, ...]) -> dict[str, dict[str, Any]]:
         """What is said of each path that the sidecar answers for these tasks."""
