@@ -363,15 +363,10 @@ class Service:
             await connections.close(_ANSWERS_LEAVE_SECONDS)
             await self._process.close()
             await self._batcher.close()
-            if self._generation is not None:
-                await self._generation.close()
-            await self._link.close()
-            if self._passthrough is not None:
-                await self._passthrough.close()
-            if self._repository is not None:
-                await self._repository.close()
-            if admin is not None:
-                await admin.close()
+            parts = (self._generation, self._link, self._passthrough, self._repository, admin)
+            for part in parts:
+                if part is not None:
+                    await part.close()
 
     async def _serve(self, stop: asyncio.Event) -> bool:
         background = [
