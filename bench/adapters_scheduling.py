@@ -19,12 +19,12 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_scheduling.core.policies import new_policy
 from batchedmodel_scheduling.simulator.arrivals import Poisson
-from batchedmodel_scheduling.simulator.curves import Affine, profile_of
 from batchedmodel_scheduling.simulator.engine import NANOSECONDS, AdapterCost, Request, simulate
 from batchedmodel_scheduling.simulator.plants import Plant
 from batchedmodel_scheduling.simulator.search import highest_rate
 from batchedmodel_scheduling.simulator.workload import Constant, Workload, stream
 from bench_report import Figure, at_least
+from scheduling_bench.affine import Affine, profile_of
 
 ADAPTERS: Final = 100
 SLOTS: Final = 8

@@ -18,8 +18,8 @@ from load_generator import Target, cache_folder
 sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("tests", "images")]
 
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_scheduling.simulator.curves import Affine
 from compile_modules import compiled_modules
+from scheduling_bench.affine import Affine
 from support.chain import Chain, Process, running_chain  # the tests' processes, as in a pod
 
 __all__ = ["Chain", "Plan", "Process", "device_chain", "running_chain", "target"]

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_scheduling.simulator.curves import Affine
 from batchedmodel_scheduling.simulator.engine import NANOSECONDS
 from same_arrivals import finished, latencies, percentiles, poisson
+from scheduling_bench.affine import Affine
 from scheduling_bench.scenarios import MAX_ROWS, equal
 
 CONSTANTS_SHARE: Final = 0.2

@@ -15,7 +15,7 @@ from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import Batching, Model, Spec
-from batchedmodel_scheduling.simulator.curves import Affine
+from scheduling_bench.affine import Affine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

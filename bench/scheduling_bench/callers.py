@@ -12,11 +12,11 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_scheduling.core.policies import new_policy
 from batchedmodel_scheduling.core.policy import Priority
-from batchedmodel_scheduling.simulator.curves import profile_of
 from batchedmodel_scheduling.simulator.engine import NANOSECONDS, Request, simulate
 from batchedmodel_scheduling.simulator.workload import requests as patient_requests
 from batchedmodel_scheduling.simulator.workload import stream
 from bench_report import Figure
+from scheduling_bench.affine import profile_of
 from scheduling_bench.bursts import Clumps
 from scheduling_bench.scenarios import CAP99_OF_A, MAX_ROWS, Plan, equal
 from scheduling_bench.summaries import over_seeds

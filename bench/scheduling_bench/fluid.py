@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise, product
 from typing import Final
 
 from batchedmodel_contract.inference.description import CostRule
-from batchedmodel_scheduling.simulator.curves import Affine
+from scheduling_bench.affine import Affine
 
 _MOST_BUCKETS: Final = 16  # every grouping is tried: 2 to the number of edges between buckets
 

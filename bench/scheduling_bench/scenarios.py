@@ -9,10 +9,10 @@ from numpy.random import Generator
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_scheduling.simulator.arrivals import Arrivals, Gamma, Poisson
-from batchedmodel_scheduling.simulator.curves import Affine
 from batchedmodel_scheduling.simulator.plants import Disturbances
 from batchedmodel_scheduling.simulator.traces import Trace
 from batchedmodel_scheduling.simulator.workload import Constant, Lengths, Lognormal
+from scheduling_bench.affine import Affine
 from scheduling_bench.bursts import Clumps, Mmpp, scaled_lengths
 
 MAX_ROWS: Final = 64

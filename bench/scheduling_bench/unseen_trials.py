@@ -20,7 +20,6 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import Lateness, Objective
 from batchedmodel_scheduling.core.policies import new_policy
 from batchedmodel_scheduling.core.policy import Policy
-from batchedmodel_scheduling.simulator.curves import profile_of
 from batchedmodel_scheduling.simulator.engine import NANOSECONDS, Request, Run, simulate
 from batchedmodel_scheduling.simulator.plants import Plant
 from batchedmodel_scheduling.simulator.traces import Trace
@@ -31,6 +30,7 @@ from rival_policies.clockwork import Clockwork
 from rival_policies.nexus import Nexus
 from rival_policies.receding import Receding
 from rival_policies.tei import Tei
+from scheduling_bench.affine import profile_of
 from scheduling_bench.devices import warmed_up
 from scheduling_bench.oracle import least_dropped, machine
 from scheduling_bench.scenarios import EDGES, Plan

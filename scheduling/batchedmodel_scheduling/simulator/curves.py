@@ -1,11 +1,9 @@
-"""How long a forward pass takes, without noise: affine curves, and those of profiles."""
+"""How long a forward pass takes, without noise."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
-from batchedmodel_contract.inference.description import CostRule
-from batchedmodel_contract.inference.profile import Profile, ProfilePoint
+from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_scheduling.latency.curve import Curve as MeasuredCurve
 
@@ -16,41 +14,6 @@ class Curve(Protocol):
     def seconds(self, lengths: Sequence[int]) -> float:
         """For at least one row."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Affine:
-    """fixed + per_row x rows + per_token x cost, in seconds."""
-
-    fixed: float
-    per_row: float = 0.0
-    per_token: float = 0.0
-    rule: CostRule = CostRule.PADDED
-
-    def seconds(self, lengths: Sequence[int]) -> float:
-        """See `Curve`."""
-        rows, tokens = len(lengths), 0
-        if self.per_token:
-            tokens = self.rule.paid(rows=rows, longest=max(lengths), total=sum(lengths))
-        return self.fixed + self.per_row * rows + self.per_token * tokens
-
-
-def profile_of(
-    curve: Curve,
-    *,
-    max_rows: int,
-    lengths: Sequence[int],
-    cost_rule: CostRule,
-    device: str = "simulated",
-) -> Profile:
-    """What a server with this curve would measure without noise: 1, 2, 4, ... `max_rows` rows."""
-    counts = {min(1 << power, max_rows) for power in range(max_rows.bit_length() + 1)}
-    points = tuple(
-        ProfilePoint(rows=rows, length=length, seconds=curve.seconds([length] * rows))
-        for rows in sorted(counts)
-        for length in sorted(set(lengths))
-    )
-    return Profile(cost_rule=cost_rule, device=device, points=points)
 
 
 def curve_of(profile: Profile) -> MeasuredCurve:

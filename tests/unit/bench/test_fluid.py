@@ -5,8 +5,8 @@ import math
 import pytest
 
 from batchedmodel_contract.inference.description import CostRule
-from batchedmodel_scheduling.simulator.curves import Affine
 from batchedmodel_scheduling.simulator.workload import Lognormal, stream
+from scheduling_bench.affine import Affine
 from scheduling_bench.fluid import highest_fluid_rate
 
 EDGES = (32, 64, 96, 128, 192, 256, 384, 512)

@@ -12,12 +12,12 @@ import pytest
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH, read_body
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
-from batchedmodel_scheduling.simulator.curves import Affine
 from batchedmodel_scheduling.simulator.engine import NANOSECONDS
 from bench_report import Figure
 from load_generator import Errors, Latency, LoadResult
 from process_cpu import cpu_seconds
 from same_arrivals import finished, latencies, microseconds, poisson
+from scheduling_bench.affine import Affine
 from throughput_figures import Found, Loaded, figures_of
 from throughput_loads import BUSY, FIRST, LARGE, LONE, ONE_ROW, SECOND, SHAPES, SINGLE
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile, ProfilePoint
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_scheduling.simulator.curves import Affine, curve_of, profile_of
+from batchedmodel_scheduling.simulator.curves import curve_of
+from scheduling_bench.affine import Affine, profile_of
 
 rules = st.sampled_from(CostRule)
 batches = st.lists(st.integers(1, 600), min_size=1, max_size=100)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from batchedmodel_scheduling.simulator.curves import Affine
 from batchedmodel_scheduling.simulator.plants import Disturbances, Plant
+from scheduling_bench.affine import Affine
 
 CURVE = Affine(fixed=0.005, per_row=0.001)
 SECOND = 1_000_000_000
