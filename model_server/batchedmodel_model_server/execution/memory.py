@@ -13,9 +13,9 @@ rows.
 import ctypes
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from batchedmodel_model_server.machine import limits, text_of
 
@@ -29,6 +29,7 @@ _MACHINE: Final = Path("/proc/meminfo")
 _CLEAR_REFS: Final = Path("/proc/self/clear_refs")
 _FORGET_PEAK: Final = "5"
 _KIBIBYTE: Final = 1024
+Result = TypeVar("Result")
 
 
 def lowered(cap: int | None, cost: int) -> int:
@@ -47,11 +48,11 @@ class MemoryCap:
         self._clean = 0
         self._most: float = math.inf
 
-    def begin_with(self, cost: int) -> None:
+    def begin_with(self, cost: int | None) -> None:
         """Nothing has failed yet, but no more than this should fit; never grows beyond it."""
         self.cost = cost
-        self._most = cost
-        self._step = max(1, int(_GROWS_BY * cost))
+        self._most = math.inf if cost is None else cost
+        self._step = max(1, int(_GROWS_BY * (cost or 0)))
 
     def outgrown(self, costs: Iterable[int]) -> None:
         """Batches of these costs did not fit."""
@@ -89,11 +90,21 @@ class MemoryBudget:
     def __init__(self, meter: MemoryMeter) -> None:
         self._meter = meter
         self._seen: list[tuple[int, int]] = []
+        self._ours = 0
+        self._others = -1
+        """Bytes that batches of callers have taken at most, where that is more than ours took."""
         meter.begin()
 
-    def ran(self, cost: int) -> None:
-        """A batch of this cost has just been run."""
-        self._seen.append((cost, self._meter.taken()))
+    def metered(self, cost: int, work: Callable[[], Result]) -> Result:
+        """The result of a batch of this cost; its memory is known where it took the most so far."""
+        before = self._meter.taken()
+        if before > self._ours:
+            self._others = before
+        result = work()
+        self._ours = self._meter.taken()
+        if self._ours > self._others:
+            self._seen.append((cost, self._ours))
+        return result
 
     @property
     def cost(self) -> int | None:

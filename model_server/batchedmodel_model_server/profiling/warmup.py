@@ -13,6 +13,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 from typing import Final
 
@@ -79,7 +80,7 @@ class WarmUp:
         self._tried = {(point.rows, point.length) for point in self._points}
         self._too_long: float = math.inf
         self._looked = 0.0
-        self._bound = None if known is None else known.max_cost
+        self._bound = cap.cost
         """The cap, while it only follows from what smaller shapes took."""
 
     def begin(self) -> None:
@@ -124,13 +125,17 @@ class WarmUp:
 
         Raises `OutOfMemory`, `ForwardFailed`, `DeviceLost`.
         """
-        began = self._clock()
-        forward(replace(self._model, turn=None), batch, began)
-        return self._clock() - began
+        cost = batch.cost(self._model.declaration, range(batch.rows))
+
+        def timed() -> float:
+            began = self._clock()
+            forward(replace(self._model, turn=None), batch, began)
+            return self._clock() - began
+
+        return self._budget.metered(cost, timed)
 
     def measured(self, shape: Shape, passes: Sequence[float]) -> None:
         """Passes over it took so long; the first one does not count."""
-        self._budget.ran(self._cost(shape))
         self._add(shape, statistics.median(passes[1:]))
         if shape not in self._grid:
             self._looked += sum(passes)
@@ -150,9 +155,9 @@ class WarmUp:
         """What is known by now; the cap follows from it, unless a batch that failed has set it."""
         rule, cap, affordable = self._model.declaration.cost_rule, self._cap, self._budget.cost
         largest = max(map(self._cost, self._grid))
-        if cap.cost == self._bound and affordable is not None and affordable < largest:
-            cap.begin_with(affordable)
-            self._bound = affordable
+        if cap.cost == self._bound and affordable is not None:
+            cap.begin_with(affordable if affordable < largest else None)
+            self._bound = cap.cost
         points = sorted(self._points, key=lambda point: (point.rows, point.length))
         return Profile(
             cost_rule=rule,
@@ -175,7 +180,7 @@ class WarmUp:
         running, passes = _passes(self._model, *shape, self._clock), list[float]()
         try:
             while not enough(passes):
-                passes.append(next(running))
+                passes.append(self._budget.metered(self._cost(shape), partial(next, running)))
         except OutOfMemory as error:
             if not self._points:
                 raise CannotLoad(f"not even one item fits: {error}") from None

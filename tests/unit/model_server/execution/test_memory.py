@@ -1,13 +1,15 @@
 """The first bound on a batch, from what smaller ones took."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
 from batchedmodel_model_server.api.handler import Batch
 from batchedmodel_model_server.execution.memory import MemoryBudget, MemoryCap, affordable, meter_of
+from batchedmodel_model_server.profiling.warmup import WarmUp
 from support.model_server_handlers import Clock, Timed, loaded
-from support.warm_ups import whole
+from support.warm_ups import complete, whole
 
 
 @dataclass
@@ -35,8 +37,7 @@ class Meter:
 def budget_after(meter: Meter, *costs: int) -> MemoryBudget:
     budget = MemoryBudget(meter)
     for cost in costs:
-        meter.run(cost)
-        budget.ran(cost)
+        budget.metered(cost, partial(meter.run, cost))
     return budget
 
 
@@ -109,6 +110,53 @@ def test_the_warm_up_leaves_out_what_would_not_fit_and_bounds_the_batches() -> N
 
 def test_where_everything_fits_nothing_is_bounded() -> None:
     cap, meter = MemoryCap(), Meter(10**9)
+    handler = weighed(meter)
+    profile = whole(loaded(handler), 4, cap, handler.clock.read, budget=MemoryBudget(meter))
+    assert len(profile.points) == 16
+    assert cap.cost is profile.max_cost is None
+
+
+def test_what_callers_batches_took_between_is_not_taken_for_that_of_smaller_ones() -> None:
+    """A burst before the first idle moment: a small shape seemed to take all of its memory, and the
+    bound that followed was kept for good."""
+    cap, meter = MemoryCap(), Meter(60_000)
+    handler = weighed(meter)
+    budget = MemoryBudget(meter)
+    warm_up = WarmUp(loaded(handler), 4, cap, handler.clock.read, budget=budget)
+    warm_up.begin()
+    meter.run(4000)
+    complete(warm_up)
+    profile = warm_up.profile()
+    assert len(profile.points) == 16
+    assert cap.cost is profile.max_cost is None
+
+
+@dataclass
+class Workspace(Meter):
+    """On which a library takes memory once, when the first large batch comes."""
+
+    def run(self, cost: int) -> None:
+        self.once = 20_000 if cost >= 1000 else self.once
+        super().run(cost)
+
+
+def test_a_bound_that_followed_from_few_shapes_goes_once_everything_has_fitted() -> None:
+    """What a library took once looked like the price of size, and bounded batches for good."""
+    cap, meter = MemoryCap(), Workspace(80_000)
+    handler = weighed(meter)
+    budget = MemoryBudget(meter)
+    warm_up = WarmUp(loaded(handler), 4, cap, handler.clock.read, budget=budget)
+    warm_up.begin()
+    assert warm_up.profile().max_cost is not None
+    complete(warm_up)
+    assert len(warm_up.profile().points) == 16
+    assert cap.cost is warm_up.profile().max_cost is None
+
+
+def test_what_is_measured_anew_goes_beyond_a_bound_that_followed_from_less() -> None:
+    """A partial profile of another pace is measured anew, and its bound stayed."""
+    cap, meter = MemoryCap(), Meter(10**9)
+    cap.begin_with(1100)
     handler = weighed(meter)
     profile = whole(loaded(handler), 4, cap, handler.clock.read, budget=MemoryBudget(meter))
     assert len(profile.points) == 16
