@@ -106,19 +106,15 @@ class Trial:
         return replace(known, cached=True)
 
     def kept(self, profile: Profile) -> Profile:
-        """What the warm-up knows by now: kept, unless more was kept before."""
+        """What the warm-up knows by now: kept, unless more is, by whichever process."""
         if not profile.partial:
             self.warm_up = None
         found = self._verdict
         profile = replace(profile, sharing=found.sharing.value, sharing_reason=found.reason)
-        known = self._known
-        has_less = (
-            known is not None
-            and profile.partial
-            and (not known.partial or len(profile.points) < len(known.points))
-        )
-        if self._cache is not None and self._alone and not has_less:
-            self._cache.write(profile)
+        if self._cache is not None and self._alone:
+            there = self._cache.read() if profile.partial else None
+            if there is None or (there.partial and len(there.points) <= len(profile.points)):
+                self._cache.write(profile)
         return profile
 
     def _warm_up(self, cap: MemoryCap, known: Profile | None = None) -> WarmUp:

@@ -168,6 +168,18 @@ def test_a_restart_goes_on_with_what_was_kept_of_a_partial_profile(tmp_path: Pat
     assert start(tmp_path)[1] == replace(third, cached=True)
 
 
+def test_what_another_process_has_measured_meanwhile_is_not_replaced_by_less(
+    tmp_path: Path,
+) -> None:
+    """Two pods share the folder, and the one that began later had measured less."""
+    behind, _ = start(tmp_path)
+    whole = profile_of_a_start(tmp_path)
+    assert not whole.partial
+    assert behind.warm_up is not None
+    assert behind.kept(behind.warm_up.profile()).partial
+    assert start(tmp_path)[1].points == whole.points
+
+
 @pytest.mark.parametrize("pace", [1e-3, 1e-5])
 def test_a_partial_profile_of_another_pace_begins_anew(tmp_path: Path, pace: float) -> None:
     """What is measured now and what was measured then would make one curve that never was."""
