@@ -109,10 +109,12 @@ def _inference(model: ModelDescription) -> Example:
         letters = iter(spec.letters)
         shape = [least.get(next(letters, ""), 1) if n == RAGGED else n for n in spec.shape]
         values = math.prod(shape)
-        data: dict[str, Any] = {"data": [False if spec.datatype is Datatype.BOOL else 0] * values}
+        data: dict[str, Any]
         if values > _MOST_JSON_VALUES or spec.datatype in _WITHOUT_JSON:
             zeros += (size := values * spec.datatype.size)
             data = {"parameters": {BINARY_SIZE: size}}
+        else:
+            data = {"data": [False if spec.datatype is Datatype.BOOL else 0] * values}
         entry = {"name": spec.name, "datatype": spec.datatype, "shape": [1, *shape]}
         entries.append(entry | data)
     return Example(path, {"inputs": entries}, zeros)

@@ -51,6 +51,13 @@ def test_the_example_is_of_what_the_model_is_for(
     assert example_of(model, engine).path == path
 
 
+def test_the_example_of_a_vast_tensor_takes_no_memory_of_its_size() -> None:
+    """Its values were listed, and only then found to be too many to be written out."""
+    vast = TensorSpec(name="x", datatype=Datatype.FP32, shape=(2**20, 2**25))
+    example = example_of(replace(TEXTS, inputs=(vast,), text=None), None)
+    assert example.zeros == 4 * 2**45
+
+
 def test_a_model_of_texts_that_takes_more_than_their_tokens_is_asked_with_tensors() -> None:
     age = TensorSpec(name="age", datatype=Datatype.FP32, shape=())
     model = replace(TEXTS, inputs=(IDS, age), classification=CLASSES, embedding="vector")
