@@ -124,8 +124,11 @@ def _of_folder(folder: Holding) -> Checkpoint:
     if not any(name.endswith(WEIGHTS) for name in names) and MODULES not in names:
         lacking.append(f"*{WEIGHTS}")
     if lacking and len(ggufs) == 1:
-        file = at / ggufs[0]
-        return Checkpoint(source={"path": str(file)}, title=file.stem, generates=True)
+        # Beside a config.json it is served only by its own name.
+        path = at / ggufs[0] if CONFIG in names else at
+        return Checkpoint(
+            source={"path": str(path)}, title=ggufs[0].removesuffix(GGUF), generates=True
+        )
     if lacking:
         raise UnusableManifest(
             f"{at} is a folder, but no checkpoint: it lacks {' and '.join(lacking)}, and holds "

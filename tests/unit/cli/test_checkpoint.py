@@ -46,6 +46,14 @@ def test_the_latest_of_versions_side_by_side_is_looked_at(tmp_path: Path) -> Non
     assert model_named(str(tmp_path)) == expected
 
 
+def test_a_gguf_file_in_the_latest_of_versions_side_by_side_is_served(tmp_path: Path) -> None:
+    """The file was named as if it lay beside the versions; and a file of digits was a version."""
+    folder_with(tmp_path / "2", "chat.gguf")
+    (tmp_path / "10").write_text("no folder")
+    expected = Checkpoint(source={"path": str(tmp_path)}, title="chat", generates=True)
+    assert model_named(str(tmp_path)) == expected
+
+
 def test_a_package_is_found_in_the_working_folder_and_none_of_its_code_is_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,7 +133,7 @@ def test_a_title_becomes_a_name_that_a_manifest_takes(title: str, name: str) -> 
         ("x.yaml --name y", "--name is for --model"),
         ("--model a/x --upstream http://a", "--upstream is for a server that runs already"),
         ("--model x --name Big", '"Big" is not a name of 1 to 48 lower-case letters'),
-        ("--model x --name kubernetes", "is the name of the Service of the API server"),
+        ("--model x --name kubernetes", "is a name whose variables (KUBERNETES_SERVICE_...)"),
     ],
 )
 def test_what_does_not_go_together_on_a_line_is_refused(
