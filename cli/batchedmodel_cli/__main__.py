@@ -16,7 +16,7 @@ import click
 from click.shell_completion import shell_complete
 
 from batchedmodel_cli import extras
-from batchedmodel_cli.run.console import discard
+from batchedmodel_cli.output import discard
 
 _PROGRAM: Final = "batchedmodel"
 _COMPLETION: Final = "_BATCHEDMODEL_COMPLETE"

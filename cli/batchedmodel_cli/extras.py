@@ -23,13 +23,13 @@ def need(extra: str) -> None:
 
 
 def explained(error: ModuleNotFoundError) -> int:
-    """Say which extra brings the module; the exit code. Raises the error where none does."""
+    """Say which extra brings a missing module; the exit code. Raises the error where none does."""
     module = (error.name or "").partition(".")[0]
     for extra in _FOR_PEOPLE:
-        if module in _modules(extra):
-            missing = ", ".join(_missing(extra))
+        if module in (missing := list(_missing(extra))):
             line = f"pip install '{_DISTRIBUTION}[{extra}]'"
-            print(f"batchedmodel: not installed: {missing}; try: {line}", file=sys.stderr)
+            told = f"not installed: {', '.join(missing)}; try: {line}"
+            print(f"batchedmodel: {told}", file=sys.stderr)
             return _WRONG
     raise error
 

@@ -5,13 +5,13 @@ stands below the lines, with a spinner; elsewhere it is a line of its own now an
 """
 
 import asyncio
-import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TextIO
 
 from rich.console import Console as Terminal
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
+from batchedmodel_cli.output import discard
 from batchedmodel_cli.run.stages import Stage
 
 RUN: Final = "run"
@@ -93,16 +93,6 @@ class Console:
     def _lose(self) -> None:
         discard(self._stream)
         self._on_lost()
-
-
-def discard(stream: TextIO) -> None:
-    """Drop what a stream still holds and what is written to it later.
-
-    Otherwise the interpreter's flush at exit would fail again.
-    """
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
 
 
 def _prefix(name: str, colour: int | None) -> str:

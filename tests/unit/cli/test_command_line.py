@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from batchedmodel_cli import extras
 from batchedmodel_cli.__main__ import main
 
 
@@ -172,7 +173,7 @@ def test_without_a_disk_to_write_to_a_run_says_so(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
     file = Path(__file__).parents[3] / "examples" / "simulated.yaml"
-    assert main(["run", str(file)]) == 1
+    assert main(["run", str(file), "--port", "0"]) == 1
     said = capsys.readouterr().err
     assert "What the processes share cannot be kept anywhere: " in said
     assert "No such file or directory" in said
@@ -249,3 +250,10 @@ def test_a_simulation_without_traffic_is_refused_with_the_options_that_give_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert "one of --rate, --trace, --from is required" in refusal(capsys, "simulate", "x.yaml")
+
+
+def test_a_library_that_is_there_and_broken_is_not_called_missing() -> None:
+    """It said "not installed:" and nothing, and to install what was installed."""
+    broken = ModuleNotFoundError("No module named 'orjson.lost'", name="orjson.lost")
+    with pytest.raises(ModuleNotFoundError, match="lost"):
+        extras.explained(broken)
