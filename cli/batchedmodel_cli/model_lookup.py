@@ -33,8 +33,8 @@ def model_named(argument: str) -> Checkpoint:
 
 def _folder(at: Path) -> Holding:
     """Of a folder with versions side by side what the latest one holds, as the server takes it."""
-    names = [one.name for one in at.iterdir() if one.is_dir()]
-    numbers = [int(one) for one in names if one.isascii() and one.isdigit() and one[0] != "0"]
+    inside = [one.name for one in at.iterdir() if one.is_dir()]
+    numbers = [int(one) for one in inside if one.isascii() and one.isdigit() and one[0] != "0"]
     inner = at / str(max(numbers)) if numbers else at
     names = _names(inner)
     return Holding(folder=at, names=names, architecture=_architecture(inner))
