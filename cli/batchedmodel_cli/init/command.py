@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -128,5 +129,5 @@ def _write(files: Mapping[Path, str]) -> int:
             print(f"{file}: cannot be written: {error.strerror}", file=sys.stderr)
             return _FAILED
         print(f"wrote {file}")
-    print(f"serve it: batchedmodel run {next(iter(files))}")
+    print(f"serve it: batchedmodel run {shlex.quote(str(next(iter(files))))}")
     return 0

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,15 @@ def test_a_checkpoints_files_are_a_valid_manifest_and_a_request(
     assert os.access(written[1], os.X_OK)
     assert "/v1/completions" in Path(written[1]).read_text("utf-8")
     assert main(["validate", written[0]]) == 0
+
+
+def test_the_line_that_serves_it_names_a_folder_with_spaces_as_a_shell_reads_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "my first service"
+    assert main(["init", str(folder), "--handler", "--name", "mine"]) == 0
+    [line] = [one for one in capsys.readouterr().out.splitlines() if one.startswith("serve it: ")]
+    assert shlex.split(line)[-1] == str(folder / "mine.yaml")
 
 
 def test_no_file_is_overwritten_and_then_none_is_written(
