@@ -127,6 +127,50 @@ async def test_a_drain_ends_what_is_measured_in_idle_moments(make_service: MakeS
     assert len(passes) == at_first
 
 
+class Held(Echo):
+    """Its passes wait for a test, once it holds them."""
+
+    holds, begun, goes_on = False, threading.Event(), threading.Event()
+    unloaded = threading.Event()
+
+    def forward(self, batch: Batch) -> Any:
+        """Echo, when the test says so."""
+        if Held.holds:
+            Held.begun.set()
+            Held.goes_on.wait(60)
+        return super().forward(batch)
+
+    def unload(self) -> None:
+        """Say so."""
+        Held.unloaded.set()
+
+
+async def test_an_unload_in_the_middle_of_an_idle_pass_waits_for_its_end_and_no_other_begins(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("begun", "goes_on", "unloaded"):
+        monkeypatch.setattr(Held, name, threading.Event())
+    service = make_service(Held)
+    await service.bring_up()
+    monkeypatch.setattr(Held, "holds", True)
+    async with asyncio.timeout(60):
+        await asyncio.to_thread(Held.begun.wait, 60)
+        unloading = asyncio.create_task(service.unload())
+        async for event in service.lifecycle.follow():
+            if event.state is ModelState.DRAINING:
+                break
+        Held.begun.clear()
+        assert not Held.unloaded.is_set()
+        Held.goes_on.set()
+        await unloading
+    assert Held.unloaded.is_set()
+    assert not Held.begun.is_set()
+    assert service.lifecycle.state is ModelState.UNLOADED
+    await service.load()
+    assert (await ask(service)).statuses == (200,)
+    await service.drain()
+
+
 async def test_a_drain_ends_after_the_last_answer_and_unloads_the_model(
     make_service: MakeService,
 ) -> None:
