@@ -17,6 +17,8 @@ _MODEL_PATH: Final = "get_model_path"
 def model_named(argument: str) -> Checkpoint:
     """The checkpoint that an argument names; raises `UnusableManifest`."""
     try:
+        if not argument:
+            raise ValueError("it is empty")
         at = Path(argument).expanduser().resolve()
         return checkpoint(
             argument,

@@ -54,6 +54,20 @@ def test_a_gguf_file_in_the_latest_of_versions_side_by_side_is_served(tmp_path: 
     assert model_named(str(tmp_path)) == expected
 
 
+def test_a_file_with_a_number_for_its_name_is_no_version(tmp_path: Path) -> None:
+    """A checkpoint beside a file `1`, as `2>1` leaves one, was `Not a directory`."""
+    folder_with(tmp_path, "1", "a.safetensors", architectures=["LlamaForCausalLM"])
+    assert model_named(str(tmp_path)).generates
+
+
+def test_an_empty_argument_is_not_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--model "$UNSET"` served whatever lay there."""
+    monkeypatch.chdir(folder_with(tmp_path, "a.safetensors", architectures=["LlamaForCausalLM"]))
+    assert refusal("") == "cannot be looked up: it is empty"
+
+
 def test_a_package_is_found_in_the_working_folder_and_none_of_its_code_is_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
