@@ -81,8 +81,9 @@ def command(folder: Path, model: str | None, name: str | None, handler: bool | N
             found = dataclasses.replace(found, source={"path": _from(folder, home)})
         manifest_among([manifest(name, found)], {})
     except UnusableManifest as error:
+        called = folder if model is None else f"--model {model}"
         for message in error.messages:
-            print(f"--model {model}: {message}", file=sys.stderr)
+            print(f"{called}: {message}", file=sys.stderr)
         return _WRONG
     files = {
         folder / f"{name}.yaml": texts.manifest_file(name, found),
@@ -97,10 +98,14 @@ def command(folder: Path, model: str | None, name: str | None, handler: bool | N
 
 def _handlers(folder: Path, model: str | None) -> Checkpoint:
     """What a handler serves: the files beside it. Raises `UnusableManifest`."""
-    home = folder if model is None else Path(model).expanduser()
-    if model is not None and not home.is_dir():
+    try:
+        home = folder if model is None else Path(model).expanduser()
+        title, is_folder = home.resolve().name, home.is_dir()
+    except (OSError, RuntimeError) as error:
+        raise UnusableManifest(f"cannot be looked up: {error}") from error
+    if model is not None and not is_folder:
         raise UnusableManifest("is no folder, and a handler's file lies among the model's")
-    return Checkpoint(source={"path": str(home)}, title=home.resolve().name, handler=_CLASS)
+    return Checkpoint(source={"path": str(home)}, title=title, handler=_CLASS)
 
 
 def _from(folder: Path, path: Path) -> str:

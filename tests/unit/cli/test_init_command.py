@@ -80,6 +80,29 @@ def test_a_folder_that_cannot_be_made_is_named(
     assert f"{tmp_path / 'file' / 'file.yaml'}: cannot be written: " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["a" * 300, "circle"])
+def test_a_folder_that_cannot_be_looked_up_is_named(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both ended in a traceback."""
+    (tmp_path / "circle").symlink_to("circle")
+    folder = str(tmp_path / name)
+    assert main(["init", folder, "--handler", "--name", "own"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.startswith(f"{folder}: cannot be looked up: ")
+
+
+def test_the_line_that_serves_can_be_typed_as_it_stands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It had a folder with a space as two words."""
+    assert main(["init", str(tmp_path / "it's mine"), "--handler", "--name", "own"]) == 0
+    line = capsys.readouterr().out.splitlines()[-1].removeprefix("serve it: ")
+    file = str(tmp_path / "it's mine" / "own.yaml")
+    assert shlex.split(line) == ["batchedmodel", "run", file]
+
+
 @pytest.mark.slow
 def test_a_terminal_is_asked_what_the_options_leave_open(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
