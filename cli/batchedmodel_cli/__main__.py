@@ -16,7 +16,7 @@ import click
 from click.shell_completion import shell_complete
 
 from batchedmodel_cli import extras
-from batchedmodel_cli.output import discard
+from batchedmodel_cli.output import discard, present
 
 _PROGRAM: Final = "batchedmodel"
 _COMPLETION: Final = "_BATCHEDMODEL_COMPLETE"
@@ -61,6 +61,7 @@ click.version_option(package_name=_PROGRAM, message="%(prog)s %(version)s")(_GRO
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Carry out one command line; the exit code (2: the line or the manifest is wrong)."""
+    sys.stdout, sys.stderr = present(sys.stdout), present(sys.stderr)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A manifest or a process may say what this terminal's character set lacks.

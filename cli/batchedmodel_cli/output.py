@@ -1,7 +1,12 @@
-"""An output stream whose reader has gone."""
+"""The program's own outputs where there is none to write to: closed at the start, or lost later."""
 
 import os
 from typing import TextIO
+
+
+def present(stream: TextIO | None) -> TextIO:
+    """The stream; for one that was closed before the start, which is None, one that drops all."""
+    return stream or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
 
 
 def discard(stream: TextIO) -> None:

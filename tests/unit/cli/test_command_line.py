@@ -1,4 +1,5 @@
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -192,6 +193,14 @@ def test_an_output_on_a_full_disk_is_named_and_nothing_else_is_said() -> None:
             check=False,
         )
     assert (ran.returncode, ran.stderr) == (1, "batchedmodel: No space left on device\n")
+
+
+@pytest.mark.slow
+def test_a_command_without_an_output_is_carried_out() -> None:
+    """As a service manager may start it; it ended in a traceback."""
+    line = f"exec {shlex.quote(sys.executable)} -m batchedmodel_cli --version >&-"
+    ran = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
 
 
 def carried_out(code: str) -> str:
