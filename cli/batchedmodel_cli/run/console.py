@@ -40,7 +40,8 @@ class Console:
     ) -> None:
         self._stream = stream
         self._on_lost = on_lost
-        self._terminal = Terminal(file=stream) if stream.isatty() else None
+        terminal = Terminal(file=stream)
+        self._terminal = None if terminal.is_dumb_terminal or not stream.isatty() else terminal
         self._is_drawn = False
         coloured = stream.isatty() and not environ.get("NO_COLOR")
         colours = dict(zip(names, _COLOURS, strict=False)) | {RUN: _RUN_COLOUR}

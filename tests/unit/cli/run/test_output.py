@@ -78,6 +78,16 @@ async def test_a_start_that_nobody_watches_says_every_ten_seconds_what_it_is_at(
 
 
 @pytest.mark.looptime
+async def test_a_terminal_that_cannot_go_back_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `TERM=dumb`, as in Emacs, nothing was said of a load of minutes."""
+    monkeypatch.setenv("TERM", "dumb")
+    stream = Terminal()
+    console = Console(stream, NAMES, {"NO_COLOR": "1"}, never)
+    await console.follow(stage_for(LOADING), lambda: 20.0)
+    assert stream.getvalue() == "run     | loading the model, for 15 s\n"
+
+
+@pytest.mark.looptime
 async def test_on_a_terminal_what_a_start_is_at_stands_below_the_lines_and_goes() -> None:
     stream, shown = Terminal(), list[str]()
     console = Console(stream, NAMES, {"NO_COLOR": "1"}, never)
