@@ -156,6 +156,8 @@ def command(**given: object) -> int:
         raise click.UsageError("one of FILE and --model is required: what is to be served")
     if arguments.model is None and arguments.name is not None:
         raise click.UsageError("--name is for --model; a manifest has its own name")
+    if arguments.port and arguments.port == arguments.admin_port:
+        raise click.UsageError(f"--port and --admin-port are both {arguments.port}")
     called = arguments.file or f"--model {arguments.model}"
     extras.need("sidecar")
     try:

@@ -27,4 +27,4 @@ def _listener(port: int) -> str:
         for one in psutil.net_connections("tcp"):
             if one.status == psutil.CONN_LISTEN and one.laddr.port == port and one.pid is not None:
                 return f"process {one.pid} ({shown(' '.join(psutil.Process(one.pid).cmdline()))})"
-    return "a process that this user may not see"
+    return "a process that does not listen there, or that this user may not see"
