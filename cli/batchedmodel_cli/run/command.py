@@ -252,7 +252,9 @@ async def _serve(
         follow(file, manifest, settings, read=lambda: _read(arguments), tell=console.tell)
     )
     showing = asyncio.create_task(
-        console.follow(lambda: None if announcer.was_ready else stage, clock)
+        console.follow(
+            lambda: None if announcer.was_ready or supervisor.is_stopping else stage, clock
+        )
     )
     try:
         return await supervisor.run()

@@ -114,6 +114,11 @@ class Supervisor:
                 process.kill()
         return self._exit_code
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether all processes are being stopped, or are."""
+        return self._stopping.is_set()
+
     def stop(self, exit_code: int = STOPPED) -> None:
         """Stop in order, with this exit code unless something fails; a second call does nothing."""
         if not self._stopping.is_set():

@@ -11,6 +11,7 @@ from batchedmodel_cli.run.supervisor import (
     STEADY_SECONDS,
     WRONG,
     Decision,
+    Supervisor,
     after_end,
 )
 
@@ -80,3 +81,11 @@ def test_every_pause_is_within_its_bounds(returncode: int, failures: int, lived:
     decision = ended(returncode, lived=lived, failures=failures)
     if decision.exit_code is None:
         assert FIRST_PAUSE_SECONDS <= decision.pause_seconds <= LONGEST_PAUSE_SECONDS
+
+
+def test_a_run_that_stops_is_no_start_any_more() -> None:
+    """Behind \"stopping model\" stood \"loading the model, for 38 s\"."""
+    supervisor = Supervisor((), show=lambda *_: None, tell=lambda _: None, admin=lambda: None)
+    assert not supervisor.is_stopping
+    supervisor.stop(WRONG)
+    assert supervisor.is_stopping
