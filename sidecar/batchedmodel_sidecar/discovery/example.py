@@ -15,7 +15,7 @@ from batchedmodel_contract.processes.server_api import infer_path
 _TEXT: Final = "A sentence."
 _QUESTION: Final = "What is batching?"
 _MOST_JSON_VALUES: Final = 64
-"""Of a tensor whose values are written out; larger ones are bytes of zeros behind the JSON."""
+"""Of all that are written out; those of further tensors are bytes of zeros behind the JSON."""
 _WITHOUT_JSON: Final = (Datatype.FP16, Datatype.BF16)
 
 
@@ -79,7 +79,8 @@ def example_of(model: ModelDescription, engine: GenerationDescription | None) ->
 
 def curl_line(example: Example, service: str) -> str:
     """A line for a shell that sends the request to the service at this address."""
-    body, target = json.dumps(example.body), f"{service}{example.path}"
+    # An IPv6 address has brackets, which are a pattern to some shells.
+    body, target = json.dumps(example.body), shlex.quote(f"{service}{example.path}")
     # Without -N, parts of a stream are shown late.
     if not example.zeros:
         return f"curl -sN {target} -H 'content-type: application/json' -d {shlex.quote(body)}"
@@ -97,7 +98,7 @@ def _takes_texts(model: ModelDescription) -> bool:
 
 def _inference(model: ModelDescription) -> Example:
     """A text, or one row of the least size; zeros are within every vocabulary."""
-    text, path, zeros = model.text, infer_path(model.name), 0
+    text, path, zeros, written = model.text, infer_path(model.name), 0, 0
     if text is not None and _takes_texts(model):
         entry = {"name": text.name, "datatype": "BYTES", "shape": [1], "data": [_TEXT]}
         return Example(path, {"inputs": [entry]})
@@ -110,10 +111,11 @@ def _inference(model: ModelDescription) -> Example:
         shape = [least.get(next(letters, ""), 1) if n == RAGGED else n for n in spec.shape]
         values = math.prod(shape)
         data: dict[str, Any]
-        if values > _MOST_JSON_VALUES or spec.datatype in _WITHOUT_JSON:
+        if written + values > _MOST_JSON_VALUES or spec.datatype in _WITHOUT_JSON:
             zeros += (size := values * spec.datatype.size)
             data = {"parameters": {BINARY_SIZE: size}}
         else:
+            written += values
             data = {"data": [False if spec.datatype is Datatype.BOOL else 0] * values}
         entry = {"name": spec.name, "datatype": spec.datatype, "shape": [1, *shape]}
         entries.append(entry | data)

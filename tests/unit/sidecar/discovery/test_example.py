@@ -137,3 +137,18 @@ def test_a_line_without_zeros_is_one_curl() -> None:
     words = shlex.split(curl_line(example, "http://x"))
     assert words[:3] == ["curl", "-sN", "http://x/classify"]
     assert json.loads(words[-1]) == example.body
+
+
+def test_the_line_of_a_model_with_many_inputs_is_no_longer_than_a_log_has() -> None:
+    """Each tensor had its values written out: 400 of them made a line that was cut in two."""
+    inputs = {f"input_{number}": Spec("FP32", (8, 8)) for number in range(400)}
+    handler = Giving(None, {"y": Spec("FP32", ())}, inputs)
+    description = describe("m", handler, declaration_of(handler))
+    assert len(curl_line(example_of(description, None), "http://x")) < 65_536
+
+
+def test_no_shell_takes_an_address_for_a_pattern() -> None:
+    """zsh looked for files that match `[::1]`, and asked nobody."""
+    for zeros in (0, 7):
+        line = curl_line(Example("/classify", {"inputs": "I"}, zeros), "http://[::1]:8000")
+        assert "'http://[::1]:8000/classify'" in line
