@@ -7,6 +7,7 @@ lines say whether the model computes on the CPU.
 
 import json
 import re
+import shlex
 from typing import Final
 
 from batchedmodel_contract.manifest.manifest import BatchedModel
@@ -111,9 +112,9 @@ def curl_line(manifest: BatchedModel, service: str) -> str:
     """A command that works in front of a server of one's own; ours says one by itself."""
     model = manifest.spec.model
     if model.protocol is ServerProtocol.V1:
-        return f"curl -s {service}/v1/models/{manifest.name}"
+        return f"curl -s {shlex.quote(f'{service}/v1/models/{manifest.name}')}"
     if model.protocol is not ServerProtocol.OPENAI:
-        return f"curl -s {service}/v2/models/{manifest.name}"
+        return f"curl -s {shlex.quote(f'{service}/v2/models/{manifest.name}')}"
     if manifest.spec.generation is not None:
         messages = [{"role": "user", "content": "What is batching?"}]
         chat = {"model": manifest.name, "stream": True, "messages": messages}
@@ -128,6 +129,6 @@ def url(host: str, port: int) -> str:
 
 
 def _post(target: str, body: object) -> str:
-    # Neither a name in a manifest nor our examples hold a single quote.
     # Without -N, parts of a stream are shown late.
-    return f"curl -sN {target} -H 'content-type: application/json' -d '{json.dumps(body)}'"
+    sent = f"-H 'content-type: application/json' -d {shlex.quote(json.dumps(body))}"
+    return f"curl -sN {shlex.quote(target)} {sent}"

@@ -180,6 +180,12 @@ def test_the_url_is_one_that_this_machine_reaches(host: str, expected: str) -> N
     assert url(host, 80) == expected
 
 
+@pytest.mark.parametrize("protocol", ["OpenAI", "V1", "V2"])
+def test_no_shell_takes_an_address_for_a_pattern(protocol: str) -> None:
+    """zsh looked for files that match `[::1]`, and asked nobody."""
+    assert "'http://[::1]:8000/v" in curl_line(in_front_of(protocol), "http://[::1]:8000")
+
+
 def test_the_curl_line_stands_alone_so_that_it_can_be_copied() -> None:
     lines = announcement(served_by("hf"), "127.0.0.1", 1, 2, "compiled")
     (line,) = [line for line in lines if line.startswith("curl ")]
