@@ -44,7 +44,8 @@ def read_text(file: Path) -> str:
     except FileNotFoundError:
         raise NotOneDocument("no such file") from None
     except IsADirectoryError:
-        raise NotOneDocument("is a folder; name the manifest in it") from None
+        message = "is a folder; name the manifest in it, or a checkpoint by run --model"
+        raise NotOneDocument(message) from None
     except UnicodeDecodeError as error:
         raise NotOneDocument(f"is not UTF-8 text: {error.reason}") from error
     except OSError as error:

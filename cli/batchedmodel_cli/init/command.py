@@ -122,6 +122,7 @@ def _write(files: Mapping[Path, str]) -> int:
     for file in there:
         print(f"{file}: is there already, so nothing is written", file=sys.stderr)
     if there:
+        print("--name names other files, and FOLDER another place", file=sys.stderr)
         return _WRONG
     for file, text in files.items():
         try:
@@ -134,5 +135,7 @@ def _write(files: Mapping[Path, str]) -> int:
             print(f"{file}: cannot be written: {error.strerror}", file=sys.stderr)
             return _FAILED
         print(f"wrote {file}")
+    if tested := next((file for file in files if file.name == _HANDLER_FILES[1]), None):
+        print(f"test it: python -m pytest {shlex.quote(str(tested.parent))}")
     print(f"serve it: batchedmodel run {shlex.quote(str(next(iter(files))))}")
     return 0

@@ -49,7 +49,10 @@ def test_no_file_is_overwritten_and_then_none_is_written(
     folder_with(own.parent)
     own.write_text("precious", "utf-8")
     assert main(["init", str(tmp_path), "--handler", "--name", "mine"]) == 2
-    assert capsys.readouterr().err == f"{own}: is there already, so nothing is written\n"
+    assert capsys.readouterr().err.splitlines() == [
+        f"{own}: is there already, so nothing is written",
+        "--name names other files, and FOLDER another place",
+    ]
     assert own.read_text("utf-8") == "precious"
     assert sorted(tmp_path.rglob("*")) == [own.parent, own]
 
@@ -62,7 +65,7 @@ def test_a_handler_is_written_beside_the_weights_that_it_may_load(
     assert 'path / "mine.safetensors"' in (weights / "handler.py").read_text("utf-8")
     manifest = read_manifest_file(tmp_path / "weights.yaml")
     assert manifest.spec.model.handler == "handler.py:Model"
-    capsys.readouterr()
+    assert f"test it: python -m pytest {weights}\n" in capsys.readouterr().out
     assert main(["init", str(tmp_path), "--handler", "--model", "json"]) == 2
     assert "a handler's file lies among the model's" in capsys.readouterr().err
 

@@ -71,7 +71,9 @@ def test_a_missing_file_is_said_so(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_no_manifest(tmp_path: Path) -> None:
-    assert messages(tmp_path) == ("is a folder; name the manifest in it",)
+    assert messages(tmp_path) == (
+        "is a folder; name the manifest in it, or a checkpoint by run --model",
+    )
 
 
 @pytest.mark.slow
