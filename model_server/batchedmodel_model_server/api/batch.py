@@ -4,11 +4,12 @@ Importable without torch, which is touched only when a handler asks for a tensor
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+_Value = TypeVar("_Value")
 Array = NDArray[Any]
 ParamColumn = Array | tuple[str, ...]
 """One parameter of every row: numbers, or texts."""
@@ -29,11 +30,11 @@ class Packed:
 
     def __getitem__(self, name: str) -> Any:
         """The input as a torch tensor on the device, 1 x total x the other sizes."""
-        return _tensor(self._arrays[name][None], self._device)
+        return _tensor(self.array(name)[None], self._device)
 
     def array(self, name: str) -> Array:
         """The input as a numpy array on the host, total x the other sizes."""
-        return self._arrays[name]
+        return _named(self._arrays, name, "a packed input")
 
     @property
     def ends(self) -> NDArray[np.int64]:
@@ -59,7 +60,7 @@ class Params:
 
     def __getitem__(self, name: str) -> Any:
         """A torch tensor on the device with one number for each row; of texts a tuple."""
-        column = self._columns[name]
+        column = _named(self._columns, name, "a parameter")
         return column if isinstance(column, tuple) else _tensor(column, self._device)
 
     def __iter__(self) -> Iterator[str]:
@@ -68,7 +69,7 @@ class Params:
 
     def array(self, name: str) -> Array:
         """A numpy array on the host with one value for each row, texts too."""
-        return np.asarray(self._columns[name])
+        return np.asarray(_named(self._columns, name, "a parameter"))
 
 
 class Batch:
@@ -109,11 +110,11 @@ class Batch:
         """The input as a numpy array on the host, rows x the padded shape."""
         if name not in self._arrays and self._packed is not None and name in self._packed:
             raise TypeError(f"this batch is not padded: {name} is in batch.packed()")
-        return self._arrays[name]
+        return _named({**self._arrays, **(self._packed or {})}, name, "an input")
 
     def mask(self, letter: str) -> Any:
         """A boolean torch tensor on the device, rows x longest: True where an item has a value."""
-        return _tensor(mask_of(self._sizes[letter]), self._device)
+        return _tensor(mask_of(_named(self._sizes, letter, "a letter")), self._device)
 
     def packed(self) -> Packed | None:
         """The batch as one row; None when it is padded.
@@ -136,6 +137,12 @@ class Batch:
 def mask_of(sizes: NDArray[np.int64]) -> NDArray[np.bool_]:
     """True where a padded row has a value: rows x longest."""
     return np.arange(sizes.max(initial=0)) < sizes[:, None]
+
+
+def _named(values: Mapping[str, _Value], name: str, kind: str) -> _Value:
+    if name not in values:
+        raise KeyError(f"{name} is not {kind}; known: {', '.join(values) or 'none'}")
+    return values[name]
 
 
 def _tensor(array: Array, device: str) -> Any:

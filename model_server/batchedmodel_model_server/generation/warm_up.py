@@ -145,6 +145,6 @@ class _Trial:
         except (DeviceLost, OutOfMemory):
             raise
         except ForwardFailed as error:
-            _log.error("the warm-up failed: %s", error.trace)
+            _log.error("the warm-up failed: %s", error.trace or error)
             raise CannotLoad(f"a step of {len(parts)} texts failed in warm-up: {error}") from error
         return self._clock() - began

@@ -260,7 +260,7 @@ def _passes(model: LoadedModel, rows: int, length: int, clock: Clock) -> Iterato
         except (DeviceLost, OutOfMemory):
             raise
         except ForwardFailed as error:
-            _log.error("the warm-up failed: %s", error.trace)
+            _log.error("the warm-up failed: %s", error.trace or error)
             raise CannotLoad(f"a batch of {rows} x {length} failed in warm-up: {error}") from error
         yield clock() - began
 

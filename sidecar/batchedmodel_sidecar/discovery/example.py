@@ -61,7 +61,7 @@ def example_of(model: ModelDescription, engine: GenerationDescription | None) ->
     match tasks_of(model, engine)[0]:
         case Task.CHAT:
             messages = [{"role": "user", "content": _QUESTION}]
-            body = {"model": model.name, "messages": messages, "stream": True}
+            body = {"model": model.name, "messages": messages, "max_tokens": 100, "stream": True}
             return Example("/v1/chat/completions", body)
         case Task.COMPLETIONS:
             body = {"model": model.name, "prompt": "Once upon a time", "stream": True}

@@ -167,6 +167,22 @@ def test_the_length_of_an_item_is_its_first_lettered_size() -> None:
     assert fixed.lengths.tolist() == [1, 1]
 
 
+def test_a_name_that_a_batch_lacks_is_told_beside_those_it_has() -> None:
+    """It was `KeyError: 'contxt'`, and a start that fails shows no more than this."""
+    x = np.zeros((1, 2))
+    sizes = {"L": np.array([2])}
+    batch = Batch(arrays={"ids": x}, sizes=sizes, rows=1, device="cpu", handed_over=0.0)
+    with pytest.raises(KeyError, match="contxt is not an input; known: ids"):
+        batch.array("contxt")
+    with pytest.raises(KeyError, match="T is not a letter; known: L"):
+        batch.mask("T")
+    with pytest.raises(KeyError, match="scale is not a parameter; known: none"):
+        batch.params.array("scale")
+    packed = Batch(arrays={}, packed={"ids": x}, sizes=sizes, rows=1, device="cpu", handed_over=0.0)
+    with pytest.raises(KeyError, match="contxt is not an input; known: ids"):
+        packed["contxt"]
+
+
 def test_each_length_is_a_part_of_its_own_when_items_may_not_share() -> None:
     declaration = replace(
         declared({"x": FORMS["L x 2"]}, {"y": Spec("FP32", ())}), sharing=Sharing.APART

@@ -58,6 +58,12 @@ def test_the_example_of_a_vast_tensor_takes_no_memory_of_its_size() -> None:
     assert example.zeros == 4 * 2**45
 
 
+def test_the_example_of_a_chat_ends_before_the_context_does() -> None:
+    """A small model that is asked without `max_tokens` may talk for minutes."""
+    chat = example_of(TEXTS, replace(ENGINE, chat_template="{{ x }}"))
+    assert chat.body["max_tokens"] == 100
+
+
 def test_a_model_of_texts_that_takes_more_than_their_tokens_is_asked_with_tensors() -> None:
     age = TensorSpec(name="age", datatype=Datatype.FP32, shape=())
     model = replace(TEXTS, inputs=(IDS, age), classification=CLASSES, embedding="vector")
