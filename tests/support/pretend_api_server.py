@@ -84,7 +84,7 @@ async def pretend_api_server(folder: Path) -> AsyncIterator[tuple[PretendApiServ
         await runner.cleanup()
 
 
-async def becomes(what: Callable[[], bool], *, seconds: float = 20.0) -> None:
+async def becomes(what: Callable[[], bool], *, seconds: float = 180.0) -> None:
     """Wait until something is so; raises `TimeoutError`."""
     async with asyncio.timeout(seconds):
         while not what():  # noqa: ASYNC110  # of a server that tells nobody

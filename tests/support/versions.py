@@ -25,4 +25,4 @@ def states(service: ModelService) -> list[tuple[str | None, str]]:
 
 async def until_gone(service: ModelService, version: str) -> None:
     """Wait for the end of a version."""
-    await asyncio.wait_for(service.of(version).gone.wait(), 5)
+    await asyncio.wait_for(service.of(version).gone.wait(), 180)

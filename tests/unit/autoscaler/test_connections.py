@@ -107,12 +107,14 @@ async def said_of_readiness(caplog: pytest.LogCaptureFixture) -> tuple[int, str]
 async def test_an_autoscaler_that_cannot_hear_its_sidecars_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fails(poller: Poller) -> None:
-        raise ValueError("a bug")
-
-    monkeypatch.setattr(Poller, "all_asked", fails)
     async with api_server(tmp_path) as (server, service):
+
+        async def fails(poller: Poller) -> None:
+            await becomes(lambda: server.lease is not None)
+            raise ValueError("a bug")
+
+        monkeypatch.setattr(Poller, "all_asked", fails)
         with pytest.raises(ValueError, match="a bug"):
-            await asyncio.wait_for(service.run(asyncio.Event()), 20)
+            await asyncio.wait_for(service.run(asyncio.Event()), 180)
         assert server.lease is not None
         assert not server.lease["spec"]["holderIdentity"]

@@ -31,7 +31,9 @@ def test_who_holds_a_port_is_named_before_anything_starts(
     """The model was loaded beside a batcher that asked whether another program uses the port."""
     port = str(held.getsockname()[1])
     with held:
-        assert main(["run", str(ROOT / "examples" / "simulated.yaml"), option, port]) == 1
+        assert (
+            main(["run", str(ROOT / "examples" / "simulated.yaml"), "--port=0", option, port]) == 1
+        )
     said = capsys.readouterr()
     assert said.out == ""
     command = Path(f"/proc/{os.getpid()}/cmdline").read_text("utf-8").split("\0")[0]
