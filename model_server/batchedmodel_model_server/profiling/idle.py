@@ -64,21 +64,26 @@ async def _whole(trial: Trial, turns: TrialScheduling, idleness: Idleness) -> Pr
             await idleness.quiet(LONG_IDLE_SECONDS)
             continue
         needed = LONG_IDLE_SECONDS if idle >= LONG_IDLE_SECONDS else SHORT_PASS_SECONDS
-        await _measure(warm_up, shape, turns, partial(idleness.quiet, needed))
+        await _measure(trial, warm_up, shape, turns, partial(idleness.quiet, needed))
         # A file may be on a volume that is slow.
         await asyncio.to_thread(trial.kept, warm_up.profile())
     return await asyncio.to_thread(trial.kept, warm_up.profile())
 
 
 async def _measure(
-    warm_up: WarmUp, shape: Shape, turns: TrialScheduling, idle: Callable[[], Awaitable[None]]
+    trial: Trial,
+    warm_up: WarmUp,
+    shape: Shape,
+    turns: TrialScheduling,
+    idle: Callable[[], Awaitable[None]],
 ) -> None:
     batch = await asyncio.to_thread(warm_up.batch, shape)
     passes: list[float] = []
     try:
         while not enough(passes):
             await idle()
-            passes.append(await turns.turn(partial(warm_up.run, batch)))
+            run = partial(warm_up.run, batch)
+            passes.append(await turns.turn(partial(trial.idle_pass, run)))
     except DeviceLost:
         raise
     except ForwardFailed as error:

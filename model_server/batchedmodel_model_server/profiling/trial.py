@@ -13,7 +13,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -94,6 +95,9 @@ class Trial:
         Raises `CannotLoad` when a batch of examples fails: real ones would, too; and `DeviceLost`.
         """
         known = self._known
+        if known is not None and self._cache is not None and self._cache.pass_mark.exists():
+            _log.warning("a process has ended within an idle pass: the profile stays as it is")
+            known = replace(known, partial=False)
         ratio = None if known is None else slowness(self.model, known, self._clock)
         if known is None or ratio is None:
             warm_up = self._warm_up(cap)
@@ -101,7 +105,7 @@ class Trial:
             return self.kept(warm_up.profile())
         if known.max_cost is not None:
             cap.begin_with(known.max_cost)
-        if known.partial or ratio < 1 / DRIFT:
+        if known.partial or (ratio < 1 / DRIFT and known is self._known):
             self._warm_up(cap, known if 1 / DRIFT <= ratio <= DRIFT else None)
         return replace(known, cached=True)
 
@@ -117,6 +121,22 @@ class Trial:
                 self._cache.write(profile)
         return profile
 
+    def idle_pass(self, work: Callable[[], float]) -> float:
+        """A pass for which no caller asked, on the compute thread.
+
+        A process that it ends or that it keeps for ever leaves a mark, by which the next one runs
+        no such passes: it would end as well, again and again.
+        """
+        assert self._cache is not None, "times that are predicted need no passes"
+        mark = self._cache.pass_mark
+        with suppress(OSError):  # then no profile can be kept either
+            mark.touch()
+        try:
+            return work()
+        finally:
+            with suppress(OSError):
+                mark.unlink()
+
     def _warm_up(self, cap: MemoryCap, known: Profile | None = None) -> WarmUp:
         warm_up = WarmUp(self.model, self._max_rows, cap, self._clock, known=known)
         self.warm_up = warm_up
@@ -130,6 +150,7 @@ class ProfileCache:
         self._key = json.dumps({**key, "form": _FORM}, sort_keys=True)
         name = hashlib.sha256(self._key.encode()).hexdigest()[:32]
         self._file = folder / FOLDER / f"{name}.json"
+        self.pass_mark: Final = self._file.with_suffix(".pass")
 
     def read(self) -> Profile | None:
         """What was kept under the key; None when there is nothing that could be used."""

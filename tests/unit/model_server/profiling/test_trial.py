@@ -168,6 +168,22 @@ def test_a_restart_goes_on_with_what_was_kept_of_a_partial_profile(tmp_path: Pat
     assert start(tmp_path)[1] == replace(third, cached=True)
 
 
+def test_a_process_that_an_idle_pass_has_ended_is_followed_by_none_that_runs_such_passes(
+    tmp_path: Path,
+) -> None:
+    """Each process served for a second, ran the same pass, and was ended by it again."""
+    trial, first = start(tmp_path)
+    assert trial.idle_pass(lambda: 0.5) == 0.5
+    assert start(tmp_path)[0].warm_up is not None, "a pass that ends leaves nothing"
+    if (child := os.fork()) == 0:
+        trial.idle_pass(lambda: os._exit(9))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    for _ in range(2):
+        next_trial, profile = start(tmp_path)
+        assert next_trial.warm_up is None
+        assert profile == replace(first, cached=True, partial=False)
+
+
 def test_what_another_process_has_measured_meanwhile_is_not_replaced_by_less(
     tmp_path: Path,
 ) -> None:
