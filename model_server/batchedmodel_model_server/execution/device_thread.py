@@ -270,7 +270,8 @@ class TrialScheduling:
             finally:
                 self._watchdog.pass_ends()
 
-        return await self._compute.call(watched)
+        with self._watchdog.awaited():  # in an idle moment no caller waits who would have it look
+            return await self._compute.call(watched)
 
 
 def settle(waiter: asyncio.Future[Result], outcome: Result | BaseException) -> None:
