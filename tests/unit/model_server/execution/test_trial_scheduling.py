@@ -60,7 +60,7 @@ async def test_the_clock_stands_still_while_a_turn_is_waited_for(compute: Device
     await served
 
 
-async def test_a_trial_pass_that_hangs_is_noticed_by_whoever_waits_behind_it(
+async def test_a_trial_pass_that_hangs_is_told_although_no_batch_waits(
     compute: DeviceThread,
 ) -> None:
     loop = asyncio.get_running_loop()
