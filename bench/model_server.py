@@ -104,7 +104,7 @@ class Models:
 
     def examined(self, ids: Ids) -> Any:
         """The batch as it comes, validated."""
-        from batchedmodel_contract.inference.batch_wire import BatchRequest
+        from batchedmodel_contract.inference.batch import BatchRequest
         from batchedmodel_contract.inference.ragged import ragged
         from batchedmodel_contract.inference.tensors import Datatype
         from batchedmodel_model_server.batching.validation import examine
@@ -185,7 +185,8 @@ def packing(models: Models, case: Case, rounds: int) -> list[Figure]:
 
 def outside(models: Models, rounds: int) -> list[Figure]:
     """Everything but the forward pass of 32 items of 128 tokens."""
-    from batchedmodel_contract.inference.batch_wire import BatchReply, write_reply
+    from batchedmodel_contract.inference.batch import BatchReply
+    from batchedmodel_contract.inference.batch_wire import write_reply
     from batchedmodel_model_server.batching.collate import Output, collate, split
 
     numbers = np.random.default_rng(1)

@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Sequence
 from typing import Final
 
-from batchedmodel_contract.inference.batch_wire import BatchRequest
+from batchedmodel_contract.inference.batch import BatchRequest
 from batchedmodel_contract.inference.description import RAGGED, ModelDescription
 from batchedmodel_contract.inference.params import Values, columns
 from batchedmodel_contract.inference.ragged import Ragged

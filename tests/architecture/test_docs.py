@@ -4,7 +4,6 @@ import ast
 import re
 import tomllib
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
@@ -58,19 +57,6 @@ def test_every_dependency_is_pinned() -> None:
         if line and not line.startswith("#")
     }
     assert pinned >= REQUIREMENTS
-
-
-@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
-def test_the_architecture_page_has_a_sentence_for_every_module(package: Path) -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text()
-    section = page.split(f"### `{package.name}`")[1].split("\n###")[0].split("\n## ")[0]
-    described = set(re.findall(r"^- `([\w/]+)`: ", section, re.M))
-    modules = {
-        str(path.relative_to(package).with_suffix(""))
-        for path in package.rglob("*.py")
-        if path.name not in ("__init__.py", "__main__.py")
-    }
-    assert described == modules
 
 
 KINDS = {

@@ -13,7 +13,7 @@ import pytest
 
 from batchedmodel_contract.adapters.settings import ADAPTERS_FILE
 from batchedmodel_contract.adapters.state import AdapterPhase, AdapterState
-from batchedmodel_contract.inference.batch_wire import BatchReply, BatchRequest
+from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
 from batchedmodel_contract.inference.ragged import ragged
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.manifest.source import HuggingFace, Source

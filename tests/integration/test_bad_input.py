@@ -11,7 +11,10 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from batchedmodel_contract.inference.batch_wire import BatchRequest, write_reply
+from batchedmodel_contract.inference.batch import BatchRequest
+from batchedmodel_contract.inference.batch_wire import (
+    write_reply,
+)
 from batchedmodel_contract.inference.description import RAGGED
 from batchedmodel_contract.inference.ragged import Ragged
 from batchedmodel_contract.inference.tensors import Datatype

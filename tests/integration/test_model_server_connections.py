@@ -16,7 +16,11 @@ import pytest
 import pytest_asyncio
 
 from batchedmodel_contract.inference import packed
-from batchedmodel_contract.inference.batch_wire import BatchRequest, read_reply, write_request
+from batchedmodel_contract.inference.batch import BatchRequest
+from batchedmodel_contract.inference.batch_wire import (
+    read_reply,
+    write_request,
+)
 from batchedmodel_contract.inference.ragged import ragged
 from batchedmodel_contract.inference.tensors import Datatype, Tensor
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH, write_body

@@ -14,7 +14,9 @@ import orjson
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.inference.batch_wire import write_request
+from batchedmodel_contract.inference.batch_wire import (
+    write_request,
+)
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH
 from batchedmodel_contract.processes.server_api import (
     ModelState,

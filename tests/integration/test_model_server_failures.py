@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.inference.batch_wire import BatchReply, BatchRequest, write_request
+from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
+from batchedmodel_contract.inference.batch_wire import (
+    write_request,
+)
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH
 from batchedmodel_contract.processes.environment import EXIT_DEVICE_LOST
 from batchedmodel_contract.processes.server_api import (

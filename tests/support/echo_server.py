@@ -12,9 +12,8 @@ from typing import Any
 
 from aiohttp import web
 
+from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
 from batchedmodel_contract.inference.batch_wire import (
-    BatchReply,
-    BatchRequest,
     to_request,
     write_reply,
 )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from batchedmodel_contract.inference.batch_wire import BatchReply
+from batchedmodel_contract.inference.batch import BatchReply
 from batchedmodel_contract.inference.ragged import ragged
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_sidecar.backends.native.answer_rooms import AnswerRooms

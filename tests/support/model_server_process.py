@@ -13,9 +13,8 @@ from typing import Any
 import aiohttp
 import orjson
 
+from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
 from batchedmodel_contract.inference.batch_wire import (
-    BatchReply,
-    BatchRequest,
     read_reply,
     write_request,
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from batchedmodel_contract.inference.batch_wire import BatchReply
+from batchedmodel_contract.inference.batch import BatchReply
 from batchedmodel_contract.inference.ragged import Ragged
 from batchedmodel_contract.inference.tensors import Datatype, Tensor, join_byte_elements
 from batchedmodel_contract.manifest.batching import BatchSettings

@@ -13,9 +13,9 @@ import json
 import math
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from batchedmodel_contract.inference.batch import OK, BatchReply, BatchRequest, check_items
 from batchedmodel_contract.inference.ragged import Ragged
 from batchedmodel_contract.inference.tensors import (
     Buffer,
@@ -27,7 +27,6 @@ from batchedmodel_contract.inference.tensors import (
 )
 from batchedmodel_contract.inference.v2 import Dumps, Loads, read_body, write_body
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.manifest.spec import MAX_BATCH_SIZE
 
 EXTENSION: Final = "batchedmodel.batch"
 """How a server says in its v2 metadata that it speaks this."""
@@ -38,7 +37,6 @@ SHARED: Final = ":shared"
 ADAPTERS: Final = ":adapters"
 STATUS: Final = ":status"
 ERROR: Final = ":error"
-OK: Final = 200
 _WANTED: Final = "wanted_us"
 _REGION: Final = "region"
 _ANSWER_REGION: Final = "answer_region"
@@ -57,45 +55,6 @@ def _dumps(head: Any) -> bytes:
 
 class RegionGone(InvalidInput):
     """A batch refers to shared memory that is not known here, or not any more."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchRequest:
-    """What the sidecar hands over: every input of every item, in one order."""
-
-    inputs: tuple[Ragged, ...]
-    params: tuple[Tensor, ...] = ()
-    """One value for each item, of those parameters that any item's request sets."""
-    wanted_seconds: float | None = None
-    """How long after the request was sent somebody waits for one of its items; None: not told."""
-    version: str | None = None
-    """The version of the model that its items were checked for; a part of the path."""
-    adapters: tuple[int, ...] = ()
-    """The number of each item's adapter, 0 for the model itself; empty where no item has one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchReply:
-    """What the model server answers; a failed item has empty tensors, its status and its error."""
-
-    outputs: tuple[Ragged, ...]
-    statuses: tuple[int, ...]
-    errors: tuple[str, ...]
-    compute_seconds: float
-    """Time in the forward pass."""
-    queue_seconds: float
-    """Time between the batch's arrival at the server and the start of its forward pass."""
-    tokens: int
-    """Sum of the items' lengths."""
-    padded_tokens: int
-    """What the device was given: rows x longest when padded, the sum when packed."""
-    passes: int = 1
-    """How many forward passes it took; `compute_seconds` is the time of all of them."""
-    max_cost: int | None = None
-    """What the server's memory holds now; see `Profile.max_cost`."""
-    long_rows: int = 0
-    """Items that ran alone beside steps of texts, for longer than the target between tokens leaves
-    beside a step."""
 
 
 class SharedRows(NamedTuple):
@@ -195,12 +154,6 @@ def answer_room(head: dict[str, Any]) -> AnswerRoom | None:
         int(_number(head, name)) for name in (_ANSWER_NUMBER, _ANSWER_START, _ANSWER_SIZE)
     )
     return AnswerRoom(region, number, start, size)
-
-
-def check_items(name: str, count: int) -> None:
-    """Raise `InvalidInput` if an input has more items than any batch may have."""
-    if count > MAX_BATCH_SIZE:
-        raise InvalidInput(name, f"holds {count} items; a batch has at most {MAX_BATCH_SIZE}")
 
 
 def write_reply(

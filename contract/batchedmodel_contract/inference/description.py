@@ -9,7 +9,9 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from batchedmodel_contract.inference.batch_wire import EXTENSION
+from batchedmodel_contract.inference.batch_wire import (
+    EXTENSION,
+)
 from batchedmodel_contract.inference.params import Param, param_from_mapping
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.invalid_input import InvalidInput

@@ -12,12 +12,9 @@ import struct
 from array import array
 from typing import Final
 
+from batchedmodel_contract.inference.batch import OK, BatchReply, BatchRequest, check_items
 from batchedmodel_contract.inference.batch_wire import (
-    OK,
-    BatchReply,
-    BatchRequest,
     SharedRows,
-    check_items,
 )
 from batchedmodel_contract.inference.ragged import Ragged
 from batchedmodel_contract.inference.tensors import Buffer, Datatype, Shape

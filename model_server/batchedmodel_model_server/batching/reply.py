@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from batchedmodel_contract.inference.batch_wire import OK, BatchReply
+from batchedmodel_contract.inference.batch import OK, BatchReply
 from batchedmodel_contract.inference.ragged import Ragged, ragged
 from batchedmodel_model_server.batching.collate import Collated, Output, no_outputs, split
 from batchedmodel_model_server.batching.declaration import Declaration

@@ -19,7 +19,7 @@ from functools import lru_cache, partial
 from typing import Final, NamedTuple, TypeVar
 
 from batchedmodel_contract.adapters.state import NO_ADAPTER
-from batchedmodel_contract.inference.batch_wire import BatchReply, BatchRequest
+from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_model_server.adapters.serving import GONE, Adapters, Lent
 from batchedmodel_model_server.api.handler import Handler, Invalid

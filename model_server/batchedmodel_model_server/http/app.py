@@ -12,7 +12,9 @@ from typing import Final
 import orjson
 from aiohttp import web
 
-from batchedmodel_contract.inference.batch_wire import EXTENSION
+from batchedmodel_contract.inference.batch_wire import (
+    EXTENSION,
+)
 from batchedmodel_contract.inference.packed import PACKED
 from batchedmodel_contract.inference.v2 import BINARY_EXTENSION, HEADER_LENGTH
 from batchedmodel_contract.invalid_input import InvalidInput

@@ -15,14 +15,11 @@ import orjson
 from aiohttp import web
 
 from batchedmodel_contract.inference import packed as packed_form
+from batchedmodel_contract.inference.batch import OK, BatchReply, BatchRequest, check_items
 from batchedmodel_contract.inference.batch_wire import (
-    OK,
     SHAPES,
-    BatchReply,
-    BatchRequest,
     RegionGone,
     answer_room,
-    check_items,
     to_request,
     write_reply,
 )

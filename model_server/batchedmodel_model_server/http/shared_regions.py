@@ -16,7 +16,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from batchedmodel_contract.inference.batch_wire import AnswerRoom
+from batchedmodel_contract.inference.batch_wire import (
+    AnswerRoom,
+)
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.processes.shared_region import (

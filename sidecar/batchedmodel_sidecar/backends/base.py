@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from batchedmodel_contract.inference.batch_wire import BatchReply, BatchRequest
+from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_scheduling.core.policy import MemoryCap
 from batchedmodel_sidecar.model import ReadyModel

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable
 from typing import Final
 
-from batchedmodel_contract.inference.batch_wire import BatchReply, BatchRequest
+from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_scheduling.core.base import BasePolicy
 from batchedmodel_scheduling.core.policy import Batch

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from batchedmodel_contract.inference.batch_wire import OK, BatchReply
+from batchedmodel_contract.inference.batch import OK, BatchReply
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_scheduling.core.policy import Batch, Finished
 from batchedmodel_sidecar.answers import Output

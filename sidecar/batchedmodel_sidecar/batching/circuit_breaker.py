@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterable
 from typing import Final
 
-from batchedmodel_contract.inference.batch_wire import BatchReply
+from batchedmodel_contract.inference.batch import BatchReply
 from batchedmodel_sidecar.batching.batch_reply import RawReply
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from batchedmodel_contract.inference.batch_wire import BatchReply
+from batchedmodel_contract.inference.batch import BatchReply
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_http.eager_coroutine import Begun
 from batchedmodel_scheduling.core.pipeline import Pipeline

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from batchedmodel_contract.inference.batch_wire import BatchRequest
+from batchedmodel_contract.inference.batch import BatchRequest
 from batchedmodel_contract.inference.tensors import standing_alone
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome

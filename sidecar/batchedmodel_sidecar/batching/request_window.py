@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Hashable, Sequence
 from itertools import count
 from typing import Final
 
-from batchedmodel_contract.inference.batch_wire import BatchReply
+from batchedmodel_contract.inference.batch import BatchReply
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.tenants import Share

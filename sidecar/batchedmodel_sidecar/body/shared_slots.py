@@ -17,7 +17,9 @@ from uuid import uuid4
 
 import numpy as np
 
-from batchedmodel_contract.inference.batch_wire import SharedRows
+from batchedmodel_contract.inference.batch_wire import (
+    SharedRows,
+)
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.tenants import Share

@@ -6,7 +6,7 @@ It is compiled in the image; `metrics` is not.
 import logging
 from typing import Final
 
-from batchedmodel_contract.inference.batch_wire import BatchReply
+from batchedmodel_contract.inference.batch import BatchReply
 from batchedmodel_contract.processes.logs import about
 from batchedmodel_scheduling.core.policy import Batch
 from batchedmodel_sidecar.batching.pending_request import Members

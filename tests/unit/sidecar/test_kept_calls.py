@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.inference.batch_wire import BatchReply, BatchRequest
+from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_sidecar.batching.submit import submit
 from batchedmodel_sidecar.errors import Unserved

@@ -7,7 +7,10 @@ without a reply is used again when the server cannot write there any more; see `
 
 from typing import Final, NamedTuple
 
-from batchedmodel_contract.inference.batch_wire import AnswerRoom, BatchReply
+from batchedmodel_contract.inference.batch import BatchReply
+from batchedmodel_contract.inference.batch_wire import (
+    AnswerRoom,
+)
 from batchedmodel_contract.inference.tensors import Buffer, Datatype
 from batchedmodel_contract.manifest.tenants import NOBODY
 from batchedmodel_contract.processes.shared_region import LARGEST, LEAST, lock

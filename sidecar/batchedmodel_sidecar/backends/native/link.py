@@ -17,9 +17,8 @@ from yarl import URL
 
 from batchedmodel_contract.adapters.state import AdapterState
 from batchedmodel_contract.inference import packed
+from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
 from batchedmodel_contract.inference.batch_wire import (
-    BatchReply,
-    BatchRequest,
     read_reply,
     write_request,
 )

@@ -21,7 +21,11 @@ from batchedmodel_contract.adapters.state import (
     adapter_state_from_mapping,
 )
 from batchedmodel_contract.inference import packed
-from batchedmodel_contract.inference.batch_wire import BatchRequest, to_request, write_request
+from batchedmodel_contract.inference.batch import BatchRequest
+from batchedmodel_contract.inference.batch_wire import (
+    to_request,
+    write_request,
+)
 from batchedmodel_contract.inference.ragged import Ragged, ragged
 from batchedmodel_contract.inference.tensors import Datatype, Tensor
 from batchedmodel_contract.inference.v2 import read_body, write_body

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
 from batchedmodel_contract.inference.batch_wire import (
     ERROR,
     STATUS,
-    BatchReply,
-    BatchRequest,
     read_reply,
     to_request,
     write_reply,

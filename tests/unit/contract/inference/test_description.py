@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_contract.inference.batch_wire import EXTENSION
+from batchedmodel_contract.inference.batch_wire import (
+    EXTENSION,
+)
 from batchedmodel_contract.inference.description import (
     RAGGED,
     Activation,

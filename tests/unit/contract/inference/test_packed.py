@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.inference import packed
+from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
 from batchedmodel_contract.inference.batch_wire import (
-    BatchReply,
-    BatchRequest,
     SharedRows,
 )
 from batchedmodel_contract.inference.ragged import Ragged, ragged

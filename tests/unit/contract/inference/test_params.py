@@ -7,7 +7,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from batchedmodel_contract.inference.batch_wire import BatchRequest, to_request, write_request
+from batchedmodel_contract.inference.batch import BatchRequest
+from batchedmodel_contract.inference.batch_wire import (
+    to_request,
+    write_request,
+)
 from batchedmodel_contract.inference.params import (
     Param,
     Scalar,

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
 from batchedmodel_contract.inference.batch_wire import (
     AnswerRoom,
-    BatchReply,
-    BatchRequest,
     RegionGone,
     SharedRows,
     answer_room,

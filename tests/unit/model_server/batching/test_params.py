@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_contract.inference.batch_wire import BatchRequest
+from batchedmodel_contract.inference.batch import BatchRequest
 from batchedmodel_contract.inference.description import description_from_metadata
 from batchedmodel_contract.inference.params import Values, columns, read_values
 from batchedmodel_contract.inference.tensors import Datatype, Tensor

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from batchedmodel_contract.inference.batch_wire import BatchRequest
+from batchedmodel_contract.inference.batch import BatchRequest
 from batchedmodel_contract.inference.ragged import Ragged
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.invalid_input import InvalidInput

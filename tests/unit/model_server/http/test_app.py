@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from batchedmodel_contract.inference.batch_wire import RegionGone
+from batchedmodel_contract.inference.batch_wire import (
+    RegionGone,
+)
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.processes.environment import ModelServerSettings
 from batchedmodel_contract.processes.server_api import AT_WORK, infer_path

@@ -4,7 +4,7 @@ from array import array
 
 import pytest
 
-from batchedmodel_contract.inference.batch_wire import BatchReply
+from batchedmodel_contract.inference.batch import BatchReply
 from batchedmodel_contract.inference.ragged import Ragged
 from batchedmodel_contract.inference.tensors import Datatype, Shape, Tensor
 from batchedmodel_contract.invalid_input import InvalidInput

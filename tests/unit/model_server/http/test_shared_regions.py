@@ -13,7 +13,9 @@ from typing import Final
 
 import pytest
 
-from batchedmodel_contract.inference.batch_wire import AnswerRoom
+from batchedmodel_contract.inference.batch_wire import (
+    AnswerRoom,
+)
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.processes.shared_region import TAKEN, create, offer
 from batchedmodel_model_server.http.shared_regions import SharedRegions

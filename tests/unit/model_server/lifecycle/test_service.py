@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.inference.batch_wire import BatchReply
+from batchedmodel_contract.inference.batch import BatchReply
 from batchedmodel_contract.manifest.source import Source
 from batchedmodel_contract.processes.environment import ModelServerSettings
 from batchedmodel_contract.processes.server_api import ModelState

@@ -7,7 +7,7 @@ from typing import Any, Final
 import orjson
 import pytest
 
-from batchedmodel_contract.inference.batch_wire import BatchReply, BatchRequest
+from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
 from batchedmodel_contract.inference.params import Param, Values, column_values
 from batchedmodel_contract.invalid_input import InvalidInput, Unbatchable
 from batchedmodel_contract.manifest.batching import BatchSettings

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 from aiohttp import web
 
-from batchedmodel_contract.inference.batch_wire import BatchRequest
+from batchedmodel_contract.inference.batch import BatchRequest
 from batchedmodel_contract.inference.description import CostRule, ModelDescription, TensorSpec
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.inference.ragged import Ragged

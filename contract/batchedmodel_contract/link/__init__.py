@@ -1,0 +1,1 @@
+"""The link between sidecar and model server: one Unix socket, frames in both directions."""
