@@ -13,7 +13,7 @@ from batchedmodel_contract.processes import sidecar_metrics
 from batchedmodel_model_server.api import handler
 from support.encoders import ENCODERS
 from support.random_checkpoints import ARCHITECTURES
-from support.repository import FOLDERS, ROOT
+from support.repository import ROOT
 from support.settings_rows import SettingRow, settings
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -25,7 +25,6 @@ REQUIREMENTS = {
     )
 } - {PROJECT["name"]}
 """All libraries that the project asks for; an extra may name others of its own."""
-PACKAGES = [ROOT / folder / f"batchedmodel_{folder}" for folder in FOLDERS]
 
 
 @pytest.mark.parametrize("row", [*settings()], ids=lambda row: f"{row.section}.{row.name}")
