@@ -5,7 +5,7 @@ Called by `generation_chain`, whose processes it asks.
 
 import asyncio
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from itertools import takewhile
@@ -18,7 +18,8 @@ from batchedmodel_contract.generation.frames import Cancel, StepReport
 from bench_report import Figure, at_most, of_rounds
 from stream_plan import CHAT, COMPLETIONS, MODEL
 from support.chain import Chain
-from support.engine_frames import EngineCaller, engine_caller, submit
+from support.engine_frames import submit
+from support.private_hop import Hop, connected
 
 STREAMS: Final = 64
 KILLED: Final = 100
@@ -49,14 +50,15 @@ async def cancelled(chain: Chain) -> int:
 
     The streams are asked for over the engine's own connection, and cancelled there.
     """
-    async with engine_caller(chain.folder / "model.sock") as caller:
+    async with connected(chain.folder / "model.sock") as caller:
         # Each begins otherwise, so that they share no blocks.
         prompts = ([65 + one, *[65] * (_PROMPT_TOKENS - 1)] for one in range(STREAMS))
-        caller.send(*(submit(at, ids, max_tokens=_LONG) for at, ids in enumerate(prompts)))
+        await caller.send(*(submit(at, ids, max_tokens=_LONG) for at, ids in enumerate(prompts)))
         before = await _running(caller, STREAMS)
         half = [Cancel(id=one) for one in range(0, STREAMS, 2)]
-        steps = await _steps_until_free(caller, before, len(half), lambda: caller.send(*half))
-        caller.send(*(Cancel(id=one) for one in range(1, STREAMS, 2)))
+        await caller.send(*half)
+        steps = await _steps_until_free(caller, before, len(half))
+        await caller.send(*(Cancel(id=one) for one in range(1, STREAMS, 2)))
         await caller.idle()
         return steps
 
@@ -67,7 +69,7 @@ async def hung_up(chain: Chain) -> int:
     same = {"model": MODEL, "max_tokens": _LONG, "stream": True}
     connector = aiohttp.TCPConnector(limit=0)
     async with (
-        engine_caller(chain.folder / "model.sock") as watcher,
+        connected(chain.folder / "model.sock") as watcher,
         aiohttp.ClientSession(connector=connector) as session,
         AsyncExitStack() as stack,
     ):
@@ -76,29 +78,23 @@ async def hung_up(chain: Chain) -> int:
         ]
         streams = await asyncio.gather(*map(stack.enter_async_context, asked))
         before = await _running(watcher, STREAMS)
-
-        def leave() -> None:
-            for stream in streams[::2]:
-                stream.close()
-
-        steps = await _steps_until_free(watcher, before, STREAMS // 2, leave)
+        for stream in streams[::2]:
+            stream.close()
+        steps = await _steps_until_free(watcher, before, STREAMS // 2)
         for stream in streams:
             stream.close()
         await watcher.idle()
         return steps
 
 
-async def _running(caller: EngineCaller, streams: int) -> StepReport:
+async def _running(caller: Hop, streams: int) -> StepReport:
     """The report behind which all of them run and none has to be read any more."""
     while (report := await caller.report()).running < streams or report.backlog:
         pass
     return report
 
 
-async def _steps_until_free(
-    caller: EngineCaller, before: StepReport, leaving: int, leave: Callable[[], None]
-) -> int:
-    leave()
+async def _steps_until_free(caller: Hop, before: StepReport, leaving: int) -> int:
     steps = 0
     while not freed(before, await caller.report(), leaving):
         steps += 1

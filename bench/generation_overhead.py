@@ -24,7 +24,8 @@ from bench_report import Figure, at_least, of_rounds, tell
 from engine_rivals import MODEL, Load
 from stream_plan import COMPLETIONS, Stream, StreamLoad, StreamResult, run_streams
 from support.chain import Chain
-from support.engine_frames import engine_caller, submit
+from support.engine_frames import submit
+from support.private_hop import connected
 from support.random_checkpoints import generating_checkpoint
 
 _LETTERS: Final = string.ascii_lowercase
@@ -103,11 +104,11 @@ def simulated(load: Load) -> Load:
 
 async def framed_rate(chain: Chain, load: Load) -> float:
     """Tokens per second over a connection to the engine."""
-    async with engine_caller(chain.folder / "model.sock") as caller:
+    async with connected(chain.folder / "model.sock") as caller:
         await caller.report()
         began = time.perf_counter()
         pairs = zip(load.prompts, load.tokens, strict=True)
-        caller.send(*(submit(at, ids, max_tokens=n) for at, (ids, n) in enumerate(pairs)))
+        await caller.send(*(submit(at, ids, max_tokens=n) for at, (ids, n) in enumerate(pairs)))
         await caller.texts(len(load.tokens))
         return load.total / (time.perf_counter() - began)
 

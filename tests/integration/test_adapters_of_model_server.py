@@ -40,7 +40,7 @@ class Adapting:
         self.changed = asyncio.Condition()
 
     async def follow(self) -> None:
-        async for event in self.server.events():
+        async for event in self.server.hop.states():
             async with self.changed:
                 if event.adapters is not None and event.state is ModelState.READY:
                     self.states = event.adapters
@@ -71,7 +71,7 @@ class Adapting:
         """One row of the value 1 for each."""
         one = ((1,), struct.pack("<f", 1.0))
         inputs = (ragged("x", Datatype.FP32, [one] * len(numbers)),)
-        return await self.server.infer(BatchRequest(inputs=inputs, adapters=numbers))
+        return await self.server.hop.infer(BatchRequest(inputs=inputs, adapters=numbers))
 
     async def values(self, *numbers: int) -> list[float]:
         reply = await self.ask(*numbers)

@@ -3,28 +3,24 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import pytest_asyncio
-from aiohttp import web
 
-from batchedmodel_contract.inference.batch import BatchRequest
-from batchedmodel_contract.inference.batch_wire import (
-    write_reply,
-)
+from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
 from batchedmodel_contract.inference.description import RAGGED
 from batchedmodel_contract.inference.ragged import Ragged
 from batchedmodel_contract.inference.tensors import Datatype
-from batchedmodel_contract.inference.v2 import HEADER_LENGTH
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_sidecar.backends.foreign.client import Client, Unreachable
 from batchedmodel_sidecar.backends.foreign.protocol import BackendRequest
 from batchedmodel_sidecar.errors import Unserved
 from support.chain import Chain, running_chain
 from support.echo_server import EchoServer, echoed, echoing
+from support.private_hop import HopError, Nonsense, nonsense
 
 GOOD: dict[str, Any] = {
     "inputs": [{"name": "x", "datatype": "INT64", "shape": [1, 2], "data": [1, 2]}]
@@ -146,8 +142,6 @@ async def test_a_full_queue_answers_429_with_a_delay(tmp_path: Path) -> None:
         assert count == len(refused)
 
 
-RAW: Final = 599
-"""As a status: the body is all that is sent."""
 QUOTED: Final = "hunter2"
 """Part of answers, which may be what a caller sent."""
 
@@ -157,17 +151,14 @@ class NonsenseServer(EchoServer):
 
     def __init__(self) -> None:
         super().__init__(echoing(x=(Datatype.UINT8, (RAGGED,))))
-        self.reply: tuple[int, bytes, dict[str, str]] | None = None
+        self.reply: BatchReply | Nonsense | HopError | None = None
 
-    async def infer(self, request: web.Request) -> web.Response:
+    async def answer(self, batch: BatchRequest) -> BatchReply | Nonsense:
         if self.reply is None:
-            return await super().infer(request)
-        status, body, headers = self.reply
-        if status == RAW:
-            assert request.transport is not None
-            request.transport.write(body)
-            request.transport.close()
-        return web.Response(status=status, body=body, headers=headers)
+            return await super().answer(batch)
+        if isinstance(self.reply, HopError):
+            raise self.reply
+        return self.reply
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -184,39 +175,25 @@ async def talking(
         yield server, chain
 
 
-def _with_output(**changed: Any) -> tuple[int, bytes, dict[str, str]]:
-    output = {"name": "x", "datatype": "UINT8", "shape": [1], "data": [1]} | changed
-    return 200, json.dumps({"outputs": [output]}).encode(), {}
-
-
-def _two_rows_for_one() -> tuple[int, bytes, dict[str, str]]:
+def _two_rows_for_one() -> BatchReply:
     rows = Ragged(name="x", datatype=Datatype.UINT8, shapes=((1,), (1,)), parts=(b"\x01\x02",))
-    length, parts = write_reply(echoed(BatchRequest(inputs=(rows,))))
-    return 200, b"".join(parts), {HEADER_LENGTH: str(length)}
+    return echoed(BatchRequest(inputs=(rows,)))
 
 
-@pytest.mark.parametrize(
-    ("reply", "status"),
-    [
-        ((200, QUOTED.encode(), {}), 502),
-        ((200, b"{}", {}), 502),
-        ((200, b'{"outputs": [{"name": 3}]}', {HEADER_LENGTH: "9999"}), 502),
-        ((200, b"{}", {HEADER_LENGTH: QUOTED}), 502),
-        (_with_output(datatype=QUOTED), 502),
-        (_with_output(shape=[QUOTED]), 502),
-        (_two_rows_for_one(), 502),
-        ((RAW, f"HTTP/1.1 200 OK\r\n{QUOTED}\r\n\r\n".encode(), {}), 502),
-        ((500, QUOTED.encode(), {}), 502),
-        ((400, QUOTED.encode(), {}), 502),
-        ((503, QUOTED.encode(), {}), 503),
-    ],
-    ids=(
-        "no JSON,no outputs,bad length,no length,other type,other shape,two rows for one,"
-        "no HTTP,500,400,503".split(",")
-    ),
-)
+WRONG: Final[Mapping[str, tuple[BatchReply | Nonsense | HopError, int]]] = {
+    **{name: (one, 502) for name, one in nonsense(QUOTED).items()},
+    "two rows for one": (_two_rows_for_one(), 502),
+    "500": (HopError(500, QUOTED), 502),
+    "400": (HopError(400, QUOTED), 502),
+    "503": (HopError(503, QUOTED), 503),
+}
+
+
+@pytest.mark.parametrize(("reply", "status"), WRONG.values(), ids=WRONG)
 async def test_a_server_that_answers_nonsense_costs_its_callers_an_error_and_recovers(
-    talking: tuple[NonsenseServer, Chain], reply: tuple[int, bytes, dict[str, str]], status: int
+    talking: tuple[NonsenseServer, Chain],
+    reply: BatchReply | Nonsense | HopError,
+    status: int,
 ) -> None:
     body = b'{"inputs": [{"name": "x", "datatype": "UINT8", "shape": [1, 1], "data": [7]}]}'
     server, chain = talking
@@ -227,7 +204,7 @@ async def test_a_server_that_answers_nonsense_costs_its_callers_an_error_and_rec
     assert answer[1]["error"]
     other = await post(chain, chain.infer_path, body)
     assert other[0] in (status, 503)
-    if reply[0] != 200:
+    if isinstance(reply, HopError):
         assert QUOTED in answer[1]["error"]
     if other[0] != status:
         assert QUOTED not in other[1]["error"], "others hear nothing of it"

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from aiohttp import web
 
+from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
 from batchedmodel_contract.inference.description import RAGGED
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.manifest.batching import BatchSettings
@@ -23,6 +23,7 @@ from batchedmodel_sidecar.body.byte_budget import STREAMED
 from support.chain import Chain, Process, running_chain
 from support.echo_server import EchoServer, echo_chain, echoing
 from support.hanging_handler import HANGS
+from support.private_hop import Nonsense
 from support.process_memory import resident_bytes, shared_bytes
 from support.raw_caller import RawCaller, request
 from support.rendered import read_model
@@ -64,9 +65,9 @@ class Held(EchoServer):
         super().__init__(ECHO)
         self.go_on = asyncio.Event()
 
-    async def infer(self, request: web.Request) -> web.Response:
+    async def answer(self, batch: BatchRequest) -> BatchReply | Nonsense:
         await self.go_on.wait()
-        return await super().infer(request)
+        return await super().answer(batch)
 
 
 async def status_of(chain: Chain, body: Any = None, **headers: str) -> int:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from aiohttp import web
 from multidict import CIMultiDict
 
 from batchedmodel_cli.simulate.sources import profile_from
+from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
 from batchedmodel_contract.inference.description import RAGGED
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.manifest.batching import BatchSettings
@@ -22,6 +22,7 @@ from batchedmodel_contract.manifest.spec import Lateness, PolicyName
 from batchedmodel_contract.processes.sidecar_api import ARRIVALS_COLUMNS
 from support.chain import Chain, running_chain
 from support.echo_server import EchoServer, echoing
+from support.private_hop import Nonsense
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -60,7 +61,7 @@ class Hanging(EchoServer):
     def __init__(self) -> None:
         super().__init__(echoing(x=(Datatype.INT64, (RAGGED,))))
 
-    async def infer(self, request: web.Request) -> web.Response:
+    async def answer(self, batch: BatchRequest) -> BatchReply | Nonsense:
         await asyncio.Event().wait()
         raise AssertionError
 

@@ -18,15 +18,17 @@ from typing import Any
 import aiohttp
 import pytest
 import pytest_asyncio
-from aiohttp import web
 
+from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
 from batchedmodel_contract.inference.description import RAGGED
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.processes.server_api import ModelState
 from support.books import assert_all_are_settled, assert_books_balance
 from support.chain import Chain, running_chain
 from support.echo_server import EchoServer, echo_chain, echoing
+from support.private_hop import Nonsense
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -247,7 +249,7 @@ class Busy(EchoServer):
     def __init__(self) -> None:
         super().__init__(ECHO)
 
-    async def infer(self, request: web.Request) -> web.Response:
+    async def answer(self, batch: BatchRequest) -> BatchReply | Nonsense:
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -260,14 +262,14 @@ class Warming(EchoServer):
         self.warm = asyncio.Event()
         self.batches = 0
 
-    async def states(self) -> AsyncIterator[str]:
-        yield "WARMING"
+    async def states(self) -> AsyncIterator[ModelState]:
+        yield ModelState.WARMING
         await self.warm.wait()
-        yield "READY"
+        yield ModelState.READY
 
-    async def infer(self, request: web.Request) -> web.Response:
+    async def answer(self, batch: BatchRequest) -> BatchReply | Nonsense:
         self.batches += 1
-        return await super().infer(request)
+        return await super().answer(batch)
 
 
 async def test_while_the_model_warms_up_nobody_is_sent_to_it(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """The model server's engine over its socket, as a real process that simulates its device."""
 
 import asyncio
-import os
 import random
 import signal
 import stat
@@ -12,10 +11,10 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import orjson
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.generation.description import generation_from_mapping
 from batchedmodel_contract.generation.frames import (
     Cancel,
     Configure,
@@ -30,20 +29,14 @@ from batchedmodel_contract.generation.frames import (
     write_frame,
 )
 from batchedmodel_contract.processes.environment import EXIT_DEVICE_LOST
-from batchedmodel_contract.processes.server_api import (
-    ModelState,
-    engine_socket_path,
-    generation_path,
-    load_path,
-    release_path,
-    tokenizer_path,
-)
+from batchedmodel_contract.processes.server_api import ModelState
 from batchedmodel_model_server.generation.submit_rules import MOST_TEXTS
 from batchedmodel_model_server.handlers.simulated_generator import drawn
-from support.engine_frames import EngineCaller, engine_caller, submit
+from support.engine_frames import submit
 from support.generating_handlers import FAILS, FILLS, HANGS, LOSES
 from support.model_server_handlers import arrays_of, version_of
-from support.model_server_process import NAME, ModelServerProcess, model_server, token_batch
+from support.model_server_process import ModelServerProcess, model_server, token_batch
+from support.private_hop import Hop, HopError, connected, socket_files
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -65,9 +58,9 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Mode
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def caller(server: ModelServerProcess) -> AsyncIterator[EngineCaller]:
-    async with engine_caller(server.socket) as one:
-        one.send(BOUNDS)
+async def caller(server: ModelServerProcess) -> AsyncIterator[Hop]:
+    async with connected(server.socket) as one:
+        await one.send(BOUNDS)
         assert (await one.idle()).free_blocks == BLOCKS
         yield one
 
@@ -87,24 +80,25 @@ def values(tokens: list[Token]) -> list[int]:
 async def test_who_generates_says_what_callers_must_know(
     server: ModelServerProcess, tmp_path: Path
 ) -> None:
-    status, document = await server.get(generation_path(NAME))
-    assert status == 200
-    description = generation_from_mapping(document)
+    description = await server.hop.generation()
     assert (description.blocks, description.block_tokens) == (BLOCKS, 16)
     assert description.max_context_tokens == BLOCKS * 16
     assert (description.max_sequences, description.max_tokens_per_step) == (64, 512)
-    assert (await server.get(tokenizer_path(NAME)))[1]["model"]["type"] == "BPE"
-    assert stat.S_IMODE(os.stat(engine_socket_path(str(server.socket))).st_mode) == 0o660
+    assert orjson.loads(await server.hop.tokenizer())["model"]["type"] == "BPE"
+    modes = {stat.S_IMODE(file.stat().st_mode) for file in socket_files(server.socket)}
+    assert modes == {0o660}
     async with model_server(tmp_path) as other:
         await other.settled()
-        status, document = await other.get(generation_path(NAME))
-        assert (status, document) == (404, {"error": "model model generates nothing"})
-        async with engine_caller(other.socket) as one:
+        with pytest.raises(HopError) as refusal:
+            await other.hop.generation()
+        assert refusal.value.status == 404
+        assert refusal.value.message == "model model generates nothing"
+        async with connected(other.socket) as one:
             assert await one.next() is None
 
 
 async def test_texts_that_join_and_leave_at_any_step_have_the_tokens_that_are_theirs(
-    caller: EngineCaller,
+    caller: Hop,
 ) -> None:
     rng = random.Random(7)
     coming = [
@@ -122,7 +116,7 @@ async def test_texts_that_join_and_leave_at_any_step_have_the_tokens_that_are_th
     told: dict[tuple[int, int], list[Token]] = {}
     while left:
         if coming:
-            caller.send(*(coming.pop() for _ in range(min(len(coming), rng.randint(1, 4)))))
+            await caller.send(*(coming.pop() for _ in range(min(len(coming), rng.randint(1, 4)))))
         for token in (await caller.report()).tokens:
             told.setdefault((token.id, token.choice), []).append(token)
             left -= bool(token.finish)
@@ -133,32 +127,34 @@ async def test_texts_that_join_and_leave_at_any_step_have_the_tokens_that_are_th
     assert (await caller.idle()).free_blocks == BLOCKS
 
 
-async def test_the_report_after_a_cancel_has_its_blocks_free(caller: EngineCaller) -> None:
-    caller.send(submit(1, [65] * 100, max_tokens=500), submit(2, [65] * 100, max_tokens=500))
+async def test_the_report_after_a_cancel_has_its_blocks_free(caller: Hop) -> None:
+    await caller.send(submit(1, [65] * 100, max_tokens=500), submit(2, [65] * 100, max_tokens=500))
     while (report := await caller.report()).running < 2:
         pass
     # Reports of steps before the cancel may still be unread; the one with this token is later.
-    caller.send(Cancel(id=1), submit(3, max_tokens=1))
+    await caller.send(Cancel(id=1), submit(3, max_tokens=1))
     while not any(token.id == 3 for token in report.tokens):
         report = await caller.report()
     if report.running == 2:
         report = await caller.report()
     assert report.running == 1
     assert BLOCKS - report.free_blocks <= 1 + (100 + 500) // 16
-    caller.send(Cancel(id=2))
+    await caller.send(Cancel(id=2))
     assert (await caller.idle()).free_blocks == BLOCKS
 
 
 async def test_a_caller_that_is_killed_leaves_nothing_behind(
-    server: ModelServerProcess, caller: EngineCaller
+    server: ModelServerProcess, caller: Hop
 ) -> None:
-    async with engine_caller(server.socket) as other:
-        other.send(*(submit(number, [65] * 30, max_tokens=TEXT_TOKENS) for number in range(20)))
+    async with connected(server.socket) as other:
+        await other.send(
+            *(submit(number, [65] * 30, max_tokens=TEXT_TOKENS) for number in range(20))
+        )
         while (await other.report()).running < 20:
             pass
-        other.writer.transport.abort()
+        other.abort()
     # The reports of steps before the abort are still unread; the one with this token is later.
-    caller.send(submit(1, max_tokens=1))
+    await caller.send(submit(1, max_tokens=1))
     while not (report := await caller.report()).tokens:
         pass
     behind = 0
@@ -190,14 +186,14 @@ def framed(kind: int, content: bytes) -> bytes:
     ],
 )
 async def test_whoever_sends_nonsense_is_hung_up_on_and_harms_no_other(
-    server: ModelServerProcess, caller: EngineCaller, sent: bytes
+    server: ModelServerProcess, caller: Hop, sent: bytes
 ) -> None:
     honest = submit(1, max_tokens=12)
-    caller.send(honest)
-    async with engine_caller(server.socket) as other:
+    await caller.send(honest)
+    async with connected(server.socket) as other:
         await other.report()
         seen = len(server.log)
-        other.writer.write(sent)
+        await other.send_bytes(sent)
         while await other.next() is not None:
             pass
     assert values((await caller.texts(1))[1, 0]) == expected(honest)
@@ -206,24 +202,24 @@ async def test_whoever_sends_nonsense_is_hung_up_on_and_harms_no_other(
 
 
 async def test_whoever_does_not_read_is_hung_up_on_and_harms_no_other(
-    server: ModelServerProcess, caller: EngineCaller
+    server: ModelServerProcess, caller: Hop
 ) -> None:
-    async with engine_caller(server.socket) as other:
+    async with connected(server.socket) as other:
         chatty = Sampling(logprobs=20)
         seen = len(server.log)
-        other.send(*(submit(n, max_tokens=63 * 16, sampling=chatty) for n in range(4)))
-        other.send(*(submit(n, choices=60, max_tokens=60, sampling=chatty) for n in (9, 10)))
-        other.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await other.send(*(submit(n, max_tokens=63 * 16, sampling=chatty) for n in range(4)))
+        await other.send(*(submit(n, choices=60, max_tokens=60, sampling=chatty) for n in (9, 10)))
+        other.stop_reading()
         async with asyncio.timeout(60):
             while not any("bytes unread" in line for line in server.log[seen:]):
                 await caller.report()
     assert (await caller.idle()).free_blocks == BLOCKS
-    caller.send(submit(1, max_tokens=3))
+    await caller.send(submit(1, max_tokens=3))
     assert len((await caller.texts(1))[1, 0]) == 3
 
 
-async def test_a_first_token_that_would_come_too_late_is_refused(caller: EngineCaller) -> None:
-    caller.send(
+async def test_a_first_token_that_would_come_too_late_is_refused(caller: Hop) -> None:
+    await caller.send(
         Configure(max_sequences=1, max_tokens_per_step=512, token_seconds=None),
         submit(1, max_tokens=400, deadline=1.0),
         submit(2, deadline=0.05),
@@ -232,34 +228,32 @@ async def test_a_first_token_that_would_come_too_late_is_refused(caller: EngineC
     refused = await caller.refused()
     assert (refused.id, refused.why) == (2, Refusal.LATE)
     assert 0.04 < time.monotonic() - began < 1.0
-    caller.send(Cancel(id=1), BOUNDS)
+    await caller.send(Cancel(id=1), BOUNDS)
 
 
-async def test_more_than_the_engine_takes_may_come_again(caller: EngineCaller) -> None:
+async def test_more_than_the_engine_takes_may_come_again(caller: Hop) -> None:
     most = MOST_TEXTS // 64
-    caller.send(*(submit(number, max_tokens=30, choices=64) for number in range(most + 1)))
+    await caller.send(*(submit(number, max_tokens=30, choices=64) for number in range(most + 1)))
     refused = await caller.refused()
     assert (refused.id, refused.why) == (most, Refusal.BUSY)
-    caller.send(*(Cancel(id=number) for number in range(most)))
+    await caller.send(*(Cancel(id=number) for number in range(most)))
     assert (await caller.idle()).free_blocks == BLOCKS
 
 
-async def test_what_can_never_be_served_is_refused_with_the_reason(caller: EngineCaller) -> None:
-    caller.send(submit(1, [260]), submit(2, [65] * 4000, max_tokens=100))
+async def test_what_can_never_be_served_is_refused_with_the_reason(caller: Hop) -> None:
+    await caller.send(submit(1, [260]), submit(2, [65] * 4000, max_tokens=100))
     first, second = await caller.refused(), await caller.refused()
     assert (first.id, first.why) == (1, Refusal.INVALID)
     assert "prompt: 260 holds a token id that is not from 0 to 259" in first.message
     assert "with its text has 4100 tokens; the model takes 4096" in second.message
 
 
-async def test_batches_are_answered_between_steps(
-    server: ModelServerProcess, caller: EngineCaller
-) -> None:
-    caller.send(*(submit(number, max_tokens=100) for number in range(8)))
+async def test_batches_are_answered_between_steps(server: ModelServerProcess, caller: Hop) -> None:
+    await caller.send(*(submit(number, max_tokens=100) for number in range(8)))
     began, answered = time.monotonic(), 0
     generating = asyncio.create_task(caller.texts(8))
     while not generating.done():
-        reply = await server.infer(token_batch("x", [[answered]]))
+        reply = await server.hop.infer(token_batch("x", [[answered]]))
         assert arrays_of(reply.outputs[0])[0].tolist() == [answered]
         answered += 1
     assert {len(tokens) for tokens in (await generating).values()} == {100}
@@ -269,10 +263,10 @@ async def test_batches_are_answered_between_steps(
 
 
 async def test_a_step_that_fails_ends_only_the_text_that_it_fails_with(
-    caller: EngineCaller,
+    caller: Hop,
 ) -> None:
     honest = submit(1, max_tokens=40)
-    caller.send(honest, submit(2, [FAILS], max_tokens=3), submit(3, [FILLS], max_tokens=3))
+    await caller.send(honest, submit(2, [FAILS], max_tokens=3), submit(3, [FILLS], max_tokens=3))
     frames: dict[int, list[Token]] = {}
     refused: dict[int, Refused] = {}
     while len(frames.get(1, ())) < 40:
@@ -288,15 +282,15 @@ async def test_a_step_that_fails_ends_only_the_text_that_it_fails_with(
 
 
 async def test_a_step_that_hangs_is_told_and_so_is_that_it_ended_after_all(
-    server: ModelServerProcess, caller: EngineCaller
+    server: ModelServerProcess, caller: Hop
 ) -> None:
-    events = server.events()
+    events = server.hop.states()
     assert (await anext(events)).state is ModelState.READY
-    caller.send(submit(1, [HANGS], max_tokens=2))
+    await caller.send(submit(1, [HANGS], max_tokens=2))
     hung = await asyncio.wait_for(anext(events), 5)
     assert hung.state is ModelState.HUNG
     assert "a forward pass has run for" in hung.detail
-    caller.send(submit(2))
+    await caller.send(submit(2))
     refused = await caller.refused()
     assert (refused.id, refused.why) == (2, Refusal.BUSY)
     assert "model is HUNG" in refused.message
@@ -307,16 +301,16 @@ async def test_a_step_that_hangs_is_told_and_so_is_that_it_ended_after_all(
 async def test_a_drain_ends_what_was_taken_and_takes_nothing_more(tmp_path: Path) -> None:
     async with model_server(tmp_path, parameters=PARAMETERS) as server:
         await server.settled()
-        async with engine_caller(server.socket) as caller:
+        async with connected(server.socket) as caller:
             asked = submit(1, max_tokens=60)
-            caller.send(asked)
+            await caller.send(asked)
             while not (report := await caller.report()).tokens:
                 pass
-            events = server.events()
+            events = server.hop.states()
             await anext(events)
             server.process.send_signal(signal.SIGTERM)
             assert (await anext(events)).state is ModelState.DRAINING
-            caller.send(submit(2))
+            await caller.send(submit(2))
             told = list(report.tokens)
             refused = []
             while (frame := await caller.next()) is not None:
@@ -327,8 +321,7 @@ async def test_a_drain_ends_what_was_taken_and_takes_nothing_more(tmp_path: Path
             assert values(told) == expected(asked)
             assert [(one.id, one.why) for one in refused] == [(2, Refusal.BUSY)]
         assert await asyncio.wait_for(server.process.wait(), 10) == 0
-        with pytest.raises(FileNotFoundError):
-            os.stat(engine_socket_path(str(server.socket)))
+        assert not any(file.exists() for file in socket_files(server.socket))
 
 
 async def test_texts_of_a_killed_engine_go_on_in_the_next_one(tmp_path: Path) -> None:
@@ -337,8 +330,8 @@ async def test_texts_of_a_killed_engine_go_on_in_the_next_one(tmp_path: Path) ->
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(model_server(tmp_path, parameters=PARAMETERS))
         await server.settled()
-        caller = await stack.enter_async_context(engine_caller(server.socket))
-        caller.send(*asked.values())
+        caller = await stack.enter_async_context(connected(server.socket))
+        await caller.send(*asked.values())
         while len(told[0]) < 10:
             for token in (await caller.report()).tokens:
                 told[token.id].append(token.token)
@@ -350,11 +343,13 @@ async def test_texts_of_a_killed_engine_go_on_in_the_next_one(tmp_path: Path) ->
         await server.process.wait()
         server = await stack.enter_async_context(model_server(tmp_path, parameters=PARAMETERS))
         await server.settled()
-        caller = await stack.enter_async_context(engine_caller(server.socket))
+        caller = await stack.enter_async_context(connected(server.socket))
         for number, one in asked.items():
             ids = [*one.ids, *told[number]]
             given = len(told[number])
-            caller.send(submit(number, ids, given=given, max_tokens=40, sampling=one.sampling))
+            await caller.send(
+                submit(number, ids, given=given, max_tokens=40, sampling=one.sampling)
+            )
         for (number, _), tokens in (await caller.texts(10)).items():
             assert told[number] + values(tokens) == expected(asked[number])
 
@@ -362,8 +357,8 @@ async def test_texts_of_a_killed_engine_go_on_in_the_next_one(tmp_path: Path) ->
 async def test_a_lost_device_ends_the_process_and_with_it_the_connection(tmp_path: Path) -> None:
     async with model_server(tmp_path, TROUBLED, parameters=PARAMETERS) as server:
         await server.settled()
-        async with engine_caller(server.socket) as caller:
-            caller.send(submit(1, [LOSES]))
+        async with connected(server.socket) as caller:
+            await caller.send(submit(1, [LOSES]))
             while await caller.next() is not None:
                 pass
         assert await asyncio.wait_for(server.process.wait(), 10) == EXIT_DEVICE_LOST
@@ -378,24 +373,20 @@ async def test_a_connection_stays_with_its_version_until_that_has_gone(tmp_path:
         source={"path": str(tmp_path / "model")},
     ) as server:
         await server.settled()
-        async with engine_caller(server.socket) as old:
-            old.send(submit(1, max_tokens=150))
+        async with connected(server.socket) as old:
+            await old.send(submit(1, max_tokens=150))
             while not (await old.report()).tokens:
                 pass
             version_of(tmp_path / "model" / "2", factor=2)
-            async with server.session.post(load_path(NAME)) as answer:
-                assert answer.status == 200
-            status, document = await server.get(generation_path(NAME))
-            assert (status, document["vocabulary"]) == (200, 302)
-            status, document = await server.get(generation_path(NAME, "1"))
-            assert (status, document["vocabulary"]) == (200, 301)
-            async with server.session.post(release_path(NAME, "1")) as answer:
-                assert answer.status == 200
-            async with engine_caller(server.socket) as new:
-                new.send(submit(1, [301], max_tokens=3))
+            await server.hop.load()
+            assert (await server.hop.generation()).vocabulary == 302
+            assert (await server.hop.generation("1")).vocabulary == 301
+            await server.hop.release("1")
+            async with connected(server.socket) as new:
+                await new.send(submit(1, [301], max_tokens=3))
                 assert len((await new.texts(1))[1, 0]) == 3
             # What had begun goes on to its end, and nothing else begins.
-            old.send(submit(2, max_tokens=3))
+            await old.send(submit(2, max_tokens=3))
             assert (await old.refused()).why is Refusal.BUSY
             assert (await old.texts(1))[1, 0][-1].finish is Finish.LENGTH
             while await old.next() is not None:

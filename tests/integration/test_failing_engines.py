@@ -7,9 +7,10 @@ from typing import Any
 from batchedmodel_contract.processes.environment import EXIT_DEVICE_LOST
 from batchedmodel_contract.processes.server_api import ModelState
 from support.chain import START_SECONDS, Chain, running_chain
-from support.engine_frames import engine_caller, submit
+from support.engine_frames import submit
 from support.generating_handlers import CANCELS, SPOILS, TAKES
 from support.model_server_process import model_server
+from support.private_hop import connected
 from support.simulated_texts import chatted
 
 HANDLER = "support.generating_handlers:Stumbling"
@@ -94,10 +95,10 @@ async def status_of(chain: Chain, content: str) -> tuple[int, str]:
 async def test_a_model_whose_engines_all_fail_is_lost_and_its_process_ends(tmp_path: Path) -> None:
     async with model_server(tmp_path, HANDLER, parameters=PARAMETERS) as server:
         assert (await server.settled()).state is ModelState.READY
-        events = server.events()
+        events = server.hop.states()
         assert (await anext(events)).state is ModelState.READY
-        async with engine_caller(server.socket) as caller:
-            caller.send(submit(1, [SPOILS], max_tokens=5))
+        async with connected(server.socket) as caller:
+            await caller.send(submit(1, [SPOILS], max_tokens=5))
             while await caller.next() is not None:
                 pass
         event = await anext(events)

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.processes.server_api import ModelState, load_path
+from batchedmodel_contract.processes.server_api import ModelState
 from batchedmodel_model_server.api.weights import weightless
 from support.checkpoints import image_checkpoint, text_checkpoint
-from support.model_server_process import NAME, model_server
+from support.model_server_process import model_server
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -54,8 +54,7 @@ async def imported(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, fro
         assert event.state is ModelState.READY, event.detail
         for number, made in enumerate(others, 2):
             made(folder / "coming").rename(folder / "model" / str(number))
-            async with server.session.post(load_path(NAME)) as answer:
-                assert answer.status == 200, await answer.text()
+            await server.hop.load()
         await server.stop()
     modules: set[str] = set()
     until_ready = []

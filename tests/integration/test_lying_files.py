@@ -89,6 +89,6 @@ async def failure(folder: Path, model: Path) -> str:
     async with model_server(folder, "hf", source={"path": str(model)}) as server:
         event = await server.settled()
         assert event.state is ModelState.FAILED
-        assert (await server.get("/v2/health/live"))[0] == 200
+        assert (await server.hop.state()).state is ModelState.FAILED
         assert await server.stop() == 0
     return event.detail

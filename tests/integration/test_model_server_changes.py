@@ -4,23 +4,20 @@ import asyncio
 import os
 import shutil
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import orjson
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.processes.server_api import ModelState, load_path, unload_path
+from batchedmodel_contract.processes.server_api import ModelState
 from support.checkpoints import text_checkpoint
-from support.model_server_process import NAME, ModelServerProcess, model_server
+from support.model_server_handlers import arrays_of
+from support.model_server_process import ModelServerProcess, model_server, token_batch
+from support.private_hop import HopError
 
 HANDLERS = "support.model_server_handlers"
-
-
-async def asked_to_unload(server: ModelServerProcess) -> int:
-    async with server.session.post(unload_path(NAME)) as answer:
-        return answer.status
 
 
 async def test_a_server_that_is_told_to_stop_while_it_unloads_ends_when_that_is_done(
@@ -28,29 +25,26 @@ async def test_a_server_that_is_told_to_stop_while_it_unloads_ends_when_that_is_
 ) -> None:
     async with model_server(tmp_path, f"{HANDLERS}:Lingering") as server:
         assert (await server.settled()).state is ModelState.READY
-        unloading = asyncio.create_task(asked_to_unload(server))
-        async for event in server.events():
+        unloading = asyncio.create_task(server.hop.unload())
+        async for event in server.hop.states():
             if event.state is ModelState.DRAINING:
                 break
         code = await asyncio.wait_for(server.stop(), 20)
         said = "\n".join(server.log)
         assert code == 0, said
-        assert await unloading == 200
+        await unloading
         assert "lingered long enough" in said
         assert "Traceback" not in said
 
 
 async def embedding(server: ModelServerProcess) -> tuple[str, list[float]]:
-    """The version that answered, and its answer to three tokens."""
-    entry = {"name": "input_ids", "datatype": "INT64", "shape": [1, 3], "data": [5, 6, 7]}
-    status, document = await server.post(orjson.dumps({"inputs": [entry]}))
-    assert status == 200, document
-    return document["model_version"], document["outputs"][0]["data"]
-
-
-async def loaded_again(server: ModelServerProcess) -> Any:
-    async with server.session.post(load_path(NAME)) as answer:
-        return answer.status, await answer.text()
+    """The version that serves, and its answer to three tokens."""
+    version = (await server.hop.state()).version
+    assert version is not None
+    batch = token_batch("input_ids", [[5, 6, 7]])
+    reply = await server.hop.infer(replace(batch, version=version))
+    assert reply.statuses == (200,), reply.errors
+    return version, arrays_of(reply.outputs[0])[0].tolist()
 
 
 def is_mapped(server: ModelServerProcess, file: Path) -> bool:
@@ -93,12 +87,13 @@ async def test_a_folder_without_numbers_may_be_written_over_in_place_while_it_is
     # As `cp` does it: the same file, cut to nothing and then written.
     os.truncate(weights, 0)
     assert await embedding(server) == before
-    status, reason = await loaded_again(server)
-    assert status == 400, "half of a model is none"
-    assert "cannot be read as safetensors: it ends before its header" in reason
+    with pytest.raises(HopError) as half:
+        await server.hop.load()
+    assert half.value.status == 400, "half of a model is none"
+    assert "cannot be read as safetensors: it ends before its header" in half.value.message
     weights.write_bytes((others / "model.safetensors").read_bytes())
     assert await embedding(server) == before
-    assert (await loaded_again(server))[0] == 200
+    await server.hop.load()
     version, answer = await embedding(server)
     assert int(version) == int(before[0]) + 2, "the half one was the first"
     assert answer != before[1]
@@ -111,8 +106,8 @@ async def test_weights_of_a_numbered_version_are_the_mapped_file(
 ) -> None:
     server, numbered = served.server, served.folder / "100"
     text_checkpoint(tmp_path / "coming", "Bert").rename(numbered)
-    assert (await loaded_again(server))[0] == 200
+    await server.hop.load()
     assert (await embedding(server))[0] == numbered.name
     assert is_mapped(server, numbered / "model.safetensors")
     shutil.rmtree(numbered)
-    assert (await loaded_again(server))[0] == 200
+    await server.hop.load()

@@ -6,43 +6,35 @@ import signal
 import socket
 import stat
 import sys
+import time
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-import aiohttp
-import orjson
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.inference.batch_wire import (
-    write_request,
-)
-from batchedmodel_contract.inference.v2 import HEADER_LENGTH
-from batchedmodel_contract.processes.server_api import (
-    ModelState,
-    StateEvent,
-    infer_path,
-    profile_path,
-)
+from batchedmodel_contract.processes.server_api import ModelState, StateEvent
 from support.model_server_handlers import arrays_of
 from support.model_server_process import NAME, model_server, token_batch
+from support.private_hop import BatchInParts, HopError, batch_in_parts, connected
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 HANDLERS = "support.model_server_handlers"
-X = {"name": "x", "datatype": "INT64", "shape": [1, 1], "data": [1]}
+ONE = token_batch("x", [[1]])
 
 
 async def test_the_server_answers_while_it_loads(tmp_path: Path) -> None:
     async with model_server(tmp_path, f"{HANDLERS}:Slow") as server:
-        assert (await server.get("/v2/health/live"))[0] == 200
-        assert (await server.get("/v2/health/ready"))[0] == 503
-        status, answer = await server.post(orjson.dumps({"inputs": [X]}))
-        assert status == 503
-        assert "model is LOADING" in answer["error"]
-        assert (await server.get(profile_path(NAME)))[0] == 503
+        assert (await server.hop.state()).state is ModelState.LOADING
+        for asked in (server.hop.infer(ONE), server.hop.profile()):
+            with pytest.raises(HopError) as refusal:
+                await asked
+            assert refusal.value.status == 503
+            assert "model is LOADING" in refusal.value.message
         states = []
-        async for event in server.events():
+        async for event in server.hop.states():
             states.append(event.state)
             if event.state is ModelState.READY:
                 break
@@ -66,8 +58,8 @@ async def test_a_model_that_cannot_be_loaded_says_why_for_as_long_as_it_is_asked
         event = await server.settled()
         assert event.state is ModelState.FAILED
         assert reason in event.detail
-        assert (await server.get("/v2/health/live"))[0] == 200
-        assert (await server.get("/v2/health/ready"))[0] == 503
+        again = await server.hop.state()
+        assert (again.state, again.detail) == (event.state, event.detail)
         assert await server.stop() == 0
         assert any("ERROR FAILED" in line and reason in line for line in server.log)
 
@@ -75,19 +67,21 @@ async def test_a_model_that_cannot_be_loaded_says_why_for_as_long_as_it_is_asked
 async def test_a_drain_answers_what_was_accepted_and_ends_the_streams(tmp_path: Path) -> None:
     async with model_server(tmp_path, parameters={"fixedSeconds": "0.4"}) as server:
         await server.settled()
-        events = server.events()
+        events = server.hop.states()
         assert (await anext(events)).state is ModelState.READY
         accepted = [
-            asyncio.create_task(server.infer(token_batch("x", [[number]]))) for number in range(3)
+            asyncio.create_task(server.hop.infer(token_batch("x", [[number]])))
+            for number in range(3)
         ]
         await asyncio.sleep(0.1)
         server.process.send_signal(signal.SIGTERM)
         assert (await anext(events)).state is ModelState.DRAINING
         # Longer than what was sent before the order to stop may take to be read.
         await asyncio.sleep(0.2)
-        status, answer = await server.post(orjson.dumps({"inputs": [X]}))
-        assert status == 503
-        assert "DRAINING" in answer["error"]
+        with pytest.raises(HopError) as refusal:
+            await server.hop.infer(ONE)
+        assert refusal.value.status == 503
+        assert "DRAINING" in refusal.value.message
         for number, answered in enumerate(await asyncio.gather(*accepted)):
             assert arrays_of(answered.outputs[0])[0].tolist() == [number]
         assert [event async for event in events] == []
@@ -95,41 +89,60 @@ async def test_a_drain_answers_what_was_accepted_and_ends_the_streams(tmp_path: 
         assert not server.socket.exists()
 
 
+async def test_a_drain_does_not_wait_for_whoever_only_follows_or_is_idle(tmp_path: Path) -> None:
+    async with (
+        model_server(tmp_path, parameters={"fixedSeconds": "0.5"}) as server,
+        connected(server.socket) as idle,
+        connected(server.socket) as follows,
+    ):
+        await server.settled()
+        assert (await idle.infer(ONE)).statuses == (200,)
+        events = follows.states()
+        assert (await anext(events)).state is ModelState.READY
+        at_work = asyncio.create_task(server.hop.infer(ONE))
+        await asyncio.sleep(0.1)
+        began = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        assert (await at_work).statuses == (200,)
+        assert [event.state async for event in events] == [ModelState.DRAINING]
+        assert await server.process.wait() == 0
+        # Five seconds are what connections at work get at the end.
+        assert time.monotonic() - began < 4
+
+
 async def test_batches_that_were_sent_before_the_order_to_stop_are_answered(
     tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
-    length, parts = write_request(token_batch("x", [[7]]))
-    body = b"".join(parts)
-    head = (
-        f"POST {infer_path(NAME)} HTTP/1.1\r\nHost: m\r\n"
-        f"{HEADER_LENGTH}: {length}\r\nContent-Length: {len(body)}\r\n\r\n"
-    ).encode()
-    async with model_server(tmp_path, parameters={"fixedSeconds": "0.02"}) as server:
+    batch = token_batch("x", [[7]])
+    async with (
+        model_server(tmp_path, parameters={"fixedSeconds": "0.02"}) as server,
+        AsyncExitStack() as stack,
+    ):
         await server.settled()
-        known, slow = [
-            [await asyncio.open_unix_connection(str(server.socket)) for _ in range(3)]
-            for _ in range(2)
-        ]
-        for _, writer in slow:
+
+        async def connections() -> list[BatchInParts]:
+            opened = [batch_in_parts(server.socket, batch) for _ in range(3)]
+            return [await stack.enter_async_context(one) for one in opened]
+
+        known, slow = await connections(), await connections()
+        for one in slow:
             # Its body takes longer than the server needs to stop taking batches.
-            writer.write(head + body[:-1])
+            one.send(but_bytes=1)
         await asyncio.sleep(0.1)
         server.process.send_signal(signal.SIGSTOP)
-        fresh = [await asyncio.open_unix_connection(str(server.socket)) for _ in range(3)]
-        for _, writer in [*known, *fresh]:
-            writer.write(head + body)
+        fresh = await connections()
+        for one in (*known, *fresh):
+            one.send()
         server.process.send_signal(signal.SIGTERM)
         server.process.send_signal(signal.SIGCONT)
         await asyncio.sleep(0.3)
-        for _, writer in slow:
-            writer.write(body[-1:])
+        for one in slow:
+            one.send()
         callers = {"in the socket": known, "not accepted": fresh, "still arriving": slow}
-        for case, connections in callers.items():
+        for case, sent in callers.items():
             with subtests.test(case):
-                firsts = [await reader.readline() for reader, _ in connections]
-                assert [first[:12] for first in firsts] == [b"HTTP/1.1 200"] * 3
-        for _, writer in [*known, *fresh, *slow]:
-            writer.close()
+                replies = [await one.reply() for one in sent]
+                assert [reply.statuses for reply in replies] == [(200,)] * 3
         assert await server.process.wait() == 0
 
 
@@ -141,32 +154,29 @@ async def test_a_server_that_is_told_to_stop_while_it_loads_stops_at_once(tmp_pa
 
 
 class Killed(NamedTuple):
-    """What a server left that was killed, and what whoever followed its events was told."""
+    """What a server left that was killed, and what its states said then."""
 
     folder: Path
-    event: StateEvent | Exception
+    later: list[StateEvent]
     socket_is_left: bool
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
     folder = tmp_path_factory.mktemp("killed")
-    event: StateEvent | Exception
     async with model_server(folder) as server:
         assert (await server.settled()).state is ModelState.READY
-        events = server.events()
+        events = server.hop.states()
         await anext(events)
         server.process.kill()
-        try:
-            event = await asyncio.wait_for(anext(events), 5)
-        except Exception as error:
-            event = error
+        async with asyncio.timeout(5):
+            later = [event async for event in events]
         await server.process.wait()
-        return Killed(folder, event, server.socket.exists())
+        return Killed(folder, later, server.socket.exists())
 
 
-async def test_the_events_stream_ends_when_the_process_dies(killed: Killed) -> None:
-    assert isinstance(killed.event, (aiohttp.ClientError, StopAsyncIteration))
+async def test_the_states_end_when_the_process_dies(killed: Killed) -> None:
+    assert killed.later == []
 
 
 async def test_the_socket_of_a_killed_server_is_taken_over(killed: Killed) -> None:
@@ -181,12 +191,12 @@ async def test_what_a_handler_forked_keeps_neither_callers_nor_the_next_server(
 ) -> None:
     async with model_server(tmp_path, "support.storm_handlers:Forking") as server:
         assert (await server.settled()).state is ModelState.READY
-        events = server.events()
+        events = server.hop.states()
         await anext(events)
-        await server.infer(token_batch("x", [[1]]))
+        await server.hop.infer(token_batch("x", [[1]]))
         server.process.kill()
-        with pytest.raises((aiohttp.ClientError, StopAsyncIteration)):
-            await asyncio.wait_for(anext(events), 5)
+        async with asyncio.timeout(5):
+            assert [event async for event in events] == []
     async with model_server(tmp_path) as server:
         assert (await server.settled()).state is ModelState.READY
 

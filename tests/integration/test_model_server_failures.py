@@ -10,20 +10,11 @@ import pytest
 import pytest_asyncio
 
 from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
-from batchedmodel_contract.inference.batch_wire import (
-    write_request,
-)
-from batchedmodel_contract.inference.v2 import HEADER_LENGTH
 from batchedmodel_contract.processes.environment import EXIT_DEVICE_LOST
-from batchedmodel_contract.processes.server_api import (
-    AT_WORK,
-    ModelState,
-    StateEvent,
-    infer_path,
-    profile_path,
-)
+from batchedmodel_contract.processes.server_api import ModelState, StateEvent
 from support.model_server_handlers import arrays_of, batch_of
-from support.model_server_process import NAME, ModelServerProcess, model_server
+from support.model_server_process import ModelServerProcess, model_server
+from support.private_hop import HopError
 from support.tender_handlers import DEADLY, EMPTY, GIANT, HEAVY, POISON
 
 pytestmark = [pytest.mark.torch, pytest.mark.asyncio(loop_scope="module")]
@@ -59,7 +50,7 @@ async def test_one_poisoned_item_of_32_leaves_31_intact_within_11_passes(
     tender: ModelServerProcess,
 ) -> None:
     given = numbers(32, i21=POISON)
-    reply = await tender.infer(batch_of(x=given))
+    reply = await tender.hop.infer(batch_of(x=given))
     assert reply.passes <= 11
     assert (reply.statuses[21], reply.errors[21]) == (500, "the model failed: ValueError: poison")
     assert_intact(reply, given, 21)
@@ -68,7 +59,7 @@ async def test_one_poisoned_item_of_32_leaves_31_intact_within_11_passes(
 
 async def test_a_row_that_is_not_finite_fails_alone(tender: ModelServerProcess) -> None:
     given = numbers(32, i7=EMPTY)
-    reply = await tender.infer(batch_of(x=given))
+    reply = await tender.hop.infer(batch_of(x=given))
     assert reply.passes == 1
     assert (reply.statuses[7], reply.errors[7]) == (
         500,
@@ -81,7 +72,7 @@ async def test_an_item_for_which_the_allocator_has_nothing_is_refused_and_teache
     tender: ModelServerProcess,
 ) -> None:
     given = numbers(16, i3=GIANT)
-    reply = await tender.infer(batch_of(x=given))
+    reply = await tender.hop.infer(batch_of(x=given))
     assert reply.statuses[3] == 413
     assert "can't allocate memory" in reply.errors[3]
     assert reply.max_cost is None
@@ -92,13 +83,12 @@ async def test_what_does_not_fit_is_cut_and_the_bound_is_told_and_kept(
     tender: ModelServerProcess,
 ) -> None:
     given = numbers(32, **{f"i{row}": HEAVY for row in range(32)})
-    reply = await tender.infer(batch_of(x=given))
+    reply = await tender.hop.infer(batch_of(x=given))
     assert_intact(reply, given)
     # 32 rows fail, 16 of them fail, and 4 of 8 fit; of three numbers at most.
     assert (reply.passes, reply.max_cost) == (6, 36)
-    _, profile = await tender.get(profile_path(NAME))
-    assert profile["max_cost"] == 36
-    again = await tender.infer(batch_of(x=given))
+    assert (await tender.hop.profile()).max_cost == 36
+    again = await tender.hop.infer(batch_of(x=given))
     assert_intact(again, given)
     assert again.passes == 4
 
@@ -117,14 +107,14 @@ class End(NamedTuple):
 async def end_of_a_device(folder: Path) -> End:
     """A server there is ready and answers rightly, until its device is lost."""
     async with model_server(folder, HANDLER) as server:
-        events = server.events()
+        events = server.hop.states()
         async for event in events:
             if event.state not in (ModelState.LOADING, ModelState.WARMING):
                 break
         assert event.state is ModelState.READY
         given = numbers(4)
-        assert_intact(await server.infer(batch_of(x=given)), given)
-        told = await _post(server, batch_of(x=numbers(4, i2=DEADLY)))
+        assert_intact(await server.hop.infer(batch_of(x=given)), given)
+        told = await _refused(server, batch_of(x=numbers(4, i2=DEADLY)))
         event = await anext(events)
         code = await asyncio.wait_for(server.process.wait(), 20)
         return End(folder, told, event, code, server.socket.exists())
@@ -149,11 +139,8 @@ async def test_the_same_folder_serves_again_after_a_lost_device(lost: End) -> No
     assert (lost.code, again.code) == (EXIT_DEVICE_LOST,) * 2
 
 
-async def _post(server: ModelServerProcess, request: BatchRequest) -> tuple[int, bool]:
+async def _refused(server: ModelServerProcess, request: BatchRequest) -> tuple[int, bool]:
     """The status, and whether the answer says that the batch was at work."""
-    length, parts = write_request(request)
-    headers = {HEADER_LENGTH: str(length)}
-    body = b"".join(parts)
-    async with server.session.post(infer_path(NAME), data=body, headers=headers) as answer:
-        await answer.read()
-        return answer.status, AT_WORK in answer.headers
+    with pytest.raises(HopError) as refusal:
+        await server.hop.infer(request)
+    return refusal.value.status, refusal.value.at_work

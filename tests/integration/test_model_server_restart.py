@@ -12,9 +12,9 @@ import pytest
 import pytest_asyncio
 
 from batchedmodel_contract.inference.profile import Profile, profile_from_mapping
-from batchedmodel_contract.processes.server_api import ModelState, profile_path
+from batchedmodel_contract.processes.server_api import ModelState
 from support.checkpoints import text_checkpoint
-from support.model_server_process import NAME, model_server
+from support.model_server_process import model_server
 from support.steady_handler import A_PASS
 
 pytestmark = [pytest.mark.torch, pytest.mark.asyncio(loop_scope="module")]
@@ -45,14 +45,12 @@ async def start(folder: Path) -> Start:
     async with model_server(folder, HANDLER, source=source, max_batch_size=2) as server:
         event = await server.settled()
         assert event.state is ModelState.READY, event.detail
-        _, document = await server.get(profile_path(NAME))
-        at_first = profile_from_mapping(document)
-        document = await server.whole_profile()
+        at_first = await server.hop.profile()
+        profile = await server.whole_profile()
         assert await server.stop() == 0
         passes = sum(A_PASS in line for line in server.log)
     # The same model on the same machine has the same key, and so the same file.
     [kept] = (folder / "cache" / "profiles").iterdir()
-    profile = profile_from_mapping(document)
     return Start(at_first, profile, passes, event.detail, kept, kept.read_text())
 
 

@@ -9,21 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchedmodel_contract.inference.description import CostRule, description_from_metadata
-from batchedmodel_contract.inference.profile import profile_from_mapping
-from batchedmodel_contract.processes.server_api import (
-    ModelState,
-    model_path,
-    profile_path,
-    tokenizer_path,
-)
+from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_contract.processes.server_api import ModelState
 from batchedmodel_model_server.batching.collate import collate
 from batchedmodel_model_server.batching.validation import examine
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.execution.forward import forward
 from batchedmodel_model_server.handlers.hf import HuggingFace
 from support.model_server_handlers import arrays_of, batch_of, loaded
-from support.model_server_process import NAME, model_server, token_batch
+from support.model_server_process import model_server, token_batch
 
 pytestmark = pytest.mark.torch
 
@@ -85,31 +79,31 @@ async def test_minilm_is_served_equal_to_its_reference(tmp_path: Path) -> None:
     ) as server:
         event = await server.settled()
         assert event.state is ModelState.READY, event.detail
-        _, metadata = await server.get(model_path(NAME))
-        description = description_from_metadata(metadata)
+        description = await server.hop.description()
         assert description.cost_rule is CostRule.PACKED
         assert not description.equal_lengths
         assert description.embedding == "embedding"
         assert description.text is not None
         assert description.text.max_tokens == 256
         assert description.inputs[0].max_length == 512
-        _, document = await server.get(profile_path(NAME))
-        points = profile_from_mapping(document).points
+        points = (await server.hop.profile()).points
         assert (points[0].rows, points[0].length) == (1, 16)
         assert all(0 < point.seconds < 60 for point in points)
-        async with server.session.get(tokenizer_path(NAME)) as answer:
-            ids = token_ids(await answer.read(), TEXTS, description.text.max_tokens)
+        tokenizer = await server.hop.tokenizer()
+        ids = token_ids(tokenizer, TEXTS, description.text.max_tokens)
 
-        reply = await server.infer(token_batch("input_ids", ids))
+        reply = await server.hop.infer(token_batch("input_ids", ids))
         assert reply.tokens == sum(map(len, ids))
         assert reply.padded_tokens == reply.tokens
         together = np.stack(arrays_of(reply.outputs[0]))
         assert np.abs(together - expected).max() < 1e-5
-        alone = await server.infer(token_batch("input_ids", ids[:1]))
+        alone = await server.hop.infer(token_batch("input_ids", ids[:1]))
         assert np.abs(arrays_of(alone.outputs[0])[0] - expected[0]).max() < 1e-5
 
         # Ids outside the vocabulary and texts beyond the positions fail alone.
-        mixed = await server.infer(token_batch("input_ids", [ids[0], [30522], [1] * 513, ids[1]]))
+        mixed = await server.hop.infer(
+            token_batch("input_ids", [ids[0], [30522], [1] * 513, ids[1]])
+        )
         assert mixed.statuses == (200, 400, 400, 200)
         assert "input_ids[0]: 30522 is not within 0 to 30521" in mixed.errors[1]
         answers = arrays_of(mixed.outputs[0])

@@ -11,7 +11,6 @@ import pytest_asyncio
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
-from batchedmodel_contract.processes.server_api import INDEX, load_path, unload_path
 from support.books import assert_all_are_settled, assert_books_balance
 from support.chain import Chain, running_chain
 from support.model_server_handlers import version_of
@@ -20,6 +19,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 TIMES = "support.model_server_handlers:Times"
 CALLERS = 16
+INDEX = "/v2/repository/index"
+LOAD = "/v2/repository/models/m/load"
+UNLOAD = "/v2/repository/models/m/unload"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -113,7 +115,7 @@ async def test_under_load_a_new_version_takes_over_without_a_failed_request(chai
     for number in (first + 1, first + 2):
         assert add(chain, seconds=0.5) == number
         answered = load.answers.total()
-        assert await command(chain, load_path("m"), **chain.token) == (200, "{}")
+        assert await command(chain, LOAD, **chain.token) == (200, "{}")
         assert load.answers.total() > answered + 2 * CALLERS, (
             "the old one answers while the new one loads"
         )
@@ -143,7 +145,7 @@ async def test_a_request_that_waits_is_answered_by_the_version_that_it_was_read_
     waiting = asyncio.create_task(times(chain, 5))
     await chain.until("batchedmodel_queue_length", lambda rows: rows == 1)
     new = add(chain)
-    assert (await command(chain, load_path("m"), **chain.token))[0] == 200
+    assert (await command(chain, LOAD, **chain.token))[0] == 200
     await chain.sidecar.wait_for(f"version {new} takes the place of {old}")
     assert await asyncio.gather(*(times(chain, n) for n in range(4))) == [
         (200, str(new), [new * n]) for n in range(4)
@@ -165,7 +167,7 @@ async def test_a_broken_new_version_leaves_the_old_one_serving_and_says_why(
     version_of(coming, factor=2)
     (coming / "factor.txt").write_text(factor)
     coming.rename(broken)
-    status, text = await command(chain, load_path("m"), **chain.token)
+    status, text = await command(chain, LOAD, **chain.token)
     assert status == 400
     reason = "a factor of 0 is of no use" if factor == "0" else "invalid literal"
     assert reason in text
@@ -183,14 +185,14 @@ async def test_what_is_unloaded_is_not_ready_and_says_so_until_it_is_loaded_agai
     chain: Chain,
 ) -> None:
     version, before = newest(chain), await index(chain)
-    assert await command(chain, unload_path("m"), **chain.token) == (200, "{}")
+    assert await command(chain, UNLOAD, **chain.token) == (200, "{}")
     why = "the model is UNLOADED: unloaded because somebody asked for it"
     assert await chain.admin("/ready") == (503, f"{why}\n")
     assert (await chain.admin("/model/live"))[0] == 200, "a restart would load it again"
     assert await times(chain, 1) == (503, why, [])
     assert await index(chain) == before | {str(version): "UNLOADED"}
     seen = len(chain.sidecar.lines)
-    assert await command(chain, load_path("m"), **chain.token) == (200, "{}")
+    assert await command(chain, LOAD, **chain.token) == (200, "{}")
     await chain.ready(after=seen)
     assert await times(chain, 3) == (200, str(version), [3 * version])
 
@@ -199,11 +201,11 @@ async def test_callers_may_read_the_index_and_only_holders_of_the_token_load_and
     chain: Chain,
 ) -> None:
     before = await index(chain)
-    for path in (load_path("m"), unload_path("m")):
+    for path in (LOAD, UNLOAD):
         async with chain.session.post(chain.url(path), headers=chain.token) as response:
             assert response.status == 404, "not on the port of the callers"
         assert (await command(chain, path))[0] == 403
-    assert (await command(chain, load_path("other"), **chain.token))[0] == 404
+    assert (await command(chain, "/v2/repository/models/other/load", **chain.token))[0] == 404
     async with chain.session.get(chain.url(INDEX)) as response:
         assert response.status == 405
     async with chain.session.post(chain.url(INDEX), data=b"[1]") as response:

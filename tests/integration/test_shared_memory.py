@@ -14,10 +14,10 @@ import pytest
 import pytest_asyncio
 
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH
-from batchedmodel_contract.processes.shared_region import socket_path
 from compile_modules import compiled_modules
 from load_generator import cache_folder
 from support.chain import Chain, running_chain
+from support.private_hop import forbid_shared_memory
 from support.process_memory import resident_shared_bytes, shared_files
 from support.raw_caller import RawCaller, request
 
@@ -239,8 +239,8 @@ async def test_what_is_kept_of_the_memory_is_bounded(tmp_path: Path) -> None:
 
 @pytest.fixture
 def occupied(tmp_path: Path) -> Path:
-    """A folder of a model server in which no socket for offers can be."""
-    Path(socket_path(str(tmp_path / "model.sock"))).mkdir()
+    """A folder of a model server that can share no memory."""
+    forbid_shared_memory(tmp_path / "model.sock")
     return tmp_path
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from batchedmodel_contract.processes import sidecar_api
-from batchedmodel_contract.processes.server_api import load_path
 from support.chain import TOKEN_FILE, Chain, running_chain
 
 pytestmark = pytest.mark.slow
@@ -41,7 +40,7 @@ def _variables(chain: Chain) -> Mapping[str, str]:
 
 async def test_the_hooks_of_a_pod_drain_it_while_a_stranger_cannot(tmp_path: Path) -> None:
     async with running_chain(tmp_path, handler="simulated", parameters=DEVICE) as chain:
-        for path in (sidecar_api.DRAIN, load_path(chain.name)):
+        for path in (sidecar_api.DRAIN, f"/v2/repository/models/{chain.name}/load"):
             url = f"http://127.0.0.1:{chain.admin_port}{path}"
             for headers in ({}, {sidecar_api.TOKEN_HEADER: "guessed"}):
                 async with chain.session.post(url, headers=headers) as response:

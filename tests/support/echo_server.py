@@ -3,20 +3,12 @@
 Our model server takes what a device can hold; this one takes everything that the protocols can say.
 """
 
-import asyncio
-import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
-
 from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
-from batchedmodel_contract.inference.batch_wire import (
-    to_request,
-    write_reply,
-)
 from batchedmodel_contract.inference.description import (
     RAGGED,
     CostRule,
@@ -25,10 +17,10 @@ from batchedmodel_contract.inference.description import (
 )
 from batchedmodel_contract.inference.ragged import Ragged
 from batchedmodel_contract.inference.tensors import Datatype
-from batchedmodel_contract.inference.v2 import HEADER_LENGTH, read_body
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.processes import server_api
+from batchedmodel_contract.processes.server_api import ModelState
 from support.chain import Chain, running_chain
+from support.private_hop import Nonsense, serving
 from support.sidecar_world import PROFILE
 
 ECHO = "echo_"
@@ -80,49 +72,22 @@ def echoed(request: BatchRequest) -> BatchReply:
 class EchoServer:
     """Speaks to the sidecar as our model server does."""
 
+    profile = PROFILE
+
     def __init__(self, description: ModelDescription) -> None:
-        self._description = description
+        self.description = description
 
-    @asynccontextmanager
-    async def serving(self, socket: Path) -> AsyncIterator[None]:
+    def serving(self, socket: Path) -> AbstractAsyncContextManager[None]:
         """Listen on the socket."""
-        application = web.Application(client_max_size=1 << 30)
-        application.router.add_get(server_api.events_path("m"), self._events)
-        application.router.add_get(server_api.model_path("m"), self._metadata)
-        application.router.add_get(server_api.profile_path("m"), self._profile)
-        application.router.add_post(server_api.infer_path("m"), self.infer)
-        runner = web.AppRunner(application, shutdown_timeout=0.1)
-        await runner.setup()
-        try:
-            await web.UnixSite(runner, str(socket)).start()
-            yield
-        finally:
-            await runner.cleanup()
+        return serving(socket, self)
 
-    async def _events(self, request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse()
-        await response.prepare(request)
-        async for state in self.states():
-            await response.write(b'{"state": "%s", "detail": ""}\n' % state.encode())
-        await asyncio.Event().wait()
-        return response
-
-    async def states(self) -> AsyncIterator[str]:
+    async def states(self) -> AsyncIterator[ModelState]:
         """Those that it tells whoever follows it."""
-        yield "READY"
+        yield ModelState.READY
 
-    async def _metadata(self, request: web.Request) -> web.Response:
-        return web.json_response(self._description.to_metadata())
-
-    async def _profile(self, request: web.Request) -> web.Response:
-        return web.json_response(PROFILE.to_mapping())
-
-    async def infer(self, request: web.Request) -> web.Response:
+    async def answer(self, batch: BatchRequest) -> BatchReply | Nonsense:
         """Answer one batch."""
-        length = request.headers[HEADER_LENGTH]
-        head, tensors = read_body(await request.read(), length, "inputs", json.loads)
-        head_length, parts = write_reply(echoed(to_request(head, tensors)))
-        return web.Response(body=b"".join(parts), headers={HEADER_LENGTH: str(head_length)})
+        return echoed(batch)
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""A real model server process on a Unix socket, and a client that speaks its protocol."""
+"""A real model server process, and a caller of it."""
 
 import asyncio
 import os
@@ -10,26 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import orjson
 
-from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
-from batchedmodel_contract.inference.batch_wire import (
-    read_reply,
-    write_request,
-)
+from batchedmodel_contract.inference.batch import BatchRequest
+from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.inference.ragged import ragged
 from batchedmodel_contract.inference.tensors import Datatype
-from batchedmodel_contract.inference.v2 import HEADER_LENGTH
 from batchedmodel_contract.processes.environment import ModelServerSettings, to_environment
-from batchedmodel_contract.processes.server_api import (
-    ModelState,
-    StateEvent,
-    events_path,
-    infer_path,
-    profile_path,
-    state_event_from_mapping,
-)
+from batchedmodel_contract.processes.server_api import ModelState, StateEvent
+from support.private_hop import Hop, connected
 
 NAME = "model"
 TESTS = Path(__file__).parent.parent
@@ -40,52 +29,31 @@ class ModelServerProcess:
     """A running model server; made by `model_server`."""
 
     process: asyncio.subprocess.Process
-    socket: Path
-    session: aiohttp.ClientSession
+    hop: Hop
+    """A caller of it."""
     log: list[str] = field(default_factory=list)
     """Complete once `stop` has returned."""
     log_ended: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def get(self, path: str) -> tuple[int, Any]:
-        """Status and JSON document."""
-        async with self.session.get(path) as answer:
-            return answer.status, orjson.loads(await answer.read())
-
-    async def post(self, body: bytes, headers: Mapping[str, str] | None = None) -> tuple[int, Any]:
-        """Status and JSON document of a plain infer request."""
-        async with self.session.post(infer_path(NAME), data=body, headers=headers) as answer:
-            return answer.status, orjson.loads(await answer.read())
-
-    async def infer(self, request: BatchRequest) -> BatchReply:
-        """The reply to a batch in the batch extension."""
-        length, parts = write_request(request)
-        headers = {HEADER_LENGTH: str(length)}
-        body = b"".join(parts)
-        async with self.session.post(infer_path(NAME), data=body, headers=headers) as answer:
-            content = await answer.read()
-            assert answer.status == 200, content
-            return read_reply(content, answer.headers[HEADER_LENGTH])
-
-    async def events(self) -> AsyncIterator[StateEvent]:
-        """The events stream, until it ends."""
-        async with self.session.get(events_path(NAME)) as answer:
-            async for line in answer.content:
-                yield state_event_from_mapping(orjson.loads(line))
+    @property
+    def socket(self) -> Path:
+        """Where it is called."""
+        return self.hop.socket
 
     async def settled(self) -> StateEvent:
         """The state once it is neither LOADING nor WARMING."""
-        async for event in self.events():
+        async for event in self.hop.states():
             if event.state not in (ModelState.LOADING, ModelState.WARMING):
                 return event
         raise AssertionError("the server went away: " + "\n".join(self.log))
 
-    async def whole_profile(self) -> Any:
-        """The profile's document, once nothing is left to measure."""
-        async for event in self.events():
+    async def whole_profile(self) -> Profile:
+        """The profile once nothing is left to measure."""
+        async for event in self.hop.states():
             if event.state is ModelState.READY:
-                _, document = await self.get(profile_path(NAME))
-                if not document["partial"]:
-                    return document
+                profile = await self.hop.profile()
+                if not profile.partial:
+                    return profile
         raise AssertionError("the server went away: " + "\n".join(self.log))
 
     async def stop(self) -> int:
@@ -132,9 +100,8 @@ async def model_server(
         env={**variables, **to_environment(settings)},
         stderr=asyncio.subprocess.PIPE,
     )
-    connector = aiohttp.UnixConnector(path=str(path))
-    async with aiohttp.ClientSession("http://model", connector=connector) as session:
-        server = ModelServerProcess(process=process, socket=path, session=session)
+    async with connected(path, NAME) as hop:
+        server = ModelServerProcess(process=process, hop=hop)
         serving = asyncio.Event()
         reading = asyncio.create_task(_read_log(server, serving))
         try:

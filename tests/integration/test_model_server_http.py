@@ -1,5 +1,7 @@
-"""The model server's socket: small batches are answered on connections of its own, the rest by
-aiohttp, and nobody can tell the two apart.
+"""HTTP on the model server's socket, in its own words: of the wire, and of nothing behind it.
+
+Small batches are answered on connections of its own, the rest by aiohttp, and nobody can tell the
+two apart. All other tests of the model server speak by `support.private_hop`.
 """
 
 import asyncio
@@ -9,21 +11,17 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import orjson
 import pytest
 import pytest_asyncio
 
 from batchedmodel_contract.inference import packed
-from batchedmodel_contract.inference.batch import BatchRequest
-from batchedmodel_contract.inference.batch_wire import (
-    read_reply,
-    write_request,
-)
-from batchedmodel_contract.inference.ragged import ragged
+from batchedmodel_contract.inference.batch_wire import read_reply, write_request
 from batchedmodel_contract.inference.tensors import Datatype, Tensor
-from batchedmodel_contract.inference.v2 import HEADER_LENGTH, write_body
+from batchedmodel_contract.inference.v2 import HEADER_LENGTH, read_body, write_body
 from batchedmodel_contract.processes.server_api import (
     ModelState,
     events_path,
@@ -68,6 +66,13 @@ async def calling(server: ModelServerProcess) -> AsyncIterator[Caller]:
         yield Caller(reader, writer)
     finally:
         writer.transport.abort()
+
+
+async def said(server: ModelServerProcess, wire: bytes) -> tuple[int, Any]:
+    """Status and JSON document of the answer to these bytes."""
+    async with calling(server) as caller:
+        status, _, body = await caller.asks(wire)
+        return status, orjson.loads(body)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -172,16 +177,6 @@ async def test_requests_of_all_kinds_follow_each_other_on_one_connection(
         assert [(await caller.asks(wire))[0] for _ in range(3)] == [200] * 3
 
 
-async def test_a_batch_with_a_large_body_is_answered(simulated: ModelServerProcess) -> None:
-    items = [((300_000,), bytes(8 * 300_000)), ((1,), bytes(8))]
-    length, parts = write_request(BatchRequest(inputs=(ragged("x", Datatype.INT64, items),)))
-    wire = request(infer_path(NAME), b"".join(parts), f"{HEADER_LENGTH}: {length}")
-    async with calling(simulated) as caller:
-        status, headers, answer = await caller.asks(wire)
-    assert status == 200, answer
-    assert len(read_reply(answer, headers[HEADER_LENGTH.lower()]).statuses) == 2
-
-
 async def test_a_body_that_goes_on_with_no_chunk_is_refused_and_ends_the_connection(
     simulated: ModelServerProcess,
 ) -> None:
@@ -206,34 +201,6 @@ class Drain(NamedTuple):
     code: int
     seconds: float
     """From the order to the end of the process."""
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def slow(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ModelServerProcess]:
-    """One whose passes take half a second."""
-    parameters = {"fixedSeconds": "0.5", "rowSeconds": "0"}
-    async with model_server(tmp_path_factory.mktemp("slow"), parameters=parameters) as server:
-        assert (await server.settled()).state is ModelState.READY
-        yield server
-
-
-async def test_a_caller_that_leaves_ends_its_batch_before_it_is_begun(
-    slow: ModelServerProcess,
-) -> None:
-    body, header = batch([1])
-    wire = request(infer_path(NAME), body, header)
-    began = asyncio.get_running_loop().time()
-    async with calling(slow) as stays:
-        stays.writer.write(wire)
-        await asyncio.sleep(0.05)
-        for _ in range(8):
-            async with calling(slow) as leaves:
-                leaves.writer.write(wire)
-                await asyncio.sleep(0.02)
-        assert (await stays.hears())[0] == 200
-        assert (await stays.asks(wire))[0] == 200
-    # Of the eight at most one was on its way to the device already: three passes instead of ten.
-    assert asyncio.get_running_loop().time() - began < 3.5
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -301,31 +268,6 @@ async def test_a_server_that_is_held_up_refuses_no_connection(
         simulated.process.send_signal(signal.SIGCONT)
 
 
-async def test_hundred_thousand_items_that_hold_nothing_are_refused_unjudged(
-    simulated: ModelServerProcess,
-) -> None:
-    body, header = many_items(100_000)
-    async with calling(simulated) as caller:
-        status, _, answer = await caller.asks(request(infer_path(NAME), body, header))
-        assert status == 400
-        assert b"x:shapes: holds 100000 items; a batch has at most 4096" in answer
-        # As many as a batch may have are judged one by one, and each has its own verdict.
-        body, header = many_items(4096)
-        status, headers, answer = await caller.asks(request(infer_path(NAME), body, header))
-    assert status == 200
-    assert read_reply(answer, headers[HEADER_LENGTH.lower()]).statuses == (400,) * 4096
-
-
-def many_items(count: int) -> tuple[bytes, str]:
-    """A batch of items of length 0."""
-    tensors = [
-        Tensor(name="x", datatype=Datatype.INT64, shape=(0,), data=b""),
-        Tensor(name="x:shapes", datatype=Datatype.INT64, shape=(count, 1), data=bytes(8 * count)),
-    ]
-    length, parts = write_body({}, tensors, "inputs", orjson.dumps)
-    return b"".join(parts), f"{HEADER_LENGTH}: {length}"
-
-
 async def test_slow_callers_keep_nobody_from_an_answer(simulated: ModelServerProcess) -> None:
     body, header = batch([1, 2], [3])
     async with AsyncExitStack() as stack:
@@ -336,3 +278,116 @@ async def test_slow_callers_keep_nobody_from_an_answer(simulated: ModelServerPro
                 async with calling(simulated) as caller:
                     answer = await caller.asks(request(infer_path(NAME), body, header))
                     assert answer[0] == 200
+
+
+async def test_a_plain_json_request_is_answered_in_json(simulated: ModelServerProcess) -> None:
+    tensor = {"name": "x", "datatype": "INT64", "shape": [2, 2], "data": [[1, 2], [3, 4]]}
+    body = orjson.dumps({"id": "a", "inputs": [tensor]})
+    status, answer = await said(simulated, request(infer_path(NAME), body))
+    assert status == 200
+    assert answer == {
+        "model_name": NAME,
+        "model_version": "1",
+        "id": "a",
+        "outputs": [{"name": "y", "datatype": "INT64", "shape": [2, 2], "data": [1, 2, 3, 4]}],
+    }
+
+
+async def test_each_output_is_answered_in_the_form_it_was_asked_for(tmp_path: Path) -> None:
+    wishes = [{"name": "y"}, {"name": "sum", "parameters": {"binary_data": True}}]
+    body = orjson.dumps({"inputs": [X], "outputs": wishes})
+    async with (
+        model_server(tmp_path, "support.model_server_handlers:Echo") as server,
+        calling(server) as caller,
+    ):
+        assert (await server.settled()).state is ModelState.READY
+        _, headers, content = await caller.asks(request(infer_path(NAME), body))
+    length = headers[HEADER_LENGTH.lower()]
+    head, outputs = read_body(content, length, "outputs", orjson.loads)
+    assert [output.name for output in outputs] == ["y", "sum"]
+    assert head["outputs"][0]["data"] == [1]
+    assert head["outputs"][1]["parameters"] == {"binary_data_size": 4}
+    assert len(content) == int(length) + 4
+
+
+async def test_a_plain_binary_request_is_answered_in_binary(
+    simulated: ModelServerProcess,
+) -> None:
+    tensor = Tensor(name="x", datatype=Datatype.INT64, shape=(2, 1), data=bytes(range(16)))
+    head = {"parameters": {"binary_data_output": True}}
+    length, parts = write_body(head, [tensor], "inputs", orjson.dumps)
+    wire = request(infer_path(NAME), b"".join(parts), f"{HEADER_LENGTH}: {length}")
+    async with calling(simulated) as caller:
+        _, headers, content = await caller.asks(wire)
+    _, (output,) = read_body(content, headers[HEADER_LENGTH.lower()], "outputs", orjson.loads)
+    assert output.shape == (2, 1)
+    assert bytes(output.data) == bytes(range(16))
+
+
+X = {"name": "x", "datatype": "INT64", "shape": [1, 1], "data": [1]}
+
+
+WRONG = {
+    "no json": (b"{", "body: is not JSON"),
+    "no object": (b"[]", "body: is not a JSON object"),
+    "no inputs": (b"{}", "inputs: must be a list"),
+    "no rows": (orjson.dumps({"inputs": [{**X, "shape": [0, 1], "data": []}]}), "no rows"),
+    "wrong size": (orjson.dumps({"inputs": [{**X, "shape": [2, 1]}]}), "the shape needs 2"),
+    "wrong datatype": (orjson.dumps({"inputs": [{**X, "datatype": "INT32"}]}), "row 0: x: "),
+    "unknown input": (orjson.dumps({"inputs": [{**X, "name": "z"}]}), '"z" is not an input'),
+    "unknown output": (
+        orjson.dumps({"inputs": [X], "outputs": [{"name": "q"}]}),
+        "is not an output",
+    ),
+    "unknown parameter": (
+        orjson.dumps({"inputs": [X], "parameters": {"temperature": 1}}),
+        'parameters: "temperature" is not a parameter that is taken here',
+    ),
+    "wrong shapes": (
+        orjson.dumps({"inputs": [X, {**X, "name": "x:shapes", "shape": [1]}]}),
+        "x:shapes: is not INT64 of items x rank",
+    ),
+}
+
+
+async def test_a_wrong_request_is_told_what_is_wrong(
+    simulated: ModelServerProcess, subtests: pytest.Subtests
+) -> None:
+    for case, (body, message) in WRONG.items():
+        with subtests.test(case):
+            status, answer = await said(simulated, request(infer_path(NAME), body))
+            assert status == 400
+            assert message in answer["error"]
+
+
+async def test_other_models_and_paths_are_not_found(simulated: ModelServerProcess) -> None:
+    status, answer = await said(simulated, request(model_path("other"), method="GET"))
+    assert (status, answer) == (404, {"error": "model 'other' is not served here, only 'model'"})
+    assert (await said(simulated, request("/nowhere", method="GET")))[0] == 404
+    status, answer = await said(simulated, request(infer_path(NAME), method="GET"))
+    assert status == 405
+    assert "error" in answer
+
+
+async def test_the_server_says_what_it_speaks_and_that_it_is_ready(
+    simulated: ModelServerProcess,
+) -> None:
+    _, server = await said(simulated, request("/v2", method="GET"))
+    assert "batchedmodel.batch" in server["extensions"]
+    for path in ("/v2/health/live", "/v2/health/ready", f"{model_path(NAME)}/ready"):
+        assert (await said(simulated, request(path, method="GET")))[0] == 200
+
+
+async def test_a_server_that_loads_is_live_and_not_ready(tmp_path: Path) -> None:
+    async with model_server(tmp_path, "support.model_server_handlers:Slow") as server:
+        assert (await said(server, request("/v2/health/live", method="GET")))[0] == 200
+        assert (await said(server, request("/v2/health/ready", method="GET")))[0] == 503
+
+
+async def test_a_declared_body_beyond_the_limit_is_refused(simulated: ModelServerProcess) -> None:
+    # Streamed by hand: the server must refuse by the length alone, before a gigabyte was sent.
+    reader, writer = await asyncio.open_unix_connection(str(simulated.socket))
+    head = f"POST {infer_path(NAME)} HTTP/1.1\r\nHost: m\r\nContent-Length: {2 << 30}\r\n\r\n"
+    writer.write(head.encode())
+    assert b" 413 " in await asyncio.wait_for(reader.readline(), 10)
+    writer.close()
