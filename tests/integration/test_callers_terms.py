@@ -14,15 +14,15 @@ import pytest_asyncio
 from multidict import CIMultiDict
 
 from batchedmodel_cli.simulate.sources import profile_from
-from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
 from batchedmodel_contract.inference.description import RAGGED
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import Lateness, PolicyName
 from batchedmodel_contract.processes.sidecar_api import ARRIVALS_COLUMNS
 from support.chain import Chain, running_chain
-from support.echo_server import EchoServer, echoing
-from support.private_hop import Nonsense
+from support.echo_server import echoing
+from support.private_hop import PretendModel, serving
+from support.sidecar_world import PROFILE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -55,22 +55,13 @@ async def late(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Chain]
         yield running
 
 
-class Hanging(EchoServer):
-    """A model server that ends no pass."""
-
-    def __init__(self) -> None:
-        super().__init__(echoing(x=(Datatype.INT64, (RAGGED,))))
-
-    async def answer(self, batch: BatchRequest) -> BatchReply | Nonsense:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def hanging(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Chain]:
+    """One whose model server ends no pass."""
     folder = tmp_path_factory.mktemp("hanging")
+    endless = PretendModel(echoing(x=(Datatype.INT64, (RAGGED,))), PROFILE)
     async with (
-        Hanging().serving(folder / "model.sock"),
+        serving(folder / "model.sock", endless),
         running_chain(folder, handler="none", start_model=False) as running,
     ):
         await running.ready()

@@ -24,11 +24,12 @@ from batchedmodel_contract.inference.description import RAGGED
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
-from batchedmodel_contract.processes.server_api import ModelState
+from batchedmodel_contract.processes.server_api import ModelState, StateEvent
 from support.books import assert_all_are_settled, assert_books_balance
 from support.chain import Chain, running_chain
 from support.echo_server import EchoServer, echo_chain, echoing
-from support.private_hop import Nonsense
+from support.private_hop import Nonsense, PretendModel, serving
+from support.sidecar_world import PROFILE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -183,7 +184,7 @@ async def test_a_call_expires_on_time_while_the_model_is_busy(tmp_path: Path) ->
         policy=PolicyName.GREEDY, max_batch_size=1, request_timeout_seconds=1.0
     )
     async with (
-        Busy().serving(tmp_path / "model.sock"),
+        serving(tmp_path / "model.sock", PretendModel(ECHO, PROFILE)),
         running_chain(tmp_path, handler="none", start_model=False, settings=settings) as chain,
     ):
         await chain.ready()
@@ -243,17 +244,6 @@ async def test_a_model_that_is_not_there_yet_is_named_and_found_later(tmp_path: 
         assert await echoed(chain, 1)
 
 
-class Busy(EchoServer):
-    """A model server that never ends a batch."""
-
-    def __init__(self) -> None:
-        super().__init__(ECHO)
-
-    async def answer(self, batch: BatchRequest) -> BatchReply | Nonsense:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-
 class Warming(EchoServer):
     """A model server that warms up until it is told that this is over."""
 
@@ -262,10 +252,11 @@ class Warming(EchoServer):
         self.warm = asyncio.Event()
         self.batches = 0
 
-    async def states(self) -> AsyncIterator[ModelState]:
-        yield ModelState.WARMING
+    async def states(self) -> AsyncIterator[StateEvent]:
+        yield StateEvent(state=ModelState.WARMING, detail="")
         await self.warm.wait()
-        yield ModelState.READY
+        async for event in super().states():
+            yield event
 
     async def answer(self, batch: BatchRequest) -> BatchReply | Nonsense:
         self.batches += 1

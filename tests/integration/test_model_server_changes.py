@@ -1,21 +1,20 @@
-"""Changes of a model in the real process, with nobody in front of it."""
+"""Files of a model that change while it is served, and an end while it unloads."""
 
 import asyncio
 import os
 import shutil
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import pytest_asyncio
 
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.processes.server_api import ModelState
+from support.chain import Chain, running_chain
 from support.checkpoints import text_checkpoint
-from support.model_server_handlers import arrays_of
-from support.model_server_process import ModelServerProcess, model_server, token_batch
-from support.private_hop import HopError
+from support.model_server_process import model_server
 
 HANDLERS = "support.model_server_handlers"
 
@@ -37,18 +36,28 @@ async def test_a_server_that_is_told_to_stop_while_it_unloads_ends_when_that_is_
         assert "Traceback" not in said
 
 
-async def embedding(server: ModelServerProcess) -> tuple[str, list[float]]:
-    """The version that serves, and its answer to three tokens."""
-    version = (await server.hop.state()).version
-    assert version is not None
-    batch = token_batch("input_ids", [[5, 6, 7]])
-    reply = await server.hop.infer(replace(batch, version=version))
-    assert reply.statuses == (200,), reply.errors
-    return version, arrays_of(reply.outputs[0])[0].tolist()
+async def embedding(chain: Chain) -> tuple[str, list[float]]:
+    """The version that answered, and its answer to three tokens."""
+    entry = {"name": "input_ids", "datatype": "INT64", "shape": [1, 3], "data": [5, 6, 7]}
+    async with chain.session.post(chain.url(chain.infer_path), json={"inputs": [entry]}) as answer:
+        document = await answer.json()
+    assert answer.status == 200, document
+    return document["model_version"], document["outputs"][0]["data"]
 
 
-def is_mapped(server: ModelServerProcess, file: Path) -> bool:
-    return str(file) in Path(f"/proc/{server.process.pid}/maps").read_text()
+async def loaded_again(chain: Chain) -> tuple[int, str]:
+    """Status and text of the command, once the new version serves if there is one."""
+    seen = len(chain.sidecar.lines)
+    url = f"http://127.0.0.1:{chain.admin_port}/v2/repository/models/{chain.name}/load"
+    async with chain.session.post(url, headers=chain.token) as answer:
+        status, text = answer.status, await answer.text()
+    if status == 200:
+        await chain.sidecar.wait_for("takes the place of", after=seen)
+    return status, text
+
+
+def is_mapped(chain: Chain, file: Path) -> bool:
+    return str(file) in Path(f"/proc/{chain.model.pid}/maps").read_text()
 
 
 AS_STORED = {"dtype": "float32"}
@@ -58,7 +67,7 @@ AS_STORED = {"dtype": "float32"}
 class Served(NamedTuple):
     """A real model and the folder that it was loaded from."""
 
-    server: ModelServerProcess
+    chain: Chain
     folder: Path
 
 
@@ -67,12 +76,11 @@ async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serv
     """One for both tests: each leaves a folder without numbers, and the weights that lie in it."""
     folder = tmp_path_factory.mktemp("served")
     source = {"path": str(text_checkpoint(folder / "model", "Bert"))}
-    async with model_server(
-        folder, "hf", source=source, parameters=AS_STORED, max_batch_size=2
-    ) as server:
-        event = await server.settled()
-        assert event.state is ModelState.READY, event.detail
-        yield Served(server, folder / "model")
+    settings = BatchSettings(max_batch_size=2)
+    async with running_chain(
+        folder, handler="hf", source=source, parameters=AS_STORED, settings=settings
+    ) as chain:
+        yield Served(chain, folder / "model")
 
 
 @pytest.mark.torch
@@ -80,21 +88,20 @@ async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serv
 async def test_a_folder_without_numbers_may_be_written_over_in_place_while_it_is_served(
     tmp_path: Path, served: Served
 ) -> None:
-    server, weights = served.server, served.folder / "model.safetensors"
+    chain, weights = served.chain, served.folder / "model.safetensors"
     others = text_checkpoint(tmp_path / "others", "Bert", initializer_range=0.3)
-    assert not is_mapped(server, weights)
-    before = await embedding(server)
+    assert not is_mapped(chain, weights)
+    before = await embedding(chain)
     # As `cp` does it: the same file, cut to nothing and then written.
     os.truncate(weights, 0)
-    assert await embedding(server) == before
-    with pytest.raises(HopError) as half:
-        await server.hop.load()
-    assert half.value.status == 400, "half of a model is none"
-    assert "cannot be read as safetensors: it ends before its header" in half.value.message
+    assert await embedding(chain) == before
+    status, reason = await loaded_again(chain)
+    assert status == 400, "half of a model is none"
+    assert "cannot be read as safetensors: it ends before its header" in reason
     weights.write_bytes((others / "model.safetensors").read_bytes())
-    assert await embedding(server) == before
-    await server.hop.load()
-    version, answer = await embedding(server)
+    assert await embedding(chain) == before
+    assert (await loaded_again(chain))[0] == 200
+    version, answer = await embedding(chain)
     assert int(version) == int(before[0]) + 2, "the half one was the first"
     assert answer != before[1]
 
@@ -104,10 +111,10 @@ async def test_a_folder_without_numbers_may_be_written_over_in_place_while_it_is
 async def test_weights_of_a_numbered_version_are_the_mapped_file(
     tmp_path: Path, served: Served
 ) -> None:
-    server, numbered = served.server, served.folder / "100"
+    chain, numbered = served.chain, served.folder / "100"
     text_checkpoint(tmp_path / "coming", "Bert").rename(numbered)
-    await server.hop.load()
-    assert (await embedding(server))[0] == numbered.name
-    assert is_mapped(server, numbered / "model.safetensors")
+    assert (await loaded_again(chain))[0] == 200
+    assert (await embedding(chain))[0] == numbered.name
+    assert is_mapped(chain, numbered / "model.safetensors")
     shutil.rmtree(numbered)
-    await server.hop.load()
+    assert (await loaded_again(chain))[0] == 200

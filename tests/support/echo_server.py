@@ -18,9 +18,8 @@ from batchedmodel_contract.inference.description import (
 from batchedmodel_contract.inference.ragged import Ragged
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.processes.server_api import ModelState
 from support.chain import Chain, running_chain
-from support.private_hop import Nonsense, serving
+from support.private_hop import Nonsense, PretendModel, serving
 from support.sidecar_world import PROFILE
 
 ECHO = "echo_"
@@ -69,21 +68,15 @@ def echoed(request: BatchRequest) -> BatchReply:
     )
 
 
-class EchoServer:
+class EchoServer(PretendModel):
     """Speaks to the sidecar as our model server does."""
 
-    profile = PROFILE
-
     def __init__(self, description: ModelDescription) -> None:
-        self.description = description
+        super().__init__(description, PROFILE)
 
     def serving(self, socket: Path) -> AbstractAsyncContextManager[None]:
         """Listen on the socket."""
         return serving(socket, self)
-
-    async def states(self) -> AsyncIterator[ModelState]:
-        """Those that it tells whoever follows it."""
-        yield ModelState.READY
 
     async def answer(self, batch: BatchRequest) -> BatchReply | Nonsense:
         """Answer one batch."""

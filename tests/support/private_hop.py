@@ -6,12 +6,12 @@ records of the contract, to a server (`connected`) or in place of one (`serving`
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import aiohttp
 import orjson
@@ -255,6 +255,11 @@ async def connected(socket: Path, model: str = "model") -> AsyncIterator[Hop]:
             hop.close()
 
 
+def reply_bytes(reply: BatchReply) -> bytes:
+    """What travels of a reply."""
+    return b"".join(write_reply(reply, orjson.dumps)[1])
+
+
 def socket_files(socket: Path) -> list[Path]:
     """All files by which the server with this socket is reached."""
     return [
@@ -342,35 +347,48 @@ def nonsense(quoted: str) -> Mapping[str, Nonsense]:
     }
 
 
-class PretendModel(Protocol):
-    """What a test answers in place of a model server."""
+class PretendModel:
+    """What a test answers in place of a model server; read anew whenever it is asked for."""
 
-    description: ModelDescription
-    profile: Profile
+    tokenizer: bytes | None = None
 
-    def states(self) -> AsyncIterator[ModelState]:
-        """Those that it tells to each caller that follows it, for whom it stays in the last."""
-        ...
+    def __init__(self, description: ModelDescription, profile: Profile) -> None:
+        self.description = description
+        self.profile = profile
+
+    def describe(self) -> ModelDescription:
+        """Of the version that serves."""
+        return self.description
+
+    async def states(self) -> AsyncIterator[StateEvent]:
+        """Those that one caller is told, for whom it stays in the last."""
+        yield StateEvent(
+            state=ModelState.READY, detail="", version=self.description.version or None
+        )
+
+    def labels(self, number: int) -> Sequence[str] | None:
+        """By which the adapter of this number classifies; None where it has none of its own."""
+        return None
 
     async def answer(self, batch: BatchRequest) -> BatchReply | Nonsense:
-        """The answer to a batch; raises `HopError` to refuse it."""
-        ...
+        """The answer to a batch; raises `HopError` to refuse it. This one never answers."""
+        await asyncio.Event().wait()
+        raise AssertionError
 
 
 @asynccontextmanager
 async def serving(socket: Path, model: PretendModel) -> AsyncIterator[None]:
-    """Let this model be served at the socket meanwhile."""
-    served = _Served(model)
-    name = model.description.name
+    """Let this model be served at the socket meanwhile, whatever its name."""
+    served, name = _Served(model), "{name}"
     application = web.Application(client_max_size=_MAX_BODY_BYTES)
-    routes: Mapping[str, Callable[[web.Request], Awaitable[web.StreamResponse]]] = {
-        server_api.events_path(name): served.events,
-        server_api.model_path(name): served.metadata,
-        server_api.profile_path(name): served.profile,
-    }
-    for path, handler in routes.items():
-        application.router.add_get(path, handler)
-    application.router.add_post(server_api.infer_path(name), served.infer)
+    router = application.router
+    router.add_get(server_api.events_path(name), served.events)
+    router.add_get(server_api.labels_path(name, "{number}"), served.labels)
+    for version in (None, "{version}"):
+        router.add_get(server_api.model_path(name, version), served.metadata)
+        router.add_get(server_api.profile_path(name, version), served.profile)
+        router.add_get(server_api.tokenizer_path(name, version), served.tokenizer)
+        router.add_post(server_api.infer_path(name, version), served.infer)
     runner = web.AppRunner(application, shutdown_timeout=0.1)
     await runner.setup()
     try:
@@ -389,23 +407,31 @@ class _Served:
     async def events(self, request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
-        async for state in self._model.states():
-            event = StateEvent(state=state, detail="")
+        async for event in self._model.states():
             await response.write(orjson.dumps(event.to_mapping()) + b"\n")
         await asyncio.Event().wait()
         return response
 
     async def metadata(self, request: web.Request) -> web.StreamResponse:
-        return web.json_response(self._model.description.to_metadata())
+        return web.json_response(self._model.describe().to_metadata())
 
     async def profile(self, request: web.Request) -> web.StreamResponse:
         return web.json_response(self._model.profile.to_mapping())
 
+    async def tokenizer(self, request: web.Request) -> web.StreamResponse:
+        content = self._model.tokenizer
+        return web.Response(status=404) if content is None else web.Response(body=content)
+
+    async def labels(self, request: web.Request) -> web.StreamResponse:
+        labels = self._model.labels(int(request.match_info["number"]))
+        return web.Response(status=404) if labels is None else web.json_response(list(labels))
+
     async def infer(self, request: web.Request) -> web.StreamResponse:
         length = request.headers[HEADER_LENGTH]
         head, tensors = read_body(await request.read(), length, "inputs", orjson.loads)
+        batch = replace(to_request(head, tensors), version=request.match_info.get("version"))
         try:
-            answer = await self._model.answer(to_request(head, tensors))
+            answer = await self._model.answer(batch)
         except HopError as refusal:
             return web.json_response({"error": refusal.message}, status=refusal.status)
         if isinstance(answer, Nonsense):

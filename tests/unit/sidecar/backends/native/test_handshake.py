@@ -1,11 +1,12 @@
 """What the link learns of a model server at each handshake, from one on a Unix socket."""
 
 import asyncio
-import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from aiohttp import web
+import pytest_asyncio
 
 from batchedmodel_contract.adapters.state import AdapterPhase, AdapterState
 from batchedmodel_contract.inference.description import (
@@ -17,21 +18,14 @@ from batchedmodel_contract.inference.description import (
 )
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.inference.tensors import Datatype
-from batchedmodel_contract.processes.server_api import (
-    ModelState,
-    StateEvent,
-    events_path,
-    labels_path,
-    model_path,
-    profile_path,
-    tokenizer_path,
-)
+from batchedmodel_contract.processes.server_api import ModelState, StateEvent
 from batchedmodel_scheduling.core.policy import MemoryCap
 from batchedmodel_sidecar.adapters.served import ServedAdapters
 from batchedmodel_sidecar.backends.native.link import NativeLink
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.body.shared_slots import SharedSlots
 from batchedmodel_sidecar.model import ReadyModel
+from support.private_hop import PretendModel, serving
 from support.simulate_command import PROFILE
 from support.text_handlers import tokenizer_json
 
@@ -69,40 +63,29 @@ class Listener:
         """Nobody asks here."""
 
 
-async def test_a_tokenizer_that_is_still_the_same_is_not_read_again(tmp_path: Path) -> None:
+@pytest_asyncio.fixture
+async def stack() -> AsyncIterator[AsyncExitStack]:
+    async with AsyncExitStack() as made:
+        yield made
+
+
+async def test_a_tokenizer_that_is_still_the_same_is_not_read_again(
+    tmp_path: Path, stack: AsyncExitStack
+) -> None:
     """One of 54 MiB stops the loop for 1.8 s, in which callers of the version before wait."""
     file, shorter = tokenizer_json(), TextInput(name="text", tokens="ids", max_tokens=8)
     versions = [(file, TEXT), (file, TEXT), (file + b" ", TEXT), (file + b" ", shorter)]
-    taken, found = asyncio.Semaphore(0), versions[0]
+    taken = asyncio.Semaphore(0)
 
-    async def events(request: web.Request) -> web.StreamResponse:
-        nonlocal found
-        response = web.StreamResponse()
-        await response.prepare(request)
-        for found in versions:  # noqa: B007  # the others say it
-            event = StateEvent(state=ModelState.READY, detail="", version="1")
-            await response.write(json.dumps(event.to_mapping()).encode() + b"\n")
-            await taken.acquire()
-        await asyncio.Event().wait()
-        return response
+    class Changing(PretendModel):
+        async def states(self) -> AsyncIterator[StateEvent]:
+            for self.tokenizer, text in versions:
+                self.description = described(text)
+                yield StateEvent(state=ModelState.READY, detail="", version="1")
+                await taken.acquire()
 
-    async def describe(_: web.Request) -> web.Response:
-        return web.json_response(described(found[1]).to_metadata())
-
-    async def profile(_: web.Request) -> web.Response:
-        return web.json_response(PROFILE.to_mapping())
-
-    async def tokenizer(_: web.Request) -> web.Response:
-        return web.Response(body=found[0])
-
-    application = web.Application()
-    application.router.add_get(events_path("m"), events)
-    application.router.add_get(model_path("m", "1"), describe)
-    application.router.add_get(profile_path("m", "1"), profile)
-    application.router.add_get(tokenizer_path("m", "1"), tokenizer)
-    runner = web.AppRunner(application, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.UnixSite(runner, str(tmp_path / "s")).start()
+    server = serving(tmp_path / "s", Changing(described(TEXT), PROFILE))
+    await stack.enter_async_context(server)
     listener = Listener()
     link = NativeLink(
         "m", str(tmp_path / "s"), listener, SharedSlots(1), ByteBudget(1), ServedAdapters("m")
@@ -117,7 +100,6 @@ async def test_a_tokenizer_that_is_still_the_same_is_not_read_again(tmp_path: Pa
     finally:
         following.cancel()
         await link.close()
-        await runner.cleanup()
     first, second, third, fourth = (model.tokens for model in models)
     assert first is not None
     assert second is first
@@ -126,7 +108,7 @@ async def test_a_tokenizer_that_is_still_the_same_is_not_read_again(tmp_path: Pa
 
 
 async def test_the_labels_of_adapters_are_asked_for_once_and_many_long_reasons_make_a_line(
-    tmp_path: Path,
+    tmp_path: Path, stack: AsyncExitStack
 ) -> None:
     failed = tuple(
         AdapterState(name=f"a{at}", number=at, phase=AdapterPhase.FAILED, reason="x" * 1024)
@@ -134,44 +116,28 @@ async def test_the_labels_of_adapters_are_asked_for_once_and_many_long_reasons_m
     )
     own = AdapterState(name="own", number=600, phase=AdapterPhase.READY, own_labels=True)
     gone = AdapterState(name="gone", number=601, phase=AdapterPhase.READY, own_labels=True)
-    asked, taken = [], asyncio.Semaphore(0)
+    asked: list[int] = []
+    taken = asyncio.Semaphore(0)
 
-    async def events(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse()
-        await response.prepare(request)
-        for version in ("1", "2"):
-            states = (*failed, own, gone)
-            event = StateEvent(state=ModelState.READY, detail="", version=version, adapters=states)
-            await response.write(json.dumps(event.to_mapping()).encode() + b"\n")
-            await taken.acquire()
-        await asyncio.Event().wait()
-        return response
+    class Adapting(PretendModel):
+        tokenizer = tokenizer_json()
 
-    async def describe(_: web.Request) -> web.Response:
-        return web.json_response(described(TEXT).to_metadata())
+        async def states(self) -> AsyncIterator[StateEvent]:
+            for version in ("1", "2"):
+                yield StateEvent(
+                    state=ModelState.READY,
+                    detail="",
+                    version=version,
+                    adapters=(*failed, own, gone),
+                )
+                await taken.acquire()
 
-    async def labels(request: web.Request) -> web.Response:
-        asked.append(request.match_info["number"])
-        if asked[-1] == "601":
-            return web.Response(status=404)
-        return web.json_response(["ham", "spam"])
+        def labels(self, number: int) -> Sequence[str] | None:
+            asked.append(number)
+            return None if number == 601 else ("ham", "spam")
 
-    async def profile(_: web.Request) -> web.Response:
-        return web.json_response(PROFILE.to_mapping())
-
-    async def tokenizer(_: web.Request) -> web.Response:
-        return web.Response(body=tokenizer_json())
-
-    application = web.Application()
-    application.router.add_get(events_path("m"), events)
-    application.router.add_get(labels_path("m", "{number}"), labels)
-    for version in ("1", "2"):
-        application.router.add_get(model_path("m", version), describe)
-        application.router.add_get(profile_path("m", version), profile)
-        application.router.add_get(tokenizer_path("m", version), tokenizer)
-    runner = web.AppRunner(application, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.UnixSite(runner, str(tmp_path / "s")).start()
+    server = serving(tmp_path / "s", Adapting(described(TEXT), PROFILE))
+    await stack.enter_async_context(server)
     listener, served = Listener(), ServedAdapters("m")
     link = NativeLink("m", str(tmp_path / "s"), listener, SharedSlots(1), ByteBudget(1), served)
     following = asyncio.create_task(link.follow())
@@ -187,8 +153,7 @@ async def test_the_labels_of_adapters_are_asked_for_once_and_many_long_reasons_m
     finally:
         following.cancel()
         await link.close()
-        await runner.cleanup()
-    assert asked.count("600") == 1
+    assert asked.count(600) == 1
 
 
 class Learning(Listener):
@@ -203,39 +168,26 @@ class Learning(Listener):
 
 
 async def test_a_profile_that_becomes_whole_is_learnt_without_another_handshake(
-    tmp_path: Path,
+    tmp_path: Path, stack: AsyncExitStack
 ) -> None:
     """Until the sidecar's next start it went by two points."""
     numbers, described_times = asyncio.Queue[int](), 0
 
-    async def events(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse()
-        await response.prepare(request)
-        while True:
-            number = await numbers.get()
-            event = StateEvent(state=ModelState.READY, detail="", version="1", profile=number)
-            await response.write(json.dumps(event.to_mapping()).encode() + b"\n")
+    class Measuring(PretendModel):
+        tokenizer = tokenizer_json()
 
-    async def describe(_: web.Request) -> web.Response:
-        nonlocal described_times
-        described_times += 1
-        return web.json_response(described(TEXT).to_metadata())
+        async def states(self) -> AsyncIterator[StateEvent]:
+            while True:
+                number = await numbers.get()
+                yield StateEvent(state=ModelState.READY, detail="", version="1", profile=number)
 
-    async def profile(_: web.Request) -> web.Response:
-        return web.json_response(replace(PROFILE, partial=not measured).to_mapping())
+        def describe(self) -> ModelDescription:
+            nonlocal described_times
+            described_times += 1
+            return self.description
 
-    async def tokenizer(_: web.Request) -> web.Response:
-        return web.Response(body=tokenizer_json())
-
-    measured = False
-    application = web.Application()
-    application.router.add_get(events_path("m"), events)
-    application.router.add_get(model_path("m", "1"), describe)
-    application.router.add_get(profile_path("m", "1"), profile)
-    application.router.add_get(tokenizer_path("m", "1"), tokenizer)
-    runner = web.AppRunner(application, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.UnixSite(runner, str(tmp_path / "s")).start()
+    model = Measuring(described(TEXT), replace(PROFILE, partial=True))
+    await stack.enter_async_context(serving(tmp_path / "s", model))
     listener = Learning()
     link = NativeLink(
         "m", str(tmp_path / "s"), listener, SharedSlots(1), ByteBudget(1), ServedAdapters("m")
@@ -243,18 +195,17 @@ async def test_a_profile_that_becomes_whole_is_learnt_without_another_handshake(
     following = asyncio.create_task(link.follow())
     async with asyncio.timeout(60):
         numbers.put_nowait(0)
-        model = await listener.models.get()
-        assert model.profile is not None
-        assert model.profile.partial
-        measured = True
+        first = await listener.models.get()
+        assert first.profile is not None
+        assert first.profile.partial
+        model.profile = PROFILE
         numbers.put_nowait(1)
         assert not (await listener.profiles.get()).partial
     now = link.status.model
     assert now is not None
     assert now.profile is not None
     assert not now.profile.partial
-    assert now.users is model.users
+    assert now.users is first.users
     assert described_times == 1
     following.cancel()
     await link.close()
-    await runner.cleanup()

@@ -1,28 +1,18 @@
 """When the link to our model server says that only a restart helps, and when no more."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
 import pytest
-from aiohttp import web
 
 from batchedmodel_contract.inference.batch import BatchRequest
 from batchedmodel_contract.inference.description import CostRule, ModelDescription, TensorSpec
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.inference.ragged import Ragged
 from batchedmodel_contract.inference.tensors import Datatype
-from batchedmodel_contract.processes.server_api import (
-    ModelState,
-    StateEvent,
-    events_path,
-    infer_path,
-    model_path,
-    profile_path,
-)
+from batchedmodel_contract.processes.server_api import ModelState, StateEvent
 from batchedmodel_scheduling.core.policy import MemoryCap
 from batchedmodel_sidecar.adapters.served import ServedAdapters
 from batchedmodel_sidecar.backends.native.link import NativeLink
@@ -30,11 +20,21 @@ from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.body.shared_slots import SharedSlots
 from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.model import ReadyModel
+from support.private_hop import PretendModel, serving
 from support.simulate_command import PROFILE
 
 _SECONDS: Final = 10.0
 _BATCH: Final = BatchRequest(
     inputs=(Ragged("x", Datatype.INT64, ((1,),), (bytes(8),)),), version="1"
+)
+
+_DESCRIPTION: Final = ModelDescription(
+    name="m",
+    version="1",
+    platform="torch",
+    inputs=(TensorSpec(name="x", datatype=Datatype.INT64, shape=(1,)),),
+    outputs=(TensorSpec(name="y", datatype=Datatype.INT64, shape=(1,)),),
+    cost_rule=CostRule.ROWS,
 )
 
 
@@ -62,49 +62,15 @@ class Listener:
                 pass
 
 
-@asynccontextmanager
-async def serving(path: Path, *states: ModelState) -> AsyncIterator[None]:
-    """A model server that answers no batch; each life line begins with the next of these states."""
-    left = list(states)
+class Restarting(PretendModel):
+    """Answers no batch; each that follows it is told the next of these states."""
 
-    async def events(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse()
-        await response.prepare(request)
-        event = StateEvent(state=left.pop(0), detail="", version="1")
-        await response.write(json.dumps(event.to_mapping()).encode() + b"\n")
-        await asyncio.Event().wait()
-        return response
+    def __init__(self, *states: ModelState) -> None:
+        super().__init__(_DESCRIPTION, PROFILE)
+        self._left = list(states)
 
-    async def describe(_: web.Request) -> web.Response:
-        description = ModelDescription(
-            name="m",
-            version="1",
-            platform="torch",
-            inputs=(TensorSpec(name="x", datatype=Datatype.INT64, shape=(1,)),),
-            outputs=(TensorSpec(name="y", datatype=Datatype.INT64, shape=(1,)),),
-            cost_rule=CostRule.ROWS,
-        )
-        return web.json_response(description.to_metadata())
-
-    async def profile(_: web.Request) -> web.Response:
-        return web.json_response(PROFILE.to_mapping())
-
-    async def infer(_: web.Request) -> web.Response:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    application = web.Application()
-    application.router.add_get(events_path("m"), events)
-    application.router.add_get(model_path("m", "1"), describe)
-    application.router.add_get(profile_path("m", "1"), profile)
-    application.router.add_post(infer_path("m", "1"), infer)
-    runner = web.AppRunner(application, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.UnixSite(runner, str(path)).start()
-    try:
-        yield
-    finally:
-        await runner.cleanup()
+    async def states(self) -> AsyncIterator[StateEvent]:
+        yield StateEvent(state=self._left.pop(0), detail="", version="1")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +86,7 @@ async def test_a_server_that_starts_is_not_dead_because_the_one_before_it_was(
     following = asyncio.create_task(link.follow())
     try:
         # The line to the next process may open before anybody saw that the one before had gone.
-        async with serving(path, ModelState.READY, state):
+        async with serving(path, Restarting(ModelState.READY, state)):
             await listener.until("ready")
             with pytest.raises(Unserved) as raised:
                 await link.infer(_BATCH, 0.05)
