@@ -4,7 +4,6 @@ import asyncio
 import random
 import signal
 import stat
-import struct
 import time
 from array import array
 from collections.abc import AsyncIterator
@@ -19,14 +18,12 @@ from batchedmodel_contract.generation.frames import (
     Cancel,
     Configure,
     Finish,
-    Kind,
     Refusal,
     Refused,
     Sampling,
     StepReport,
     Submit,
     Token,
-    write_frame,
 )
 from batchedmodel_contract.processes.environment import EXIT_DEVICE_LOST
 from batchedmodel_contract.processes.server_api import ModelState
@@ -36,7 +33,7 @@ from support.engine_frames import submit
 from support.generating_handlers import FAILS, FILLS, HANGS, LOSES
 from support.model_server_handlers import arrays_of, version_of
 from support.model_server_process import ModelServerProcess, model_server, token_batch
-from support.private_hop import Hop, HopError, connected, socket_files
+from support.private_hop import UNWELCOME, Hop, HopError, connected, socket_files
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -164,27 +161,7 @@ async def test_a_caller_that_is_killed_leaves_nothing_behind(
     assert (report.running, report.free_blocks) == (0, BLOCKS)
 
 
-def framed(kind: int, content: bytes) -> bytes:
-    return struct.pack("<IB", len(content), kind) + content
-
-
-@pytest.mark.parametrize(
-    "sent",
-    [
-        pytest.param(framed(9, b""), id="no kind of frame"),
-        pytest.param(framed(Kind.SUBMIT, b"\x00" * 8), id="a request that is cut off"),
-        pytest.param(framed(Kind.CONFIGURE, b'{"max_sequences": 0}'), id="bounds that are none"),
-        pytest.param(struct.pack("<IB", 1 << 31, Kind.SUBMIT), id="a frame without end"),
-        pytest.param(framed(Kind.STEP, b""), id="a report"),
-        pytest.param(
-            write_frame(Refused(id=1, why=Refusal.BUSY, message="")), id="an engine's own words"
-        ),
-        pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="another protocol"),
-        pytest.param(
-            2 * write_frame(submit(1, max_tokens=500)), id="two requests of the same name"
-        ),
-    ],
-)
+@pytest.mark.parametrize("sent", UNWELCOME.values(), ids=UNWELCOME)
 async def test_whoever_sends_nonsense_is_hung_up_on_and_harms_no_other(
     server: ModelServerProcess, caller: Hop, sent: bytes
 ) -> None:

@@ -5,6 +5,8 @@ records of the contract, to a server (`connected`) or in place of one (`serving`
 """
 
 import asyncio
+import struct
+from array import array
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -26,6 +28,8 @@ from batchedmodel_contract.generation.frames import (
     Configure,
     Frame,
     FrameReader,
+    Kind,
+    Refusal,
     Refused,
     StepReport,
     Submit,
@@ -241,6 +245,24 @@ def _raise_for(status: int, content: bytes, headers: Mapping[str, str]) -> None:
     if status != 200:
         message = orjson.loads(content)["error"]
         raise HopError(status, message, at_work=server_api.AT_WORK in headers)
+
+
+def _framed(kind: int, content: bytes) -> bytes:
+    return struct.pack("<IB", len(content), kind) + content
+
+
+_SUBMIT: Final = Submit(id=1, ids=array("i", [65, 66]), max_tokens=500)
+UNWELCOME: Final[Mapping[str, bytes]] = {
+    "no kind of frame": _framed(9, b""),
+    "a request that is cut off": _framed(Kind.SUBMIT, b"\x00" * 8),
+    "bounds that are none": _framed(Kind.CONFIGURE, b'{"max_sequences": 0}'),
+    "a frame without end": struct.pack("<IB", 1 << 31, Kind.SUBMIT),
+    "a report": _framed(Kind.STEP, b""),
+    "an engine's own words": write_frame(Refused(id=1, why=Refusal.BUSY, message="")),
+    "another protocol": b"GET / HTTP/1.1\r\n\r\n",
+    "two requests of the same name": 2 * write_frame(_SUBMIT),
+}
+"""Bytes behind which a server hangs up, for `send_bytes`."""
 
 
 @asynccontextmanager
