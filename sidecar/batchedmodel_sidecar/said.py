@@ -1,4 +1,4 @@
-"""What a foreign server answers beside rows. It passes to the codec process and back."""
+"""What a foreign server answers beside rows. It passes to the helper and back."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -30,9 +30,7 @@ from batchedmodel_sidecar.batching.rejections import MODEL_GONE
 from batchedmodel_sidecar.batching.timer import TimerFd
 from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.body.shared_slots import SharedSlots
-from batchedmodel_sidecar.codec.codec import Codec
-from batchedmodel_sidecar.codec.process import shared_memory
-from batchedmodel_sidecar.codec.process.client import CodecClient
+from batchedmodel_sidecar.codec.codec import Codec, body_helper
 from batchedmodel_sidecar.compiled import is_compiled
 from batchedmodel_sidecar.discovery.example import curl_line, example_of
 from batchedmodel_sidecar.generation.generation import (
@@ -41,6 +39,7 @@ from batchedmodel_sidecar.generation.generation import (
     generation_of,
 )
 from batchedmodel_sidecar.generation.handler import GenerationHandler
+from batchedmodel_sidecar.helper import shared_memory
 from batchedmodel_sidecar.http.admin import ADMIN_BOUNDS, Admin
 from batchedmodel_sidecar.http.body_reader import BodyReader
 from batchedmodel_sidecar.http.connections import Connections
@@ -93,7 +92,7 @@ class Service:
         recorder = RecentArrivals(time.monotonic())
         registry = CollectorRegistry()
         budget = ByteBudget(settings.max_queue_bytes)
-        self._process = CodecClient(time.monotonic, budget.hold(Share("(helper)")))
+        self._process = body_helper(time.monotonic, budget.hold(Share("(helper)")))
         codec = Codec(self._process, most_rows=lambda share: self._batcher.most_rows(share))
         durations, loop = Durations(), asyncio.get_running_loop()
         slots = SharedSlots(budget.limit)

@@ -17,7 +17,7 @@ import pytest_asyncio
 from batchedmodel_contract.inference.description import RAGGED
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_sidecar.codec.process.client import MOST_BODIES
+from batchedmodel_sidecar.codec.codec import MOST_BODIES
 from support.chain import Chain, running_chain
 from support.echo_server import echo_chain, echoing
 from support.large_bodies import (

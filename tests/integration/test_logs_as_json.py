@@ -48,13 +48,7 @@ def fields_of(lines: list[str]) -> list[dict[str, Any]]:
         ("batchedmodel_operator.checkup", "checkup", CHECKUP, ""),
         ("batchedmodel_autoscaler", "autoscaler", AUTOSCALER, ""),
         ("batchedmodel_model_server.sources.fetch", "fetch", FETCH, ""),
-        ("batchedmodel_sidecar.codec.process.worker", "sidecar-codec", {}, "Bad file descriptor"),
-        (
-            "batchedmodel_sidecar.generation.native.requests.preparing_process",
-            "sidecar-preparing",
-            {},
-            "Bad file descriptor",
-        ),
+        ("batchedmodel_sidecar.helper.process", "sidecar-helper", {}, "Bad file descriptor"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

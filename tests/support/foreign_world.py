@@ -15,8 +15,7 @@ from batchedmodel_sidecar.backends.foreign.client import Client, Deaf, Unreachab
 from batchedmodel_sidecar.backends.foreign.link import ForeignLink
 from batchedmodel_sidecar.backends.foreign.protocol import BackendRequest, Response
 from batchedmodel_sidecar.batching.submit import submit
-from batchedmodel_sidecar.codec.codec import Codec
-from batchedmodel_sidecar.codec.process.client import CodecClient
+from batchedmodel_sidecar.codec.codec import Codec, body_helper
 from batchedmodel_sidecar.errors import Busy, Unserved
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
@@ -114,7 +113,7 @@ class Foreigners:
         self.link = ForeignLink(
             client=self.server,
             protocol=self.protocol.protocol,
-            codec=Codec(CodecClient(now), most_rows=lambda share: self.settings.max_queue_size),
+            codec=Codec(body_helper(now), most_rows=lambda share: self.settings.max_queue_size),
             listener=self,
             idempotent=True,
             workers=lambda: self.settings.max_concurrent_batches,

@@ -15,8 +15,7 @@ from batchedmodel_sidecar.adapters.served import ServedAdapters
 from batchedmodel_sidecar.backends.base import LinkStatus
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.body.shared_slots import SharedSlots
-from batchedmodel_sidecar.codec.codec import Codec
-from batchedmodel_sidecar.codec.process.client import CodecClient
+from batchedmodel_sidecar.codec.codec import Codec, body_helper
 from batchedmodel_sidecar.http.body_reader import BodyReader
 from batchedmodel_sidecar.http.data_handler import DataHandler
 from batchedmodel_sidecar.http.inference import InferenceHandler
@@ -152,7 +151,7 @@ async def here(
         made,
         lifecycle=lifecycle,
         bodies=bodies,
-        codec=Codec(CodecClient(clock), most_rows=made.batcher.most_rows),
+        codec=Codec(body_helper(clock), most_rows=made.batcher.most_rows),
         link=link,
         names=names,
     )

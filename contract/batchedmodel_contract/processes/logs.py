@@ -39,15 +39,13 @@ class Process(StrEnum):
     CHECKUP = "checkup"
     AUTOSCALER = "autoscaler"
     SIDECAR = "sidecar"
-    CODEC = "sidecar-codec"
-    PREPARING = "sidecar-preparing"
+    SIDECAR_HELPER = "sidecar-helper"
     MODEL_SERVER = "model-server"
     FETCH = "fetch"
 
 
 _TEXT_PREFIXES: Final[Mapping[Process, str]] = {
-    Process.CODEC: "helper: ",
-    Process.PREPARING: "preparing: ",
+    Process.SIDECAR_HELPER: "helper: ",
 }
 """In logs as text, of processes that share a container's log."""
 

@@ -5,7 +5,9 @@ uses the same adapters and protocols, so calls and errors are the same.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
 
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
@@ -21,40 +23,50 @@ from batchedmodel_sidecar.backends.foreign.protocol import (
 from batchedmodel_sidecar.body.buffers import json_bytes
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.calls import Row
-from batchedmodel_sidecar.codec.process import wire
-from batchedmodel_sidecar.codec.process.client import CodecClient, CodecFailed, NoMemory
-from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
-from batchedmodel_sidecar.codec.process.wire import DealJob, Kept, ParseJob, RenderJob
+from batchedmodel_sidecar.codec.jobs import (
+    By,
+    Kept,
+    deal,
+    parse,
+    pickled_answer,
+    pickled_model,
+    render,
+)
 from batchedmodel_sidecar.codec.tokenizer import INLINE_CHARACTERS
 from batchedmodel_sidecar.errors import RETRY_SOON, Rejected, Unserved
+from batchedmodel_sidecar.helper.client import HelperClient
+from batchedmodel_sidecar.helper.messages import Job, NoMemory, Pickled
+from batchedmodel_sidecar.helper.shared_memory import SharedMemory
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
-from batchedmodel_sidecar.protocols.routes import Endpoint
 from batchedmodel_sidecar.protocols.table import adapters
 
 LARGE_ANSWER: Final = 64 * 1024
 """Bytes of tensors that become about four times as many of JSON, and two milliseconds."""
 _SMALL_ANSWER: Final = 4 * 1024  # sooner made than it is found out how much of it is JSON
 
-Result = TypeVar("Result")
+MOST_BODIES: Final = 16
+"""Bodies that wait for the helper or are in it; more are refused."""
+
+
+def body_helper(clock: Callable[[], float], hold: Hold | None = None) -> HelperClient:
+    """The helper for large bodies. `hold` lends the memory that answers take."""
+    return HelperClient("large bodies", parse.__module__, clock, places=MOST_BODIES, hold=hold)
 
 
 class Codec:
     """Knows every protocol, and which process does the work."""
 
-    def __init__(self, helper: CodecClient, *, most_rows: Callable[[Share], int]) -> None:
+    def __init__(self, helper: HelperClient, *, most_rows: Callable[[Share], int]) -> None:
         """`most_rows`: how many rows of one call are taken of a tenant at present, at most."""
         self.adapters: Final = adapters()
         self._endpoints = {type(adapter): endpoint for endpoint, adapter in self.adapters.items()}
-        self._process = helper
+        self._helper = helper
         self.most_rows: Final = most_rows
 
     def refuse_large(self, share: Share) -> None:
         """Raise `Rejected` when the helper has no place for one more body."""
-        refusal = self._process.refusal(share)
-        if refusal is not None:
-            message = "as many large bodies are being read as may be at once"
-            raise Rejected(refusal, message, retry_after=self._process.delay)
+        self._helper.check_place(share)
 
     async def parse(
         self,
@@ -80,23 +92,18 @@ class Codec:
                 known = model.asked_by(share) if len(body) > INLINE_CHARACTERS else model
                 return await adapter.parse(body, header_length, known, self.most_rows(share))
         self.refuse_large(share)
-        job = ParseJob(self._by(adapter), header_length, self.most_rows(share))
-        told = None if foreign else model
-        lies = body if isinstance(body, SharedMemory) else [body]
+        by, most = self._by(adapter), self.most_rows(share)
+        job = partial(parse, by=by, header_length=header_length, most_rows=most)
+        pickled = None if foreign else pickled_model(model)
         try:
-            view, head = await self._process.do(
-                job, lies, told, urgent=False, share=share, held=held
-            )
-        except CodecFailed as failure:
-            raise Rejected(Rejection.NOT_READY, str(failure), retry_after=RETRY_SOON) from failure
-        except NoMemory as needed:
-            raise _no_memory(needed, held.refused) from needed
-        draft = wire.read_parsed(view, head)
+            draft, size = await self._helper.do(job, body, pickled, share=share, hold=held)
+        except NoMemory as error:
+            raise _no_memory(error, held.refused) from error
         if foreign:
             return foreign.parsed(draft, model)
         call = model.call_of(draft.rows, draft.params)
         # What is remembered beside the rows lies there with them.
-        return Parsed(call, draft.memo, draft.options, len(view), draft.named)
+        return Parsed(call, draft.memo, draft.options, size, draft.named)
 
     def renders_here(self, adapter: Adapter, parsed: Parsed, answer: Answer) -> bool:
         """Whether this process makes the body that answers a call, because it is small."""
@@ -116,10 +123,17 @@ class Codec:
         if self.renders_here(adapter, parsed, answer):
             return adapter.render(parsed, answer, model)
         foreign = adapter if isinstance(adapter, ForeignAdapter) else None
-        head, parts = wire.write_question(parsed.call.lengths, answer, parsed.memo)
-        job = RenderJob(self._by(adapter), head, parsed.named, parsed.labels)
-        known = None if foreign else model
-        body = await self._answered(wire.read_rendered, job, parts, known, share)
+        job = partial(
+            render,
+            by=self._by(adapter),
+            lengths=parsed.call.lengths,
+            answer=pickled_answer(answer),
+            memo=parsed.memo,
+            named=parsed.named,
+            labels=parsed.labels,
+        )
+        pickled = None if foreign else pickled_model(model)
+        body: Body = await self._answered(job, b"", pickled, share=share)
         return foreign.addressed(body, answer) if foreign else body
 
     async def dealt(
@@ -129,12 +143,21 @@ class Codec:
         memory = response.memory
         if memory is None:
             return protocol.dealt(response, rows, alone=alone)
-        head, parts = wire.write_dealing(response, [row.length for row in rows], alone=alone)
-        for part in parts:
-            memory.write(part)
-        return await self._answered(wire.read_dealt, DealJob(protocol, head), memory)
+        try:
+            job = partial(
+                deal,
+                by=protocol,
+                response=replace(response, body=b"", memory=None),
+                lengths=[row.length for row in rows],
+                alone=alone,
+            )
+            # Of an answer to several callers none is refused for what another's part of it takes.
+            dealt: SplitReply = await self._answered(job, memory, must=True)
+            return dealt
+        finally:
+            memory.close()
 
-    def _by(self, adapter: Adapter) -> Endpoint | BackendProtocol:
+    def _by(self, adapter: Adapter) -> By:
         """How the helper is told of the adapter."""
         if isinstance(adapter, ForeignAdapter):
             return adapter.protocol
@@ -142,27 +165,25 @@ class Codec:
 
     async def _answered(
         self,
-        read: Callable[[memoryview, int], Result],
-        job: RenderJob | DealJob,
-        lies: SharedMemory | list[Buffer],
-        model: ReadyModel | None = None,
+        job: Job,
+        body: SharedMemory | bytes,
+        model: Pickled | None = None,
+        *,
         share: Share = NOBODY,
-    ) -> Result:
-        """What became of an answer, which ends its memory; raises `InvalidInput` or `Unserved`."""
+        must: bool = False,
+    ) -> Any:
+        """What became of an answer; raises `InvalidInput` or `Unserved`."""
         try:
-            return read(*await self._process.do(job, lies, model, urgent=True, share=share))
-        except CodecFailed as failure:
-            raise Unserved(str(failure), status=503, retry_after=RETRY_SOON) from failure
+            result, _ = await self._helper.do(job, body, model, share=share, urgent=True, must=must)
+            return result
         except NoMemory as needed:
             message = (
                 f"the values of the answer take up to {needed.size} bytes; so many are not free"
             )
             raise Unserved(message, status=503, retry_after=RETRY_SOON) from needed
         except Rejected as error:
-            raise Unserved(error.message, status=500) from error
-        finally:
-            if isinstance(lies, SharedMemory):
-                lies.close()
+            retry_after = error.retry_after
+            raise Unserved(error.message, status=error.status, retry_after=retry_after) from error
 
 
 def _no_memory(needed: NoMemory, refusal: Rejection) -> Rejected:

@@ -86,7 +86,7 @@ class Tokens:
             said = f"{type(error).__name__}: {error}"[:_SAID_CHARACTERS]
             raise InvalidInput("tokenizer", f"cannot be read: {said}") from error
         self.tokenizer_json: Final = tokenizer_json
-        """The file, from which the codec process makes the same tokenizer."""
+        """The file, from which the helper makes the same tokenizer."""
         self._text: Final = text
         self._with_segments = text.segments is not None
         self._max_tokens = text.max_tokens

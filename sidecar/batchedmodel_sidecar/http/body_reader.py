@@ -19,8 +19,8 @@ from batchedmodel_sidecar.body.encodings import Compression, Encoding
 from batchedmodel_sidecar.body.heap import Heap
 from batchedmodel_sidecar.body.shared_slots import SharedSlots
 from batchedmodel_sidecar.calls import Call
-from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory, are_scarce
 from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Rejected
+from batchedmodel_sidecar.helper.shared_memory import SharedMemory, are_scarce
 from batchedmodel_sidecar.http.routed_head import RequestHead
 from batchedmodel_sidecar.http.unread_answers import SMALL, UnreadAnswers
 
@@ -30,7 +30,7 @@ UNDECODABLE: Final = "body: cannot be decoded as its headers say"
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 Received = Buffer | SharedMemory
-"""A body; one whose JSON is large lies where the codec process can read it."""
+"""A body; one whose JSON is large lies where the helper can read it."""
 Source = bytes | web.BaseRequest
 """The whole body, or the request with which it arrives."""
 

@@ -28,8 +28,8 @@ from batchedmodel_sidecar.batching.submit import submit
 from batchedmodel_sidecar.body.buffers import json_bytes
 from batchedmodel_sidecar.body.encodings import Encoding, wants_gzip
 from batchedmodel_sidecar.codec.codec import Codec
-from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
 from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Rejected, TooLate, too_many
+from batchedmodel_sidecar.helper.shared_memory import SharedMemory
 from batchedmodel_sidecar.http.body_reader import BodyReader, Received, Source
 from batchedmodel_sidecar.http.exchange import Exchange
 from batchedmodel_sidecar.http.passthrough import GoesAlone

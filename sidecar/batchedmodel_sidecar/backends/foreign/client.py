@@ -19,8 +19,8 @@ from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_http.response import LARGE
 from batchedmodel_sidecar.backends.foreign.protocol import BackendRequest, Response
 from batchedmodel_sidecar.body.buffers import body_of, json_bytes, read_whole
-from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
+from batchedmodel_sidecar.helper.shared_memory import SharedMemory
 
 logger: Final = logging.getLogger(__name__)
 
@@ -263,7 +263,7 @@ async def _beginning(response: aiohttp.ClientResponse, most: int) -> tuple[bytes
 
 
 async def _read(response: aiohttp.ClientResponse, most: int) -> Buffer | SharedMemory:
-    """The body; much JSON lies in memory that the codec process can reach.
+    """The body; much JSON lies in memory that the helper can reach.
 
     Raises `Unserved` for one that is longer than `most`.
     """

@@ -17,7 +17,7 @@ from batchedmodel_contract.invalid_input import Unbatchable
 from batchedmodel_sidecar.answers import Answer, Output
 from batchedmodel_sidecar.backends.foreign.headers import Headers
 from batchedmodel_sidecar.calls import Row, Value
-from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
+from batchedmodel_sidecar.helper.shared_memory import SharedMemory
 from batchedmodel_sidecar.protocols.adapter import Body
 from batchedmodel_sidecar.protocols.headers import NO_OPTIONS, RequestOptions
 

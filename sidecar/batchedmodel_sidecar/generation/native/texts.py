@@ -15,7 +15,6 @@ from batchedmodel_sidecar.adapters.naming import AdapterNames
 from batchedmodel_sidecar.adapters.served import ChosenAdapter
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.body.encodings import encoding_of
-from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
 from batchedmodel_sidecar.errors import RETRY_SOON, ModelNotFound, Rejected
 from batchedmodel_sidecar.generation.engine_client import AnswerListener, Exchange
 from batchedmodel_sidecar.generation.fields import Fields
@@ -28,6 +27,7 @@ from batchedmodel_sidecar.generation.native.requests.preparer import TextPrepare
 from batchedmodel_sidecar.generation.native.requests.preparing import Preparing
 from batchedmodel_sidecar.generation.native.requests.text_request import TextEndpoint, TextRequest
 from batchedmodel_sidecar.generation.text_server import Draft
+from batchedmodel_sidecar.helper.shared_memory import SharedMemory
 from batchedmodel_sidecar.http.body_reader import BodyReader
 from batchedmodel_sidecar.http.routed_head import RequestHead
 from batchedmodel_sidecar.model import ReadyModel

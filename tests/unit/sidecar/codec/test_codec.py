@@ -25,15 +25,11 @@ from batchedmodel_sidecar.body.buffers import json_bytes
 from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.calls import Value
 from batchedmodel_sidecar.codec.codec import LARGE_ANSWER, Codec
-from batchedmodel_sidecar.codec.process.client import (
-    MOST_BODIES,
-    CodecClient,
-    CodecFailed,
-    NoMemory,
-)
-from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
 from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
-from batchedmodel_sidecar.errors import Rejected, Unserved
+from batchedmodel_sidecar.errors import RETRY_SOON, Rejected, Unserved
+from batchedmodel_sidecar.helper.client import HelperClient
+from batchedmodel_sidecar.helper.messages import NoMemory
+from batchedmodel_sidecar.helper.shared_memory import SharedMemory
 from batchedmodel_sidecar.http.body_reader import placed
 from batchedmodel_sidecar.protocols.routes import Endpoint
 from batchedmodel_sidecar.protocols.table import adapters
@@ -43,23 +39,19 @@ from support.text_handlers import tokenizer_json
 OURS: Final = adapters()[Endpoint.V2_INFER]
 
 
-class NoHelper(CodecClient):
+class NoHelper(HelperClient):
     """Takes jobs and fails at them all."""
 
     def __init__(self, *, full: bool = False) -> None:
-        super().__init__(time.monotonic)
+        super().__init__("large bodies", "nothing", time.monotonic, places=0 if full else 16)
         self.jobs: list[Any] = []
-        self.taken = MOST_BODIES if full else 0
-
-    def refusal(self, share: Share) -> Rejection | None:
-        return Rejection.QUEUE_FULL if self.taken == MOST_BODIES else None
 
     async def do(self, job: Any, *args: Any, **more: Any) -> Any:
         self.jobs.append(job)
-        raise CodecFailed("it is not there")
+        raise Rejected(Rejection.NOT_READY, "it is not there", retry_after=RETRY_SOON)
 
 
-def codec(helper: CodecClient) -> Codec:
+def codec(helper: HelperClient) -> Codec:
     return Codec(helper, most_rows=lambda share: 100)
 
 
@@ -106,7 +98,7 @@ async def test_a_body_whose_values_find_no_memory_is_told_whether_to_come_again(
 ) -> None:
     class Reads(NoHelper):
         async def do(self, job: Any, *args: Any, **more: Any) -> Any:
-            assert more["held"].lend(3000) is None
+            assert more["hold"].lend(3000) is None
             raise NoMemory(3000)
 
     budget = ByteBudget(limit)
@@ -184,7 +176,7 @@ async def test_labels_of_many_tokens_are_made_by_the_helper(
     if helped:
         with pytest.raises(Unserved):
             await ours.render(classify, parsed, given, tagger)
-        assert helper.jobs[0].labels == own
+        assert helper.jobs[0].keywords["labels"] == own
     else:
         told = await ours.render(classify, parsed, given, tagger)
         entries = orjson.loads(bytes(told.data))

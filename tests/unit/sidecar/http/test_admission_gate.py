@@ -10,8 +10,7 @@ import pytest
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.body.shared_slots import SharedSlots
-from batchedmodel_sidecar.codec.codec import Codec
-from batchedmodel_sidecar.codec.process.client import CodecClient
+from batchedmodel_sidecar.codec.codec import Codec, body_helper
 from batchedmodel_sidecar.http.body_reader import BodyReader
 from batchedmodel_sidecar.http.data_handler import DataHandler
 from batchedmodel_sidecar.http.routed_head import RequestHead
@@ -70,7 +69,7 @@ class Here:
 def here(seconds: float) -> Here:
     clock = asyncio.get_running_loop().time
     made, gate = world(), Gate()
-    codec = Slow(CodecClient(clock), most_rows=lambda share: 100)
+    codec = Slow(body_helper(clock), most_rows=lambda share: 100)
     codec.seconds = seconds
     front = data_handler(
         made,

@@ -1,4 +1,4 @@
-"""A model's chat template: messages into one prompt, in Jinja2's sandbox.
+"""A model's chat template: messages into one prompt, in Jinja2's sandbox, in bounded time.
 
 Templates come with the model's files and are written for transformers, so they find here what
 transformers gives them: `raise_exception`, `strftime_now`, loop controls, `tojson` without HTML's
@@ -8,8 +8,11 @@ escapes, `generation` blocks, which mark what training looks at, and None for `t
 
 import json
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
+from types import FrameType
 from typing import Any, Final
 
 from jinja2 import nodes
@@ -24,6 +27,8 @@ _SAID_CHARACTERS: Final = 200
 _LONGEST_PROMPT: Final = 4 << 20
 """Characters; a body has half as many at most."""
 _MOST_BITS: Final = 4096
+_RENDER_SECONDS: Final = 1.0
+_COMPILE_SECONDS: Final = 5.0
 
 
 class _Raised(Exception):
@@ -63,8 +68,13 @@ class ChatTemplate:
         source: str,
         special_tokens: Mapping[str, str],
         now: Callable[[], datetime] = datetime.now,
+        *,
+        render_seconds: float = _RENDER_SECONDS,
     ) -> None:
-        """Raises `InvalidInput` where it cannot be compiled."""
+        """For the main thread only. Raises `InvalidInput` where it cannot be compiled.
+
+        `render_seconds`: of CPU, which a prompt takes at most.
+        """
         environment = _Environment(
             trim_blocks=True,
             lstrip_blocks=True,
@@ -74,19 +84,23 @@ class ChatTemplate:
         environment.globals["raise_exception"] = _raise
         environment.globals["strftime_now"] = lambda form: now().strftime(form)
         try:
-            self._template = environment.from_string(source)
+            too_long = f"takes more than {_COMPILE_SECONDS:g} s to compile"
+            with _cpu_limit(_COMPILE_SECONDS, InvalidInput("chat template", too_long)):
+                self._template = environment.from_string(source)
         except InvalidInput:
             raise  # its time is over
         except Exception as error:
             # Not only the library's own: what it makes of the source may be no Python.
             raise InvalidInput("chat template", f"cannot be compiled: {_said(error)}") from error
         self._special_tokens = dict(special_tokens)
+        self._render_seconds = render_seconds
 
     def render(self, messages: Sequence[Mapping[str, Any]], **arguments: Any) -> str:
         """The prompt of a conversation; raises `InvalidInput`."""
-        if arguments.get("continue_final_message"):
-            return self._begun(messages, arguments)
-        return self._rendered(messages, arguments)
+        render = self._begun if arguments.get("continue_final_message") else self._rendered
+        too_slow = f"keep the chat template busy for more than {self._render_seconds:g} s"
+        with _cpu_limit(self._render_seconds, InvalidInput("messages", too_slow)):
+            return render(messages, arguments)
 
     def _begun(self, messages: Sequence[Mapping[str, Any]], arguments: Mapping[str, Any]) -> str:
         """The prompt without what the template puts behind the last message.
@@ -123,6 +137,26 @@ class ChatTemplate:
             rule = f"become {len(prompt)} characters in the model's chat template"
             raise InvalidInput("messages", f"{rule}; {_LONGEST_PROMPT} are taken")
         return prompt
+
+
+@contextmanager
+def _cpu_limit(seconds: float, error: Exception) -> Iterator[None]:
+    """Raise the error within it once it has used so much of a CPU.
+
+    On a machine whose cores are busy otherwise the work is not ended sooner. Only the main thread
+    can do this, one at a time.
+    """
+
+    def over(number: int, frame: FrameType | None) -> None:
+        raise error
+
+    before = signal.signal(signal.SIGPROF, over)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def _said(error: BaseException) -> str:

@@ -5,8 +5,12 @@ Small bodies without a template are prepared in the sidecar's loop, all others i
 
 from __future__ import annotations  # array.array takes no type argument at run time
 
+import contextlib
+import os
+import resource
 from array import array
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tokenizers import Tokenizer, pre_tokenizers
@@ -25,7 +29,6 @@ from batchedmodel_sidecar.generation.native.requests.openai_requests import (
     prompts_of,
     streaming_of,
 )
-from batchedmodel_sidecar.generation.native.requests.process_limits import cpu_limit
 from batchedmodel_sidecar.generation.native.requests.request_fields import (
     flag_of,
     logprobs_of,
@@ -39,6 +42,7 @@ from batchedmodel_sidecar.generation.native.requests.text_request import (
     TextRequest,
 )
 from batchedmodel_sidecar.generation.native.requests.triton_requests import GENERATE, generate_of
+from batchedmodel_sidecar.helper.messages import Work
 from batchedmodel_sidecar.protocols.json_bodies import adapter_of, json_object
 
 if TYPE_CHECKING:
@@ -48,11 +52,9 @@ _USUAL_TOKENS: Final = 16
 """Of a completion whose caller says nothing, as OpenAI has it."""
 _LONG: Final = 8192
 """Characters, from which it pays to tokenise a text without noting where its tokens lie."""
-_TEMPLATE_SECONDS: Final = 1.0
-_TOO_SLOW: Final = f"keep the chat template busy for more than {_TEMPLATE_SECONDS:g} s"
-_TEMPLATE: Final = "chat template"
-_COMPILE_SECONDS: Final = 5.0
-_TOO_LONG: Final = f"takes more than {_COMPILE_SECONDS:g} s to compile"
+_HELPER_MEMORY: Final = 1 << 30
+"""Bytes beside the model's: the longest body of the shortest tokens takes 0.8 GiB."""
+_PROCESS_SIZE: Final = Path("/proc/self/statm")
 _KNOWN: Final = {
     TextEndpoint.CHAT: CHAT,
     TextEndpoint.COMPLETIONS: COMPLETIONS,
@@ -109,8 +111,7 @@ class TextPreparer:
         if self.description.chat_template is None:
             raise InvalidInput("messages", "are not understood: the model has no chat template")
         template = self._compiled(self.description.chat_template)
-        with cpu_limit(_TEMPLATE_SECONDS, lambda: InvalidInput("messages", _TOO_SLOW)):
-            prompt = template.render(chat.messages, **chat.arguments)
+        prompt = template.render(chat.messages, **chat.arguments)
         return self._request(
             TextEndpoint.CHAT,
             # The template writes what marks the beginning by itself.
@@ -131,8 +132,7 @@ class TextPreparer:
             from batchedmodel_sidecar.generation.native.requests.chat_template import ChatTemplate
 
             try:
-                with cpu_limit(_COMPILE_SECONDS, lambda: InvalidInput(_TEMPLATE, _TOO_LONG)):
-                    self._template = ChatTemplate(source, self.description.special_tokens)
+                self._template = ChatTemplate(source, self.description.special_tokens)
             except InvalidInput as error:
                 self._template = str(error)
         if isinstance(self._template, str):
@@ -280,3 +280,38 @@ class TextPreparer:
             least = size // self._longest_token
             rule = f"has at least {least} tokens; with a text it may have {most}"
             raise InvalidInput(field, rule)
+
+
+def prepare(work: Work, *, endpoint: TextEndpoint) -> TextRequest:
+    """The request in a body, made by a helper."""
+    preparer: TextPreparer = work.model
+    return preparer.prepare(endpoint, work.body)
+
+
+def bounded_preparer(
+    name: str, description: GenerationDescription, tokenizer_json: Buffer
+) -> TextPreparer:
+    """What a helper prepares requests with; its memory is bounded from now on."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # it tokenises one text at a time
+    _limit_memory(None)
+    try:
+        return TextPreparer(name, description, bytes(tokenizer_json))
+    finally:
+        _limit_memory(_HELPER_MEMORY)
+
+
+def _limit_memory(more: int | None) -> None:
+    """Let the process have so many bytes more than it has now, or any number.
+
+    What asks for more raises `MemoryError`, or ends the process where a library knows no such
+    error. Where the system does not say how large a process is, there is no limit.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = hard
+    if more is not None:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            pages = int(_PROCESS_SIZE.read_text().split()[0])
+            most = pages * resource.getpagesize() + more
+    if hard != resource.RLIM_INFINITY:
+        most = hard if most == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))

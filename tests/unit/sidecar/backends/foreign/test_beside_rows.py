@@ -20,7 +20,7 @@ from batchedmodel_sidecar.backends.foreign.protocol import (
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.body.shared_slots import SharedSlots
 from batchedmodel_sidecar.calls import Call, Row, Value
-from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
+from batchedmodel_sidecar.helper.shared_memory import SharedMemory
 from batchedmodel_sidecar.http.body_reader import BodyReader
 from batchedmodel_sidecar.said import Said
 from support.sidecar_world import DESCRIPTION

@@ -10,8 +10,8 @@ import pytest
 from batchedmodel_sidecar.backends.foreign.protocol import BackendProtocol, Response, SplitReply
 from batchedmodel_sidecar.calls import Row
 from batchedmodel_sidecar.codec.codec import Codec
-from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
 from batchedmodel_sidecar.errors import Unserved
+from batchedmodel_sidecar.helper.shared_memory import SharedMemory
 from support.foreign_world import SECONDS, SETTINGS, Foreigners, Rows, in_front, said, well
 
 pytestmark = pytest.mark.looptime

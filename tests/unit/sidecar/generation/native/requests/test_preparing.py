@@ -13,7 +13,7 @@ from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.tenants import NOBODY
 from batchedmodel_sidecar.errors import ModelNotFound, Rejected
 from batchedmodel_sidecar.generation.native.requests.preparer import TextPreparer
-from batchedmodel_sidecar.generation.native.requests.preparing import Preparing, PreparingLine
+from batchedmodel_sidecar.generation.native.requests.preparing import Preparing
 from batchedmodel_sidecar.generation.native.requests.text_request import TextEndpoint, TextRequest
 from support.byte_tokenizer import described, tokenizer_json
 
@@ -116,7 +116,7 @@ async def test_what_leavers_left_is_not_begun(preparing: Preparing, texts: TextP
     # What the process had is not given to the next one either.
     os.kill(_pid(preparing), signal.SIGKILL)
     assert (await _prepared(preparing, texts, _chat("a"))).prompts
-    assert not preparing._small._bodies
+    assert not preparing._small._turns.room.taken
 
 
 async def test_bodies_that_were_there_when_it_was_killed_are_read_by_the_next_one(
@@ -144,19 +144,18 @@ async def test_a_body_over_which_it_ends_twice_is_given_up(
         await asyncio.sleep(0.1)
         os.kill(_pid(preparing), signal.SIGKILL)
         await asyncio.sleep(0.1)
-    with pytest.raises(Rejected, match="twice"):
+    with pytest.raises(Rejected, match="the process that works on requests for text ended"):
         await looping
 
 
-async def test_a_body_over_which_it_hangs_twice_is_given_up_in_time(texts: TextPreparer) -> None:
-    line = PreparingLine(at_once=1, stuck_seconds=0.4)
+async def test_a_body_over_which_it_hangs_is_given_up_in_time(texts: TextPreparer) -> None:
+    preparing = Preparing(stuck_seconds=0.4)
     try:
         async with asyncio.timeout(30):
-            # The first wait has the start of the process in it, the second has not.
-            with pytest.raises(Rejected, match="twice"):
-                await line.prepare(texts, TextEndpoint.CHAT, _chat("loop"), NOBODY)
+            with pytest.raises(Rejected, match="is stuck"):
+                await preparing.prepare(texts, TextEndpoint.CHAT, _chat("loop"), NOBODY)
     finally:
-        await line.close()
+        await preparing.close()
 
 
 async def test_another_model_is_told_before_its_first_body(preparing: Preparing) -> None:

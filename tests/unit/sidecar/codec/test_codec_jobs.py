@@ -4,8 +4,8 @@ import contextlib
 import gc
 import pickle
 import weakref
-from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
@@ -16,23 +16,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.inference.description import RAGGED, ModelDescription
-from batchedmodel_contract.inference.tensors import Buffer, Datatype
+from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.invalid_input import InvalidInput, Unbatchable
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_sidecar.answers import Answer, Output
 from batchedmodel_sidecar.backends.foreign.protocol import ParsedRequest
 from batchedmodel_sidecar.calls import Call, Row, Value
-from batchedmodel_sidecar.codec.process import wire
-from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
-from batchedmodel_sidecar.codec.process.wire import Kept, News, ParseJob, RenderJob
-from batchedmodel_sidecar.codec.process.worker import FREE_MEMORY, Worker
+from batchedmodel_sidecar.codec.jobs import (
+    Kept,
+    parse,
+    parsed_request,
+    pickled_answer,
+    pickled_model,
+    render,
+)
 from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
 from batchedmodel_sidecar.errors import ModelNotFound, Rejected, Unserved
+from batchedmodel_sidecar.helper.messages import Job, Kind, content_of, refusal
+from batchedmodel_sidecar.helper.process import FREE_MEMORY, Worker
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Body, Parsed
 from batchedmodel_sidecar.protocols.routes import Endpoint
 from batchedmodel_sidecar.protocols.table import adapters
 from support.examples import examples
+from support.helper_jobs import answered, done, inform, informed, received
 from support.hostile_tokenizers import PANICS_OVER_TEXT, PANICS_WHEN_READ
 from support.right_bodies import EVERYTHING, PAIR, RIGHT, TEXTS, Right, damaged
 from support.sidecar_world import MODEL
@@ -43,33 +50,28 @@ MODELS: Final = (TEXTS, EVERYTHING, PAIR, MODEL)
 ADAPTERS: Final = adapters()
 
 
-async def informed(model: ReadyModel) -> Worker:
-    worker = Worker()
-    head, parts = wire.write_model(model)
-    assert await worker.work(News(head), filled(parts)) is None
-    return worker
+Refusal = InvalidInput | Rejected | Unserved
 
 
-def filled(parts: Sequence[Any]) -> SharedMemory:
-    memory = SharedMemory()
-    for part in parts:
-        memory.write(part)
-    return memory
+def parsing(endpoint: Endpoint, head: str | None = None) -> Job:
+    return partial(parse, by=endpoint, header_length=head, most_rows=100)
 
 
-def behind_the_wire(error: wire.Refusal) -> wire.Refusal:
-    head, parts = wire.write_refusal(error)
-    return refusal(b"".join(parts), head)
+def rendering(
+    endpoint: Endpoint, lengths: list[int], answer: Answer, memo: object, **more: Any
+) -> Job:
+    pickled = pickled_answer(answer)
+    return partial(render, by=endpoint, lengths=lengths, answer=pickled, memo=memo, **more)
 
 
-def refusal(memory: Buffer, head: int) -> wire.Refusal:
+def behind_the_wire(error: Refusal) -> Refusal:
     with pytest.raises((InvalidInput, Rejected, Unserved)) as refused:
-        wire.read_parsed(memory, head)
+        received(Kind.REFUSAL, refusal(error)).load()
     assert isinstance(refused.value, InvalidInput | Rejected | Unserved)
     return refused.value
 
 
-def told(error: wire.Refusal) -> tuple[object, ...]:
+def told(error: Refusal) -> tuple[object, ...]:
     """All that a caller could learn of an error."""
     if isinstance(error, InvalidInput):
         return type(error), str(error), error.mistake
@@ -100,12 +102,8 @@ async def here(endpoint: Endpoint, model: ReadyModel, body: bytes, head: str | N
 
 
 async def there(endpoint: Endpoint, model: ReadyModel, body: bytes, head: str | None) -> object:
-    worker = await informed(model)
-    answered = await worker.work(ParseJob(endpoint, head, most_rows=100), filled([body]))
-    assert answered is not None
-    reply, memory = answered
     try:
-        draft = wire.read_parsed(memory.view(), reply.head)
+        draft = await done(informed(pickled_model(model)), parsing(endpoint, head), body)
     except (InvalidInput, Rejected) as error:
         return told(error)
     call = model.call_of(draft.rows, draft.params)
@@ -179,14 +177,15 @@ def everything(body: Body) -> tuple[bytes, str, object]:
 
 
 def test_a_refusal_lets_go_of_the_memory_that_brought_it() -> None:
-    head, parts = wire.write_refusal(Rejected(Rejection.INVALID, "odd"))
-    memory = np.frombuffer(b"".join(parts), np.uint8)
+    message = received(Kind.REFUSAL, refusal(Rejected(Rejection.INVALID, "odd")))
+    memory = np.frombuffer(bytes(message.content), np.uint8)
     kept = weakref.ref(memory)
+    message = message._replace(content=memory.data)
     gc.disable()
     try:
         with contextlib.suppress(Rejected):
-            wire.read_parsed(memory.data, head)
-        del memory
+            message.load()
+        del memory, message
         assert kept() is None
     finally:
         gc.enable()
@@ -221,13 +220,9 @@ async def test_an_answer_has_the_same_body(right: Right, data: st.DataObject) ->
         expected = told(error)
     for memo in (parsed.memo, Kept(pickle.dumps(parsed.memo))):
         lengths = [row.length for row in parsed.call.rows]
-        head, parts = wire.write_question(lengths, answer, memo)
-        worker = await informed(model)
-        answered = await worker.work(RenderJob(endpoint, head), filled(parts))
-        assert answered is not None
-        reply, memory = answered
+        job = rendering(endpoint, lengths, answer, memo)
         try:
-            rendered: object = everything(wire.read_rendered(memory.view(), reply.head))
+            rendered: object = everything(await done(informed(pickled_model(model)), job))
         except InvalidInput as error:
             rendered = told(error)
         assert rendered == expected
@@ -239,33 +234,26 @@ async def test_an_answer_of_an_adapter_is_told_by_its_labels() -> None:
     empty = Value((4,), bytes(16)), Value((), bytes(4))
     outputs = tuple(Output(name, Datatype.FP32) for name in ("vector", "scores", "score"))
     answer = Answer(outputs=outputs, rows=((empty[0], scores, empty[1]),))
-    head, parts = wire.write_question([3], answer, parsed.memo)
-    job = RenderJob(Endpoint.CLASSIFY, head, "spam", ("ham", "spam", "eggs"))
-    answered = await (await informed(TEXTS)).work(job, filled(parts))
-    assert answered is not None
-    told = orjson.loads(bytes(wire.read_rendered(answered[1].view(), answered[0].head).data))
+    labels = ("ham", "spam", "eggs")
+    job = rendering(Endpoint.CLASSIFY, [3], answer, parsed.memo, named="spam", labels=labels)
+    told = orjson.loads(bytes((await done(informed(pickled_model(TEXTS)), job)).data))
     assert [one["label"] for one in told] == ["spam", "eggs", "ham"]
 
 
 async def test_a_large_memory_of_the_question_is_carried_unread() -> None:
     documents = ["b" * 50_000, "c" * 50_000]
     asked = {"query": "a", "documents": documents, "return_documents": True}
-    worker = await informed(TEXTS)
-    memory = filled([orjson.dumps(asked)])
-    answered = await worker.work(ParseJob(Endpoint.RERANK, None, most_rows=100), memory)
-    assert answered is not None
-    reply, filled_with = answered
-    assert isinstance(wire.read_parsed(filled_with.view(), reply.head).memo, Kept)
+    worker = informed(pickled_model(TEXTS))
+    draft = await done(worker, parsing(Endpoint.RERANK), orjson.dumps(asked))
+    assert isinstance(draft.memo, Kept)
 
 
 async def test_an_error_of_ours_is_told_and_the_helper_works_on() -> None:
-    worker = await informed(MODEL)
     answer = Answer(outputs=(), rows=((),))
-    head, parts = wire.write_question([1], answer, "what no adapter remembers")
-    answered = await worker.work(RenderJob(Endpoint.V2_INFER, head), filled(parts))
-    assert answered is not None
-    error = refusal(answered[1].view(), answered[0].head)
-    assert isinstance(error, Rejected)
+    job = rendering(Endpoint.V2_INFER, [1], answer, "what no adapter remembers")
+    with pytest.raises(Rejected) as refused:
+        await done(informed(pickled_model(MODEL)), job)
+    error = refused.value
     assert error.status == 500
     # The second is how compiled modules find the same.
     assert "AttributeError" in error.message or "TypeError" in error.message
@@ -273,26 +261,23 @@ async def test_an_error_of_ours_is_told_and_the_helper_works_on() -> None:
 
 def test_rows_lie_in_memory_that_outlives_its_owner() -> None:
     row = Row(values=(Value((2,), b"\x01\x02"), Value((), b"abc")), length=2)
-    head, parts = wire.write_parsed(ParsedRequest(rows=(row, row), frame=None))
-    memory = filled(parts)
-    rows = wire.read_parsed(memory.view(), head).rows
-    memory.close()
-    del memory
-    assert [bytes(value.data) for value in rows[1].values] == [b"\x01\x02", b"abc"]
-    assert Call(rows=rows, description=MODEL.description, key=None).size == 10
+    row = Row(values=(*row.values, Value((50_000,), bytes(50_000))), length=2)
+    draft = parsed_request(ParsedRequest(rows=(row, row), frame=None))
+    rows = received(Kind.RESULT, content_of(draft)).load().rows
+    held = [bytes(value.data) for value in rows[1].values]
+    assert held == [b"\x01\x02", b"abc", bytes(50_000)]
+    assert Call(rows=rows, description=MODEL.description, key=None).size == 100_010
 
 
 async def asked(worker: Worker, endpoint: Endpoint, document: object) -> object:
-    job = ParseJob(endpoint, None, most_rows=100)
-    answered = await worker.work(job, filled([orjson.dumps(document)]))
-    assert answered is not None
-    reply, memory = answered
-    return refusal(memory.view(), reply.head)
+    with pytest.raises((InvalidInput, Rejected)) as refused:
+        await done(worker, parsing(endpoint), orjson.dumps(document))
+    return refused.value
 
 
 async def test_tokenizer_that_panics_fails_its_jobs_and_not_the_helper() -> None:
     tokens = Tokens(PANICS_OVER_TEXT, Ranker.text, text_threads(1))
-    worker = await informed(replace(TEXTS, tokens=tokens))
+    worker = informed(pickled_model(replace(TEXTS, tokens=tokens)))
     for text in ("a", "a" * 10_000):
         error = await asked(worker, Endpoint.EMBEDDINGS, {"model": "m", "input": text})
         assert isinstance(error, Rejected)
@@ -304,16 +289,9 @@ async def test_model_that_cannot_be_read_is_what_its_jobs_are_told_until_there_i
     worker = Worker()
     for tokenizer, status in ((PANICS_WHEN_READ, 500), (tokenizer_json(), 400)):
         tokens = cast("Any", SimpleNamespace(tokenizer_json=tokenizer))
-        head, parts = wire.write_model(replace(TEXTS, tokens=tokens))
-        assert await worker.work(News(head), filled(parts)) is None
+        inform(worker, pickled_model(replace(TEXTS, tokens=tokens)))
         error = await asked(worker, Endpoint.EMBEDDINGS, {"model": "m", "input": 7})
         assert (getattr(error, "status", 400)) == status
-
-
-async def replied(worker: Worker, job: Any, parts: Sequence[Any]) -> wire.Reply:
-    answered = await worker.work(job, filled(parts))
-    assert answered is not None
-    return answered[0]
 
 
 @pytest.mark.parametrize(("numbers", "asks"), [(100_000, False), (1_000_000, True)])
@@ -324,11 +302,11 @@ async def test_a_body_whose_values_take_much_is_asked_for_before_it_is_read(
         numbers,
         b"300," * (numbers - 1) + b"300",
     )
-    worker, job = await informed(MODEL), ParseJob(Endpoint.V2_INFER, None, most_rows=100)
-    reply = await replied(worker, job, [body])
-    assert (reply.needs > FREE_MEMORY, reply.needs > 50 * numbers) == (asks, asks)
-    granted = await replied(worker, job._replace(granted=True), [body])
-    assert granted.needs == 0
+    worker, job = informed(pickled_model(MODEL)), parsing(Endpoint.V2_INFER)
+    answer = await answered(worker, job, body)
+    assert (answer.kind is Kind.NEEDS) == asks
+    assert not asks or answer.load() > max(FREE_MEMORY, 50 * numbers)
+    assert (await answered(worker, job, body, Kind.GRANTED)).kind is not Kind.NEEDS
 
 
 @pytest.mark.parametrize(("size", "asks"), [(1_000_000, False), (8_000_000, True)])
@@ -340,6 +318,6 @@ async def test_an_answer_whose_numbers_take_much_is_asked_for_before_it_is_writt
     parsed = await ADAPTERS[Endpoint.V2_INFER].parse(
         b'{"inputs":[{"name":"x","datatype":"UINT8","shape":[1,2],"data":[1,2]}]}', None, MODEL, 10
     )
-    head, parts = wire.write_question([2], answer, parsed.memo)
-    reply = await replied(await informed(MODEL), RenderJob(Endpoint.V2_INFER, head), parts)
-    assert (reply.needs > 0) == asks
+    job = rendering(Endpoint.V2_INFER, [2], answer, parsed.memo)
+    reply = await answered(informed(pickled_model(MODEL)), job)
+    assert (reply.kind is Kind.NEEDS) == asks

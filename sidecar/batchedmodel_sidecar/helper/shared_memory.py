@@ -10,17 +10,14 @@ process's own memory.
 import contextlib
 import mmap
 import os
-import pickle
-import socket
 import threading
 import weakref
 from queue import SimpleQueue
-from typing import Any, Final
+from typing import Final
 
 from batchedmodel_contract.inference.tensors import Buffer
 
 _NAME: Final = "batchedmodel-body"  # as /proc shows it
-_LARGEST_MESSAGE: Final = 64 * 1024
 _MOST_FILES: Final = 64
 DESCRIPTORS: Final = 2
 """Of each file: its own, and that of its mapping."""
@@ -143,18 +140,3 @@ def use_at_most(files: int) -> None:
 def are_scarce() -> bool:
     """Whether so many files are used that what is new should lie elsewhere."""
     return _closer.files >= _closer.most
-
-
-def send(connection: socket.socket, message: object, memory: SharedMemory) -> None:
-    """Send a small message with its memory; raises `OSError`."""
-    socket.send_fds(connection, [pickle.dumps(message)], [memory.descriptor])
-
-
-def received(connection: socket.socket) -> tuple[Any, SharedMemory] | None:
-    """The next message with its memory; None when the other end is gone. Raises `OSError`."""
-    content, descriptors, _, _ = socket.recv_fds(
-        connection, _LARGEST_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC
-    )
-    if not content:
-        return None
-    return pickle.loads(content), SharedMemory(descriptors[0])

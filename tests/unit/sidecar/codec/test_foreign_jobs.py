@@ -1,9 +1,10 @@
 """What the helper makes of a foreign server's bodies is what the sidecar's own process makes."""
 
 import json
-import pickle
 import struct
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -21,14 +22,14 @@ from batchedmodel_sidecar.backends.foreign.protocol import (
     SplitReply,
     drafted,
 )
-from batchedmodel_sidecar.codec.process import wire
-from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
-from batchedmodel_sidecar.codec.process.wire import DealJob, Job, ParseJob, RenderJob
-from batchedmodel_sidecar.codec.process.worker import Worker
+from batchedmodel_sidecar.codec.jobs import Kept, deal, parse, pickled_answer, render
 from batchedmodel_sidecar.errors import Rejected, Unserved
+from batchedmodel_sidecar.helper.messages import Job
+from batchedmodel_sidecar.helper.process import Worker
 from batchedmodel_sidecar.protocols.adapter import Body
 from batchedmodel_sidecar.said import Said
 from support.examples import examples
+from support.helper_jobs import done
 from support.strategies import json_values
 
 BINARY: Final = "v2 in binary"
@@ -73,19 +74,20 @@ async def outcome(done: Callable[[], Awaitable[object]]) -> object:
         return type(error), error.message, error.status
 
 
-async def there(job: Job, memory: SharedMemory) -> tuple[memoryview, int]:
-    """A worker's reply to a job that has been sent."""
-    answered = await Worker().work(pickle.loads(pickle.dumps(job)), memory)
-    assert answered is not None
-    reply, filled = answered
-    return filled.view(), reply.head
+def parsing(dialect: BackendProtocol, head: str | None = None, most_rows: int = 100) -> Job:
+    return partial(parse, by=dialect, header_length=head, most_rows=most_rows)
 
 
-def stored(*parts: Any) -> SharedMemory:
-    memory = SharedMemory()
-    for part in parts:
-        memory.write(part)
-    return memory
+def dealing(
+    dialect: BackendProtocol, response: Response, lengths: list[int], *, alone: bool
+) -> Job:
+    plain = replace(response, body=b"")
+    return partial(deal, by=dialect, response=plain, lengths=lengths, alone=alone)
+
+
+def rendering(dialect: BackendProtocol, memo: object, answer: Answer) -> Job:
+    pickled = pickled_answer(answer)
+    return partial(render, by=dialect, lengths=[1, 1], answer=pickled, memo=memo)
 
 
 def seen_of_draft(draft: ParsedRequest) -> object:
@@ -109,8 +111,7 @@ async def assert_asks_alike(kind: str, body: bytes, head: str | None = None) -> 
         return seen_of_draft(drafted(dialect, body, head, 4096))
 
     async def elsewhere() -> object:
-        replied = await there(ParseJob(dialect, head, most_rows=100), stored(body))
-        return seen_of_draft(wire.read_parsed(*replied))
+        return seen_of_draft(await done(Worker(), parsing(dialect, head), body))
 
     expected = await outcome(here)
     assert await outcome(elsewhere) == expected
@@ -135,9 +136,8 @@ async def assert_answers_alike(
         return seen_of_dealt(dealt[0])
 
     async def elsewhere() -> object:
-        size, parts = wire.write_dealing(response, [row.length for row in rows], alone=alone)
-        replied = await there(DealJob(dialect, size), stored(body, *parts))
-        return seen_of_dealt(wire.read_dealt(*replied))
+        job = dealing(dialect, response, [row.length for row in rows], alone=alone)
+        return seen_of_dealt(await done(Worker(), job, body))
 
     assert await outcome(elsewhere) == await outcome(here)
     if not dealt:
@@ -158,9 +158,8 @@ async def test_what_is_large_beside_the_rows_is_carried_unread_and_renders_the_s
     body = ANSWERS[ServerProtocol.V1].replace(b'"m"', words)
     rows = drafted(dialect, PLAIN[ServerProtocol.V1], None, 4096).rows
     response = Response(status=200, headers=(), content_type="x", header_length=None, body=body)
-    head, parts = wire.write_dealing(response, [1, 1], alone=True)
-    dealt = wire.read_dealt(*await there(DealJob(dialect, head), stored(body, *parts)))
-    assert isinstance(dealt.frame, wire.Kept)
+    dealt = await done(Worker(), dealing(dialect, response, [1, 1], alone=True), body)
+    assert isinstance(dealt.frame, Kept)
     said = [Said(status=200, frame=frame) for frame in (dealt.frame, None)]
     said[1] = Said(status=200, frame=dialect.dealt(response, rows, alone=True).frame)
     rendered = []
@@ -168,9 +167,7 @@ async def test_what_is_large_beside_the_rows_is_carried_unread_and_renders_the_s
         answer = Answer(
             outputs=dealt.outputs, rows=tuple(dealt.rows), said=(said[first], said[second])
         )
-        head, parts = wire.write_question([1, 1], answer, None)
-        replied = await there(RenderJob(dialect, head), stored(*parts))
-        rendered.append(seen_of_body(wire.read_rendered(*replied)))
+        rendered.append(seen_of_body(await done(Worker(), rendering(dialect, None, answer))))
     assert rendered[0] == rendered[1] == rendered[2]
     assert words in str(rendered[0]).encode()
 
@@ -180,9 +177,7 @@ async def assert_renders_alike(dialect: BackendProtocol, memo: object, answer: A
         return seen_of_body(dialect.render(memo, answer))
 
     async def elsewhere() -> object:
-        head, parts = wire.write_question([1, 1], answer, memo)
-        replied = await there(RenderJob(dialect, head), stored(*parts))
-        return seen_of_body(wire.read_rendered(*replied))
+        return seen_of_body(await done(Worker(), rendering(dialect, memo, answer)))
 
     assert await outcome(elsewhere) == await outcome(here)
 
@@ -303,9 +298,9 @@ async def test_any_document_asks_the_same(
 
 
 async def test_more_rows_than_are_ever_taken_are_refused_before_the_loop_sees_them() -> None:
-    job = ParseJob(await dialect_of(ServerProtocol.V1), None, most_rows=2)
-    assert len(wire.read_parsed(*await there(job, stored(b'{"instances": [1, 2]}'))).rows) == 2
+    job = parsing(await dialect_of(ServerProtocol.V1), most_rows=2)
+    assert len((await done(Worker(), job, b'{"instances": [1, 2]}')).rows) == 2
     with pytest.raises(Rejected) as refused:
-        wire.read_parsed(*await there(job, stored(b'{"instances": [1, 2, 3]}')))
+        await done(Worker(), job, b'{"instances": [1, 2, 3]}')
     assert refused.value.message == "3 rows in one request are more than the queue holds (2)"
     assert refused.value.status == 413

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from batchedmodel_sidecar.codec.process import shared_memory
-from batchedmodel_sidecar.codec.process.shared_memory import Closer, SharedMemory, are_scarce
+from batchedmodel_sidecar.helper import shared_memory
+from batchedmodel_sidecar.helper.shared_memory import Closer, SharedMemory, are_scarce
 
 SECONDS = 10.0
 

@@ -1,0 +1,188 @@
+"""What the helper for large bodies does, with the same adapters as in the sidecar's process.
+
+Rows travel as columns with their bytes apart, so that they stay where they lie.
+"""
+
+import asyncio
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Final
+
+from batchedmodel_contract.inference.description import ModelDescription
+from batchedmodel_contract.inference.tensors import Buffer
+from batchedmodel_sidecar.adapters.served import Labels
+from batchedmodel_sidecar.answers import Answer
+from batchedmodel_sidecar.backends.foreign.protocol import (
+    BackendProtocol,
+    ParsedRequest,
+    Response,
+    SplitReply,
+    drafted,
+)
+from batchedmodel_sidecar.body.buffers import json_bytes
+from batchedmodel_sidecar.calls import Call, Row, Value
+from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
+from batchedmodel_sidecar.codec.values_memory import (
+    TIMES_BINARY,
+    memory_of_values,
+    times_as_text,
+)
+from batchedmodel_sidecar.helper.messages import Pickled, Work, apart
+from batchedmodel_sidecar.model import ReadyModel
+from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
+from batchedmodel_sidecar.protocols.routes import Endpoint
+from batchedmodel_sidecar.protocols.table import adapters
+
+_SMALL_MEMO: Final = 64 * 1024  # a larger one is carried to and fro and not made into objects
+
+By = Endpoint | BackendProtocol
+"""What is asked of our server, or how a foreign one is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is remembered of a large body beside its rows, still pickled.
+
+    Only the helper looks into it, where it arrives unpickled. An adapter remembers it of a caller's
+    body, the protocol of a foreign server's answer.
+    """
+
+    data: Buffer
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pickle.loads, (apart(self.data),)
+
+
+def parse(work: Work, *, by: By, header_length: str | None, most_rows: int) -> Pickled:
+    """A `ParsedRequest` of a body.
+
+    More rows are refused here: to the loop each of a million costs microseconds.
+    """
+    of_json = json_bytes(len(work.body), header_length)
+    text = memoryview(work.body)[:of_json]
+    if not isinstance(by, Endpoint):
+        # Binary data may become text as well.
+        binary = max(0, by.converts(len(work.body), header_length) - of_json)
+        work.claim(memory_of_values(text, as_text=True) + TIMES_BINARY * binary)
+        return parsed_request(drafted(by, work.body, header_length, most_rows))
+    work.claim(memory_of_values(text))
+    parsing = _adapters()[by].parse(work.body, header_length, work.model, most_rows)
+    parsed = asyncio.run(parsing)
+    return parsed_request(
+        ParsedRequest(
+            rows=parsed.call.rows,
+            frame=None,
+            memo=parsed.memo,
+            options=parsed.options,
+            params=parsed.call.params,
+            named=parsed.named,
+        )
+    )
+
+
+def render(
+    work: Work,
+    *,
+    by: By,
+    lengths: list[int],
+    answer: Any,
+    memo: Any,
+    named: str | None = None,
+    labels: Labels | None = None,
+) -> Pickled:
+    """The `Body` that answers a call of rows of these lengths.
+
+    `answer` is sent as `pickled_answer`. For the others see `Parsed`.
+    """
+    ours = isinstance(by, Endpoint)
+    times = [times_as_text(output.datatype.size, values=ours) for output in answer.outputs]
+    sizes = ([len(value.data) for value in row] for row in answer.rows)
+    work.claim(sum(size * much for row in sizes for size, much in zip(row, times, strict=True)))
+    if isinstance(by, Endpoint):
+        call = Call(rows=_rows(lengths), description=work.model.description, key=None)
+        parsed = Parsed(call=call, memo=memo, named=named, labels=labels)
+        body = _adapters()[by].render(parsed, answer, work.model)
+    else:
+        body = by.render(memo, answer)
+    tail = tuple(map(apart, body.tail))
+    return Pickled(Body, (body.data, tail, body.content_type, body.headers))
+
+
+def deal(
+    work: Work, *, by: BackendProtocol, response: Response, lengths: list[int], alone: bool
+) -> Pickled:
+    """The `SplitReply` of a foreign server's answer, whose body is the work's."""
+    of_json = json_bytes(len(work.body), response.header_length)
+    work.claim(memory_of_values(memoryview(work.body)[:of_json], as_text=True))
+    dealt = by.dealt(replace(response, body=work.body), _rows(lengths), alone=alone)
+    rest = replace(dealt, rows=(), frame=None)
+    return Pickled(_split_reply, (rest, _columns(dealt.rows), pickle.dumps(dealt.frame)))
+
+
+def ready_model(
+    description: ModelDescription, depth: int, rows_pad: bool, tokenizer: Buffer
+) -> ReadyModel:
+    """As much of a model as bodies are read and written by; the tokenizer's file may be empty."""
+    text, tokens = description.text, None
+    if text and tokenizer:
+        tokens = Tokens(bytes(tokenizer), text, text_threads(1))
+    return ReadyModel(
+        description=description, profile=None, tokens=tokens, depth=depth, rows_pad=rows_pad
+    )
+
+
+def pickled_model(model: ReadyModel) -> Pickled:
+    """A model as the jobs that need one are sent it."""
+    tokenizer = b"" if model.tokens is None else model.tokens.tokenizer_json
+    return Pickled(ready_model, (model.description, model.depth, model.rows_pad, tokenizer))
+
+
+def pickled_answer(answer: Answer) -> Pickled:
+    """An answer as `render` is sent it."""
+    return Pickled(Answer, (answer.outputs, _columns(answer.rows), None, answer.said))
+
+
+def parsed_request(draft: ParsedRequest) -> Pickled:
+    """What a body asks, as it is sent."""
+    lengths, columns = [row.length for row in draft.rows], _columns([r.values for r in draft.rows])
+    rest = replace(draft, rows=(), memo=None)
+    return Pickled(_parsed_request, (rest, lengths, columns, pickle.dumps(draft.memo)))
+
+
+def _parsed_request(
+    rest: ParsedRequest, lengths: list[int], values: Sequence[tuple[Value, ...]], memo: Buffer
+) -> ParsedRequest:
+    return replace(rest, rows=tuple(map(Row, values, lengths)), memo=_read_if_small(memo))
+
+
+def _split_reply(rest: SplitReply, rows: Sequence[tuple[Value, ...]], frame: Buffer) -> SplitReply:
+    return replace(rest, rows=rows, frame=_read_if_small(frame))
+
+
+def _read_if_small(memo: Buffer) -> Any:
+    return pickle.loads(memo) if len(memo) <= _SMALL_MEMO else Kept(memo)
+
+
+def _columns(rows: Sequence[tuple[Value, ...]]) -> Pickled:
+    """Of each tensor, the shapes and the buffers of all rows."""
+    columns = [
+        ([value.shape for value in column], [apart(value.data) for value in column])
+        for column in zip(*rows, strict=True)
+    ]
+    return Pickled(_rows_of_columns, (columns,))
+
+
+def _rows_of_columns(columns: Sequence[tuple[Any, Any]]) -> tuple[tuple[Value, ...], ...]:
+    return tuple(zip(*[map(Value, shapes, data) for shapes, data in columns], strict=True))
+
+
+def _rows(lengths: list[int]) -> tuple[Row, ...]:
+    """As much of a call's rows as its answer depends on."""
+    return tuple(Row(values=(), length=length) for length in lengths)
+
+
+@cache
+def _adapters() -> dict[Endpoint, Adapter]:
+    return adapters()
