@@ -90,7 +90,7 @@ async def _serve(document: dict[str, Any]) -> None:
         print(json.dumps(told), flush=True)
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
-    await sidecars.close()
+    sidecars.close()
     await listener.close()
 
 

@@ -1,17 +1,10 @@
-"""Every way in which the autoscaler can fail to answer or to be answered.
+"""Every way in which the autoscaler can fail to answer.
 
-What goes wrong at the API server is a `ClusterError` of `batchedmodel_kube`.
+What goes wrong at the API server is a `ClusterError` of `batchedmodel_kube`, and at a sidecar a
+`NoAnswer` of `batchedmodel_http`.
 """
 
 from typing import Final
-
-
-class SidecarSilent(Exception):
-    """A sidecar gave no usable answer in time; the message says why."""
-
-
-class SomebodyElse(SidecarSilent):
-    """Another pod's sidecar answered at the address; the message says whose."""
 
 
 class RefusedAnswer(Exception):

@@ -117,7 +117,7 @@ class Service:
         finally:
             await self._listener.close()
             await self._admin.close()
-            await self._sidecars.close()
+            self._sidecars.close()
             await self._cluster.close()
             await self._leases.close()
 

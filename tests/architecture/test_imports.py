@@ -58,7 +58,11 @@ BLOCKED: dict[str, set[str]] = {
     | {"asyncinotify", "jinja2", "kopf", "numpy", "orjson", "tokenizers", "uvloop"},
     # It uses the pure parts of operator and autoscaler, so it needs none of their libraries. Only
     # what runs the simulator needs numpy; a test of `simulate` holds that other commands do not.
-    "cli": PACKAGES - SHARED - CLIENTS - {"batchedmodel_operator", "batchedmodel_autoscaler"}
+    "cli": PACKAGES
+    - SHARED
+    - CLIENTS
+    - SERVERS
+    - {"batchedmodel_operator", "batchedmodel_autoscaler"}
     | TORCH
     | CLUSTER
     | SERVING,

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from batchedmodel_autoscaler.polling import sidecars
 from batchedmodel_autoscaler.polling.sidecars import Sidecars
 from batchedmodel_contract.processes.listening import EVERY_ADDRESS
 from batchedmodel_contract.processes.sidecar_api import LIVE, Whom
@@ -17,14 +16,13 @@ pytestmark = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this ke
 
 
 async def test_probes_callers_operator_and_autoscaler_reach_a_pod_at_addresses_of_both_families(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     async with running_chain(
         tmp_path, handler="none", start_model=False, host=EVERY_ADDRESS, pod_uid="uid-1"
     ) as chain:
         whom = Whom(model=chain.name, pod="uid-1")
-        monkeypatch.setattr(sidecars, "ADMIN_PORT", chain.admin_port)
-        autoscaler, operator = Sidecars(2), SidecarAdmin(chain.admin_port)
+        autoscaler, operator = Sidecars(2, port=chain.admin_port), SidecarAdmin(chain.admin_port)
         for address, host in (("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")):
             async with chain.session.get(f"http://{host}:{chain.admin_port}{LIVE}") as answer:
                 assert answer.status == 200
@@ -34,4 +32,4 @@ async def test_probes_callers_operator_and_autoscaler_reach_a_pod_at_addresses_o
                 assert json.loads(await answer.read())["error"]
             assert await operator.settings_hash(address, whom)
             assert (await autoscaler.stats(address, whom)).model_ready is False
-        await autoscaler.close()
+        autoscaler.close()

@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from batchedmodel_autoscaler.cluster.objects import ModelKey
-from batchedmodel_autoscaler.errors import SidecarSilent, SomebodyElse
 from batchedmodel_autoscaler.polling.pace import MOST_POLLS_PER_SECOND, Places
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_autoscaler.telemetry import PollResult, Telemetry
 from batchedmodel_contract.processes.sidecar_api import Whom
 from batchedmodel_contract.processes.stats import SidecarStats
+from batchedmodel_http.ports.admin_client import NoAnswer, OtherPod
 from batchedmodel_kube.errors import ENDINGS
 
 logger: Final = logging.getLogger(__name__)
@@ -142,12 +142,12 @@ class Poller:
         try:
             answer = await self._ask(address, Whom(model=model.name, pod=uid))
             self._state.answered(uid, answer, self._clock())
-        except SomebodyElse as error:
+        except OtherPod as error:
             if not self._silences[uid]:
                 logger.warning("dropped: %s", error, extra=model.fields(pod_uid=uid))
             self._silent(uid, PollResult.OTHER)
-        except SidecarSilent as error:
-            logger.debug("no stats: %s", error, extra=model.fields(pod_uid=uid))
+        except NoAnswer as error:
+            logger.debug("no stats of %s: %s", address, error, extra=model.fields(pod_uid=uid))
             self._silent(uid)
         except ENDINGS:
             raise

@@ -22,7 +22,7 @@ def refused_locally(headers: Mapping[str, str], listening: str) -> str | None:
     if not listening:
         return None
     host, origin = headers.get("Host"), headers.get("Origin")
-    if host is not None and not _is_here(_name(host), listening.lower()):
+    if host is not None and not _is_here(_name(host), listening.lower().removesuffix(".")):
         rule = f"is neither this machine's loopback nor {listening}, which is listened on"
         return f"Host: {shown(host)} {rule}"
     if origin is not None and origin.partition("://")[2].lower() != (host or "").lower():

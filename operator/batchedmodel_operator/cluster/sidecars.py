@@ -1,11 +1,9 @@
 """Asks the sidecars of pods which batch settings they use, how their model's start goes, and which
 adapters they have.
 
-Anybody may answer at a pod's address. So the whole exchange has one deadline and one size, and an
-answer that does not fit the question counts as none.
+Anybody may answer at a pod's address. So an answer that does not fit the question counts as none.
 """
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,18 +16,11 @@ from batchedmodel_contract.kubernetes.names import ADMIN_PORT
 from batchedmodel_contract.kubernetes.object_text import Unreadable, parsed
 from batchedmodel_contract.manifest.adapters import MOST_ITEMS
 from batchedmodel_contract.processes import sidecar_api
-from batchedmodel_contract.processes.admin_answer import (
-    END_OF_HEAD,
-    LARGEST_HEAD,
-    question,
-    read_head,
-)
 from batchedmodel_contract.processes.logs import about
 from batchedmodel_contract.processes.sidecar_api import Whom
+from batchedmodel_http.ports.admin_client import AdminClient, NoAnswer, OtherPod
 
 _log: Final = logging.getLogger(__name__)
-_EXCHANGE_SECONDS: Final = 1.0
-"""For all of it, from the connection to the last byte."""
 _LARGEST_ANSWER: Final = 262_144
 _LONGEST_HASH: Final = 64
 _LONGEST_TEXT: Final = 2_048
@@ -43,7 +34,7 @@ class SidecarAdmin:
     """The admin ports of pods, by their addresses."""
 
     def __init__(self, port: int = ADMIN_PORT) -> None:
-        self._port = port
+        self._client = AdminClient(largest_body=_LARGEST_ANSWER, port=port)
 
     async def settings_hash(self, address: str, whom: Whom) -> str | None:
         """The hash of the batch settings in force, or None when the pod gives no answer."""
@@ -78,39 +69,16 @@ class SidecarAdmin:
     async def _get(self, address: str, path: str, whom: Whom) -> tuple[int | None, bytes]:
         """Status and body of the answer; no status when there is none, or another's."""
         try:
-            async with asyncio.timeout(_EXCHANGE_SECONDS):
-                reader, writer = await asyncio.open_connection(
-                    address, self._port, limit=LARGEST_HEAD
-                )
-                try:
-                    writer.write(question(path, address, self._port, stays=False))
-                    return await _answer(reader, address, whom)
-                finally:
-                    writer.transport.abort()
-        except (OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            return None, b""
+            answer = await self._client.ask(address, path, whom=whom)
+        except OtherPod as error:
+            _log.warning("dropped: %s", error, extra=about(model=whom.model, pod_uid=whom.pod))
+        except NoAnswer:
+            pass
+        else:
+            return answer.status, answer.body
+        return None, b""
 
 
 def _bounded(state: AdapterState) -> AdapterState:
     reason = "".join(one if one.isprintable() else "?" for one in state.reason[:_LONGEST_REASON])
     return replace(state, reason=reason)
-
-
-async def _answer(
-    reader: asyncio.StreamReader, address: str, whom: Whom
-) -> tuple[int | None, bytes]:
-    head = read_head(await reader.readuntil(END_OF_HEAD))
-    if head is None:
-        return None, b""
-    if other := whom.other(head.header):
-        _log.warning(
-            "dropped: %s is %s, and not %s of %s",
-            *(address, other, whom.pod, whom.model),
-            extra=about(model=whom.model, pod_uid=whom.pod),
-        )
-        return None, b""
-    wanted = min(_LARGEST_ANSWER, _LARGEST_ANSWER if head.length is None else head.length)
-    body = bytearray()
-    while len(body) < wanted and (more := await reader.read(wanted - len(body))):
-        body += more
-    return head.status, bytes(body)

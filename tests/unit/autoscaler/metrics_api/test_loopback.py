@@ -18,7 +18,6 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from batchedmodel_autoscaler.cluster.objects import FrontProxy, ModelKey
 from batchedmodel_autoscaler.cluster.resources import METRICS_VERSIONS
-from batchedmodel_autoscaler.errors import SidecarSilent
 from batchedmodel_autoscaler.metrics_api.certificates import Identity, make_identity, server_context
 from batchedmodel_autoscaler.metrics_api.server import MetricsApi
 from batchedmodel_autoscaler.polling.poller import Poller
@@ -27,6 +26,7 @@ from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_autoscaler.telemetry import Telemetry
 from batchedmodel_contract.kubernetes.names import ADMIN_PORT, METRICS_GROUP
 from batchedmodel_contract.processes.sidecar_api import STATS, Whom
+from batchedmodel_http.ports.admin_client import NoAnswer
 from batchedmodel_http.ports.listener import CannotListen, Listener
 from batchedmodel_scheduling.autoscaling.formula import Target
 from cluster.certificates import Authority, Pair
@@ -324,7 +324,7 @@ async def test_stats_arrive_from_the_pods_and_become_an_answer(people: People) -
         assert found["items"][0]["value"] == "3"
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
-    await sidecars.close()
+    sidecars.close()
 
 
 async def test_whatever_is_no_stats_counts_as_silence() -> None:
@@ -344,11 +344,11 @@ async def test_whatever_is_no_stats_counts_as_silence() -> None:
             return body
 
         async with sidecar("127.0.65.2", answer):
-            with pytest.raises(SidecarSilent):
+            with pytest.raises(NoAnswer):
                 pytest.fail(f"{what}: {await sidecars.stats('127.0.65.2', WHOM)}")
-    with pytest.raises(SidecarSilent, match=r"127\.0\.65\.3"):
+    with pytest.raises(NoAnswer, match="refused|[Cc]onnect"):
         await sidecars.stats("127.0.65.3", WHOM)
-    await sidecars.close()
+    sidecars.close()
 
 
 @pytest.mark.slow
@@ -362,11 +362,11 @@ async def test_a_sidecar_that_hangs_is_given_up_after_a_second() -> None:
     sidecars = Sidecars(10)
     async with sidecar("127.0.65.4", hang):
         started = time.monotonic()
-        with pytest.raises(SidecarSilent):
+        with pytest.raises(NoAnswer):
             await sidecars.stats("127.0.65.4", WHOM)
         assert 0.9 < time.monotonic() - started < 10  # a busy machine takes its time
         given_up.set()
-        await sidecars.close()
+        sidecars.close()
 
 
 def test_the_key_is_in_no_file(tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from batchedmodel_autoscaler.errors import SidecarSilent
 from batchedmodel_autoscaler.polling.poller import Poller
 from batchedmodel_autoscaler.telemetry import Telemetry
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.processes.sidecar_api import Whom
 from batchedmodel_contract.processes.stats import BUCKETS, SidecarStats, stats_from_mapping
+from batchedmodel_http.ports.admin_client import NoAnswer
 from batchedmodel_scheduling.autoscaling.formula import (
     Unseen,
     outstanding,
@@ -133,7 +133,7 @@ async def test_what_nobody_foresaw_in_one_pods_answer_costs_the_others_nothing(
         if address == "10.0.0.1":
             raise kind
         if address == "10.0.0.3":
-            raise SidecarSilent("no answer")
+            raise NoAnswer("no answer")
         return busy(0.4)
 
     known = fleet([pod(1), pod(2), pod(3)])

@@ -14,12 +14,12 @@ from batchedmodel_autoscaler.cluster.resources import (
     PODS,
     within,
 )
-from batchedmodel_autoscaler.errors import SidecarSilent
 from batchedmodel_autoscaler.polling.pace import MOST_POLLS_PER_SECOND
 from batchedmodel_autoscaler.polling.poller import MOST_AT_ONCE, Poller
 from batchedmodel_autoscaler.telemetry import Telemetry
 from batchedmodel_contract.processes.sidecar_api import Whom
 from batchedmodel_contract.processes.stats import SidecarStats
+from batchedmodel_http.ports.admin_client import NoAnswer
 from support.autoscaler_world import CALM, KEY, fleet, pod
 from support.running_task import running
 
@@ -54,7 +54,7 @@ class PretendSidecars:
         try:
             await asyncio.sleep(self.seconds)
             if address in self.silent:
-                raise SidecarSilent("no answer")
+                raise NoAnswer("no answer")
             return CALM
         finally:
             self.at_once -= 1

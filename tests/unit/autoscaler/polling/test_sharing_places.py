@@ -9,13 +9,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from batchedmodel_autoscaler.cluster.objects import Model, ModelKey, Owned, Pod
-from batchedmodel_autoscaler.errors import SidecarSilent
 from batchedmodel_autoscaler.polling.pace import fair_share, seconds_between
 from batchedmodel_autoscaler.polling.poller import FIRST_ROUND_SECONDS, Poller
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_autoscaler.telemetry import Telemetry
 from batchedmodel_contract.processes.sidecar_api import Whom
 from batchedmodel_contract.processes.stats import SidecarStats
+from batchedmodel_http.ports.admin_client import NoAnswer
 from support.autoscaler_world import CALM, TARGET, pod
 
 pytestmark = pytest.mark.looptime
@@ -69,7 +69,7 @@ class Sidecars:
             return CALM
         await asyncio.sleep(self.seconds)
         if not self.answer:
-            raise SidecarSilent("no answer")
+            raise NoAnswer("no answer")
         return CALM
 
     def oldest(self, since: float, until: float) -> float:

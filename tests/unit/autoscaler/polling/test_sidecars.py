@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_autoscaler.errors import SidecarSilent, SomebodyElse
 from batchedmodel_autoscaler.polling.pace import MOST_POLLS_PER_SECOND
 from batchedmodel_autoscaler.polling.sidecars import (
-    KEPT_SECONDS,
     POLL_TIMEOUT_SECONDS,
     Sidecars,
     most_kept,
@@ -24,6 +22,7 @@ from batchedmodel_contract.processes.descriptors import MOST_DESCRIPTORS
 from batchedmodel_contract.processes.sidecar_api import IDLE_SECONDS, MODEL_HEADER, POD_HEADER, Whom
 from batchedmodel_contract.schema.reading import Setting, declarations
 from batchedmodel_contract.schema.rules import Real
+from batchedmodel_http.ports.admin_client import KEPT_SECONDS, NoAnswer, OtherPod
 from support.autoscaler_world import busy
 
 WHOM = Whom(model="minilm", pod="uid-1")
@@ -116,7 +115,7 @@ async def asking(most_kept: int = 100, **more: Any) -> AsyncIterator[Sidecars]:
     try:
         yield sidecars
     finally:
-        await sidecars.close()
+        sidecars.close()
 
 
 async def test_questions_to_a_pod_go_over_one_connection() -> None:
@@ -136,7 +135,7 @@ async def test_what_another_pod_says_at_the_address_is_dropped() -> None:
             {MODEL_HEADER: "other"},
         ):
             pods.names = names
-            with pytest.raises(SomebodyElse, match="127.0.67.7 is pod .*, and not uid-1 of minilm"):
+            with pytest.raises(OtherPod, match="127.0.67.7 is pod .*, and not uid-1 of minilm"):
                 await sidecars.stats("127.0.67.7", WHOM)
 
 
@@ -154,7 +153,7 @@ async def test_a_late_answer_is_not_taken_for_that_to_the_next_question() -> Non
         await sidecars.stats("127.0.67.3", WHOM)
         [first] = pods.known
         pods.hangs = True
-        with pytest.raises(SidecarSilent):
+        with pytest.raises(NoAnswer):
             await sidecars.stats("127.0.67.3", WHOM)
         pods.hangs = False
         first.write(answer("late", {}))

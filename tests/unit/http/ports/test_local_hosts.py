@@ -17,6 +17,7 @@ from batchedmodel_http.ports.local_hosts import refused_locally
         # A full name, which is the same host.
         ("localhost.", "127.0.0.1"),
         ("box.lan.:8000", "box.lan"),
+        ("box.lan.:8000", "box.lan."),
         ("[::1]:8000", "127.0.0.1"),
         ("[::1]", "::1"),
         ("Box.lan:8000", "box.lan"),
