@@ -57,7 +57,7 @@ _COMPILED: Final = {
     f"{_SIDECAR}/backends/native": ("http1_client", "version_lease"),
     f"{_SIDECAR}/batching": (
         *("batch_reply", "batcher", "circuit_breaker", "in_flight", "isolation", "pending_request"),
-        *("recent_callers", "rejections", "request_window", "retry", "submit", "timer", "turns"),
+        *("recent_callers", "rejections", "request_window", "retry", "timer", "turns"),
     ),
     f"{_SIDECAR}/body": ("byte_budget",),
     f"{_SIDECAR}/codec": ("codec", "rows"),
@@ -71,7 +71,7 @@ _COMPILED: Final = {
         *("openai_requests", "preparer", "request_fields", "triton_requests"),
     ),
     f"{_SIDECAR}/http": (
-        *("body_reader", "connections", "data_handler", "exchange", "inference"),
+        *("admission", "body_reader", "call_reader", "connections", "data_handler", "inference"),
         *("refusals", "responses", "routed_head", "unread_answers"),
     ),
     f"{_SIDECAR}/protocols": (

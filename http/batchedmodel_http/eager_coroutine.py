@@ -1,8 +1,8 @@
 """A coroutine that runs at once and without a task until it has to wait, and then goes on.
 
-Used by the connections for each request: a task costs a turn of the loop and some microseconds of
-registration. The price: within it nothing can ask for the current task, as time limits do; what
-needs one is given a task of its own. `Begun` is for what a task goes on with.
+Each request is one, and each batch: a task costs a turn of the loop and some microseconds of
+registration. Where it waits for a bare turn of the loop (`asyncio.sleep(0)`), a task goes on with
+it: so what asks for the current task, as time limits do, waits a turn before.
 """
 
 import asyncio
@@ -27,17 +27,17 @@ class EagerCoroutine(Generic[Result]):
         self._work = work
         self._ended = ended
         self._loop = loop
-        self._waits_for: asyncio.Future[Any] | None = None
+        self._waits_for: Any = None
         self._cancelled = False
         self._go_on()
 
     def cancel(self) -> None:
-        """End it: whoever it waits for is cancelled, as by a task. `ended` is not called."""
+        """End it: what it waits for is cancelled, as by a task. `ended` is not called."""
         self._ended = _unheard
         if self._waits_for is None or not self._waits_for.cancel():
             self._cancelled = True
 
-    def _go_on(self, done: asyncio.Future[Any] | None = None) -> None:
+    def _go_on(self, done: Any = None) -> None:
         self._waits_for = None
         try:
             if self._cancelled:
@@ -50,11 +50,13 @@ class EagerCoroutine(Generic[Result]):
         except asyncio.CancelledError:
             self._ended(None, None)
         except BaseException as error:
-            # Libraries in other languages raise such too, and whoever asked must hear of it.
+            # Libraries in other languages raise such too, and its caller must hear of it.
             self._ended(None, error)
         else:
-            if awaited is None:  # a bare turn of the loop
-                self._loop.call_soon(self._go_on)
+            if awaited is None:
+                awaited = self._loop.create_task(self._work)
+                self._waits_for = awaited
+                awaited.add_done_callback(self._task_ended)
                 return
             # What a future sets for its task, so that one which is merely yielded is seen as wrong.
             # The name is the protocol of all futures and their tasks, asyncio's or not.
@@ -62,55 +64,86 @@ class EagerCoroutine(Generic[Result]):
             self._waits_for = awaited
             awaited.add_done_callback(self._go_on)
 
+    def _task_ended(self, task: "asyncio.Task[Result]") -> None:
+        self._waits_for = None
+        if task.cancelled():
+            self._ended(None, None)
+        elif (error := task.exception()) is not None:
+            self._ended(None, error)
+        else:
+            self._ended(task.result(), None)
 
-class Begun(Generic[Result]):
-    """A coroutine that has run until it has to wait; whoever awaits this goes on with it.
 
-    What runs at once runs without a task, or in that of whoever makes this: nothing there may ask
-    for the current task. A bare turn of the loop (`asyncio.sleep(0)`) waits for who awaits this.
+class DirectFuture(Generic[Result]):
+    """A result that one coroutine awaits, which goes on within the call that settles it.
 
-    Awaited once. An error that was thrown into it holds its frame, and may itself be what the
-    result holds: so the frame keeps neither, or a circle would keep all of the work.
+    A future of asyncio's would wake it in another turn of the loop, as this one wakes a task: none
+    can go on within another. Awaited once; what was awaited is kept no longer.
     """
 
-    __slots__ = ("_ended", "_result", "_waits_for", "_work")
+    __slots__ = ("_asyncio_future_blocking", "_end", "_settled", "_waiter")
 
-    def __init__(self, work: Coroutine[Any, Any, Result]) -> None:
-        """Raises what the work raises before it waits."""
-        self._work = work
-        self._ended = False
-        self._result: Any = None
-        self._waits_for: Any = None
-        try:
-            self._waits_for = work.send(None)
-        except StopIteration as end:
-            self._ended, self._result = True, end.value
+    def __init__(self) -> None:
+        """It is not settled."""
+        self._asyncio_future_blocking = False
+        """What tasks look at in what is yielded to them, of whatever class."""
+        self._settled = False
+        self._end: Any = None
+        self._waiter: Callable[[Any], object] | None = None
+
+    def settle(self, end: Result | BaseException) -> None:
+        """End it by a result or an error, and go on with its waiter; later ends change nothing."""
+        if self._settled:
+            return
+        self._settled, self._end = True, end
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            waiter(self)
+
+    def cancel(self, msg: Any = None) -> bool:
+        """Its waiter has left; whether that ends it. `msg` is a part of how tasks ask."""
+        was_settled = self._settled
+        self.settle(asyncio.CancelledError())
+        return not was_settled
+
+    def left(self) -> None:
+        """What awaited it was cancelled."""
+
+    def add_done_callback(self, waiter: Callable[[Any], object], *, context: Any = None) -> None:
+        """What goes on when it is settled; a task's has a context, and goes on a turn later."""
+        self._waiter = waiter if context is None else _later(waiter, context, self.get_loop())
+
+    def result(self) -> None:
+        """As tasks ask it before they go on; what it is, `__await__` returns or raises."""
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """As tasks ask it."""
+        return asyncio.get_running_loop()
 
     def __await__(self) -> Generator[Any, Any, Result]:
-        awaited, skips = self._waits_for, self._waits_for is None
-        self._waits_for = None
-        while not self._ended:
+        """Wait until it is settled; raises its error."""
+        if not self._settled:
+            self._asyncio_future_blocking = True
+            yield self
+        end, self._end = self._end, None
+        if isinstance(end, asyncio.CancelledError):
+            self.left()
+        if isinstance(end, BaseException):
             try:
-                try:
-                    if not skips:
-                        yield awaited
-                except BaseException as thrown:
-                    awaited = self._work.throw(thrown)
-                else:
-                    awaited = self._work.send(None)
-            except StopIteration as end:
-                self._ended, self._result, awaited = True, end.value, None
-            skips = False
-        return self._taken()
-
-    def _taken(self) -> Result:
-        result: Result = self._result
-        self._result = None
+                raise end
+            finally:
+                del end  # it keeps this frame
+        result: Result = end
         return result
 
-    def close(self) -> None:
-        """End it where it waits, if it does."""
-        self._work.close()
+
+def _later(
+    waiter: Callable[[Any], object], context: Any, loop: asyncio.AbstractEventLoop
+) -> Callable[[Any], object]:
+    def wake(done: object) -> None:
+        loop.call_soon(waiter, done, context=context)
+
+    return wake
 
 
 def _unheard(result: object, error: BaseException | None) -> None:

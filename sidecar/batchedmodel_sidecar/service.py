@@ -41,7 +41,9 @@ from batchedmodel_sidecar.generation.generation import (
 from batchedmodel_sidecar.generation.handler import GenerationHandler
 from batchedmodel_sidecar.helper import shared_memory
 from batchedmodel_sidecar.http.admin import ADMIN_BOUNDS, Admin
+from batchedmodel_sidecar.http.admission import Admission
 from batchedmodel_sidecar.http.body_reader import BodyReader
+from batchedmodel_sidecar.http.call_reader import CallReader
 from batchedmodel_sidecar.http.connections import Connections
 from batchedmodel_sidecar.http.data_handler import DataHandler
 from batchedmodel_sidecar.http.inference import InferenceHandler
@@ -179,27 +181,34 @@ class Service:
         self._bodies = BodyReader(max_bytes=settings.max_body_bytes, budget=budget, slots=slots)
         refusals = Refusals(self._ledger, codec.adapters)
         counts = GenerationCounts()
-        inferences = InferenceHandler(
+        admission = Admission(
             batcher=self._batcher,
             link=self._link,
             lifecycle=self._lifecycle,
+            bodies=self._bodies,
+            codec=codec,
+            adapters=adapters,
+            is_upstream=theirs is not None,
+            passes_on=self._passthrough is not None,
+        )
+        reader = CallReader(
+            admission=admission,
+            batcher=self._batcher,
             ledger=self._ledger,
             recorder=recorder,
             bodies=self._bodies,
             codec=codec,
-            is_foreign=theirs is not None,
-            passes_on=self._passthrough is not None,
-            clock=time.monotonic,
-            refusals=refusals,
             adapters=adapters,
+            clock=time.monotonic,
         )
+        inferences = InferenceHandler(reader, self._batcher, self._bodies, codec, time.monotonic)
         make = partial(
             GenerationHandler,
             settings=self._batcher.settings,
             ledger=self._ledger,
             counts=counts,
             refusals=refusals,
-            require_open=inferences.open_for_work,
+            require_open=admission.open_for_work,
         )
         self._generation = generation_of(
             settings,
@@ -222,6 +231,7 @@ class Service:
                 registry.register(AdaptersCollector(served, rows, works, settings.adapter_slots))
         self._data_handler = DataHandler(
             settings.model_name,
+            admission=admission,
             inferences=inferences,
             refusals=refusals,
             batcher=self._batcher,

@@ -14,7 +14,6 @@ from batchedmodel_sidecar.backends.foreign.catalogue import foreign
 from batchedmodel_sidecar.backends.foreign.client import Client, Deaf, Unreachable
 from batchedmodel_sidecar.backends.foreign.link import ForeignLink
 from batchedmodel_sidecar.backends.foreign.protocol import BackendRequest, Response
-from batchedmodel_sidecar.batching.submit import submit
 from batchedmodel_sidecar.codec.codec import Codec, body_helper
 from batchedmodel_sidecar.errors import Busy, Unserved
 from batchedmodel_sidecar.model import ReadyModel
@@ -150,7 +149,7 @@ class Foreigners:
         parsed = await adapter.parse(
             json.dumps({"instances": list(rows)}).encode(), None, model, 4096
         )
-        answer = await submit(self.batcher, parsed.call, share=Share(caller))
+        answer = await self.batcher.offer(parsed.call, share=Share(caller))
         return "".join(json.loads(bytes(row[0].data)) for row in answer.rows)
 
     async def calls(self, rows: str) -> dict[str, str | Unserved]:

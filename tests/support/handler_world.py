@@ -16,7 +16,9 @@ from batchedmodel_sidecar.backends.base import LinkStatus
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.body.shared_slots import SharedSlots
 from batchedmodel_sidecar.codec.codec import Codec, body_helper
+from batchedmodel_sidecar.http.admission import Admission
 from batchedmodel_sidecar.http.body_reader import BodyReader
+from batchedmodel_sidecar.http.call_reader import CallReader
 from batchedmodel_sidecar.http.data_handler import DataHandler
 from batchedmodel_sidecar.http.inference import InferenceHandler
 from batchedmodel_sidecar.http.refusals import Refusals
@@ -37,22 +39,31 @@ def data_handler(
     """For the model `m` of our own server, which has no adapters unless `names` finds some."""
     names = names or AdapterNames("m", ServedAdapters("m"), "")
     refusals = Refusals(made.ledger, codec.adapters)
+    clock = asyncio.get_running_loop().time
+    admission = Admission(
+        batcher=made.batcher,
+        link=link,
+        lifecycle=lifecycle,
+        bodies=bodies,
+        codec=codec,
+        adapters=names,
+        is_upstream=False,
+        passes_on=False,
+    )
+    reader = CallReader(
+        admission=admission,
+        batcher=made.batcher,
+        ledger=made.ledger,
+        recorder=made.recorder,
+        bodies=bodies,
+        codec=codec,
+        adapters=names,
+        clock=clock,
+    )
     return DataHandler(
         "m",
-        inferences=InferenceHandler(
-            batcher=made.batcher,
-            link=link,
-            lifecycle=lifecycle,
-            ledger=made.ledger,
-            recorder=made.recorder,
-            bodies=bodies,
-            codec=codec,
-            is_foreign=False,
-            passes_on=False,
-            clock=asyncio.get_running_loop().time,
-            refusals=refusals,
-            adapters=names,
-        ),
+        admission=admission,
+        inferences=InferenceHandler(reader, made.batcher, bodies, codec, clock),
         refusals=refusals,
         batcher=made.batcher,
         link=link,

@@ -21,7 +21,6 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.batching.batcher import Batcher
-from batchedmodel_sidecar.batching.submit import submit
 from batchedmodel_sidecar.calls import Call, Row, Value
 from batchedmodel_sidecar.errors import Lost, Rejected, Unserved
 from batchedmodel_sidecar.model import ReadyModel
@@ -121,6 +120,7 @@ class PretendServer:
         self.versions.append(request.version)
         self.adapters.append(request.adapters)
         loop = asyncio.get_running_loop()
+        await asyncio.sleep(0)  # what follows needs a task
         await asyncio.sleep(self.hand_off)
         arrived = loop.time()
         starts = arrived if self.side_by_side else max(arrived, self.free_at)
@@ -212,7 +212,7 @@ class World:
     async def _answer(self, call: Call, options: RequestOptions, tenant: str) -> Answer:
         try:
             share = self.batcher.settings.tenants.share_of(tenant)
-            return await submit(self.batcher, call, options=options, share=share)
+            return await self.batcher.offer(call, options=options, share=share)
         except Rejected as refused:
             # As the front does.
             self.ledger.rejected[refused.reason] += 1
@@ -226,6 +226,11 @@ def call_of(rows: Iterable[bytes], key: Hashable = None) -> Call:
         description=DESCRIPTION,
         key=key,
     )
+
+
+async def answered(batcher: Batcher, call: Call, *more: Any) -> Answer:
+    """The answer to a call; see `Batcher.offer`."""
+    return await batcher.offer(call, *more)
 
 
 def rows_of(answer: Answer) -> list[bytes]:

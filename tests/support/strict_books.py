@@ -14,10 +14,11 @@ from batchedmodel_contract.outcomes import Outcome, ReleaseReason
 from batchedmodel_sidecar.answers import RawBatch
 from batchedmodel_sidecar.backends.base import Infer
 from batchedmodel_sidecar.batching.batcher import Batcher
-from batchedmodel_sidecar.batching.pending_request import Keep, PendingRequest, Result, Told
+from batchedmodel_sidecar.batching.pending_request import PendingRequest, Result
+from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.calls import Call
 from batchedmodel_sidecar.errors import CallError, Rejected
-from batchedmodel_sidecar.protocols.headers import RequestOptions
+from batchedmodel_sidecar.protocols.headers import NO_OPTIONS, RequestOptions
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 
 
@@ -141,29 +142,29 @@ class WatchedBatcher(Batcher):
     def offer(
         self,
         call: Call,
-        arrived: float | None,
-        options: RequestOptions,
-        share: Share,
-        told: Told,
-        keep: Keep | None = None,
+        arrived: float | None = None,
+        options: RequestOptions = NO_OPTIONS,
+        share: Share = NOBODY,
+        held: Hold | None = None,
     ) -> PendingRequest:
         """See `Batcher`."""
         seen, rows = self._seen, len(call.rows)
         seen.calls += 1
         seen.rows += rows
         seen.inside.append(rows)
-
-        def heard(result: Result) -> None:
-            seen.inside.remove(rows)
-            if isinstance(result, CallError):
-                seen.ended[Outcome(str(result.counted_as))] += 1
-            else:
-                seen.ended[Outcome.CANCELLED if result is None else Outcome.COMPLETED] += 1
-            told(result)
-
         try:
-            return super().offer(call, arrived, options, share, heard, keep)
+            return super().offer(call, arrived, options, share, held)
         except Rejected:
             seen.refused += 1
             seen.inside.remove(rows)
             raise
+
+    def _settle(self, pending: PendingRequest, outcome: Outcome, result: Result) -> None:
+        if pending.missing >= 0:
+            self._seen.inside.remove(len(pending.call.rows))
+            if isinstance(result, CallError):
+                self._seen.ended[Outcome(str(result.counted_as))] += 1
+            else:
+                left = result is None
+                self._seen.ended[Outcome.CANCELLED if left else Outcome.COMPLETED] += 1
+        super()._settle(pending, outcome, result)

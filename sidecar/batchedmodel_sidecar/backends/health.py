@@ -19,7 +19,7 @@ from batchedmodel_sidecar.answers import RawBatch
 from batchedmodel_sidecar.backends.base import Infer
 from batchedmodel_sidecar.batching.batch_reply import RawReply
 from batchedmodel_sidecar.batching.circuit_breaker import CircuitBreaker
-from batchedmodel_sidecar.batching.in_flight import InFlight, Sent, asked_for, patience
+from batchedmodel_sidecar.batching.in_flight import InFlight, Sent, patience, replied
 from batchedmodel_sidecar.batching.isolation import Alone, Standing
 from batchedmodel_sidecar.batching.retry import told_apart
 from batchedmodel_sidecar.calls import Call, Row, Value, request_of
@@ -139,7 +139,7 @@ class Health:
         alone = not self._in_flight.any
         request = _probe_of(caller, call, self._clock() + seconds, seconds)
         try:
-            reply = await asked_for(lambda: self._infer(request, seconds))
+            reply = await replied(lambda: self._infer(request, seconds))
         finally:
             self._probe = None
         if isinstance(reply, RawReply):

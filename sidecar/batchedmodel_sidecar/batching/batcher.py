@@ -22,19 +22,13 @@ from batchedmodel_sidecar.backends.base import Infer
 from batchedmodel_sidecar.backends.health import Health
 from batchedmodel_sidecar.batching import rejections
 from batchedmodel_sidecar.batching.batch_reply import RawReply, Replied, RowFailure, dealt, finished
-from batchedmodel_sidecar.batching.in_flight import InFlight, asked_for, noted, our_bug, patience
-from batchedmodel_sidecar.batching.pending_request import (
-    Keep,
-    Members,
-    PendingRequest,
-    Result,
-    Told,
-    batch_of,
-)
+from batchedmodel_sidecar.batching.in_flight import InFlight, noted, our_bug, patience, replied
+from batchedmodel_sidecar.batching.pending_request import Members, PendingRequest, Result, batch_of
 from batchedmodel_sidecar.batching.recent_callers import RecentCallers
 from batchedmodel_sidecar.batching.request_window import RequestWindow
 from batchedmodel_sidecar.batching.retry import Quarantine, Retries
 from batchedmodel_sidecar.batching.timer import Deadlines, Decisions, Timer
+from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.calls import Call
 from batchedmodel_sidecar.errors import Rejected, Unserved
 from batchedmodel_sidecar.model import ReadyModel, still_needed, take
@@ -87,7 +81,7 @@ class Batcher:
         self._rows: dict[ItemId, tuple[PendingRequest, int]] = {}
         self._deadlines: Deadlines[PendingRequest] = Deadlines()
         self._recent = RecentCallers()
-        self._in_flight = InFlight(dropped=self._dropped)
+        self._in_flight = InFlight()
         ask = self._decisions.ask
         self._quarantine = Quarantine(self._in_flight, ask)
         self._health = Health(infer, clock, self._in_flight, ask, idempotent=idempotent)
@@ -151,19 +145,21 @@ class Batcher:
     def offer(
         self,
         call: Call,
-        arrived: float | None,
-        options: RequestOptions,
-        share: Share,
-        told: Told,
-        keep: Keep | None = None,
+        arrived: float | None = None,
+        options: RequestOptions = NO_OPTIONS,
+        share: Share = NOBODY,
+        held: Hold | None = None,
     ) -> PendingRequest:
-        """Accept a call; raises `Rejected`. `told` hears once, and later, how it ended."""
+        """Accept a call, which is to be awaited; raises `Rejected`.
+
+        Its time counts from `arrived`, by default from now. `held`: see `PendingRequest`.
+        """
         now = self._clock()
         self._recent.asks(share, now)
         terms = self._terms if options is NO_OPTIONS else agreed(options, self.settings)
         self._ledger.untrusted_priorities += options.priority not in (None, terms.priority)
         call = self._health.standing.placed(call, share.tenant)
-        pending = PendingRequest(call, now, arrived, terms, share, told, keep)
+        pending = PendingRequest(call, now, arrived, terms, share, self._withdraw, held)
         try:
             self._accept(pending, now)
         except Rejected as refused:
@@ -172,7 +168,7 @@ class Batcher:
             raise
         return pending
 
-    def withdraw(self, pending: PendingRequest) -> None:
+    def _withdraw(self, pending: PendingRequest) -> None:
         """The caller of an accepted call has left."""
         self._settle(pending, Outcome.CANCELLED, None)
 
@@ -299,20 +295,34 @@ class Batcher:
         self._counts.leaves(batch, members, now)
         # It is sent before the rest is noted: the device may be idle.
         limit = patience(batch, self.settings, now, self._policy.pipeline)
-        leaves = partial(self._leaves, batch, members)
         waiting = self._window.callers if self._health.standing.answers else ()
-        asked = asked_for(lambda: self._infer(batch_of(members, now, waiting), limit), leaves)
-        carrying, callers = self._carry(batch, members, asked), {p.tenant for p, _ in members}
-        self._in_flight.start(batch, carrying, asked, now, self._policy.pipeline, callers)
+        callers = {pending.tenant for pending, _ in members}
+        sent = self._in_flight.start(batch, now, self._policy.pipeline, callers)
+        ask = partial(self._ask, members, now, waiting, limit)
+        self._in_flight.carry(sent, self._carry(batch, members, ask))
         self._window.left(batch.items, members, self._policy)
         noted(self._policy.observe, HandedOver(batch=batch.id), now)
         for pending in dict.fromkeys(pending for pending, _ in members if pending.partly_shown):
             for index in self._window.show_more(pending, self._policy, now):
                 self._rows[pending.ids[index]] = (pending, index)
+        sent.noted = True
 
-    async def _carry(self, batch: Batch, members: Members, asked: Awaitable[Replied]) -> None:
-        """Await the reply to one batch and settle its members, whatever happens."""
-        reply = await asked
+    def _ask(
+        self, members: Members, now: float, waiting: Collection[str], limit: float
+    ) -> Awaitable[BatchReply]:
+        return self._infer(batch_of(members, now, waiting), limit)
+
+    async def _carry(
+        self, batch: Batch, members: Members, ask: Callable[[], Awaitable[BatchReply]]
+    ) -> None:
+        """Send one batch, await its reply and settle its members, whatever happens."""
+        try:
+            reply = await replied(ask, partial(self._leaves, batch, members))
+            if not self._in_flight.sent(batch).noted:
+                await asyncio.sleep(0)  # it had its reply before it was noted that it left
+        except asyncio.CancelledError:
+            self._dropped(batch)
+            raise
         try:
             self._charge(batch, members, reply)
             answered = self._arrived(batch, reply)
@@ -324,6 +334,8 @@ class Batcher:
             told = our_bug(error)
             for pending, _ in members:
                 self._settle(pending, Outcome.FAILED, told)
+            if self._in_flight.has(batch):
+                self._dropped(batch)
         if self._flushing and self.model is None and not isinstance(reply, Unserved):
             self.give_up(rejections.MODEL_GONE, in_flight=False)
 

@@ -10,18 +10,15 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from batchedmodel_contract.inference.batch import BatchReply
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_http.eager_coroutine import Begun
+from batchedmodel_http.eager_coroutine import EagerCoroutine
 from batchedmodel_scheduling.core.pipeline import Pipeline
 from batchedmodel_scheduling.core.policy import Batch, BatchId, Slots
 from batchedmodel_sidecar.batching.batch_reply import UncutReply
 from batchedmodel_sidecar.errors import Unserved
-
-Asked = Begun[BatchReply | Unserved]
-"""A batch that was sent, or that will be as soon as somebody awaits this."""
 
 logger: Final = logging.getLogger(__name__)
 
@@ -35,7 +32,6 @@ _SLOW_UNKNOWN: Final = 10.0  # seconds, of a server of which nothing is known ye
 class Sent:
     """A batch that has left and not ended."""
 
-    task: asyncio.Task[None]
     wanted: int
     """Rows whose calls are not settled."""
     began: float
@@ -47,6 +43,10 @@ class Sent:
     """Whether no other has been beside it."""
     callers: Collection[str]
     """Whose rows it has, each once."""
+    carrying: EagerCoroutine[None] | None = None
+    """What sends it, and settles its rows."""
+    noted: bool = False
+    """Whether all that follows from its release is noted."""
     left: float = math.inf
     """When the server was done with it, though its answer is still being cut."""
 
@@ -67,16 +67,17 @@ class Sent:
 
 
 class InFlight:
-    """Tasks that carry batches, by batch."""
+    """What carries batches, by batch."""
 
-    def __init__(self, dropped: Callable[[Batch], None]) -> None:
-        """`dropped` is called for a batch whose task has ended though nobody said `ended`."""
-        self._dropped = dropped
+    def __init__(self) -> None:
+        """Nothing is on its way."""
         self._in_flight: dict[BatchId, Sent] = {}
         self._off = 0
         """How many of them the server is done with."""
         self._ended_last: Collection[str] = ()
         """Whose rows the batch had that ended last."""
+        self._empty = asyncio.Event()
+        self._empty.set()
 
     def slots(self, depth: int, waiting: Collection[str]) -> Slots:
         """How much of a server that can hold `depth` batches is taken; see `Slots`.
@@ -91,16 +92,8 @@ class InFlight:
             several = len(set(waiting).union(self._ended_last, *callers)) > 1
         return Slots(depth=depth, in_flight=self._at_server, just_in_time=several)
 
-    def start(
-        self,
-        batch: Batch,
-        carrying: Coroutine[None, None, None],
-        asked: Asked,
-        now: float,
-        pipeline: Pipeline,
-        callers: Collection[str],
-    ) -> None:
-        """Carry a batch that was `asked` of the server; the coroutine for it calls `ended`."""
+    def start(self, batch: Batch, now: float, pipeline: Pipeline, callers: Collection[str]) -> Sent:
+        """A batch leaves, and is here until `ended`."""
         for other in self._in_flight.values():
             other.alone = other.alone and other.off
         workers, slow_at = pipeline.most_workers, math.inf
@@ -109,8 +102,7 @@ class InFlight:
             slow_at = now + (
                 _SLOW_UNKNOWN if expected is None else _SLOW_SECONDS + _SLOW * expected
             )
-        self._in_flight[batch.id] = Sent(
-            task=asyncio.get_running_loop().create_task(carrying),
+        sent = self._in_flight[batch.id] = Sent(
             wanted=len(batch.items),
             began=now,
             behind=self._at_server >= workers,
@@ -118,9 +110,12 @@ class InFlight:
             alone=not self._at_server,
             callers=callers,
         )
-        # Here and not in the coroutine: one that is cancelled before its first step never runs, and
-        # a batch that did not end would keep its place at the server for ever.
-        self._in_flight[batch.id].task.add_done_callback(lambda _: self._landed(batch, asked))
+        self._empty.clear()
+        return sent
+
+    def carry(self, sent: Sent, work: Coroutine[Any, Any, None]) -> None:
+        """Send a batch by a coroutine, which calls `ended`, also where it is cancelled."""
+        sent.carrying = EagerCoroutine(work, _unheard, asyncio.get_running_loop())
 
     @property
     def any(self) -> bool:
@@ -152,6 +147,8 @@ class InFlight:
         """A batch that left the server has its answer, or was dropped; says whose rows it had."""
         self._off -= 1
         self._ended_last = self._in_flight.pop(batch.id).callers
+        if not self._in_flight:
+            self._empty.set()
         return self._ended_last
 
     def leaves(self, batch: Batch, now: float) -> None:
@@ -169,20 +166,15 @@ class InFlight:
             flight = self._in_flight.get(batch)
             if flight is not None:
                 flight.wanted -= 1
-                if not flight.wanted:
-                    flight.task.cancel()
-
-    def _landed(self, batch: Batch, asked: Asked) -> None:
-        asked.close()
-        if batch.id in self._in_flight:
-            self._dropped(batch)
+                if not flight.wanted and flight.carrying is not None:
+                    flight.carrying.cancel()
 
     async def cancel_all(self) -> None:
         """End everything, and return when it has ended."""
-        tasks = [flight.task for flight in self._in_flight.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for flight in list(self._in_flight.values()):
+            if flight.carrying is not None:
+                flight.carrying.cancel()
+        await self._empty.wait()
 
 
 def patience(batch: Batch, settings: BatchSettings, now: float, pipeline: Pipeline) -> float:
@@ -197,9 +189,13 @@ def patience(batch: Batch, settings: BatchSettings, now: float, pipeline: Pipeli
     return max(settings.request_timeout_seconds, usual, last) + _GRACE
 
 
-async def _carried(
-    ask: Callable[[], Awaitable[BatchReply]], leaves: Callable[[BatchReply], None] | None
+async def replied(
+    ask: Callable[[], Awaitable[BatchReply]], leaves: Callable[[BatchReply], None] | None = None
 ) -> BatchReply | Unserved:
+    """The reply to a batch, or why there is none; whatever `ask` raises is such a reason.
+
+    `leaves` is told when the server is done with a batch whose answer is still to be cut.
+    """
     try:
         reply = await ask()
         if isinstance(reply, UncutReply):
@@ -213,15 +209,8 @@ async def _carried(
         return our_bug(error)
 
 
-def asked_for(
-    ask: Callable[[], Awaitable[BatchReply]], leaves: Callable[[BatchReply], None] | None = None
-) -> Asked:
-    """The reply to a batch, or why there is none; whatever `ask` raises is such a reason.
-
-    What can be sent at once has been sent when this returns. `leaves` is told when the server is
-    done with a batch whose answer is still to be cut.
-    """
-    return Begun(_carried(ask, leaves))
+def _unheard(_: None, error: BaseException | None) -> None:
+    """Whatever it meets a batch tells its rows' callers."""
 
 
 def noted(tell: Callable[..., object], *what: object) -> None:

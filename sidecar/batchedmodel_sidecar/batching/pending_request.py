@@ -1,5 +1,6 @@
 """A call between its acceptance and its end, as the batcher keeps it."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
@@ -8,9 +9,11 @@ from batchedmodel_contract.inference.batch import BatchRequest
 from batchedmodel_contract.inference.tensors import standing_alone
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome
+from batchedmodel_http.eager_coroutine import DirectFuture
 from batchedmodel_scheduling.core.policy import BatchId, Item, ItemId
 from batchedmodel_sidecar.answers import Answer, Output, RawBatch, Timing
 from batchedmodel_sidecar.batching.batch_reply import RowAnswer
+from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.calls import Call, Value, request_of
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.protocols.headers import AgreedTerms
@@ -20,14 +23,13 @@ logger: Final = logging.getLogger(__name__)
 
 Result = Answer | CallError | None
 """How a call ended; None where its caller left."""
-Told = Callable[[Result], None]
-"""Hears how a call ended, and raises nothing."""
-Keep = Callable[[int], bool]
-"""Says whether so many bytes more of a call's answer may wait for the rest of it."""
 
 
-class PendingRequest:
-    """An accepted call that is not settled."""
+class PendingRequest(DirectFuture[Answer]):
+    """An accepted call that is not settled; await it for the answer.
+
+    Raises `Unserved`, `Expired` or `GivenUp`. Cancelling the await withdraws the call.
+    """
 
     def __init__(
         self,
@@ -36,13 +38,15 @@ class PendingRequest:
         arrived: float | None,
         terms: AgreedTerms,
         share: Share,
-        told: Told,
-        keep: Keep | None = None,
+        withdraw: Callable[["PendingRequest"], None],
+        held: Hold | None = None,
     ) -> None:
-        """`arrived`: None for now. `share`: what it uses a part of. `told` is called once.
+        """`arrived`: None for now. `share`: what it uses a part of. `withdraw` hears that its
+        caller has left.
 
-        `keep` is asked for memory of rows that are answered before others.
+        `held`: its memory, where rows that are answered before others count.
         """
+        super().__init__()
         arrived = now if arrived is None else arrived
         self.call: Final = call
         self.share: Final = share
@@ -51,8 +55,8 @@ class PendingRequest:
         self.terms: Final = terms
         self.due: Final = arrived + terms.due
         self.deadline: Final = arrived + terms.limit
-        self._told = told
-        self._keep = keep
+        self._withdraw = withdraw
+        self._held = held
         self.ids: list[ItemId] = []
         """Of the rows that the policy has been shown, in order."""
         self.in_flight: list[BatchId] = []
@@ -109,19 +113,22 @@ class PendingRequest:
         alone = standing_alone([value.data for value in values])
         pairs = zip(values, alone, strict=True)
         self.answers[index] = tuple([Value(value.shape, data) for value, data in pairs])
-        return self._keep is None or self._keep(sum(map(len, alone)))
+        return self._held is None or self._held.keep(sum(map(len, alone)))
 
     def tell(self, result: Result, outcome: Outcome) -> None:
         """Tell its caller how it ended; said once."""
         if outcome is not Outcome.COMPLETED:
             why = "the caller left" if result is None else type(result).__name__  # quotes no body
             logger.debug("%d rows %s: %s", len(self.call.rows), outcome, why)
-        told, self._told = self._told, _heard  # whoever is told may keep this request
         try:
-            told(result)
+            self.settle(asyncio.CancelledError() if result is None else result)
         except Exception:
             # The books are kept all the same, and others of its batch are told.
             logger.exception("a caller could not be told")
+
+    def left(self) -> None:
+        """Its caller has left."""
+        self._withdraw(self)
 
     def leaves(self, batch: BatchId, batch_size: int, now: float) -> None:
         """One of its rows leaves in a batch."""
@@ -150,10 +157,6 @@ class PendingRequest:
             request_group=self.terms.request_group,
             adapter=0 if self.call.adapter is None else self.call.adapter.number,
         )
-
-
-def _heard(result: Result) -> None:
-    """It was told before."""
 
 
 Members = Sequence[tuple[PendingRequest, int]]

@@ -4,10 +4,11 @@ Pure; called by the batcher. The delay after which a caller should come back is 
 device needs for what waits, as far as anybody knows it.
 """
 
-from typing import Final
+from typing import Final, Protocol
 
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_scheduling.core.policy import Refusal
 from batchedmodel_sidecar.errors import (
@@ -19,8 +20,20 @@ from batchedmodel_sidecar.errors import (
     TooLate,
     Unserved,
     refuse_many,
+    too_many,
 )
 from batchedmodel_sidecar.protocols.headers import AgreedTerms
+
+
+class Queue(Protocol):
+    """Where calls wait."""
+
+    settings: BatchSettings
+
+    def refusal(self, share: Share, rows: int) -> Rejected | None:
+        """Why a call of so many rows is refused unread; None where there is room."""
+        ...
+
 
 MODEL_GONE: Final = "the model is gone and this pod is stopping"
 
@@ -59,6 +72,19 @@ def refuse_unfit(rows: int, left: float, terms: AgreedTerms, settings: BatchSett
 def most_ever(settings: BatchSettings) -> int:
     """Rows of one call that the queue could hold if it held nothing else."""
     return max(1, int(settings.max_queue_size * settings.tenant_max_share))
+
+
+def of_now(refused: Rejected, share: Share, queue: "Queue") -> Rejected:
+    """What a call is told whose rows were only counted: there may be room for so many later."""
+    if refused.reason is not Rejection.TOO_LARGE or refused.rows == 1:
+        return refused
+    ever = most_ever(queue.settings)
+    if refused.rows > ever:
+        return too_many(refused.rows, ever)
+    # Where there is room after all, it has come while the helper read.
+    return queue.refusal(share, refused.rows) or Rejected(
+        Rejection.QUEUE_FULL, refused.message, retry_after=RETRY_SOON, rows=refused.rows
+    )
 
 
 def ended(outcome: Outcome, *, seconds: float, retry_after: float) -> CallError:

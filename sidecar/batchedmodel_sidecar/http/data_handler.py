@@ -33,6 +33,7 @@ from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Rejected
 from batchedmodel_sidecar.generation.handler import GenerationHandler
 from batchedmodel_sidecar.generation.request_reading import ENDED
 from batchedmodel_sidecar.helper.shared_memory import SharedMemory
+from batchedmodel_sidecar.http.admission import Admission
 from batchedmodel_sidecar.http.body_reader import BodyReader, Source, answer_expectation
 from batchedmodel_sidecar.http.inference import InferenceHandler
 from batchedmodel_sidecar.http.passthrough import GoesAlone, Passthrough, Sent
@@ -70,6 +71,7 @@ class DataHandler:
         self,
         name: str,
         *,
+        admission: Admission,
         inferences: InferenceHandler,
         refusals: Refusals,
         batcher: Batcher,
@@ -93,6 +95,7 @@ class DataHandler:
         """
         self._name = name
         self._local_to = local_to
+        self._admission = admission
         self._inferences = inferences
         self._refusals = refusals
         self._batcher = batcher
@@ -172,11 +175,6 @@ class DataHandler:
         route = asked.route or self._route(asked)
         if route.generates:
             return self._generated(asked, source, caller, reply)
-        found, adapter = route.found, route.at_once
-        if adapter is not None and isinstance(found, Found):
-            exchange = self._inferences.begin(asked, found, adapter, source, caller, reply)
-            if exchange is not None:
-                return exchange
         return EagerCoroutine(self.respond(asked, source, caller), reply, self._loop)
 
     async def respond(self, asked: RequestHead, source: Source, caller: str = "") -> Response:
@@ -256,11 +254,11 @@ class DataHandler:
                 held.regain(len(body))
             else:
                 seconds = limit_of(options_of_headers(request.headers), settings)
-                self._inferences.require_open()
+                self._admission.require_open()
                 self._passthrough.refuse_full(share)
                 body = await self._received(asked, request, held, seconds)
             # A drain may have ended while the body was read.
-            self._inferences.require_open()
+            self._admission.require_open()
             sent = Sent(body, held)
             return await self._passthrough.forward(
                 request, seconds, share, sent, in_turn=alone.in_turn

@@ -1,7 +1,7 @@
-"""What the head of a request says, and what the data handler concluded from it.
+"""What is known of a request: its head, what follows from that, and its way to its answer.
 
 Clients send the same head again and again, so a head and what follows from it are kept and used for
-many requests: nothing here belongs to one of them.
+many requests: nothing of `RequestHead` belongs to one of them. A `Request` is one inference.
 """
 
 from collections.abc import Mapping
@@ -9,9 +9,13 @@ from typing import Final, NamedTuple
 
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH
 from batchedmodel_http import request_head
+from batchedmodel_sidecar.backends.native.version_lease import VersionLease
+from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.body.encodings import Encoding, encoding_of
-from batchedmodel_sidecar.protocols.adapter import Adapter
+from batchedmodel_sidecar.model import ReadyModel
+from batchedmodel_sidecar.protocols.adapter import Adapter, Parsed
 from batchedmodel_sidecar.protocols.headers import (
+    NO_OPTIONS,
     RequestOptions,
     only,
     options_of_headers,
@@ -72,3 +76,42 @@ class RequestHead(request_head.RequestHead):
         self.route: Route | None = None
         self.header_options: HeaderOptions | None = None
         """Both are None until the data handler has found them."""
+
+
+class Request:
+    """One inference; its steps fill in what they find out."""
+
+    __slots__ = (
+        "adapter", "arrived", "asked", "caller", "found", "held", "lease", "model", "options",
+        "parsed",
+    )  # fmt: skip
+
+    model: ReadyModel
+    """Which answers it; set when it is admitted."""
+    parsed: Parsed
+    """Its call; set when its body is read."""
+
+    def __init__(
+        self,
+        asked: RequestHead,
+        found: Found,
+        adapter: Adapter,
+        caller: str,
+        arrived: float,
+        held: Hold,
+    ) -> None:
+        """`caller`: its address. `arrived`: monotonic seconds. `held`: the memory that it uses."""
+        self.asked: Final = asked
+        self.found: Final = found
+        self.adapter: Final = adapter
+        self.caller: Final = caller
+        self.arrived: Final = arrived
+        self.held: Final = held
+        self.lease: Final = VersionLease()
+        self.options: RequestOptions = NO_OPTIONS
+        """What its headers ask for, and then its body as well."""
+
+    def release(self) -> None:
+        """Its body is not needed any more, nor is the version that it was read for."""
+        self.held.release()
+        self.lease.close()

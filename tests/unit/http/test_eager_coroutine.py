@@ -4,14 +4,14 @@ import asyncio
 import gc
 import weakref
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Final
 
 import looptime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_http.eager_coroutine import Begun, EagerCoroutine
+from batchedmodel_http.eager_coroutine import DirectFuture, EagerCoroutine
 
 pytestmark = pytest.mark.looptime
 
@@ -209,10 +209,10 @@ def test_it_is_given_up_at_any_moment_as_a_task_would_be(names: list[str], turns
         errand, ends = sent(work(seen))
         for _ in range(turns):
             await asyncio.sleep(0)
-        given_up = not ends
+        given_up = "over" not in seen
         errand.cancel()
         await asyncio.sleep(0.05)
-        assert len(ends) == (not given_up)
+        assert len(ends) <= (not given_up)
         assert seen.count("over") == 1
         assert seen.count("cancelled") == given_up
         return seen
@@ -253,120 +253,122 @@ async def test_what_is_no_exception_is_told_once_as_well(
     assert type(error) is kind
 
 
-async def test_begun_work_has_run_until_it_waits_and_a_task_goes_on_with_it() -> None:
-    seen: list[str] = []
+async def test_what_waits_a_bare_turn_has_a_task_from_then_on() -> None:
+    tasks: list[asyncio.Task[object] | None] = []
 
     async def work() -> str:
-        seen.append("begun")
-        await asyncio.sleep(1.0)
-        seen.append("awake")
-        async with asyncio.timeout(1.0):  # needs the task
-            await asyncio.sleep(0)
-        return "done"
-
-    begun = Begun(work())
-    assert seen == ["begun"]
-    await asyncio.sleep(2.0)
-    assert seen == ["begun"]
-    assert await begun == "done"
-    assert seen == ["begun", "awake"]
-
-
-async def test_begun_work_that_waits_a_turn_has_a_task_from_then_on() -> None:
-    async def work() -> str:
+        tasks.append(asyncio.current_task())
         await asyncio.sleep(0)
-        assert asyncio.current_task() is not None
+        tasks.append(asyncio.current_task())
+        async with asyncio.timeout(1.0):
+            await asyncio.sleep(0.5)
         return "done"
 
-    async def goes_on(begun: Begun[str]) -> str:
-        return await begun
-
-    seen: list[str] = []
-    asyncio.get_running_loop().call_soon(
-        lambda: asyncio.create_task(goes_on(Begun(work()))).add_done_callback(
-            lambda task: seen.append(task.result())
-        )
-    )
-    await asyncio.sleep(0.1)
-    assert seen == ["done"]
+    running: list[Ends] = []
+    asyncio.get_running_loop().call_soon(lambda: running.append(sent(work())[1]))
+    await asyncio.sleep(1.0)
+    assert running == [[("done", None)]]
+    before, behind = tasks
+    assert before is None
+    assert behind is not None
 
 
-async def test_begun_work_that_waits_for_nothing_has_ended() -> None:
-    async def work() -> str:
-        return "done"
-
-    assert await Begun(work()) == "done"
-
-
-async def test_an_error_behind_the_wait_of_begun_work_is_raised_to_who_awaits_it() -> None:
-    async def work() -> str:
-        await asyncio.sleep(1.0)
-        raise ValueError("wrong")
-
-    with pytest.raises(ValueError, match="wrong"):
-        await Begun(work())
+async def awaiting(future: DirectFuture[str], seen: list[str]) -> str:
+    """Notes what becomes of a future."""
+    try:
+        seen.append(await future)
+    except BaseException as error:
+        seen.append(type(error).__name__)
+        raise
+    return "over"
 
 
-@pytest.mark.parametrize("awaited", [True, False])
-async def test_begun_work_is_ended_by_a_cancelled_task_or_where_nobody_ever_awaits_it(
-    awaited: bool,
+ENDS: Final[list[tuple[str | BaseException, str]]] = [
+    ("done", "done"), (ValueError("wrong"), "ValueError"),
+    (asyncio.CancelledError(), "CancelledError"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("end", "told"), ENDS)
+async def test_what_awaits_a_direct_future_goes_on_within_the_call_that_settles_it(
+    end: str | BaseException, told: str
 ) -> None:
-    ended: list[str] = []
+    future, seen = DirectFuture[str](), list[str]()
+    _, ends = sent(awaiting(future, seen))
+    assert (seen, ends) == ([], [])
+    future.settle(end)
+    future.settle("again")
+    assert seen == [told]
+    assert len(ends) == 1
 
-    async def work() -> str:
-        try:
-            await asyncio.sleep(1.0)
-        except BaseException as error:
-            ended.append(type(error).__name__)
-            raise
-        return "done"
 
-    async def goes_on() -> str:
-        return await begun
-
-    begun = Begun(work())
-    task = asyncio.create_task(goes_on())
-    if awaited:
-        await asyncio.sleep(0)
-    task.cancel()
+@pytest.mark.parametrize(("end", "told"), ENDS)
+async def test_a_task_that_awaits_a_direct_future_goes_on_in_a_turn_of_its_own(
+    end: str | BaseException, told: str
+) -> None:
+    future, seen = DirectFuture[str](), list[str]()
+    task = asyncio.create_task(awaiting(future, seen))
+    await asyncio.sleep(0)
+    future.settle(end)
+    assert seen == []
     await asyncio.wait([task])
-    begun.close()
-    assert ended == ["CancelledError" if awaited else "GeneratorExit"]
+    assert seen == [told]
+    assert task.cancelled() == isinstance(end, asyncio.CancelledError)
+
+
+@pytest.mark.parametrize(("end", "told"), ENDS)
+async def test_a_direct_future_that_is_settled_is_not_waited_for(
+    end: str | BaseException, told: str
+) -> None:
+    future, seen = DirectFuture[str](), list[str]()
+    future.settle(end)
+    sent(awaiting(future, seen))
+    assert seen == [told]
+
+
+@pytest.mark.parametrize("by", ["coroutine", "task"])
+async def test_a_direct_future_is_cancelled_by_who_awaits_it(by: str) -> None:
+    future, seen = DirectFuture[str](), list[str]()
+    if by == "task":
+        task = asyncio.create_task(awaiting(future, seen))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+    else:
+        errand, ends = sent(awaiting(future, seen))
+        errand.cancel()
+        assert ends == []
+    assert seen == ["CancelledError"]
+    assert not future.cancel()
+    future.settle("too late")
+    assert seen == ["CancelledError"]
 
 
 class Rows:
-    """What a batch is about."""
+    """What a call is about."""
 
 
-async def _failed(rows: Rows, answers: list[asyncio.Future[None]]) -> str | Exception:
-    """Ends with the error behind its wait, as a batch does."""
-    try:
-        await answers.pop()
-    except OSError as error:
-        return error
-    return "done"
+@pytest.mark.parametrize("fails", [False, True])
+async def test_nothing_is_kept_of_what_awaited_a_direct_future(fails: bool) -> None:
+    """The rows of a call would stay until the collector finds them."""
 
+    async def work(rows: Rows, future: DirectFuture[str]) -> str:
+        try:
+            await future
+        except ValueError:
+            return "wrong"
+        return "done"
 
-@pytest.mark.parametrize("end", ["cancelled", "failed"])
-async def test_begun_work_that_failed_is_kept_by_nothing(end: str) -> None:
-    """A batch's rows would stay until the collector finds them."""
-
-    async def goes_on(begun: Begun[str | Exception]) -> str | Exception:
-        return await begun
-
-    rows, gone = Rows(), asyncio.get_running_loop().create_future()
-    kept, task = weakref.ref(rows), asyncio.create_task(goes_on(Begun(_failed(rows, [gone]))))
-    del rows
-    await asyncio.sleep(0)
+    rows, future = Rows(), DirectFuture[str]()
+    kept = weakref.ref(rows)
     gc.disable()
     try:
-        if end == "cancelled":
-            task.cancel()
-        else:
-            gone.set_exception(OSError("gone"))
-        await asyncio.wait([task])
-        del task, gone
-        await asyncio.sleep(0)
+        _, ends = sent(work(rows, future))
+        del rows
+        future.settle(ValueError("wrong") if fails else "done")
+        assert ends
+        del future, _
         assert kept() is None
     finally:
         gc.enable()

@@ -11,9 +11,8 @@ import pytest
 
 from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_sidecar.batching.submit import submit
 from batchedmodel_sidecar.errors import Unserved
-from support.sidecar_world import PretendServer, call_of, rows_of, world
+from support.sidecar_world import PretendServer, answered, call_of, rows_of, world
 
 
 class Bytes(bytearray):
@@ -27,7 +26,7 @@ async def test_a_settled_call_is_not_kept_until_its_time_is_over() -> None:
     waits = w.send(b"in front")
     row: Any = Bytes(b"a")
     watched = weakref.ref(row)
-    await submit(w.batcher, call_of([row]))
+    await answered(w.batcher, call_of([row]))
     late = w.send(*[b"behind"] * 100)
     await asyncio.sleep(0)
     del row
@@ -47,7 +46,7 @@ async def test_nothing_is_kept_of_a_call_that_was_told_an_error() -> None:
     gc.disable()
     try:
         with contextlib.suppress(Unserved):
-            await submit(w.batcher, call_of([row]))
+            await answered(w.batcher, call_of([row]))
             raise AssertionError("it was answered")
         del row
         await asyncio.sleep(1.0)

@@ -7,9 +7,11 @@ import pytest
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
-from batchedmodel_sidecar.batching.submit import submit
+from batchedmodel_contract.manifest.tenants import NOBODY, Share
+from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.errors import Unserved
-from support.sidecar_world import FIXED, PER_ROW, call_of, rows_of, world
+from batchedmodel_sidecar.protocols.headers import NO_OPTIONS
+from support.sidecar_world import FIXED, PER_ROW, answered, call_of, rows_of, world
 
 pytestmark = pytest.mark.looptime
 
@@ -49,26 +51,24 @@ async def test_all_rows_of_a_list_take_room_in_the_queue() -> None:
 
 
 async def test_a_list_whose_answered_rows_have_no_memory_ends_and_harms_nobody() -> None:
-    w, kept = world(SETTINGS), list[int]()
-
-    def keep(size: int) -> bool:
-        kept.append(size)
-        return sum(kept) <= 40
-
+    w, budget = world(SETTINGS), ByteBudget(1000)
+    # Whoever holds nothing beside others is answered, however little memory is left.
+    budget.hold(Share("others")).regain(960)
+    held = budget.hold(Share("list"))
     rows = [b"%02d" % n for n in range(50)]
-    long = asyncio.create_task(submit(w.batcher, call_of(rows), keep=keep))
+    long = asyncio.create_task(answered(w.batcher, call_of(rows), None, NO_OPTIONS, NOBODY, held))
     others = [w.send(b"single") for _ in range(3)]
     with pytest.raises(Unserved, match="no room for all rows") as told:
         await long
     assert (told.value.status, told.value.answered) == (503, False)
-    assert kept == [2] * 21
+    assert held.kept == 40
     assert [rows_of(await one) for one in others] == [[b"single"]] * 3
     assert w.ledger.live == 0
     assert w.ledger.rows_waiting == 0
-    kept.clear()
+    held.release()
     rows = rows[:20]
-    assert rows_of(await submit(w.batcher, call_of(rows), keep=keep)) == rows
-    assert sum(kept) < 40, "the rows that are answered last wait for nothing"
+    assert rows_of(await w.batcher.offer(call_of(rows), held=held)) == rows
+    assert held.kept < 40, "the rows that are answered last wait for nothing"
 
 
 async def test_a_list_that_cannot_be_in_time_is_refused_whole() -> None:

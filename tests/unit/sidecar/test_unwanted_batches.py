@@ -7,11 +7,9 @@ import pytest
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
-from batchedmodel_contract.manifest.tenants import NOBODY
 from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_sidecar.errors import Expired
-from batchedmodel_sidecar.protocols.headers import NO_OPTIONS
-from support.sidecar_world import FIXED, MODEL, call_of, rows_of, world
+from support.sidecar_world import FIXED, MODEL, rows_of, world
 
 pytestmark = pytest.mark.looptime
 
@@ -40,7 +38,7 @@ async def test_a_batch_is_on_its_way_when_the_turn_ends_in_which_it_is_released(
 
 
 @pytest.mark.interpreted
-async def test_the_server_is_hung_up_on_by_a_batch_that_is_unwanted_before_its_task_has_begun(
+async def test_the_server_is_hung_up_on_by_a_batch_that_is_unwanted_in_the_turn_in_which_it_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     w, ended = world(SETTINGS), list[str]()
@@ -53,11 +51,12 @@ async def test_the_server_is_hung_up_on_by_a_batch_that_is_unwanted_before_its_t
             raise
 
     monkeypatch.setattr(w.batcher, "_infer", infer)
-    pending = w.batcher.offer(call_of([b"a"]), None, NO_OPTIONS, NOBODY, lambda _: None)
+    leaver = w.send(b"a")
+    await asyncio.sleep(0)
     w.batcher._decisions.make()
-    w.batcher.withdraw(pending)
+    leaver.cancel()
     await asyncio.sleep(FIXED)
-    assert ended == ["GeneratorExit"]
+    assert ended == ["CancelledError"]
     assert w.ledger.batches_in_flight == 0
 
 

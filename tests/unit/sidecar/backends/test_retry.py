@@ -9,11 +9,20 @@ import pytest
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_sidecar.backends.base import LinkStatus
-from batchedmodel_sidecar.batching.submit import submit
 from batchedmodel_sidecar.calls import Call
 from batchedmodel_sidecar.errors import Busy, Expired, Lost, Unserved
 from batchedmodel_sidecar.lifecycle import DrainEnd, Lifecycle
-from support.sidecar_world import DESCRIPTION, FIXED, MODEL, PER_ROW, World, call_of, rows_of, world
+from support.sidecar_world import (
+    DESCRIPTION,
+    FIXED,
+    MODEL,
+    PER_ROW,
+    World,
+    answered,
+    call_of,
+    rows_of,
+    world,
+)
 
 pytestmark = pytest.mark.looptime
 
@@ -153,7 +162,7 @@ async def test_what_the_model_says_must_not_be_sent_twice_fails_at_once_as_well(
     whole = call_of([b"a"])
     call = Call(whole.rows, served, whole.key)
     with pytest.raises(Lost):
-        await submit(w.batcher, call)
+        await answered(w.batcher, call)
     assert w.server.batches == [1]
 
 

@@ -9,9 +9,7 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_scheduling.core.policy import Item, ItemId
 from batchedmodel_sidecar.batching.isolation import Backoff
-from batchedmodel_sidecar.batching.submit import submit
 from batchedmodel_sidecar.errors import Unserved
-from batchedmodel_sidecar.protocols.headers import NO_OPTIONS
 from support.foreign_world import SECONDS, Foreigners, Rows, in_front, now, said, well
 
 pytestmark = pytest.mark.looptime
@@ -35,7 +33,7 @@ async def keyed(world: Foreigners, row: str, key: str) -> str:
     assert model is not None
     adapter = world.protocol.adapter("/v1/models/m:predict", f"?k={key}", {})
     parsed = await adapter.parse(json.dumps({"instances": [row]}).encode(), None, model, 4096)
-    answer = await submit(world.batcher, parsed.call, options=NO_OPTIONS)
+    answer = await world.batcher.offer(parsed.call)
     return str(json.loads(bytes(answer.rows[0][0].data)))
 
 

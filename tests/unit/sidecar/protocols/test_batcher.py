@@ -8,12 +8,20 @@ import pytest
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
-from batchedmodel_sidecar.batching.submit import submit
 from batchedmodel_sidecar.calls import Row
 from batchedmodel_sidecar.errors import Expired, Rejected, Unserved
 from batchedmodel_sidecar.protocols.headers import RequestOptions
 from support.hostile_tokenizers import Panic
-from support.sidecar_world import DESCRIPTION, FIXED, MODEL, PER_ROW, call_of, rows_of, world
+from support.sidecar_world import (
+    DESCRIPTION,
+    FIXED,
+    MODEL,
+    PER_ROW,
+    answered,
+    call_of,
+    rows_of,
+    world,
+)
 
 pytestmark = pytest.mark.looptime
 
@@ -53,14 +61,14 @@ async def test_rows_of_other_shapes_share_no_batch_where_answers_would_change() 
     ]
     apart = replace(MODEL, rows_pad=False)
     strict = [apart.call_of(call.rows) for call in calls]
-    answers = await asyncio.gather(*(submit(w.batcher, call) for call in strict))
+    answers = await asyncio.gather(*(answered(w.batcher, call) for call in strict))
     assert [rows_of(answer) for answer in answers] == [
         [bytes(row.values[0].data) for row in call.rows] for call in calls
     ]
     assert all(len(set(lengths)) == 1 for lengths in w.server.lengths)
     assert max(w.server.batches) == 4
     w.server.lengths.clear()
-    await asyncio.gather(*(submit(w.batcher, call) for call in calls))
+    await asyncio.gather(*(answered(w.batcher, call) for call in calls))
     assert any(len(set(lengths)) > 1 for lengths in w.server.lengths)
 
 
@@ -171,7 +179,7 @@ async def test_a_batch_that_cannot_be_made_fails_and_the_next_one_leaves() -> No
     w = world()
     # Of no value that the model's description has a place for: our bug, wherever it was made.
     broken = call_of([b"a"]).with_rows((Row(values=(), length=1),))
-    failing, other = asyncio.ensure_future(submit(w.batcher, broken)), w.send(b"b")
+    failing, other = asyncio.ensure_future(answered(w.batcher, broken)), w.send(b"b")
     results = await asyncio.gather(failing, other, return_exceptions=True)
     assert [r.status for r in results if isinstance(r, Unserved)] == [500, 500]
     assert w.ledger.settled == {Outcome.FAILED: 2}
@@ -266,7 +274,7 @@ async def test_a_time_out_counts_from_the_arrival_of_the_request() -> None:
     w = world(replace(SETTINGS, request_timeout_seconds=2.0), attached=False)
     started = now()
     with pytest.raises(Expired):
-        await submit(w.batcher, call_of([b"a"]), started - 1.5)
+        await answered(w.batcher, call_of([b"a"]), started - 1.5)
     assert now() - started == pytest.approx(0.5)
 
 

@@ -25,10 +25,9 @@ from batchedmodel_scheduling.core.policy import (
     Shed,
     Slots,
 )
-from batchedmodel_sidecar.batching.submit import submit
 from batchedmodel_sidecar.errors import CallError, Expired, GivenUp, Rejected
 from batchedmodel_sidecar.protocols.headers import RequestOptions
-from support.sidecar_world import FIXED, MODEL, PER_ROW, World, call_of, rows_of, world
+from support.sidecar_world import FIXED, MODEL, PER_ROW, World, answered, call_of, rows_of, world
 
 pytestmark = [pytest.mark.looptime, pytest.mark.interpreted]
 
@@ -122,14 +121,14 @@ async def test_a_callers_own_time_counts_from_the_arrival_of_its_request() -> No
     w = world(SETTINGS, attached=False)
     started = now()
     with pytest.raises(Expired):
-        await submit(w.batcher, call_of([b"a"]), started - 0.4, RequestOptions(timeout=0.5))
+        await answered(w.batcher, call_of([b"a"]), started - 0.4, RequestOptions(timeout=0.5))
     assert now() - started == pytest.approx(0.1)
 
 
 async def test_a_call_whose_time_is_over_already_is_not_accepted(wanted: Wanted) -> None:
     w = world(SETTINGS)
     with pytest.raises(Rejected, match="not understood within 0.5 s") as caught:
-        await submit(w.batcher, call_of([b"a"]), now() - 0.6, RequestOptions(timeout=0.5))
+        await answered(w.batcher, call_of([b"a"]), now() - 0.6, RequestOptions(timeout=0.5))
     assert (caught.value.reason, caught.value.status) == (Rejection.EXPIRED, 504)
     assert wanted.offered == []
     assert recorded(w) == {"expired": 1}

@@ -12,12 +12,11 @@ from batchedmodel_contract.inference.params import Param, Values, column_values
 from batchedmodel_contract.invalid_input import InvalidInput, Unbatchable
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
-from batchedmodel_sidecar.batching.submit import submit
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Adapter
 from batchedmodel_sidecar.protocols.v1 import PredictAdapter
 from batchedmodel_sidecar.protocols.v2 import V2Adapter
-from support.sidecar_world import MODEL, call_of, world
+from support.sidecar_world import MODEL, answered, call_of, world
 
 PARAMS: Final = {"scale": Param("FP32", 1.0, max=9), "way": Param("BYTES", "in")}
 TAKING: Final = replace(MODEL, description=replace(MODEL.description, params=PARAMS))
@@ -86,7 +85,7 @@ async def sent(*given: Values | None, model: ReadyModel = TAKING) -> list[BatchR
 
     w.batcher._infer = watched
     rows = call_of([b"a"]).rows
-    await asyncio.gather(*(submit(w.batcher, model.call_of(rows, one)) for one in given))
+    await asyncio.gather(*(answered(w.batcher, model.call_of(rows, one)) for one in given))
     return requests
 
 

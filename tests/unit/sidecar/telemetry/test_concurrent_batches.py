@@ -12,7 +12,6 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_sidecar.backends.foreign.protocol import Response
 from batchedmodel_sidecar.batching.batcher import Batcher
-from batchedmodel_sidecar.batching.submit import submit
 from batchedmodel_sidecar.errors import Expired, Lost, Unserved
 from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
 from batchedmodel_sidecar.telemetry.durations import Durations
@@ -29,7 +28,7 @@ from support.foreign_world import (
     said,
     well,
 )
-from support.sidecar_world import MODEL, LoopTimer, PretendServer, call_of
+from support.sidecar_world import MODEL, LoopTimer, PretendServer, answered, call_of
 
 pytestmark = pytest.mark.looptime
 
@@ -234,10 +233,10 @@ async def test_a_server_that_is_busy_gets_a_rest_from_all() -> None:
     async def test(world: Foreigners) -> None:
         busy = said(503, "later", **{"Retry-After": "1"})
         assert await world.call("w") == "w"
-        until = now() + 2.5 * SECONDS
+        until = now() + 3.5 * SECONDS  # a probe may wait for a place behind the next batches
         world.server.reaction = lambda rows: busy if now() < until else well(rows)
         calls = asyncio.create_task(world.calls(ascii_letters))
-        await asyncio.sleep(4 * SECONDS)
+        await asyncio.sleep(5 * SECONDS)
         assert world.server.running == 0, "a probe was told the same"
         assert await calls == {letter: letter for letter in ascii_letters}
 
@@ -258,7 +257,7 @@ async def test_a_server_of_ours_has_one_batch_and_the_next_whatever_the_settings
         one_by_one=True,
     )
     batcher.attach(MODEL)
-    calls = [asyncio.create_task(submit(batcher, call_of([bytes([n])]))) for n in range(40)]
+    calls = [asyncio.create_task(answered(batcher, call_of([bytes([n])]))) for n in range(40)]
     await asyncio.sleep(0.001)
     assert len(server.batches) == 2
     four = replace(THREE, max_concurrent_batches=4)

@@ -15,13 +15,12 @@ from batchedmodel_sidecar.adapters.served import ServedAdapters
 from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.backends.native.link import NativeLink
 from batchedmodel_sidecar.backends.native.version_lease import VersionLease, VersionUsers
-from batchedmodel_sidecar.batching.submit import submit
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.body.shared_slots import SharedSlots
 from batchedmodel_sidecar.calls import Call, Row, Value, request_of
 from batchedmodel_sidecar.errors import Busy, Rejected, Unserved
 from batchedmodel_sidecar.model import ReadyModel
-from support.sidecar_world import DESCRIPTION, MODEL, World, rows_of, world
+from support.sidecar_world import DESCRIPTION, MODEL, World, answered, rows_of, world
 
 pytestmark = pytest.mark.looptime
 
@@ -41,7 +40,7 @@ async def asked(here: World, model: ReadyModel, row: bytes) -> Answer:
     """As the front asks."""
     with closing(VersionLease()) as need:
         need.turn_to(model.users)
-        return await submit(here.batcher, read_for(model, row))
+        return await answered(here.batcher, read_for(model, row))
 
 
 async def test_rows_that_wait_go_to_the_version_that_was_replaced_and_new_ones_to_the_new() -> None:
@@ -64,9 +63,9 @@ async def test_what_was_being_read_during_the_swap_is_taken_still() -> None:
         need.turn_to(old.users)
         here.batcher.attach(new)
         here.batcher.attach(version("3"))
-        assert rows_of(await submit(here.batcher, read_for(old, b"a"))) == [b"a"]
+        assert rows_of(await answered(here.batcher, read_for(old, b"a"))) == [b"a"]
         with pytest.raises(Rejected, match="takes other inputs"):
-            await submit(here.batcher, read_for(new, b"a"))
+            await answered(here.batcher, read_for(new, b"a"))
     assert here.server.versions == ["1"]
 
 

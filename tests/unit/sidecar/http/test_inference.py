@@ -1,4 +1,4 @@
-"""Small calls of a known form: no coroutine runs for them, and they are answered as all others."""
+"""Small calls, of a form that is known and of others: what is answered, counted and held."""
 
 import asyncio
 import gc
@@ -16,7 +16,7 @@ from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_http.response import Response
 from batchedmodel_sidecar.errors import Unserved
-from batchedmodel_sidecar.http.exchange import Exchange
+from batchedmodel_sidecar.http.routed_head import Request
 from support.handler_world import body, here, text
 from support.sidecar_world import DESCRIPTION, MODEL
 
@@ -36,11 +36,9 @@ async def test_an_answer_is_that_of_a_call_in_a_form_that_is_not_known(
     headers: dict[str, str],
 ) -> None:
     place = await here()
-    known = place.begin(body(3, 4), headers)
-    assert isinstance(known, Exchange)
+    place.begin(body(3, 4), headers)
     await asyncio.sleep(1.0)
-    other = place.begin(body(3, 4) + b" ", headers)
-    assert not isinstance(other, Exchange)
+    place.begin(body(3, 4) + b" ", headers)
     await asyncio.sleep(1.0)
     _, first, second = place.told
     assert text(first) == text(second)
@@ -78,18 +76,18 @@ async def test_bad_input_is_told_as_in_a_form_that_is_not_known(
 
 async def test_a_caller_that_leaves_takes_its_row_and_its_bytes_along() -> None:
     place = await here()
-    exchange = place.begin(body(3, 4))
+    call = place.begin(body(3, 4))
     await asyncio.sleep(0)
     assert place.held == len(body(3, 4))
     assert MODEL.users.any
-    exchange.cancel()
+    call.cancel()
     await asyncio.sleep(1.0)
     assert len(place.told) == 1, "only the first caller hears anything"
     assert place.world.ledger.settled[Outcome.CANCELLED] == 1
     assert place.world.ledger.live == 0
     assert place.held == 0
     assert not MODEL.users.any
-    exchange.cancel()
+    call.cancel()
     assert place.world.ledger.settled[Outcome.CANCELLED] == 1
 
 
@@ -177,8 +175,7 @@ async def test_a_large_answer_is_compressed_for_who_takes_that(
 ) -> None:
     values = [200] * 16
     place = await here(knows=body(*values))
-    exchange = place.begin(body(*values), {"Accept-Encoding": "gzip"})
-    assert isinstance(exchange, Exchange)
+    place.begin(body(*values), {"Accept-Encoding": "gzip"})
     monkeypatch.setattr("batchedmodel_sidecar.body.encodings._LARGE_ANSWER", 100)
     await asyncio.sleep(5.0)
     assert ("Content-Encoding", "gzip") in place.told[-1].headers
@@ -240,9 +237,9 @@ async def test_a_bug_over_an_answer_is_a_500_and_keeps_nothing(
 
 async def test_answers_of_one_batch_are_all_told_though_one_is_no_more_wanted() -> None:
     place = await here()
-    exchanges = [place.begin(body(3, number)) for number in range(4)]
+    calls = [place.begin(body(3, number)) for number in range(4)]
     await asyncio.sleep(0.001)
-    exchanges[1].cancel()
+    calls[1].cancel()
     await asyncio.sleep(1.0)
     told = [json.loads(text(response))["outputs"][0]["data"] for response in place.told[1:]]
     assert told == [[3, 0], [3, 2], [3, 3]]
@@ -276,7 +273,7 @@ async def test_a_caller_that_cannot_be_told_harms_no_other_of_its_batch() -> Non
 
 
 @pytest.mark.parametrize("sent", [body(300, 4), body(1, 2)], ids=["wrong", "right"])
-async def test_nothing_is_kept_of_an_exchange_that_has_ended(
+async def test_nothing_is_kept_of_a_request_that_has_ended(
     sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = await here()
@@ -288,7 +285,7 @@ async def test_nothing_is_kept_of_an_exchange_that_has_ended(
         for _ in range(20):
             place.begin(sent, {"Accept-Encoding": "gzip"})
             await asyncio.sleep(1.0)
-        assert not [one for one in gc.get_objects() if type(one) is Exchange]
+        assert not [one for one in gc.get_objects() if type(one) is Request]
     finally:
         gc.enable()
 
