@@ -58,8 +58,21 @@ class FairTurns:
 
         Tenants take turns by `size`. There must be as much `room`.
         """
-        await self._has_come(share, size, room=room, urgent=urgent)
-        doing = begin()
+        number, line = next(self._numbers), self._urgent if urgent else self._others
+        self.room.take(share, room)
+        line.add(share.tenant, number, work=size, rank=number, weight=share.weight)
+        turn = self._turns[number] = asyncio.get_running_loop().create_future()
+        self._begin()
+        try:
+            await turn
+            doing = begin()
+        except BaseException:
+            if self._turns.pop(number, None) is None:
+                self._done(share, room)  # its turn had come, and it did not begin
+            else:
+                line.discard(number)
+                self.room.give_back(share.tenant, room)
+            raise
 
         def done(work: asyncio.Future[Result]) -> None:
             if not work.cancelled():
@@ -73,23 +86,6 @@ class FairTurns:
             # What it raised has this frame in its traceback: together they would keep what the work
             # had in its hands until somebody looks for garbage.
             del doing
-
-    async def _has_come(self, share: Share, size: int, *, room: int, urgent: bool) -> None:
-        """Wait for a turn; whoever has it says `_done`."""
-        number, line = next(self._numbers), self._urgent if urgent else self._others
-        self.room.take(share, room)
-        line.add(share.tenant, number, work=size, rank=number, weight=share.weight)
-        turn = self._turns[number] = asyncio.get_running_loop().create_future()
-        self._begin()
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if self._turns.pop(number, None) is None:
-                self._done(share, room)  # its turn had come, and it did not begin
-            else:
-                line.discard(number)
-                self.room.give_back(share.tenant, room)
-            raise
 
     def _begin(self) -> None:
         while self._turns and self._begun < self._at_once():

@@ -92,8 +92,7 @@ class Codec:
                 known = model.asked_by(share) if len(body) > INLINE_CHARACTERS else model
                 return await adapter.parse(body, header_length, known, self.most_rows(share))
         self.refuse_large(share)
-        by, most = self._by(adapter), self.most_rows(share)
-        job = partial(parse, by=by, header_length=header_length, most_rows=most)
+        job = partial(parse, self._by(adapter), header_length, self.most_rows(share))
         pickled = None if foreign else pickled_model(model)
         try:
             draft, size = await self._helper.do(job, body, pickled, share=share, hold=held)
@@ -123,15 +122,8 @@ class Codec:
         if self.renders_here(adapter, parsed, answer):
             return adapter.render(parsed, answer, model)
         foreign = adapter if isinstance(adapter, ForeignAdapter) else None
-        job = partial(
-            render,
-            by=self._by(adapter),
-            lengths=parsed.call.lengths,
-            answer=pickled_answer(answer),
-            memo=parsed.memo,
-            named=parsed.named,
-            labels=parsed.labels,
-        )
+        by, lengths, theirs = self._by(adapter), parsed.call.lengths, pickled_answer(answer)
+        job = partial(render, by, lengths, theirs, parsed.memo, parsed.named, parsed.labels)
         pickled = None if foreign else pickled_model(model)
         body: Body = await self._answered(job, b"", pickled, share=share)
         return foreign.addressed(body, answer) if foreign else body
@@ -144,13 +136,8 @@ class Codec:
         if memory is None:
             return protocol.dealt(response, rows, alone=alone)
         try:
-            job = partial(
-                deal,
-                by=protocol,
-                response=replace(response, body=b"", memory=None),
-                lengths=[row.length for row in rows],
-                alone=alone,
-            )
+            lengths, plain = [row.length for row in rows], replace(response, body=b"", memory=None)
+            job = partial(deal, protocol, plain, lengths, alone)
             # Of an answer to several callers none is refused for what another's part of it takes.
             dealt: SplitReply = await self._answered(job, memory, must=True)
             return dealt

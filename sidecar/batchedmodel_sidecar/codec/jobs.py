@@ -55,7 +55,7 @@ class Kept:
         return pickle.loads, (apart(self.data),)
 
 
-def parse(work: Work, *, by: By, header_length: str | None, most_rows: int) -> Pickled:
+def parse(by: By, header_length: str | None, most_rows: int, work: Work) -> Pickled:
     """A `ParsedRequest` of a body.
 
     More rows are refused here: to the loop each of a million costs microseconds.
@@ -83,14 +83,13 @@ def parse(work: Work, *, by: By, header_length: str | None, most_rows: int) -> P
 
 
 def render(
-    work: Work,
-    *,
     by: By,
     lengths: list[int],
     answer: Any,
     memo: Any,
-    named: str | None = None,
-    labels: Labels | None = None,
+    named: str | None,
+    labels: Labels | None,
+    work: Work,
 ) -> Pickled:
     """The `Body` that answers a call of rows of these lengths.
 
@@ -111,7 +110,7 @@ def render(
 
 
 def deal(
-    work: Work, *, by: BackendProtocol, response: Response, lengths: list[int], alone: bool
+    by: BackendProtocol, response: Response, lengths: list[int], alone: bool, work: Work
 ) -> Pickled:
     """The `SplitReply` of a foreign server's answer, whose body is the work's."""
     of_json = json_bytes(len(work.body), response.header_length)

@@ -176,7 +176,7 @@ async def test_labels_of_many_tokens_are_made_by_the_helper(
     if helped:
         with pytest.raises(Unserved):
             await ours.render(classify, parsed, given, tagger)
-        assert helper.jobs[0].keywords["labels"] == own
+        assert helper.jobs[0].args[-1] == own
     else:
         told = await ours.render(classify, parsed, given, tagger)
         entries = orjson.loads(bytes(told.data))

@@ -54,14 +54,18 @@ Refusal = InvalidInput | Rejected | Unserved
 
 
 def parsing(endpoint: Endpoint, head: str | None = None) -> Job:
-    return partial(parse, by=endpoint, header_length=head, most_rows=100)
+    return partial(parse, endpoint, head, 100)
 
 
 def rendering(
-    endpoint: Endpoint, lengths: list[int], answer: Answer, memo: object, **more: Any
+    endpoint: Endpoint,
+    lengths: list[int],
+    answer: Answer,
+    memo: object,
+    named: str | None = None,
+    labels: tuple[str, ...] | None = None,
 ) -> Job:
-    pickled = pickled_answer(answer)
-    return partial(render, by=endpoint, lengths=lengths, answer=pickled, memo=memo, **more)
+    return partial(render, endpoint, lengths, pickled_answer(answer), memo, named, labels)
 
 
 def behind_the_wire(error: Refusal) -> Refusal:

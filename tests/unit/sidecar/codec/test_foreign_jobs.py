@@ -75,19 +75,18 @@ async def outcome(done: Callable[[], Awaitable[object]]) -> object:
 
 
 def parsing(dialect: BackendProtocol, head: str | None = None, most_rows: int = 100) -> Job:
-    return partial(parse, by=dialect, header_length=head, most_rows=most_rows)
+    return partial(parse, dialect, head, most_rows)
 
 
 def dealing(
     dialect: BackendProtocol, response: Response, lengths: list[int], *, alone: bool
 ) -> Job:
     plain = replace(response, body=b"")
-    return partial(deal, by=dialect, response=plain, lengths=lengths, alone=alone)
+    return partial(deal, dialect, plain, lengths, alone)
 
 
 def rendering(dialect: BackendProtocol, memo: object, answer: Answer) -> Job:
-    pickled = pickled_answer(answer)
-    return partial(render, by=dialect, lengths=[1, 1], answer=pickled, memo=memo)
+    return partial(render, dialect, [1, 1], pickled_answer(answer), memo, None, None)
 
 
 def seen_of_draft(draft: ParsedRequest) -> object:

@@ -282,7 +282,7 @@ class TextPreparer:
             raise InvalidInput(field, rule)
 
 
-def prepare(work: Work, *, endpoint: TextEndpoint) -> TextRequest:
+def prepare(endpoint: TextEndpoint, work: Work) -> TextRequest:
     """The request in a body, made by a helper."""
     preparer: TextPreparer = work.model
     return preparer.prepare(endpoint, work.body)

@@ -54,7 +54,7 @@ class Preparing:
         helper.check_place(share)
         model = Pickled(bounded_preparer, (texts.name, texts.description, texts.tokenizer_json))
         request: TextRequest
-        request, _ = await helper.do(partial(prepare, endpoint=endpoint), body, model, share=share)
+        request, _ = await helper.do(partial(prepare, endpoint), body, model, share=share)
         return request
 
     async def close(self) -> None:
