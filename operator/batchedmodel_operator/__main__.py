@@ -20,6 +20,7 @@ from batchedmodel_contract.manifest.spec import LogLevel
 from batchedmodel_contract.processes import logs
 from batchedmodel_contract.processes.descriptors import raise_descriptors
 from batchedmodel_contract.processes.environment import EXIT_WRONG_SETTINGS, from_environment
+from batchedmodel_http.ports.listener import CannotListen
 from batchedmodel_kube.client import Client
 from batchedmodel_kube.election import Election, election
 from batchedmodel_kube.errors import ENDINGS, ClusterError, Forbidden
@@ -34,7 +35,7 @@ from batchedmodel_operator.cluster.watching import (
     unless,
 )
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.probes import Probes, Vitals
+from batchedmodel_operator.probes import Vitals, probes
 from batchedmodel_operator.reconcile.reconcile import Reconciler
 from batchedmodel_operator.reconcile.state import Key, is_news
 from batchedmodel_operator.reconcile.work_queue import Workers, WorkQueue
@@ -68,7 +69,7 @@ def main() -> int:
     raise_descriptors()
     try:
         asyncio.run(_run(settings))
-    except (ClusterError, OSError) as error:
+    except (ClusterError, CannotListen, OSError) as error:
         _log.error("%s", error)
         return EXIT_FAILED
     except Exception:
@@ -142,8 +143,9 @@ async def _run(settings: OperatorSettings) -> None:
             reconciles=workers.reconciles,
         )
 
-    probes = Probes(settings.probe_port, vitals)
+    port = probes(settings.probe_port, vitals)
     try:
+        await port.use(None)
         await unless(told, candidacy.won())
         if not told.is_set():
             watching = Watching(
@@ -158,7 +160,7 @@ async def _run(settings: OperatorSettings) -> None:
     finally:
         # Not before the last reconcile has ended: from then on somebody else may write.
         await candidacy.release()
-        probes.close()
+        await port.close()
         await client.close()
         await leases.close()
 

@@ -1,7 +1,8 @@
 """Listens on a port, with or without TLS, and bounds what its callers may take.
 
-asyncio's own server would report a connection only after its TLS handshake, and each connection
-that waits for that has a buffer of 256 KiB. The TLS context can change while it listens.
+aiohttp serves its connections. Accepting them is ours: asyncio's server would report a connection
+only after its TLS handshake, in which each has a buffer of 256 KiB, and makes a transport for each
+of a crowd. The TLS context can change while it listens.
 """
 
 import asyncio
@@ -16,13 +17,21 @@ from typing import Final, cast
 
 from aiohttp import http_exceptions, web
 
+from batchedmodel_contract.manifest.tenants import address_group
 from batchedmodel_contract.processes.listening import authority, bound_sockets
-from batchedmodel_http.ports.acceptor import BACKLOG, Acceptor
 
 logger: Final = logging.getLogger(__name__)
 _http_log: Final = logging.getLogger(f"{__name__}.http")
 ANSWERS_LEAVE_SECONDS: Final = 2.0
-_SHUTDOWN_SECONDS: Final = 2.0
+_TLS_SHUTDOWN_SECONDS: Final = 2.0
+BACKLOG: Final = 1_024
+"""Connections that may wait to be accepted. The kernel drops those that come beyond them."""
+_NEWCOMERS_AT_ONCE: Final = 128
+_NEWCOMERS_A_SECOND: Final = 50.0
+_SENT_AWAY_AT_ONCE: Final = 64
+_ACCEPT_AGAIN_SECONDS: Final = 1.0
+_MOST_ADDRESSES: Final = 1_024
+"""Beyond them, addresses that have been calm are forgotten."""
 
 
 class CannotListen(Exception):
@@ -44,29 +53,42 @@ class Bounds:
     """Of a head and its body."""
 
 
-class Connection(asyncio.Protocol):
-    """Between a socket and the library that speaks HTTP, bounded from its acceptance on.
-
-    It counts the bytes and the time of a head, and ends what exceeds the bounds.
-    """
+class Newcomers:
+    """Lets an address connect a number of times at once, and then so many times a second. Pure."""
 
     def __init__(
-        self,
-        inner: asyncio.Protocol,
-        *,
-        address: str,
-        bounds: Bounds,
-        left: Callable[["Connection"], None],
+        self, *, at_once: int = _NEWCOMERS_AT_ONCE, a_second: float = _NEWCOMERS_A_SECOND
     ) -> None:
-        """Needs a running loop. `inner` speaks HTTP; `left` is called once, at the end."""
+        self._apart = 1 / a_second
+        self._ahead = (at_once + 0.5) / a_second
+        self._paid_until: dict[str, float] = {}
+        """When an address's connections so far would end at the steady rate, monotonic seconds."""
+
+    def let_in(self, address: str, now: float) -> bool:
+        """Whether one that connects now is let in. Only one that is counts."""
+        paid_until = max(now, self._paid_until.get(address, now)) + self._apart
+        if paid_until > now + self._ahead:
+            return False
+        if len(self._paid_until) >= _MOST_ADDRESSES:
+            known = self._paid_until.items()
+            self._paid_until = {one: until for one, until in known if until > now}
+        self._paid_until[address] = paid_until
+        return True
+
+
+class Connection(asyncio.Protocol):
+    """Between a socket and aiohttp's protocol: bounds the bytes and the time of a head."""
+
+    def __init__(self, inner: asyncio.Protocol, address: str, bounds: Bounds) -> None:
+        """Needs a running loop. `inner` speaks HTTP; begins with `open`."""
         self._loop = asyncio.get_running_loop()
         self._inner = inner
         self._bounds = bounds
-        self._left = left
-        self._opening: asyncio.Task[None] | None = None
         self._arriving = True
         self._unasked = 0
+        self._lost = asyncio.Event()
         self._deadline = self._loop.call_later(bounds.head_seconds, self.abort)
+        self._task: asyncio.Task[None] | None = None
         self.transport: asyncio.Transport | None = None
         self.address = address
         self.known = False
@@ -76,18 +98,17 @@ class Connection(asyncio.Protocol):
         self.used_at = self._loop.time()
         """When its last request came, or itself."""
 
-    def open(self, accepted: socket.socket, context: ssl.SSLContext | None) -> None:
-        """Begin, with TLS if there is a context."""
-        self._opening = self._loop.create_task(self._open(accepted, context))
+    def open(self, accepted: socket.socket, context: ssl.SSLContext | None) -> asyncio.Task[None]:
+        """Begin, with TLS if there is a context. The task ends when nothing of it is left."""
+        self._task = self._loop.create_task(self._serve(accepted, context))
         # A task that is cancelled before its first step runs nothing of its own.
-        self._opening.add_done_callback(lambda _: self._opened(accepted))
+        self._task.add_done_callback(lambda _: self._release(accepted))
+        return self._task
 
     def abort(self) -> None:
-        """End it at once, whatever it is doing."""
-        if self.transport is not None:
-            self.transport.abort()
-        elif self._opening is not None:
-            self._opening.cancel()
+        """End it, whatever it is doing."""
+        if self._task is not None:
+            self._task.cancel()
 
     def asked(self) -> None:
         """A head is whole, and is answered now."""
@@ -100,8 +121,7 @@ class Connection(asyncio.Protocol):
         """The connection may be idle until the next head begins."""
         self._unasked = 0
         self.busy = self._arriving = False
-        if self.transport is not None and not self.transport.is_closing():
-            self._deadline = self._loop.call_later(self._bounds.idle_seconds, self._close)
+        self._end_after(self._bounds.idle_seconds)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """TLS is there, if it is used."""
@@ -111,15 +131,13 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Pass on what fits within a head; a body counts as a part of it."""
-        assert self.transport is not None
         self._unasked += len(data)
         if self._unasked > self._bounds.head_bytes:
-            self.transport.abort()
+            self.abort()
             return
         if not (self._arriving or self.busy):
             self._arriving = True
-            self._deadline.cancel()
-            self._deadline = self._loop.call_later(self._bounds.head_seconds, self.abort)
+            self._end_after(self._bounds.head_seconds)
         self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
@@ -135,35 +153,34 @@ class Connection(asyncio.Protocol):
         self._inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing of it is left."""
-        self._deadline.cancel()
-        self._left(self)
+        """Pass on, and end."""
+        self._lost.set()
         self._inner.connection_lost(exc)
 
-    async def _open(self, accepted: socket.socket, context: ssl.SSLContext | None) -> None:
-        seconds, shutdown = self._bounds.head_seconds, _SHUTDOWN_SECONDS
+    def _end_after(self, seconds: float) -> None:
+        self._deadline.cancel()
+        if not self._lost.is_set():
+            self._deadline = self._loop.call_later(seconds, self.abort)
+
+    def _release(self, accepted: socket.socket) -> None:
+        self._deadline.cancel()
+        if self.transport is None:
+            accepted.close()
+        else:
+            self.transport.abort()
+
+    async def _serve(self, accepted: socket.socket, context: ssl.SSLContext | None) -> None:
+        tls = context is not None
         # Callers that speak no TLS, are too slow or have gone are everyday.
         with suppress(OSError):
             await self._loop.connect_accepted_socket(
                 lambda: self,
                 accepted,
                 ssl=context,
-                ssl_handshake_timeout=None if context is None else seconds,
-                ssl_shutdown_timeout=None if context is None else shutdown,
+                ssl_handshake_timeout=self._bounds.head_seconds if tls else None,
+                ssl_shutdown_timeout=_TLS_SHUTDOWN_SECONDS if tls else None,
             )
-
-    def _opened(self, accepted: socket.socket) -> None:
-        self._opening = None
-        if self.transport is None:
-            accepted.close()
-            self._deadline.cancel()
-            self._left(self)
-
-    def _close(self) -> None:
-        # A caller that does not read the last answer would hold the connection for ever.
-        if self.transport is not None and self.transport.get_write_buffer_size() == 0:
-            self.transport.close()
-        self._deadline = self._loop.call_later(_SHUTDOWN_SECONDS, self.abort)
+            await self._lost.wait()
 
 
 def gives_way(newcomer: str, held: Sequence[Connection], bounds: Bounds) -> Connection | None:
@@ -206,8 +223,8 @@ class Listener:
             shutdown_timeout=ANSWERS_LEAVE_SECONDS,
         )
         self._context: ssl.SSLContext | None = None
-        self._connections: dict[Connection, None] = {}
-        self._acceptors: list[Acceptor] = []
+        self._connections: dict[Connection, asyncio.Task[None]] = {}
+        self._newcomers = Newcomers()
 
     @property
     def port(self) -> int:
@@ -221,7 +238,7 @@ class Listener:
         for one, and would be refused on them for as long as they keep them. Raises `CannotListen`.
         """
         self._context = context
-        for connection in list(self._connections):
+        for connection in self._connections:
             if not connection.known:
                 connection.abort()
         if self._runner.server is None:
@@ -229,20 +246,42 @@ class Listener:
             for listening in self._sockets:
                 with port_errors(*listening.getsockname()[:2]):
                     listening.listen(BACKLOG)
-            self._acceptors = [Acceptor(one, self._enter) for one in self._sockets]
+                self._watch(listening)
 
     async def close(self) -> None:
         """Stop listening, let answers leave."""
-        for acceptor in self._acceptors:
-            acceptor.close()
         for listening in self._sockets:
+            asyncio.get_running_loop().remove_reader(listening)
             listening.close()
-        for connection in list(self._connections):
-            if connection.transport is None:
-                connection.abort()
         await self._runner.cleanup()
-        for connection in list(self._connections):
+        for connection in self._connections:
             connection.abort()
+        await asyncio.gather(*self._connections.values(), return_exceptions=True)
+
+    def _watch(self, listening: socket.socket) -> None:
+        if listening.fileno() >= 0:
+            asyncio.get_running_loop().add_reader(listening, self._accept, listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        # One that is let in at a time: callers who connect very often leave time for all else.
+        for _ in range(_SENT_AWAY_AT_ONCE):
+            try:
+                accepted, peer = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                logger.warning("no connection can be accepted: %s", error.strerror)
+                loop.remove_reader(listening)
+                loop.call_later(_ACCEPT_AGAIN_SECONDS, self._watch, listening)
+                return
+            address = address_group(str(peer[0]))
+            # To send one away costs a tenth of a connection.
+            if self._newcomers.let_in(address, loop.time()):
+                accepted.setblocking(False)
+                self._enter(accepted, address)
+                return
+            accepted.close()
 
     def _enter(self, accepted: socket.socket, address: str) -> None:
         going = gives_way(address, list(self._connections), self._bounds)
@@ -251,12 +290,9 @@ class Listener:
             going.abort()
         server = self._runner.server
         assert server is not None
-        connection = Connection(server(), address=address, bounds=self._bounds, left=self._left)
-        self._connections[connection] = None
-        connection.open(accepted, self._context)
-
-    def _left(self, connection: Connection) -> None:
-        self._connections.pop(connection, None)
+        connection = Connection(server(), address, self._bounds)
+        task = self._connections[connection] = connection.open(accepted, self._context)
+        task.add_done_callback(lambda _: self._connections.pop(connection, None))
 
     @web.middleware
     async def _note(

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from batchedmodel_operator.probes import Probes, Vitals, health
-from support.ports import unused_port
+from batchedmodel_http.ports.listener import Listener
+from batchedmodel_operator.probes import Vitals, health, probes
 
 WELL = Vitals(
     leads=True,
@@ -17,6 +17,12 @@ WELL = Vitals(
     keys=3,
     reconciles={"succeeded": 7, "failed": 1, "overtaken": 0},
 )
+
+
+async def _opened(vitals: Vitals) -> Listener:
+    server = probes(0, lambda: vitals)
+    await server.use(None)
+    return server
 
 
 async def _ask(port: int, request: bytes, address: str = "127.0.0.1") -> tuple[bytes, bytes]:
@@ -28,51 +34,55 @@ async def _ask(port: int, request: bytes, address: str = "127.0.0.1") -> tuple[b
 
 
 async def test_a_probe_is_answered_and_what_else_is_asked_is_refused() -> None:
-    port = unused_port()
-    server = Probes(port, lambda: WELL)
-    status, body = await _ask(port, b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+    server = await _opened(WELL)
+    port = server.port
+    status, body = await _ask(
+        port, b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    )
     assert status == b"HTTP/1.1 200 OK"
     assert json.loads(body) == {"leads": True, "longest_reconcile_seconds": 0.2}
     for request, expected in (
-        (b"GET / HTTP/1.1\r\n\r\n", b"404"),
-        (b"POST /healthz HTTP/1.1\r\n\r\n", b"405"),
-        (b"nonsense\r\n\r\n", b"405"),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", b"404"),
+        (b"POST /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", b"405"),
+        (b"nonsense\r\n\r\n", b"400"),
     ):
         status, _ = await _ask(port, request)
         assert status.split()[1] == expected
     assert (await _ask(port, b"x" * 100_000))[0] == b"", "it is cut off"
-    server.close()
+    await server.close()
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this kernel has no IPv6")
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
 async def test_a_kubelet_asks_by_either_address_family(address: str) -> None:
-    port = unused_port()
-    server = Probes(port, lambda: WELL)
-    status, _ = await _ask(port, b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n", address)
+    server = await _opened(WELL)
+    port = server.port
+    status, _ = await _ask(
+        port, b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", address
+    )
     assert status == b"HTTP/1.1 200 OK"
-    server.close()
+    await server.close()
 
 
 async def test_a_crowd_holds_few_connections_and_a_probe_gets_in() -> None:
     """Four hundred that said nothing kept the operator from opening a connection of its own."""
-    port = unused_port()
-    server = Probes(port, lambda: WELL)
+    server = await _opened(WELL)
+    port = server.port
     crowd = [await asyncio.open_connection("127.0.0.1", port) for _ in range(100)]
     ended = await asyncio.gather(*(_ends_within(reader, 1.0) for reader, _ in crowd))
     assert ended.count(False) == 32
-    status, _ = await _ask(port, b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+    status, _ = await _ask(port, b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
     assert status == b"HTTP/1.1 200 OK"
     assert sum(not reader.at_eof() and not reader.exception() for reader, _ in crowd) == 31
     for _, writer in crowd:
         writer.transport.abort()
-    server.close()
+    await server.close()
 
 
 async def test_a_crowd_of_one_address_ends_no_connection_of_another() -> None:
     """A neighbour that connects by the ten thousand a second had the kubelet's connection ended."""
-    port = unused_port()
-    server = Probes(port, lambda: WELL)
+    server = await _opened(WELL)
+    port = server.port
 
     async def crowd() -> list[asyncio.StreamWriter]:
         theirs = ("127.0.0.9", 0)
@@ -84,11 +94,11 @@ async def test_a_crowd_of_one_address_ends_no_connection_of_another() -> None:
     writers = await crowd()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writers += await crowd()
-    writer.write(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+    writer.write(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
     assert (await reader.read()).startswith(b"HTTP/1.1 200 OK\r\n")
     for one in (*writers, writer):
         one.transport.abort()
-    server.close()
+    await server.close()
 
 
 async def _ends_within(reader: asyncio.StreamReader, seconds: float) -> bool:
@@ -102,16 +112,16 @@ async def _ends_within(reader: asyncio.StreamReader, seconds: float) -> bool:
 
 @pytest.mark.parametrize("leads", [True, False])
 async def test_the_metrics_are_what_prometheus_reads(leads: bool) -> None:
-    port = unused_port()
-    server = Probes(port, lambda: replace(WELL, leads=leads))
-    _, body = await _ask(port, b"GET /metrics HTTP/1.1\r\n\r\n")
+    server = await _opened(replace(WELL, leads=leads))
+    port = server.port
+    _, body = await _ask(port, b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
     families = {one.name: one for one in text_string_to_metric_families(body.decode())}
     prefix = "batchedmodel_operator"
     assert families[f"{prefix}_leader"].samples[0].value == leads
     assert families[f"{prefix}_keys"].samples[0].value == 3
     looks = {one.labels["result"]: one.value for one in families[f"{prefix}_reconcile"].samples}
     assert looks == WELL.reconciles
-    server.close()
+    await server.close()
 
 
 @pytest.mark.parametrize("leads", [True, False])

@@ -3,7 +3,10 @@
 import asyncio
 import socket
 
-from batchedmodel_http.ports.acceptor import BACKLOG, Acceptor, Newcomers
+import pytest
+from aiohttp import web
+
+from batchedmodel_http.ports.listener import Listener, Newcomers
 
 
 def test_an_address_connects_some_times_at_once_and_then_at_a_rate() -> None:
@@ -23,7 +26,9 @@ def test_no_number_of_addresses_is_remembered_for_ever() -> None:
     assert len(vars(newcomers)["_paid_until"]) < 2_000
 
 
-async def test_of_a_crowd_most_are_sent_away_and_another_address_is_let_in_at_once() -> None:
+async def test_of_a_crowd_most_are_sent_away_and_another_address_is_let_in_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A full connection each took so long that the kernel dropped most of all that came."""
     entered: list[str] = []
 
@@ -31,16 +36,16 @@ async def test_of_a_crowd_most_are_sent_away_and_another_address_is_let_in_at_on
         entered.append(address)
         accepted.close()
 
-    listening = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
-    port = listening.getsockname()[1]
+    listener = Listener(web.Application(), "127.0.0.1", 0)
+    monkeypatch.setattr(listener, "_enter", enter)
+    await listener.use(None)
     crowd = []
     for _ in range(600):
         one = socket.socket()
         one.bind(("127.0.66.1", 0))
-        one.connect(("127.0.0.1", port))
+        one.connect(("127.0.0.1", listener.port))
         crowd.append(one)
-    other = socket.create_connection(("127.0.0.1", port), source_address=("127.0.66.9", 0))
-    acceptor = Acceptor(listening, enter)
+    other = socket.create_connection(("127.0.0.1", listener.port), source_address=("127.0.66.9", 0))
     turns = 0
     while "127.0.66.9" not in entered:
         await asyncio.sleep(0)
@@ -48,6 +53,6 @@ async def test_of_a_crowd_most_are_sent_away_and_another_address_is_let_in_at_on
     assert entered.count("127.0.66.1") < 140
     # Those that are let in have a turn each, and the others some of them.
     assert turns < 160
-    acceptor.close()
+    await listener.close()
     for one in (*crowd, other):
         one.close()
