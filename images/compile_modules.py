@@ -65,7 +65,7 @@ _COMPILED: Final = {
         *("chunks", "engine_client", "events", "fields", "foreign_texts", "handler"),
         *("request_reading", "stream", "text_server"),
     ),
-    f"{_SIDECAR}/generation/native": ("engine_link", "exchange", "texts"),
+    f"{_SIDECAR}/generation/native": ("engine_connection", "engine_link", "exchange", "texts"),
     f"{_SIDECAR}/generation/native/answers": ("*",),
     f"{_SIDECAR}/generation/native/requests": (
         *("openai_requests", "preparer", "request_fields", "triton_requests"),

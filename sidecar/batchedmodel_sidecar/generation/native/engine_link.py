@@ -1,4 +1,4 @@
-"""The connection to the engine of our model server, over which all texts go.
+"""Which engine of our model server takes texts, and which texts wait for the next one.
 
 A step of the engine is one frame, and one callback here tells all texts of it. The link follows the
 model: while it is ready there is a connection. Texts are sent once the engine has said how it is.
@@ -12,31 +12,26 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from batchedmodel_contract.generation.frames import (
     Cancel,
     Configure,
     Frame,
-    FrameReader,
     Refusal,
     Refused,
     StepReport,
     Submit,
     Token,
-    write_frame,
 )
-from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_sidecar.errors import Busy, Unserved
+from batchedmodel_sidecar.generation.native.engine_connection import EngineConnection, connect
 from batchedmodel_sidecar.generation.native.exchange import NativeExchange
 from batchedmodel_sidecar.generation.native.requests.preparer import TextPreparer
 
 logger: Final = logging.getLogger(__name__)
 
-_FIRST_PAUSE: Final = 0.05
-_LONGEST_PAUSE: Final = 1.0
-_MOST_DOUBLINGS: Final = 10
 _STATUS: Final[Mapping[Refusal, int]] = {
     Refusal.INVALID: 400,
     Refusal.LATE: 504,
@@ -84,7 +79,7 @@ class EngineLink:
         self._version = ""
         self._tokenizer = b""
         """Of the model that is ready, or was last."""
-        self._connection: _Connection | None = None
+        self._session: _Session | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._waiting: deque[NativeExchange] = deque()
         """Texts whose engine was lost, and that were not sent to the next one."""
@@ -99,7 +94,7 @@ class EngineLink:
     def ready(self, version: str, texts: TextPreparer) -> None:
         """The model is ready; another version of it has a connection of its own."""
         is_known = texts is self._texts and version == self._version
-        if is_known and (self._connection or self._connecting):
+        if is_known and (self._session or self._connecting):
             return
         self._version = version
         if texts.tokenizer_json != self._tokenizer:
@@ -116,15 +111,15 @@ class EngineLink:
         if self._connecting is not None:
             self._connecting.cancel()
             self._connecting = None
-        connection = self._leave()
-        if connection is not None:
-            connection.abort()
+        session = self._leave()
+        if session is not None:
+            session.abort()
 
     def configure(self, settings: BatchSettings) -> None:
         """Tell the engine of other bounds."""
         self._settings = settings
-        if self._connection is not None and self._texts is not None:
-            self._connection.send(self._bounds(self._texts))
+        if self._session is not None and self._texts is not None:
+            self._session.send(self._bounds(self._texts))
 
     def sequences(self, texts: TextPreparer) -> int:
         """Texts that the engine of this model runs at once, as it was told."""
@@ -142,16 +137,16 @@ class EngineLink:
 
     def start(self, exchange: NativeExchange) -> None:
         """Begin with texts; they hear it where none are taken now."""
-        if self._connection is not None and self._is_open:
-            exchange.start(self._connection)
+        if self._session is not None and self._is_open:
+            exchange.start(self._session)
         else:
             # Who asks is not told before it has what it asks with.
             self._loop.call_soon(exchange.drop, Busy("the engine cannot be reached"))
 
     def send_waiting(self) -> None:
         """Send the next of the texts that wait, if the one before it may not be to blame."""
-        connection = self._connection
-        if connection is None or not connection.worked:
+        session = self._session
+        if session is None or not session.worked:
             return
         while self._tried is None or not self._tried.suspect:
             if not self._waiting:
@@ -159,7 +154,7 @@ class EngineLink:
                 self._open()
                 return
             self._tried = self._waiting.popleft()
-            self._tried.start(connection)
+            self._tried.start(session)
 
     def _open(self) -> None:
         if not self._is_open:
@@ -171,12 +166,12 @@ class EngineLink:
             self._is_open = False
             self._listener.close_engine()
 
-    def _leave(self) -> "_Connection | None":
+    def _leave(self) -> "_Session | None":
         """Send nothing more to the engine that there is."""
         self._shut()
         self._tried = None
-        connection, self._connection = self._connection, None
-        return connection
+        session, self._session = self._session, None
+        return session
 
     def _connect(self) -> None:
         if self._connecting is not None:
@@ -184,22 +179,12 @@ class EngineLink:
         self._connecting = self._loop.create_task(self._connected())
 
     async def _connected(self) -> None:
-        while True:
-            if self._failures:
-                doublings = min(self._failures - 1, _MOST_DOUBLINGS)
-                await asyncio.sleep(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**doublings))
-            try:
-                _, connection = await self._loop.create_unix_connection(
-                    lambda: _Connection(self, self._tokenizer), self._socket_path
-                )
-                break
-            except OSError as error:
-                logger.info("the engine cannot be reached: %s", error.strerror)
-                self._failures += 1
+        session = _Session(self, self._tokenizer)
+        self._failures = await connect(self._socket_path, session.connection, self._failures)
         assert self._texts is not None, "a connection is wanted while there is a model"
         self._connecting = None
-        self._connection = connection
-        connection.send(self._bounds(self._texts))
+        self._session = session
+        session.send(self._bounds(self._texts))
         self.send_waiting()
 
     def _bounds(self, texts: TextPreparer) -> Configure:
@@ -212,25 +197,23 @@ class EngineLink:
         )
 
     def step_ends(self) -> None:
-        """From a connection: a step's tokens are told next."""
+        """From a session: a step's tokens are told next."""
         self._listener.step_ends()
 
     def found(self, exchange: NativeExchange, tokens: int) -> None:
-        """From a connection: the engine had so many tokens of its prompts."""
+        """From a session: the engine had so many tokens of its prompts."""
         exchange.found(tokens)
         self._listener.found(exchange.request_id, tokens)
 
     def stepped(self, report: StepReport) -> None:
-        """From a connection: what a step did."""
+        """From a session: what a step did."""
         self._failures = 0
         self._listener.stepped(report)
         self.send_waiting()
 
-    def ended(
-        self, connection: "_Connection", exchanges: list[NativeExchange], *, worked: bool
-    ) -> None:
-        """From a connection: it is gone, with these under way; whether the engine `worked`."""
-        was_current = connection is self._connection
+    def ended(self, session: "_Session", exchanges: list[NativeExchange], *, worked: bool) -> None:
+        """From a session: it is gone, with these under way; whether the engine `worked`."""
+        was_current = session is self._session
         if was_current:
             self._leave()
         if exchanges:
@@ -238,7 +221,7 @@ class EngineLink:
         # In front of the others, as most of them had tokens: an engine that makes some is none that
         # fails whatever it is sent.
         self._waiting.extendleft(reversed([exchange for exchange in exchanges if exchange.lost()]))
-        if connection.tokenizer != self._tokenizer:
+        if session.tokenizer != self._tokenizer:
             self._drop_waiting(_OTHER_TOKENIZER)
         self.send_waiting()
         if was_current and self._texts is not None:
@@ -251,39 +234,30 @@ class EngineLink:
             exchange.drop(Unserved(reason, status=503, retry_after=1.0))
 
 
-class _Connection(asyncio.Protocol):
-    """One connection, and the texts that are made over it."""
+class _Session:
+    """One engine's connection, and the texts that are made over it."""
 
     def __init__(self, link: EngineLink, tokenizer: bytes) -> None:
         self._link = link
         self.tokenizer: Final = tokenizer
         """Of the model behind it."""
-        self._transport: Any = None
-        self._reader = FrameReader()
+        self.connection: Final = EngineConnection(self._frame_came, self._ended)
         self._exchanges: dict[int, NativeExchange] = {}
         """By the id of each submit; one exchange may have several."""
         self._retired = False
         self.worked = False
         """Whether the engine has said how it is."""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
+    def _frame_came(self, frame: Frame) -> None:
+        if isinstance(frame, StepReport):
+            self._stepped(frame)
+        elif isinstance(frame, Refused):
+            self._refused(frame)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def _ended(self) -> None:
         exchanges = list(dict.fromkeys(self._exchanges.values()))
         self._exchanges.clear()
         self._link.ended(self, exchanges, worked=self.worked)
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            for frame in self._reader.feed(data):
-                if isinstance(frame, StepReport):
-                    self._stepped(frame)
-                elif isinstance(frame, Refused):
-                    self._refused(frame)
-        except InvalidInput as error:
-            logger.error("the engine answers nonsense: %s", error)
-            self._transport.abort()
 
     def submit(self, exchange: NativeExchange, submit: Submit) -> None:
         """See `Submits`."""
@@ -308,8 +282,7 @@ class _Connection(asyncio.Protocol):
 
     def send(self, frame: Frame) -> None:
         """Write a frame."""
-        if not self._transport.is_closing():
-            self._transport.write(write_frame(frame))
+        self.connection.send(frame)
 
     def retire(self) -> None:
         """Another connection takes what comes; this one ends with its last text."""
@@ -318,11 +291,11 @@ class _Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Hang up."""
-        self._transport.abort()
+        self.connection.abort()
 
     def _close_if_retired(self) -> None:
         if self._retired and not self._exchanges:
-            self._transport.close()
+            self.connection.close()
 
     def _stepped(self, report: StepReport) -> None:
         self.worked = True
