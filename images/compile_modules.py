@@ -63,9 +63,9 @@ _COMPILED: Final = {
     f"{_SIDECAR}/codec": ("codec", "rows"),
     f"{_SIDECAR}/generation": (
         *("chunks", "engine_client", "events", "fields", "foreign_texts", "handler"),
-        *("request_reading", "stream", "text_server"),
+        *("live_text", "text_queue", "upstream_text"),
     ),
-    f"{_SIDECAR}/generation/native": ("engine_connection", "engine_link", "exchange", "texts"),
+    f"{_SIDECAR}/generation/native": ("engine_connection", "engine_link", "engine_text", "texts"),
     f"{_SIDECAR}/generation/native/answers": ("*",),
     f"{_SIDECAR}/generation/native/requests": (
         *("openai_requests", "preparer", "request_fields", "triton_requests"),

@@ -20,7 +20,7 @@ from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_scheduling.generation.admission import Admission, AdmissionSettings
 from batchedmodel_scheduling.simulator.token_engine import Call, EngineFigures, TokenEngine
 from batchedmodel_scheduling.simulator.token_pods import TokenPod, Watcher
-from batchedmodel_sidecar.telemetry.generation_work import GenerationWork
+from batchedmodel_sidecar.telemetry.generation_counts import GenerationWork
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 
 _CALLER: Final = Share("caller")

@@ -39,6 +39,7 @@ from batchedmodel_sidecar.generation.generation import (
     generation_of,
 )
 from batchedmodel_sidecar.generation.handler import GenerationHandler
+from batchedmodel_sidecar.generation.text_queue import TextQueue
 from batchedmodel_sidecar.helper import shared_memory
 from batchedmodel_sidecar.http.admin import ADMIN_BOUNDS, Admin
 from batchedmodel_sidecar.http.admission import Admission
@@ -57,8 +58,7 @@ from batchedmodel_sidecar.settings import SettingsFolder
 from batchedmodel_sidecar.telemetry.adapter_metrics import AdaptersCollector
 from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
 from batchedmodel_sidecar.telemetry.durations import Durations
-from batchedmodel_sidecar.telemetry.generation_counts import GenerationCounts
-from batchedmodel_sidecar.telemetry.generation_work import with_batches
+from batchedmodel_sidecar.telemetry.generation_counts import GenerationCounts, with_batches
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 from batchedmodel_sidecar.telemetry.metrics import (
     DurationsCollector,
@@ -204,9 +204,9 @@ class Service:
         inferences = InferenceHandler(reader, self._batcher, self._bodies, codec, time.monotonic)
         make = partial(
             GenerationHandler,
+            queue=TextQueue(self._batcher.settings, self._ledger, counts),
             settings=self._batcher.settings,
             ledger=self._ledger,
-            counts=counts,
             refusals=refusals,
             require_open=admission.open_for_work,
         )
@@ -215,18 +215,17 @@ class Service:
             self._batcher.settings,
             gauges=client,
             bodies=self._bodies,
-            model=lambda: self._link.status.model,
             make=make,
             adapters=adapters,
         )
         if self._generation is not None:
             registry.register(
                 GenerationCollector(
-                    counts, self._generation.handler, lambda: self._link.status.model
+                    counts, self._generation.handler.queue, lambda: self._link.status.model
                 )
             )
             if adapters.are_known:
-                works = (self._batcher.adapters, self._generation.handler.adapters)
+                works = (self._batcher.adapters, self._generation.handler.queue.adapters)
                 rows = self._ledger.adapters
                 registry.register(AdaptersCollector(served, rows, works, settings.adapter_slots))
         self._data_handler = DataHandler(
@@ -291,7 +290,7 @@ class Service:
         if self._generation is not None:
             is_ours = not isinstance(self._generation, ForeignGeneration)
             is_lost = self._lifecycle.terminating and is_ours
-            self._generation.handler.give_up(MODEL_GONE, under_way=is_lost)
+            self._generation.handler.queue.give_up(MODEL_GONE, under_way=is_lost)
 
     def profile_measured(self, profile: Profile) -> None:
         """From the link: more is known of how long batches take."""
@@ -303,15 +302,15 @@ class Service:
 
     def _stats(self, draining: bool) -> SidecarStats:
         batches = self._batcher.stats(draining=draining)
-        if self._generation is not None and self._generation.handler.work.any:
-            texts = self._generation.handler.stats(
+        if self._generation is not None and self._generation.handler.queue.work.any:
+            texts = self._generation.handler.queue.stats(
                 model_ready=batches.model_ready, draining=draining
             )
             return with_batches(texts, batches)
         return batches
 
     def _oldest_age(self) -> float:
-        texts = 0.0 if self._generation is None else self._generation.handler.oldest_age()
+        texts = 0.0 if self._generation is None else self._generation.handler.queue.oldest_age()
         return max(self._batcher.oldest_age(), texts)
 
     async def _idle(self) -> None:
@@ -319,7 +318,7 @@ class Service:
         if self._passthrough is not None:
             await self._passthrough.idle()
         if self._generation is not None:
-            await self._generation.handler.idle()
+            await self._generation.handler.queue.idle()
 
     def _keeps_connections(self) -> bool:
         """Whether connections to a foreign server outlive their request.
@@ -392,7 +391,7 @@ class Service:
             # An answer that says so is better than a connection that breaks.
             self._batcher.give_up(_TIME_IS_OVER)
             if self._generation is not None:
-                self._generation.handler.give_up(_TIME_IS_OVER)
+                self._generation.handler.queue.give_up(_TIME_IS_OVER)
         await asyncio.sleep(STRAGGLERS_SECONDS)
         for task in (*background, stopped):
             task.cancel()

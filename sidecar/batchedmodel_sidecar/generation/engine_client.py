@@ -39,8 +39,6 @@ class EngineHead(NamedTuple):
     headers: Headers
     length: int | None
     """Bytes of the body, where the server says so."""
-    counted: bool = False
-    """Whether tokens are told one by one, and pieces are whole events."""
 
     def header(self, name: str) -> str:
         """The first of this name in lower case; empty when there is none."""
@@ -52,10 +50,6 @@ class AnswerListener(Protocol):
 
     def answered(self, head: EngineHead) -> None:
         """The server began to answer."""
-        ...
-
-    def tokens(self, count: int) -> None:
-        """So many tokens came; where they are not told, they are read from the pieces."""
         ...
 
     def piece(self, data: bytes) -> None:

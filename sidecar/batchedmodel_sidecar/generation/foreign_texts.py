@@ -1,6 +1,7 @@
 """Requests for text in front of a server of one's own: they go on as they came."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from batchedmodel_contract.inference.tensors import Buffer
@@ -9,7 +10,8 @@ from batchedmodel_sidecar.backends.foreign.headers import passed_on
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.generation.engine_client import AnswerListener, Engine, Exchange
 from batchedmodel_sidecar.generation.fields import fields_of
-from batchedmodel_sidecar.generation.text_server import Draft
+from batchedmodel_sidecar.generation.live_text import Draft
+from batchedmodel_sidecar.generation.upstream_text import UpstreamText
 from batchedmodel_sidecar.http.routed_head import RequestHead
 
 _CHAT: Final = "/chat/completions"
@@ -30,4 +32,4 @@ class ForeignTexts:
             headers = passed_on(asked.headers.items(), _BETWEEN_US)
             return self._client.ask(listener, asked.path + asked.query, headers, (body,))
 
-        return Draft(fields, ask)
+        return Draft(fields, partial(UpstreamText, ask))

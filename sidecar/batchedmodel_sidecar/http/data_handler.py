@@ -31,7 +31,7 @@ from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.discovery.discovery import Discovery
 from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Rejected
 from batchedmodel_sidecar.generation.handler import GenerationHandler
-from batchedmodel_sidecar.generation.request_reading import ENDED
+from batchedmodel_sidecar.generation.live_text import Answer
 from batchedmodel_sidecar.helper.shared_memory import SharedMemory
 from batchedmodel_sidecar.http.admission import Admission
 from batchedmodel_sidecar.http.body_reader import BodyReader, Source, answer_expectation
@@ -174,7 +174,7 @@ class DataHandler:
         """Begin to answer an inference."""
         route = asked.route or self._route(asked)
         if route.generates:
-            return self._generated(asked, source, caller, reply)
+            return EagerCoroutine(self._generated(asked, source, caller), reply, self._loop)
         return EagerCoroutine(self.respond(asked, source, caller), reply, self._loop)
 
     async def respond(self, asked: RequestHead, source: Source, caller: str = "") -> Response:
@@ -285,26 +285,22 @@ class DataHandler:
         finally:
             body.close()
 
-    def _generated(self, asked: RequestHead, body: bytes, caller: str, reply: Reply) -> Running:
-        """Begin to answer a request for generated text that came whole."""
+    async def _generated(self, asked: RequestHead, body: bytes, caller: str) -> Answer:
+        """The answer to a request for generated text that came whole."""
         assert self._generation is not None, "nothing is generated here: our bug"
         held = self._bodies.hold(share_of(caller, asked.headers, self._batcher.settings.tenants))
         try:
             self._bodies.whole(body, asked, held, None)
         except CallError as error:
-            reply(named(self._refusals.response(asked, error), asked.request_id), None)
-            return ENDED
-        return self._generation.begin(asked, body, held, reply)
+            return named(self._refusals.response(asked, error), asked.request_id)
+        return await self._generation.answer(asked, body, held)
 
-    async def _streamed(
-        self, asked: RequestHead, request: web.BaseRequest
-    ) -> StreamedResponse | Response:
+    async def _streamed(self, asked: RequestHead, request: web.BaseRequest) -> Answer:
         """The answer to such a request whose body streams."""
         assert self._generation is not None, "nothing is generated here: our bug"
         settings = self._batcher.settings
         share = share_of(request.remote or "", request.headers, settings.tenants)
         held = self._bodies.hold(share)
-        answer: asyncio.Future[StreamedResponse | Response] = self._loop.create_future()
         try:
             self._generation.refuse_full(share)
             body = await self._received(asked, request, held, settings.request_timeout_seconds)
@@ -314,17 +310,7 @@ class DataHandler:
         except BaseException:
             held.release()
             raise
-
-        def told(response: Response | StreamedResponse | None, error: BaseException | None) -> None:
-            if response is not None and not answer.done():
-                answer.set_result(response)
-
-        running = self._generation.begin(asked, body or b"", held, told)
-        try:
-            return await answer
-        except asyncio.CancelledError:
-            running.cancel()
-            raise
+        return await self._generation.answer(asked, body or b"", held)
 
     def _lost(self, asked: RequestHead, lost: Lost) -> Response:
         error = CallError(lost.message, status=lost.status)

@@ -14,9 +14,11 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final, Protocol
 
+from batchedmodel_contract.generation.description import GenerationDescription
 from batchedmodel_contract.generation.frames import (
     Cancel,
     Configure,
+    Finish,
     Frame,
     Refusal,
     Refused,
@@ -25,9 +27,11 @@ from batchedmodel_contract.generation.frames import (
     Token,
 )
 from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_scheduling.engine.step_cost import StepCost
+from batchedmodel_scheduling.generation.admission import EngineLimits, EngineStep, EngineView
 from batchedmodel_sidecar.errors import Busy, Unserved
 from batchedmodel_sidecar.generation.native.engine_connection import EngineConnection, connect
-from batchedmodel_sidecar.generation.native.exchange import NativeExchange
+from batchedmodel_sidecar.generation.native.engine_text import EngineText
 from batchedmodel_sidecar.generation.native.requests.preparer import TextPreparer
 
 logger: Final = logging.getLogger(__name__)
@@ -42,37 +46,57 @@ _OTHER_TOKENIZER: Final = (
 )
 
 
-class LinkListener(Protocol):
-    """Who hears of the engine."""
+class EngineListener(Protocol):
+    """Who hears of the engine that takes texts."""
 
     def open(self) -> None:
         """It takes texts."""
         ...
 
-    def close_engine(self) -> None:
+    def close(self) -> None:
         """It takes none at present."""
         ...
 
     def step_ends(self) -> None:
-        """Tokens of a step are told next."""
+        """Texts get the tokens of a step next, and then `stepped` comes."""
         ...
 
-    def found(self, request_id: int, tokens: int) -> None:
-        """The engine had so many tokens of a request's prompts; its first tokens are told next."""
+    def was_cached(self, request_id: int, tokens: int) -> None:
+        """The engine had so many tokens of a request's prompts; its first tokens come next."""
         ...
 
-    def stepped(self, report: StepReport) -> None:
-        """All of them were; how the engine is behind the step."""
+    def stepped(self, view: EngineView, preemptions: int) -> None:
+        """How the engine is behind a step; `preemptions`: see `StepReport`."""
         ...
+
+
+def engine_limits(engine: GenerationDescription, settings: BatchSettings) -> EngineLimits:
+    """What such an engine takes under these settings."""
+    seconds = engine.step_seconds
+    bounds = engine.bounds(settings.max_sequences, settings.max_tokens_per_step)
+    return EngineLimits(
+        max_sequences=bounds.sequences,
+        max_tokens_per_step=bounds.tokens,
+        blocks=engine.blocks,
+        block_tokens=engine.block_tokens,
+        cost=StepCost(
+            base=seconds.base,
+            prefill_token=seconds.prefill_token,
+            sequence=seconds.sequence,
+            context_token=seconds.context_token,
+        ),
+    )
 
 
 class EngineLink:
     """Keeps a connection while the model is ready."""
 
-    def __init__(self, socket_path: str, listener: LinkListener, settings: BatchSettings) -> None:
+    listener: EngineListener
+    """Set once, before the model is ready: it sends texts by this link."""
+
+    def __init__(self, socket_path: str, settings: BatchSettings) -> None:
         """Needs a running loop."""
         self._socket_path = socket_path
-        self._listener = listener
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._texts: TextPreparer | None = None
@@ -81,15 +105,19 @@ class EngineLink:
         """Of the model that is ready, or was last."""
         self._session: _Session | None = None
         self._connecting: asyncio.Task[None] | None = None
-        self._waiting: deque[NativeExchange] = deque()
+        self._waiting: deque[EngineText] = deque()
         """Texts whose engine was lost, and that were not sent to the next one."""
-        self._tried: NativeExchange | None = None
+        self._tried: EngineText | None = None
         """The last of them that was."""
         self._is_open = False
         """Whether others are sent."""
         self._failures = 0
         """Connections in a row that could not be made, or ended before the engine said anything."""
         self._next_id = 0
+        self.max_sequences = 1
+        """Texts that the engine runs at once, as it was told last."""
+        self._prefilled = 0
+        """Tokens of prompts that the engine has computed since its start, by its last report."""
 
     def ready(self, version: str, texts: TextPreparer) -> None:
         """The model is ready; another version of it has a connection of its own."""
@@ -100,6 +128,7 @@ class EngineLink:
         if texts.tokenizer_json != self._tokenizer:
             self._drop_waiting(_OTHER_TOKENIZER)
         self._texts, self._tokenizer = texts, texts.tokenizer_json
+        self._bounds(texts)
         before = self._leave()
         if before is not None:
             before.retire()
@@ -118,12 +147,10 @@ class EngineLink:
     def configure(self, settings: BatchSettings) -> None:
         """Tell the engine of other bounds."""
         self._settings = settings
-        if self._session is not None and self._texts is not None:
-            self._session.send(self._bounds(self._texts))
-
-    def sequences(self, texts: TextPreparer) -> int:
-        """Texts that the engine of this model runs at once, as it was told."""
-        return self._bounds(texts).max_sequences
+        if self._texts is not None:
+            bounds = self._bounds(self._texts)
+            if self._session is not None:
+                self._session.send(bounds)
 
     async def close(self) -> None:
         """Hang up."""
@@ -131,17 +158,15 @@ class EngineLink:
         self._drop_waiting("this pod is stopping")
 
     def next_id(self) -> int:
-        """See `Submits`."""
+        """See `Engine`."""
         self._next_id += 1
         return self._next_id
 
-    def start(self, exchange: NativeExchange) -> None:
-        """Begin with texts; they hear it where none are taken now."""
-        if self._session is not None and self._is_open:
-            exchange.start(self._session)
-        else:
-            # Who asks is not told before it has what it asks with.
-            self._loop.call_soon(exchange.drop, Busy("the engine cannot be reached"))
+    def start(self, text: EngineText) -> None:
+        """See `Engines`."""
+        if self._session is None or not self._is_open:
+            raise Busy("the engine cannot be reached")
+        text.start(self._session)
 
     def send_waiting(self) -> None:
         """Send the next of the texts that wait, if the one before it may not be to blame."""
@@ -159,12 +184,12 @@ class EngineLink:
     def _open(self) -> None:
         if not self._is_open:
             self._is_open = True
-            self._listener.open()
+            self.listener.open()
 
     def _shut(self) -> None:
         if self._is_open:
             self._is_open = False
-            self._listener.close_engine()
+            self.listener.close()
 
     def _leave(self) -> "_Session | None":
         """Send nothing more to the engine that there is."""
@@ -190,6 +215,7 @@ class EngineLink:
     def _bounds(self, texts: TextPreparer) -> Configure:
         settings = self._settings
         bounds = texts.description.bounds(settings.max_sequences, settings.max_tokens_per_step)
+        self.max_sequences = bounds.sequences
         return Configure(
             max_sequences=bounds.sequences,
             max_tokens_per_step=bounds.tokens,
@@ -198,29 +224,42 @@ class EngineLink:
 
     def step_ends(self) -> None:
         """From a session: a step's tokens are told next."""
-        self._listener.step_ends()
+        self.listener.step_ends()
 
-    def found(self, exchange: NativeExchange, tokens: int) -> None:
+    def was_cached(self, text: EngineText, tokens: int) -> None:
         """From a session: the engine had so many tokens of its prompts."""
-        exchange.found(tokens)
-        self._listener.found(exchange.request_id, tokens)
+        text.was_cached(tokens)
+        self.listener.was_cached(text.request.id, tokens)
 
     def stepped(self, report: StepReport) -> None:
         """From a session: what a step did."""
         self._failures = 0
-        self._listener.stepped(report)
+        prefilled, self._prefilled = self._prefilled, report.prefill_tokens
+        step = EngineStep(
+            seconds=report.seconds,
+            running=report.running,
+            waiting=report.waiting,
+            free_blocks=report.free_blocks,
+            backlog=report.backlog,
+            # A new engine begins to count anew.
+            prefill_tokens=max(0, report.prefill_tokens - prefilled),
+            tokens=len(report.tokens),
+            ended=sum([token.finish is not Finish.NONE for token in report.tokens]),
+        )
+        usage = 1.0 - report.free_blocks / max(1, report.blocks)
+        self.listener.stepped(EngineView(cache_usage=usage, step=step), report.preemptions)
         self.send_waiting()
 
-    def ended(self, session: "_Session", exchanges: list[NativeExchange], *, worked: bool) -> None:
+    def ended(self, session: "_Session", texts: list[EngineText], *, worked: bool) -> None:
         """From a session: it is gone, with these under way; whether the engine `worked`."""
         was_current = session is self._session
         if was_current:
             self._leave()
-        if exchanges:
+        if texts:
             self._shut()
         # In front of the others, as most of them had tokens: an engine that makes some is none that
         # fails whatever it is sent.
-        self._waiting.extendleft(reversed([exchange for exchange in exchanges if exchange.lost()]))
+        self._waiting.extendleft(reversed([text for text in texts if text.lost()]))
         if session.tokenizer != self._tokenizer:
             self._drop_waiting(_OTHER_TOKENIZER)
         self.send_waiting()
@@ -230,8 +269,8 @@ class EngineLink:
 
     def _drop_waiting(self, reason: str) -> None:
         waiting, self._waiting = self._waiting, deque()
-        for exchange in waiting:
-            exchange.drop(Unserved(reason, status=503, retry_after=1.0))
+        for text in waiting:
+            text.broke_off(Unserved(reason, status=503, retry_after=1.0))
 
 
 class _Session:
@@ -242,8 +281,8 @@ class _Session:
         self.tokenizer: Final = tokenizer
         """Of the model behind it."""
         self.connection: Final = EngineConnection(self._frame_came, self._ended)
-        self._exchanges: dict[int, NativeExchange] = {}
-        """By the id of each submit; one exchange may have several."""
+        self._texts: dict[int, EngineText] = {}
+        """By the id of each submit; one text may have several."""
         self._retired = False
         self.worked = False
         """Whether the engine has said how it is."""
@@ -255,29 +294,29 @@ class _Session:
             self._refused(frame)
 
     def _ended(self) -> None:
-        exchanges = list(dict.fromkeys(self._exchanges.values()))
-        self._exchanges.clear()
-        self._link.ended(self, exchanges, worked=self.worked)
+        texts = list(dict.fromkeys(self._texts.values()))
+        self._texts.clear()
+        self._link.ended(self, texts, worked=self.worked)
 
-    def submit(self, exchange: NativeExchange, submit: Submit) -> None:
-        """See `Submits`."""
-        self._exchanges[submit.id] = exchange
+    def submit(self, text: EngineText, submit: Submit) -> None:
+        """See `Engine`."""
+        self._texts[submit.id] = text
         self.send(submit)
 
     def cancel(self, request_id: int, choice: int | None = None) -> None:
-        """See `Submits`."""
+        """See `Engine`."""
         if choice is None:
-            self._exchanges.pop(request_id, None)
+            self._texts.pop(request_id, None)
         self.send(Cancel(id=request_id, choice=choice))
         self._close_if_retired()
 
     def forget(self, request_id: int) -> None:
         """All texts of a submit have ended."""
-        self._exchanges.pop(request_id, None)
+        self._texts.pop(request_id, None)
         self._close_if_retired()
 
     def next_id(self) -> int:
-        """See `Submits`."""
+        """See `Engine`."""
         return self._link.next_id()
 
     def send(self, frame: Frame) -> None:
@@ -294,49 +333,51 @@ class _Session:
         self.connection.abort()
 
     def _close_if_retired(self) -> None:
-        if self._retired and not self._exchanges:
+        if self._retired and not self._texts:
             self.connection.close()
 
     def _stepped(self, report: StepReport) -> None:
         self.worked = True
         if self._retired:
-            self._tell(report)  # how that engine is says nothing of the one that takes texts now
+            self._hand_out(
+                report
+            )  # how that engine is says nothing of the one that takes texts now
             return
         self._link.step_ends()
         try:
-            self._tell(report)
+            self._hand_out(report)
         finally:
             self._link.stepped(report)
 
-    def _tell(self, report: StepReport) -> None:
-        for number, found in report.cached:
-            if (asked := self._exchanges.get(number)) is not None:
-                self._link.found(asked, found)
-        told: dict[NativeExchange, list[Token]] = {}
+    def _hand_out(self, report: StepReport) -> None:
+        for number, cached in report.cached:
+            if (text := self._texts.get(number)) is not None:
+                self._link.was_cached(text, cached)
+        by_text: dict[EngineText, list[Token]] = {}
         for token in report.tokens:
-            exchange = self._exchanges.get(token.id)
-            if exchange is None:
+            text = self._texts.get(token.id)
+            if text is None:
                 continue
-            tokens = told.get(exchange)
+            tokens = by_text.get(text)
             if tokens is None:
-                told[exchange] = [token]
+                by_text[text] = [token]
             else:
                 tokens.append(token)
-        for exchange, tokens in told.items():
+        for text, tokens in by_text.items():
             try:
-                exchange.told(tokens)
+                text.took(tokens)
             except Exception as bug:
                 # The other texts of this step must hear of their tokens.
                 logger.error("telling a text", exc_info=bug)
-                exchange.failed(Unserved("error in the sidecar while telling a text", status=500))
+                text.refused(Unserved("error in the sidecar while telling a text", status=500))
 
     def _refused(self, refused: Refused) -> None:
-        exchange = self._exchanges.get(refused.id)
-        if exchange is None:
+        text = self._texts.get(refused.id)
+        if text is None:
             return
         if refused.why is Refusal.BUSY:
-            exchange.failed(Busy(refused.message))
+            text.refused(Busy(refused.message))
         else:
             status = _STATUS[refused.why]
-            exchange.failed(Unserved(refused.message, status=status, answered=True))
+            text.refused(Unserved(refused.message, status=status, answered=True))
         self._link.send_waiting()

@@ -12,6 +12,7 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import Lateness
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
+from batchedmodel_http.eager_coroutine import EagerCoroutine
 from batchedmodel_http.response import Response
 from batchedmodel_http.streamed_response import Sending, StreamedResponse
 from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
@@ -19,7 +20,8 @@ from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.generation.engine_client import AnswerListener, EngineHead
 from batchedmodel_sidecar.generation.foreign_texts import ForeignTexts
 from batchedmodel_sidecar.generation.handler import GenerationHandler
-from batchedmodel_sidecar.generation.text_server import Draft
+from batchedmodel_sidecar.generation.live_text import Draft
+from batchedmodel_sidecar.generation.text_queue import TextQueue
 from batchedmodel_sidecar.http.refusals import Refusals
 from batchedmodel_sidecar.http.routed_head import RequestHead
 from batchedmodel_sidecar.protocols.table import adapters
@@ -138,15 +140,16 @@ class World:
         self.engine, self.ledger, self.budget = Engine(), Ledger(), ByteBudget(100_000)
         self.callers: list[Caller] = []
         self.server = make(self.engine)
+        self.queue = TextQueue(settings, self.ledger, GenerationCounts())
         self.handler = GenerationHandler(
             self.server,
+            self.queue,
             settings,
             ledger=self.ledger,
-            counts=GenerationCounts(),
             refusals=Refusals(self.ledger, adapters()),
             require_open=lambda: None,
         )
-        self.handler.open()
+        self.queue.open()
 
     def calls(self, tenant: str = "a", body: bytes = b'{"model":"m"}', **headers: str) -> Caller:
         head = RequestHead(
@@ -156,7 +159,8 @@ class World:
         held.grow(len(body))
         caller = Caller(self)
         self.callers.append(caller)
-        caller.running = self.handler.begin(head, body, held, caller.reply)
+        answer = self.handler.answer(head, body, held)
+        caller.running = EagerCoroutine(answer, caller.reply, asyncio.get_running_loop())
         return caller
 
     def assert_all_is_settled_once(self) -> None:
@@ -170,7 +174,12 @@ class World:
         assert (ledger.waiting_rows.value, ledger.rows_at_model.value) == (0, 0)
         assert abs(ledger.work_live) < 1e-6
         assert self.budget.held == 0
-        assert (self.handler.admission.running, self.handler.admission.waiting) == (0, 0)
+        assert (self.queue.admission.running, self.queue.admission.waiting) == (0, 0)
+
+
+async def turn() -> None:
+    """What was answered is on its way to its caller behind it."""
+    await asyncio.sleep(0)
 
 
 async def test_as_many_are_at_the_server_as_the_settings_say() -> None:
@@ -182,6 +191,7 @@ async def test_as_many_are_at_the_server_as_the_settings_say() -> None:
     first.listener.piece(TOKEN)
     first.listener.ended()
     first.gone = True
+    await turn()
     assert len(world.engine.there) == 2
     assert callers[0].ends == 1
     world.handler.configure(BatchSettings(max_concurrent_requests=4))
@@ -219,10 +229,10 @@ async def test_a_first_token_after_its_target_makes_a_text_late(
 
 async def test_a_server_that_is_away_gets_nothing_and_what_waits_goes_on_when_it_is_back() -> None:
     world = World()
-    world.handler.close()
+    world.queue.close()
     world.calls()
     assert not world.engine.asked
-    world.handler.open()
+    world.queue.open()
     assert len(world.engine.there) == 1
 
 
@@ -239,8 +249,9 @@ async def test_a_request_that_is_not_read_in_time_is_told_so_once_and_its_work_i
     await asyncio.sleep(0.1)
     assert reader.ended == 1
     assert len(world.engine.there) == 1
-    world.handler.give_up("the test is over")
-    await world.handler.idle()
+    world.queue.give_up("the test is over")
+    await world.queue.idle()
+    await turn()
     world.assert_all_is_settled_once()
     await asyncio.sleep(20.0)
     assert world.ledger.rejected[Rejection.EXPIRED] == 1
@@ -256,7 +267,7 @@ async def test_a_request_that_no_policy_can_be_asked_about_is_an_error_of_ours(
     def broken(now: float, *, is_open: bool) -> None:
         raise KeyError("a bug")
 
-    monkeypatch.setattr(world.handler.admission, "poll", broken)
+    monkeypatch.setattr(world.queue.admission, "poll", broken)
     waiting = world.calls()
     assert waiting.status == 500
     assert "KeyError" in caplog.text
@@ -265,10 +276,12 @@ async def test_a_request_that_no_policy_can_be_asked_about_is_an_error_of_ours(
         asked.listener.answered(EVENTS)
         asked.listener.ended()
         asked.gone = True
+    await turn()
     assert [one.status for one in running] == [200, 200]
     later = world.calls()
     world.engine.there[0].listener.answered(EVENTS)
     world.engine.there[0].listener.ended()
+    await turn()
     assert later.status == 200
     world.assert_all_is_settled_once()
 
@@ -277,11 +290,12 @@ async def test_a_drain_whose_time_is_over_tells_everybody() -> None:
     world = World()
     callers = [world.calls() for _ in range(3)]
     world.engine.asked[0].listener.answered(EVENTS)
-    world.handler.give_up("this pod is stopping")
+    world.queue.give_up("this pod is stopping")
+    await turn()
     assert [one.ends for one in callers] == [1, 1, 1]
     assert [one.status for one in callers] == [200, 503, 503]
     assert world.ledger.settled[Outcome.FAILED] == 3
-    await world.handler.idle()
+    await world.queue.idle()
     world.assert_all_is_settled_once()
 
 
@@ -314,13 +328,13 @@ async def test_whatever_happens_every_request_is_settled_once(seed: int) -> None
                 one.gone = True
                 one.listener.broke_off(rng.choice(endings))
             case 9:
-                rng.choice([world.handler.open, world.handler.close])()
+                rng.choice([world.queue.open, world.queue.close])()
             case 10:
                 more = rng.choice([None, 1, 2, 5])
                 world.handler.configure(BatchSettings(max_concurrent_requests=more))
             case 11:
                 await asyncio.sleep(rng.choice([0.01, 0.3, 2.0]))
-    world.handler.open()
+    world.queue.open()
     for _ in range(100):
         for one in world.engine.there:
             one.gone = True

@@ -9,6 +9,7 @@ from enum import StrEnum
 from batchedmodel_contract.generation.description import GenerationDescription
 from batchedmodel_contract.generation.frames import Sampling
 from batchedmodel_scheduling.generation.requests import AtOnce
+from batchedmodel_sidecar.generation.fields import Fields
 
 MOST_TEXTS = 128
 """Texts that one request may ask for."""
@@ -52,6 +53,23 @@ class TextRequest:
     def prompt_tokens(self) -> int:
         """Of all prompts."""
         return sum(map(len, self.prompts))
+
+    def fields(
+        self, model: str, adapter: str | None, engine: GenerationDescription, sequences: int
+    ) -> Fields:
+        """What matters to its queue; `sequences`: see `at_once`."""
+        return Fields(
+            model=adapter or model,
+            prompt_tokens=self.prompt_tokens,
+            max_tokens=self.max_tokens,
+            choices=self.texts,
+            # Its tokens are seen as they come, whatever its caller gets.
+            streams=True,
+            adapter=adapter,
+            at_once=self.at_once(engine, sequences),
+            whole=not self.streams,
+            least_tokens=self.least_tokens,
+        )
 
     def at_once(self, engine: GenerationDescription, sequences: int) -> AtOnce:
         """How much of it an engine runs at once that runs so many, where it has nothing else.

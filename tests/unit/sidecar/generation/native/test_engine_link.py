@@ -24,17 +24,28 @@ from batchedmodel_contract.generation.frames import (
     write_frame,
 )
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_sidecar.errors import Busy, Unserved
-from batchedmodel_sidecar.generation.engine_client import EngineHead
-from batchedmodel_sidecar.generation.native.answers.openai_answers import CompletionForm
+from batchedmodel_contract.manifest.tenants import Share
+from batchedmodel_contract.outcomes import Outcome
+from batchedmodel_scheduling.generation.admission import EngineView, GenerationRequest
+from batchedmodel_sidecar.body.byte_budget import ByteBudget
+from batchedmodel_sidecar.errors import Fatal, Unserved
+from batchedmodel_sidecar.generation.live_text import Admitted, LiveText
 from batchedmodel_sidecar.generation.native.engine_link import EngineLink
-from batchedmodel_sidecar.generation.native.exchange import NativeExchange
+from batchedmodel_sidecar.generation.native.engine_text import EngineText, ServedTexts
 from batchedmodel_sidecar.generation.native.requests.preparer import TextPreparer
 from batchedmodel_sidecar.generation.native.requests.text_request import TextEndpoint, TextRequest
+from batchedmodel_sidecar.http.routed_head import RequestHead
 from support.byte_tokenizer import described, fallback_tokenizer_json, tokenizer_json
 
 _TEXTS = TextPreparer("m", described(), tokenizer_json())
 _SECONDS = 10.0
+_REQUEST = TextRequest(
+    endpoint=TextEndpoint.COMPLETIONS,
+    prompts=(array("i", [1, 2]),),
+    sampling=Sampling(),
+    seeded=True,
+    max_tokens=5,
+)
 
 
 @dataclass(eq=False)
@@ -92,45 +103,59 @@ class _Accepted(asyncio.Protocol):
 
 @dataclass(eq=False)
 class Hearing:
-    """The link's listener, and that of a text."""
+    """Who hears of the engine."""
 
     opened: int = 0
     closed: int = 0
     steps: int = 0
-    body: bytes = b""
-    ends: int = 0
-    errors: list[Unserved] = field(default_factory=list)
-    exchange: Any = None
 
     def open(self) -> None:
         self.opened += 1
 
-    def close_engine(self) -> None:
+    def close(self) -> None:
         self.closed += 1
 
     def step_ends(self) -> None:
         self.steps += 1
 
-    def found(self, request_id: int, tokens: int) -> None:
+    def was_cached(self, request_id: int, tokens: int) -> None:
         assert tokens > 0
 
-    def stepped(self, report: StepReport) -> None:
+    def stepped(self, view: EngineView, preemptions: int) -> None:
         assert self.steps
 
-    def answered(self, head: EngineHead) -> None:
-        assert head.status == 200
 
-    def tokens(self, count: int) -> None:
-        assert count
+class Caller:
+    """Whoever asked for a text, and who hears of it."""
 
-    def piece(self, data: bytes) -> None:
-        self.body += data
+    def __init__(self, link: EngineLink) -> None:
+        self.tokens = 0
+        self.outcomes: list[Outcome] = []
+        self.rests: list[float] = []
+        now = asyncio.get_running_loop().time()
+        queued = GenerationRequest(
+            id=1, share=Share("a"), key="m", prompt_tokens=2, max_tokens=5, choices=1,
+            arrived=now, deadline=now + 30.0, streams=True,
+        )  # fmt: skip
+        head = RequestHead(method="POST", target="/v1/completions", headers={}, declared=0)
+        held = ByteBudget(10**6).hold(Share("a"))
+        served = ServedTexts(link, _TEXTS, "1")
+        self.text = EngineText(served, _REQUEST, None, Admitted(self, queued, head, held, 30.0, 0))
+        self.text.send()
 
-    def ended(self) -> None:
-        self.ends += 1
+    def heard(self, text: LiveText, tokens: int, now: float) -> None:
+        self.tokens += tokens
 
-    def broke_off(self, error: Unserved) -> None:
-        self.errors.append(error)
+    def comes_back(self, text: LiveText, rest_seconds: float) -> None:
+        self.rests.append(rest_seconds)
+
+    def ended(self, text: LiveText, outcome: Outcome, *, waited: bool) -> None:
+        self.outcomes.append(outcome)
+
+    @property
+    def ends(self) -> int:
+        """How often it was answered whole."""
+        return self.outcomes.count(Outcome.COMPLETED)
 
 
 @asynccontextmanager
@@ -139,7 +164,8 @@ async def _served(folder: Path) -> AsyncIterator[tuple[Server, EngineLink, Heari
     loop = asyncio.get_running_loop()
     listening = await loop.create_unix_server(server.connection, server.path)
     hearing = Hearing()
-    link = EngineLink(str(server.path), hearing, BatchSettings(max_sequences=3))
+    link = EngineLink(str(server.path), BatchSettings(max_sequences=3))
+    link.listener = hearing
     try:
         yield server, link, hearing
     finally:
@@ -156,33 +182,6 @@ async def _until(holds: object) -> None:
     async with asyncio.timeout(_SECONDS):
         while not holds():  # noqa: ASYNC110  the other end of a socket tells nobody
             await asyncio.sleep(0.005)
-
-
-def _exchange() -> tuple[Hearing, NativeExchange]:
-    request = TextRequest(
-        endpoint=TextEndpoint.COMPLETIONS,
-        prompts=(array("i", [1, 2]),),
-        sampling=Sampling(),
-        seeded=True,
-        max_tokens=5,
-        streams=True,
-    )
-    known = {"id": "1", "created": 2, "model": "m"}
-    form = CompletionForm(known, _TEXTS.tokenizer, include_usage=False, logprobs=False)
-    hearing = Hearing()
-    exchange = NativeExchange(
-        hearing,
-        request,
-        form,
-        _TEXTS.tokenizer,
-        request.sampling,
-        2,
-        lambda: 30.0,
-        lambda size: True,
-        salt="a",
-    )
-    hearing.exchange = exchange
-    return hearing, exchange
 
 
 async def test_the_engine_is_told_its_bounds_first_and_again_when_they_change(
@@ -203,19 +202,17 @@ async def test_another_version_of_the_same_files_has_a_connection_of_its_own(
     async with _served(tmp_path) as (server, link, hearing):
         link.ready("1", _TEXTS)
         await _until(lambda: hearing.opened == 1)
-        told, exchange = _exchange()
-        link.start(exchange)
+        caller = Caller(link)
         link.ready("1", _TEXTS)  # nothing has changed
         assert (hearing.opened, hearing.closed) == (1, 0)
         link.ready("2", _TEXTS)
         await _until(lambda: hearing.opened == 2)
-        _, later = _exchange()
-        link.start(later)
+        Caller(link)
         await _until(lambda: len(server.came) == 2 and server.submits(1))
         # What runs at the old version ends there, and its connection behind it.
         number, steps = server.submits(0)[0].id, hearing.steps
         server.tell(0, Token(number, 0, ord("a"), 0.0, Finish.LENGTH))
-        await _until(lambda: told.ends)
+        await _until(lambda: caller.ends)
         await _until(lambda: server.ended[0])
         assert hearing.steps == steps, "how the old engine is says nothing of the new one"
         assert not server.ended[1]
@@ -226,31 +223,26 @@ async def test_a_text_that_has_begun_goes_on_at_the_next_engine(tmp_path: Path) 
     async with _served(tmp_path) as (server, link, hearing):
         link.ready("1", _TEXTS)
         await _until(lambda: hearing.opened == 1)
-        told, exchange = _exchange()
-        link.start(exchange)
+        caller = Caller(link)
         await _until(lambda: server.submits(0))
         server.tell(0, Token(server.submits(0)[0].id, 0, ord("a"), 0.0, Finish.NONE))
-        await _until(lambda: told.body)
+        await _until(lambda: caller.tokens)
         server.transports[0].abort()
         await _until(lambda: len(server.came) == 2 and server.submits(1))
         again = server.submits(1)[0]
         assert (list(again.ids), again.given) == ([1, 2, ord("a")], 1)
         server.tell(1, Token(again.id, 0, ord("b"), 0.0, Finish.LENGTH))
-        await _until(lambda: told.ends)
+        await _until(lambda: caller.ends)
         assert hearing.closed == 1
 
 
-async def _begun(server: Server, link: EngineLink, texts: int) -> list[Hearing]:
+async def _begun(server: Server, link: EngineLink, texts: int) -> list[Caller]:
     """Texts of which the first engine has made a token each."""
-    told = []
-    for _ in range(texts):
-        hearing, exchange = _exchange()
-        link.start(exchange)
-        told.append(hearing)
+    callers = [Caller(link) for _ in range(texts)]
     await _until(lambda: len(server.submits(0)) == texts)
     server.tell(0, *(_token(one, "a") for one in server.submits(0)))
-    await _until(lambda: all(one.body for one in told))
-    return told
+    await _until(lambda: all(one.tokens for one in callers))
+    return callers
 
 
 def _token(submit: Submit, text: str, finish: Finish = Finish.NONE) -> Token:
@@ -263,13 +255,12 @@ async def test_nonsense_ends_the_connection_and_its_texts_go_on_at_the_next_one(
     async with _served(tmp_path) as (server, link, hearing):
         link.ready("1", _TEXTS)
         await _until(lambda: hearing.opened == 1)
-        told, exchange = _exchange()
-        link.start(exchange)
+        caller = Caller(link)
         await _until(lambda: server.submits(0))
         server.transports[0].write(b"\xff" * 64)
         await _until(lambda: len(server.came) == 2 and server.submits(1))
         server.tell(1, _token(server.submits(1)[0], "a", Finish.LENGTH))
-        await _until(lambda: told.ends)
+        await _until(lambda: caller.ends)
         assert hearing.opened == 2
 
 
@@ -280,9 +271,8 @@ async def test_texts_of_a_lost_engine_are_sent_to_the_next_one_behind_the_other(
     async with _served(tmp_path) as (server, link, hearing):
         link.ready("1", _TEXTS)
         await _until(lambda: hearing.opened == 1)
-        told = await _begun(server, link, texts=2)
-        new, exchange = _exchange()
-        link.start(exchange)
+        callers = await _begun(server, link, texts=2)
+        new = Caller(link)
         await _until(lambda: len(server.submits(0)) == 3)
         server.transports[0].abort()
         for sent in (1, 2, 3):
@@ -293,7 +283,7 @@ async def test_texts_of_a_lost_engine_are_sent_to_the_next_one_behind_the_other(
             assert hearing.opened == 1, "others come behind all that wait"
             server.tell(1, _token(server.submits(1)[-1], "b"))
         await _until(lambda: hearing.opened == 2)
-        assert [one.errors for one in (*told, new)] == [[], [], []]
+        assert [one.outcomes for one in (*callers, new)] == [[], [], []]
 
 
 async def test_of_the_texts_of_a_lost_engine_only_that_ends_over_which_the_next_one_is_lost(
@@ -302,7 +292,7 @@ async def test_of_the_texts_of_a_lost_engine_only_that_ends_over_which_the_next_
     async with _served(tmp_path) as (server, link, hearing):
         link.ready("1", _TEXTS)
         await _until(lambda: hearing.opened == 1)
-        told = await _begun(server, link, texts=3)
+        callers = await _begun(server, link, texts=3)
         server.transports[0].abort()
         await _until(lambda: server.submits(1))
         server.tell(1, _token(server.submits(1)[0], "b"))
@@ -312,8 +302,8 @@ async def test_of_the_texts_of_a_lost_engine_only_that_ends_over_which_the_next_
             await _until(lambda sent=sent: len(server.submits(2)) == sent)
             server.tell(2, _token(server.submits(2)[-1], "c", Finish.LENGTH))
         await _until(lambda: hearing.opened == 2)
-        assert [one.ends for one in told] == [1, 0, 1]
-        assert [[error.status for error in one.errors] for one in told] == [[], [502], []]
+        assert [one.ends for one in callers] == [1, 0, 1]
+        assert isinstance(callers[1].text.answer.exception(), Fatal)
 
 
 async def test_texts_are_sent_once_the_engine_has_said_how_it_is(tmp_path: Path) -> None:
@@ -321,7 +311,7 @@ async def test_texts_are_sent_once_the_engine_has_said_how_it_is(tmp_path: Path)
     async with _served(tmp_path) as (server, link, hearing):
         link.ready("1", _TEXTS)
         await _until(lambda: hearing.opened == 1)
-        (told,) = await _begun(server, link, texts=1)
+        (caller,) = await _begun(server, link, texts=1)
         server.says = False
         server.transports[0].abort()
         for number in (1, 2, 3):
@@ -332,7 +322,7 @@ async def test_texts_are_sent_once_the_engine_has_said_how_it_is(tmp_path: Path)
             server.transports[number].abort()
         await _until(lambda: server.submits(4))
         server.tell(4, _token(server.submits(4)[0], "b", Finish.LENGTH))
-        await _until(lambda: told.ends)
+        await _until(lambda: caller.ends)
 
 
 async def test_what_ends_without_a_token_keeps_no_other_from_the_next_engine(
@@ -348,22 +338,21 @@ async def test_what_ends_without_a_token_keeps_no_other_from_the_next_engine(
             refusal = Refused(id=server.submits(1)[at].id, why=why, message="no")
             server.transports[1].write(write_frame(refusal))
             await _until(lambda at=at: len(server.submits(1)) == at + 2)
-        left.exchange.cancel()
+        left.text.cancel()
         server.tell(1)  # as an engine does that lets go of one
         await _until(lambda: len(server.submits(1)) == 4)
         server.tell(1, _token(server.submits(1)[3], "b", Finish.LENGTH))
         await _until(lambda: hearing.opened == 2)
-        assert [one.ends for one in (refused, busy, left, last)] == [0, 0, 0, 1]
-        assert [len(one.errors) for one in (refused, busy, left, last)] == [1, 1, 0, 0]
+        ends = [one.outcomes for one in (refused, busy, left, last)]
+        assert ends == [[Outcome.FAILED], [], [Outcome.CANCELLED], [Outcome.COMPLETED]]
+        assert busy.rests
 
 
 async def test_without_a_connection_nobody_takes_a_text(tmp_path: Path) -> None:
     async with _served(tmp_path) as (_, link, _hearing):
-        told, exchange = _exchange()
-        link.start(exchange)
-        assert not told.errors  # whoever asks is told afterwards
-        await asyncio.sleep(0)
-        assert isinstance(told.errors[0], Busy)
+        caller = Caller(link)
+        assert caller.rests
+        assert caller.text.waits
 
 
 async def test_a_text_does_not_go_on_at_a_model_with_another_tokenizer(tmp_path: Path) -> None:
@@ -371,14 +360,16 @@ async def test_a_text_does_not_go_on_at_a_model_with_another_tokenizer(tmp_path:
     async with _served(tmp_path) as (server, link, hearing):
         link.ready("1", _TEXTS)
         await _until(lambda: hearing.opened == 1)
-        told, exchange = _exchange()
-        link.start(exchange)
+        caller = Caller(link)
         await _until(lambda: server.submits(0))
         server.tell(0, Token(server.submits(0)[0].id, 0, ord("a"), 0.0, Finish.NONE))
-        await _until(lambda: told.body)
+        await _until(lambda: caller.tokens)
         link.lost()
         await _until(lambda: server.ended[0])
         link.ready("1", other)
-        assert [error.status for error in told.errors] == [503]
+        assert caller.outcomes == [Outcome.FAILED]
+        error = caller.text.answer.exception()
+        assert isinstance(error, Unserved)
+        assert error.status == 503
         await _until(lambda: hearing.opened == 2)
         assert not server.submits(1)

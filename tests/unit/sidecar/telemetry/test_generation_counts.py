@@ -2,7 +2,7 @@
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.processes.stats import SidecarStats
-from batchedmodel_sidecar.telemetry.generation_work import GenerationWork
+from batchedmodel_sidecar.telemetry.generation_counts import GenerationWork
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 
 

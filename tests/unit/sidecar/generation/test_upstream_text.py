@@ -1,4 +1,4 @@
-"""One request for generated text, with a pretended server and a pretended caller."""
+"""A text of an upstream, with a pretended server and a pretended caller."""
 
 import asyncio
 import json
@@ -9,15 +9,19 @@ import pytest
 
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome
-from batchedmodel_http.response import Response
 from batchedmodel_http.streamed_response import Sending, StreamedResponse
 from batchedmodel_scheduling.generation.admission import GenerationRequest
 from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.errors import Busy, CallError, Expired, Lost, Unserved
 from batchedmodel_sidecar.generation.engine_client import EngineHead
 from batchedmodel_sidecar.generation.foreign_texts import ForeignTexts
-from batchedmodel_sidecar.generation.stream import KEEP_ALIVE_SECONDS, Ask, GenerationStream
-from batchedmodel_sidecar.generation.text_server import Draft
+from batchedmodel_sidecar.generation.live_text import (
+    KEEP_ALIVE_SECONDS,
+    Admitted,
+    Draft,
+    LiveText,
+)
+from batchedmodel_sidecar.generation.upstream_text import UpstreamText
 from batchedmodel_sidecar.http.routed_head import RequestHead
 
 pytestmark = pytest.mark.looptime
@@ -71,29 +75,27 @@ class Transport:
         self.aborted = True
 
 
-def _asks(client: Client, head: RequestHead, held: Hold) -> Ask:
+def _draft(client: Client, head: RequestHead, held: Hold) -> Draft:
     """How a server of one's own is asked: reading never waits."""
     reading = ForeignTexts(client).read(head, b'{"a":1}', held)
     with pytest.raises(StopIteration) as read:
         reading.send(None)
     draft: Draft = read.value.value
-    return draft.ask
+    return draft
 
 
 @dataclass
 class World:
-    """A stream, who lets it go, its server and its caller."""
+    """A text, who lets it go, its server and its caller."""
 
     limit: float = LIMIT
     takes_head: bool = True
     """Whether the caller's connection takes an answer's head at once."""
     outcomes: list[Outcome] = field(default_factory=list)
-    errors: list[CallError] = field(default_factory=list)
     rests: list[float] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     client: Client = field(default_factory=Client)
     transport: Transport = field(default_factory=Transport)
-    answer: StreamedResponse | None = None
     sending: Sending | None = None
     whole: bool | None = None
 
@@ -112,20 +114,30 @@ class World:
         self.budget = ByteBudget(1000)
         held = self.budget.hold(Share("a"))
         held.grow(3)
-        self.stream = GenerationStream(
-            self, _asks(self.client, head, held), request, head, held, self.reply, self.limit, 0.5
-        )
+        admitted = Admitted(self, request, head, held, self.limit, 0.5)
+        text = _draft(self.client, head, held).text(admitted)
+        assert isinstance(text, UpstreamText)
+        self.text = text
 
-    def reply(
-        self, response: Response | StreamedResponse | None, error: BaseException | None
-    ) -> None:
-        assert isinstance(response, StreamedResponse)
-        self.answer = response
-        if self.takes_head:
+    def answers(self, head: EngineHead) -> None:
+        """The server does."""
+        self.text.answered(head)
+        if self.takes_head and self.text.answer.done():
             self.take_head()
 
+    @property
+    def answer(self) -> StreamedResponse:
+        answer = self.text.answer.result()
+        assert isinstance(answer, StreamedResponse)
+        return answer
+
+    @property
+    def errors(self) -> list[CallError]:
+        """What the caller is told in the place of an answer."""
+        error = self.text.answer.exception() if self.text.answer.done() else None
+        return [error] if isinstance(error, CallError) else []
+
     def take_head(self) -> None:
-        assert self.answer is not None
         transport: Any = self.transport
         self.sending = Sending(
             self.answer, transport, close=False, chunked=True, ended=self.ended_with
@@ -144,32 +156,29 @@ class World:
             body, rest = body + rest[: int(size, 16)], rest[int(size, 16) + 2 :]
         return body
 
-    def heard(self, stream: GenerationStream, tokens: int, now: float) -> None:
+    def heard(self, text: LiveText, tokens: int, now: float) -> None:
         self.tokens.append(tokens)
 
-    def comes_back(self, stream: GenerationStream, rest_seconds: float) -> None:
-        assert stream.waits
+    def comes_back(self, text: LiveText, rest_seconds: float) -> None:
+        assert text.waits
         self.rests.append(rest_seconds)
 
-    def ended(self, stream: GenerationStream, outcome: Outcome, *, waited: bool) -> None:
+    def ended(self, text: LiveText, outcome: Outcome, *, waited: bool) -> None:
         self.outcomes.append(outcome)
-
-    def told(self, stream: GenerationStream, error: CallError) -> None:
-        self.errors.append(error)
 
 
 async def test_the_answer_passes_piece_for_piece_with_its_headers() -> None:
     world = World()
-    world.stream.go()
+    world.text.send()
     assert world.client.asked == [
         ("/v1/chat/completions?a=b", {"X-Mine": "2", "x-request-id": "r"})
     ]
-    world.stream.answered(EVENTS)
+    world.answers(EVENTS)
     assert world.budget.held == 0
     for _ in range(3):
-        world.stream.piece(TOKEN)
+        world.text.piece(TOKEN)
     assert world.body == TOKEN * 3
-    world.stream.ended()
+    world.text.ended()
     assert world.whole
     assert world.tokens == [1, 1, 1]
     assert world.outcomes == [Outcome.COMPLETED]
@@ -180,11 +189,11 @@ async def test_the_answer_passes_piece_for_piece_with_its_headers() -> None:
 
 async def test_what_comes_before_the_connection_takes_the_head_is_not_lost() -> None:
     world = World(takes_head=False)
-    world.stream.go()
-    world.stream.answered(PLAIN)
-    world.stream.piece(b"th")
-    world.stream.piece(b"is")
-    world.stream.ended()
+    world.text.send()
+    world.answers(PLAIN)
+    world.text.piece(b"th")
+    world.text.piece(b"is")
+    world.text.ended()
     world.takes_head = True
     world.take_head()
     assert world.transport.written.endswith(b"\r\n\r\nthis")
@@ -195,25 +204,24 @@ async def test_a_server_that_is_full_is_left_alone_and_asked_again_a_few_times()
     world = World()
     full = EngineHead(429, "", (("Retry-After", "2"),), 0)
     for _ in range(2):
-        world.stream.go()
-        world.stream.answered(full)
+        world.text.send()
+        world.answers(full)
         assert world.client.exchanges[-1].did == ["cancel"]
     assert world.rests == [2.0, 2.0]
-    world.stream.go()
-    world.stream.answered(full)
-    world.stream.ended()
-    assert world.answer is not None
+    world.text.send()
+    world.answers(full)
+    world.text.ended()
     assert world.answer.status == 429
     assert world.outcomes == [Outcome.FAILED]
 
 
 async def test_a_request_that_was_lost_unheard_is_sent_once_more() -> None:
     world = World()
-    world.stream.go()
-    world.stream.broke_off(Lost("it"))
+    world.text.send()
+    world.text.broke_off(Lost("it"))
     assert world.rests
-    world.stream.go()
-    world.stream.broke_off(Lost("it"))
+    world.text.send()
+    world.text.broke_off(Lost("it"))
     assert [error.status for error in world.errors] == [503]
     assert world.outcomes == [Outcome.FAILED]
 
@@ -221,22 +229,22 @@ async def test_a_request_that_was_lost_unheard_is_sent_once_more() -> None:
 async def test_a_request_that_nobody_took_waits_as_long_as_it_has_time() -> None:
     world = World()
     for _ in range(5):
-        world.stream.go()
-        world.stream.broke_off(Busy("nobody listens"))
+        world.text.send()
+        world.text.broke_off(Busy("nobody listens"))
     assert len(world.rests) == 5
     await asyncio.sleep(LIMIT)
-    world.stream.go()
-    world.stream.broke_off(Busy("nobody listens"))
+    world.text.send()
+    world.text.broke_off(Busy("nobody listens"))
     assert world.outcomes == [Outcome.FAILED]
 
 
 @pytest.mark.parametrize("cut", [b"", TOKEN[:9]], ids=["between events", "within one"])
 async def test_a_stream_that_breaks_off_ends_with_an_error_event(cut: bytes) -> None:
     world = World()
-    world.stream.go()
-    world.stream.answered(EVENTS)
-    world.stream.piece(TOKEN + cut)
-    world.stream.broke_off(Lost("it went"))
+    world.text.send()
+    world.answers(EVENTS)
+    world.text.piece(TOKEN + cut)
+    world.text.broke_off(Lost("it went"))
     assert world.whole
     last = world.body.strip().rpartition(b"\n\n")[2]
     assert json.loads(last[6:])["error"]["message"] == "it went"
@@ -247,10 +255,10 @@ async def test_a_stream_that_breaks_off_ends_with_an_error_event(cut: bytes) -> 
 @pytest.mark.parametrize("taken", [True, False], ids=["taken", "not yet taken"])
 async def test_an_answer_that_is_no_stream_breaks_off(taken: bool, length: int | None) -> None:
     world = World(takes_head=taken)
-    world.stream.go()
-    world.stream.answered(PLAIN._replace(length=length))
-    world.stream.piece(b"th")
-    world.stream.broke_off(Lost("it went"))
+    world.text.send()
+    world.answers(PLAIN._replace(length=length))
+    world.text.piece(b"th")
+    world.text.broke_off(Lost("it went"))
     if not taken:
         world.take_head()
     assert world.whole is False
@@ -260,7 +268,7 @@ async def test_an_answer_that_is_no_stream_breaks_off(taken: bool, length: int |
 
 async def test_a_first_token_that_does_not_come_is_told_in_time() -> None:
     world = World()
-    world.stream.go()
+    world.text.send()
     await asyncio.sleep(LIMIT + 0.1)
     assert [type(error) for error in world.errors] == [Expired]
     assert world.outcomes == [Outcome.EXPIRED]
@@ -269,11 +277,11 @@ async def test_a_first_token_that_does_not_come_is_told_in_time() -> None:
 
 async def test_a_stream_may_last_as_long_as_its_tokens_come() -> None:
     world = World()
-    world.stream.go()
-    world.stream.answered(EVENTS)
+    world.text.send()
+    world.answers(EVENTS)
     for _ in range(20):
         await asyncio.sleep(LIMIT / 2)
-        world.stream.piece(TOKEN)
+        world.text.piece(TOKEN)
     assert world.outcomes == []
     await asyncio.sleep(LIMIT + 0.1)
     assert world.outcomes == [Outcome.EXPIRED]
@@ -283,21 +291,21 @@ async def test_a_stream_may_last_as_long_as_its_tokens_come() -> None:
 
 async def test_comments_keep_a_silent_stream_alive_between_its_events_alone() -> None:
     world = World()
-    world.stream.go()
-    world.stream.answered(EVENTS)
+    world.text.send()
+    world.answers(EVENTS)
     await asyncio.sleep(KEEP_ALIVE_SECONDS + 0.1)
     assert world.body == b": \n\n"
-    world.stream.piece(TOKEN[:9])
+    world.text.piece(TOKEN[:9])
     await asyncio.sleep(KEEP_ALIVE_SECONDS + 0.1)
     assert world.body == b": \n\n" + TOKEN[:9]
 
 
 async def test_the_end_of_an_event_may_come_in_pieces() -> None:
     world = World()
-    world.stream.go()
-    world.stream.answered(EVENTS)
+    world.text.send()
+    world.answers(EVENTS)
     for end in (len(TOKEN) - 1, len(TOKEN)):
-        world.stream.piece(TOKEN[end - 1 : end] if end == len(TOKEN) else TOKEN[:end])
+        world.text.piece(TOKEN[end - 1 : end] if end == len(TOKEN) else TOKEN[:end])
     await asyncio.sleep(KEEP_ALIVE_SECONDS + 0.1)
     assert world.body == TOKEN + b": \n\n"
 
@@ -313,11 +321,11 @@ async def test_nothing_is_added_to_a_stream_that_takes_nothing_and_it_may_last(
     head: EngineHead,
 ) -> None:
     world = World()
-    world.stream.go()
-    world.stream.answered(head)
+    world.text.send()
+    world.answers(head)
     for _ in range(4):
         await asyncio.sleep(LIMIT - KEEP_ALIVE_SECONDS)
-        world.stream.piece(TOKEN)
+        world.text.piece(TOKEN)
     assert world.outcomes == []
     assert sum(world.tokens) == (4 if head is LONG else 0)
     sent = bytes(world.transport.written)
@@ -331,9 +339,9 @@ async def test_nothing_is_added_to_a_stream_that_takes_nothing_and_it_may_last(
 
 async def test_an_answer_that_is_no_stream_has_all_its_time_and_no_more() -> None:
     world = World()
-    world.stream.go()
+    world.text.send()
     await asyncio.sleep(LIMIT / 2)
-    world.stream.answered(PLAIN)
+    world.answers(PLAIN)
     await asyncio.sleep(LIMIT / 2 + 0.1)
     assert world.whole is False
     assert world.outcomes == [Outcome.EXPIRED]
@@ -341,9 +349,9 @@ async def test_an_answer_that_is_no_stream_has_all_its_time_and_no_more() -> Non
 
 async def test_a_caller_that_leaves_ends_its_request_at_the_server_at_once() -> None:
     world = World()
-    world.stream.go()
-    world.stream.answered(EVENTS)
-    world.stream.piece(TOKEN)
+    world.text.send()
+    world.answers(EVENTS)
+    world.text.piece(TOKEN)
     assert world.sending is not None
     world.sending.cancel()
     assert world.client.exchanges[0].did == ["cancel"]
@@ -352,10 +360,10 @@ async def test_a_caller_that_leaves_ends_its_request_at_the_server_at_once() -> 
 
 async def test_a_caller_that_does_not_read_holds_the_server_back_and_is_cut_off() -> None:
     world = World()
-    world.stream.go()
-    world.stream.answered(EVENTS)
-    world.stream.piece(TOKEN)
-    world.stream.pause()
+    world.text.send()
+    world.answers(EVENTS)
+    world.text.piece(TOKEN)
+    world.text.pause()
     assert world.client.exchanges[0].did == ["pause"]
     await asyncio.sleep(LIMIT + KEEP_ALIVE_SECONDS + 0.1)
     assert world.transport.aborted
@@ -365,24 +373,24 @@ async def test_a_caller_that_does_not_read_holds_the_server_back_and_is_cut_off(
 
 async def test_a_slow_caller_that_reads_on_gets_all_of_it() -> None:
     world = World()
-    world.stream.go()
-    world.stream.answered(EVENTS)
+    world.text.send()
+    world.answers(EVENTS)
     for _ in range(5):
-        world.stream.pause()
+        world.text.pause()
         await asyncio.sleep(LIMIT / 2)
-        world.stream.resume()
-        world.stream.piece(TOKEN)
-    world.stream.ended()
+        world.text.resume()
+        world.text.piece(TOKEN)
+    world.text.ended()
     assert world.body == TOKEN * 5
     assert world.outcomes == [Outcome.COMPLETED]
 
 
 async def test_it_is_settled_once_whatever_comes_behind() -> None:
     world = World()
-    world.stream.go()
-    world.stream.give_up(Unserved("over", status=503), Outcome.FAILED)
-    world.stream.cancel()
-    world.stream.give_up(Unserved("over", status=503), Outcome.FAILED)
+    world.text.send()
+    world.text.give_up(Unserved("over", status=503), Outcome.FAILED)
+    world.text.cancel()
+    world.text.give_up(Unserved("over", status=503), Outcome.FAILED)
     await asyncio.sleep(2 * LIMIT)
     assert world.outcomes == [Outcome.FAILED]
     assert len(world.errors) == 1
