@@ -43,6 +43,16 @@ class LinkConnection(asyncio.BufferedProtocol):
         """Bytes of small frames and pieces that the peer has not taken."""
         return 0 if self._transport is None else int(self._transport.get_write_buffer_size())
 
+    @property
+    def waiting_frames(self) -> int:
+        """How many frames wait for the peer to take what is in front of them."""
+        return self._writer.waiting_frames
+
+    @property
+    def is_within_frame(self) -> bool:
+        """Whether a frame has come in part."""
+        return self._reader.is_within_frame
+
     def send(self, kind: int, frame_id: int, parts: Sequence[Buffer] = (b"",)) -> None:
         """Send a frame, whose parts must stay as they are; nothing where the connection has ended.
 
@@ -59,7 +69,7 @@ class LinkConnection(asyncio.BufferedProtocol):
     def close(self) -> None:
         """End the connection behind all frames that were sent."""
         self._closing = True
-        if self._transport is not None and not self._writer.waits:
+        if self._transport is not None and not self._writer.waiting_frames:
             self._transport.close()
 
     def abort(self, reason: str = "") -> None:
@@ -104,5 +114,5 @@ class LinkConnection(asyncio.BufferedProtocol):
     def _send_pieces(self) -> None:
         while not self._paused and (piece := self._writer.next_piece()) is not None:
             self._transport.writelines(piece)
-        if self._closing and not self._writer.waits:
+        if self._closing and not self._writer.waiting_frames:
             self._transport.close()

@@ -20,7 +20,7 @@ from batchedmodel_contract.inference.description import ModelDescription, descri
 from batchedmodel_contract.inference.profile import Profile, profile_from_mapping
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.processes.server_api import ModelState
+from batchedmodel_contract.link.model_state import ModelState
 
 _LENGTH: Final = struct.Struct("<I")
 _ANSWER: Final = struct.Struct("<H")

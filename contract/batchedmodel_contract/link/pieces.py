@@ -20,7 +20,7 @@ PIECE_BYTES: Final = 256 * 1024 - _HEAD.size
 """Content of one piece: with its head 256 KiB, which a socket takes in a tenth of a millisecond."""
 _BUFFER_BYTES: Final = 64 * 1024
 """Read at once, unless a piece of a large frame goes straight to the frame's memory."""
-_MAX_UNFINISHED: Final = 16
+_MAX_UNFINISHED: Final = 4
 """Large frames that may arrive at the same time; a peer sends them one behind the other."""
 
 _ARRIVED: Final = memoryview(bytearray(_BUFFER_BYTES))
@@ -45,9 +45,9 @@ class FrameWriter:
         """How many frames of each id wait."""
 
     @property
-    def waits(self) -> bool:
-        """Whether a frame is not sent whole yet."""
-        return bool(self._waiting)
+    def waiting_frames(self) -> int:
+        """How many frames are not sent whole yet."""
+        return len(self._waiting)
 
     def add(self, kind: int, frame_id: int, parts: Sequence[Buffer]) -> list[Buffer] | None:
         """What to write now for a frame; None where it waits, and `next_piece` brings it.
@@ -134,6 +134,11 @@ class FrameReader:
         """By frame id."""
         self._direct: _Unfinished | None = None
         """The frame into whose memory the next bytes go."""
+
+    @property
+    def is_within_frame(self) -> bool:
+        """Whether a frame has come in part."""
+        return bool(self._kept or self._unfinished)
 
     def buffer(self) -> memoryview:
         """Memory for the next bytes."""

@@ -5,32 +5,12 @@ at once that the server is dead.
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final
 
 from batchedmodel_contract.adapters.state import AdapterState, adapter_state_from_mapping
 from batchedmodel_contract.invalid_input import InvalidInput
-
-ON_THE_CPU: Final = "computing on the CPU"
-"""What a line of the server's log begins with, as an error, where an accelerator was wanted."""
-
-
-class ModelState(StrEnum):
-    """Life of a model, and of each of its versions."""
-
-    LOADING = "LOADING"
-    WARMING = "WARMING"
-    READY = "READY"
-    DRAINING = "DRAINING"
-    FAILED = "FAILED"
-    """It cannot be loaded; the process stays, so that the reason can be read."""
-    HUNG = "HUNG"
-    """A forward pass takes far too long. READY follows if it ends, else only a restart helps."""
-    LOST = "LOST"
-    """The device is gone, and the process ends to be started anew."""
-    UNLOADED = "UNLOADED"
-    """Its memory has been given back; the process stays and can load it again."""
-
+from batchedmodel_contract.link.model_state import ON_THE_CPU as ON_THE_CPU
+from batchedmodel_contract.link.model_state import ModelState as ModelState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateEvent:
