@@ -59,7 +59,7 @@ TO_SERVER: Final[Mapping[int, int]] = {
     Kind.CANCEL: 64,
     Kind.SUBMIT: 64 * _MIB,
     Kind.CONFIGURE: 4 * _KIB,
-    Kind.ORDER: 16 * _KIB,
+    Kind.ORDER: 20 * _KIB,
     Kind.RELEASE: _KIB,
 }
 """Largest content in bytes of each kind that the model server takes."""
