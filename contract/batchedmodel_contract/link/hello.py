@@ -13,6 +13,8 @@ MIN_VERSION: Final = 1
 MAX_VERSION: Final = 1
 """Versions of the frames that this release reads and writes. A release serves the frames of the one
 before it, so these differ once the frames change."""
+OTHER_RELEASE: Final = "the model server's image is of another release"
+"""What a sidecar's reason begins with where it has no version of the frames in common with it."""
 _HELLO: Final = struct.Struct("<8sHH4x")
 HELLO_BYTES: Final = _HELLO.size
 _MAGIC: Final = b"BMLINK\r\n"
