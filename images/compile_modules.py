@@ -54,7 +54,7 @@ _COMPILED: Final = {
     f"{_SIDECAR}/adapters": ("*",),
     f"{_SIDECAR}/backends": ("health",),
     f"{_SIDECAR}/backends/foreign": ("adapter",),
-    f"{_SIDECAR}/backends/native": ("http1_client", "version_lease"),
+    f"{_SIDECAR}/backends/native": ("batches", "link", "version_lease"),
     f"{_SIDECAR}/batching": (
         *("batch_reply", "batcher", "circuit_breaker", "in_flight", "isolation", "pending_request"),
         *("recent_callers", "rejections", "request_window", "retry", "timer", "turns"),

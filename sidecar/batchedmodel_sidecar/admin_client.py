@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from batchedmodel_contract.invalid_input import InvalidInput, InvalidManifest
-from batchedmodel_contract.processes import server_api, sidecar_api
+from batchedmodel_contract.processes import sidecar_api
 from batchedmodel_contract.processes.environment import (
     EXIT_WRONG_SETTINGS,
     PREFIX,
@@ -71,8 +71,8 @@ def commands(model: str) -> Mapping[str, tuple[str, float]]:
     """By the words for them: the path, and how many seconds the answer may take."""
     return {
         "drain": (sidecar_api.DRAIN, _HOOK_SECONDS),
-        "load": (server_api.load_path(model), _LOAD_SECONDS),
-        "unload": (server_api.unload_path(model), _LOAD_SECONDS),
+        "load": (sidecar_api.load_path(model), _LOAD_SECONDS),
+        "unload": (sidecar_api.unload_path(model), _LOAD_SECONDS),
     }
 
 

@@ -24,12 +24,11 @@ from batchedmodel_sidecar.backends.foreign.catalogue import Foreign, foreign
 from batchedmodel_sidecar.backends.foreign.client import Client
 from batchedmodel_sidecar.backends.foreign.link import ForeignLink
 from batchedmodel_sidecar.backends.native.link import NativeLink
-from batchedmodel_sidecar.backends.native.repository import Repository
 from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.batching.rejections import MODEL_GONE
 from batchedmodel_sidecar.batching.timer import TimerFd
 from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
-from batchedmodel_sidecar.body.shared_slots import SharedSlots
+from batchedmodel_sidecar.body.shared_regions import SharedRegions
 from batchedmodel_sidecar.codec.codec import Codec, body_helper
 from batchedmodel_sidecar.compiled import is_compiled
 from batchedmodel_sidecar.discovery.example import curl_line, example_of
@@ -97,13 +96,13 @@ class Service:
         self._process = body_helper(time.monotonic, budget.hold(Share("(helper)")))
         codec = Codec(self._process, most_rows=lambda share: self._batcher.most_rows(share))
         durations, loop = Durations(), asyncio.get_running_loop()
-        slots = SharedSlots(budget.limit)
+        regions = SharedRegions(budget)
         served = ServedAdapters(settings.model_name)
         adapters = AdapterNames(settings.model_name, served, settings.adapter_header)
         self._link: Link
         self._passthrough: Passthrough | None = None
         self._generation: Generation | None = None
-        self._repository: Repository | None = None
+        native: NativeLink | None = None
         self._connections: Connections | None = None
         theirs: Foreign | None = None
         client: Client | None = None
@@ -141,8 +140,7 @@ class Service:
             )
         else:
             name, socket = settings.model_name, settings.model_socket
-            self._link = NativeLink(name, socket, self, slots, budget, served)
-            self._repository = Repository(settings.model_name, settings.model_socket)
+            self._link = native = NativeLink(name, socket, self, regions, served)
         self._batcher = Batcher(
             folder.read(),
             infer=self._link.infer,
@@ -178,7 +176,7 @@ class Service:
                 clock=time.monotonic,
             )
         )
-        self._bodies = BodyReader(max_bytes=settings.max_body_bytes, budget=budget, slots=slots)
+        self._bodies = BodyReader(max_bytes=settings.max_body_bytes, budget=budget, slots=regions)
         refusals = Refusals(self._ledger, codec.adapters)
         counts = GenerationCounts()
         admission = Admission(
@@ -213,6 +211,7 @@ class Service:
         self._generation = generation_of(
             settings,
             self._batcher.settings,
+            link=native,
             gauges=client,
             bodies=self._bodies,
             make=make,
@@ -242,7 +241,7 @@ class Service:
             foreign=theirs,
             passthrough=self._passthrough,
             generation=None if self._generation is None else self._generation.handler,
-            repository=self._repository,
+            repository=native,
             names=adapters,
             local_to=settings.local_to,
         )
@@ -253,7 +252,7 @@ class Service:
             lifecycle=self._lifecycle,
             registry=registry,
             recorder=recorder,
-            repository=self._repository,
+            repository=native,
             stats=self._stats,
             adapters=served,
             token=new_token(settings.token_file),
@@ -371,7 +370,7 @@ class Service:
             await connections.close(_ANSWERS_LEAVE_SECONDS)
             await self._process.close()
             await self._batcher.close()
-            parts = (self._generation, self._link, self._passthrough, self._repository, admin)
+            parts = (self._generation, self._link, self._passthrough, admin)
             for part in parts:
                 if part is not None:
                     await part.close()

@@ -17,7 +17,6 @@ RECORDS = {
     "batchedmodel_contract.inference.packed": set[str](),
     "batchedmodel_contract.processes.server_api": {"ModelState", "ON_THE_CPU", "StateEvent"},
     "batchedmodel_contract.processes.shared_region": set[str](),
-    "batchedmodel_sidecar.backends.native.http1_client": set[str](),
 }  # fmt: skip
 """What may be imported of each module that has the wire."""
 LINK = "batchedmodel_contract.link"
@@ -26,7 +25,6 @@ CLIENTS = {"UnixConnector", "UnixSite", "open_unix_connection", "start_unix_serv
 THE_ONE = "tests/support/private_hop.py"
 OF_THE_WIRE = {
     "tests/integration/test_model_server_http.py",
-    "tests/unit/cli/simulate/test_simulate_sources.py",
     "tests/unit/contract/adapters/test_adapters.py",
     "tests/unit/contract/generation/test_frames.py",
     "tests/unit/contract/inference/test_batch_wire.py",
@@ -43,8 +41,10 @@ OF_THE_WIRE = {
     "tests/unit/model_server/http/test_app.py",
     "tests/unit/model_server/http/test_shared_regions.py",
     "tests/unit/model_server/lifecycle/test_generating.py",
-    "tests/unit/sidecar/backends/native/test_http1_client.py",
-    "tests/unit/sidecar/backends/native/test_memory_offer.py",
+    "tests/support/link_server.py",
+    "tests/unit/sidecar/backends/native/test_batches.py",
+    "tests/unit/sidecar/backends/native/test_link.py",
+    "tests/unit/sidecar/backends/native/test_no_queue_behind_large.py",
     "tests/unit/sidecar/generation/native/test_engine_link.py",
 }
 

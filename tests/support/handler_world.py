@@ -14,7 +14,7 @@ from batchedmodel_sidecar.adapters.naming import AdapterNames
 from batchedmodel_sidecar.adapters.served import ServedAdapters
 from batchedmodel_sidecar.backends.base import LinkStatus
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
-from batchedmodel_sidecar.body.shared_slots import SharedSlots
+from batchedmodel_sidecar.body.shared_regions import SharedRegions
 from batchedmodel_sidecar.codec.codec import Codec, body_helper
 from batchedmodel_sidecar.http.admission import Admission
 from batchedmodel_sidecar.http.body_reader import BodyReader
@@ -154,7 +154,9 @@ async def here(
     """`knows`: a body whose form has been read before; `names`: see `data_handler`."""
     clock = asyncio.get_running_loop().time
     made, link = world(settings), PretendLink()
-    bodies = BodyReader(max_bytes=10_000_000, budget=ByteBudget(50_000_000), slots=SharedSlots(1))
+    bodies = BodyReader(
+        max_bytes=10_000_000, budget=ByteBudget(50_000_000), slots=SharedRegions(ByteBudget(1))
+    )
     lifecycle = Lifecycle(
         made.batcher, model=lambda: link.status, watch=link.watch, delay=0.0, limit=1.0
     )

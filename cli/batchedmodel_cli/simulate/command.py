@@ -2,7 +2,6 @@
 
 import json
 import sys
-import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,7 +43,7 @@ Exit codes:
             metavar="FILE|URL",
             type=inputs.FILE,
             help="The device's latency curve, or what the engine of a handler's language model "
-            "says of itself: a JSON file, a model server's socket or a URL.",
+            "says of itself: a JSON file or the URL of an admin port.",
         ),
         *inputs.options(from_sidecar=True),
         click.Option(
@@ -141,14 +140,13 @@ def _how_to_get_a_profile(manifest: BatchedModel, file: Path) -> str:
             '{"rows": 1, "length": 128, "seconds": 0.006}, ...]}\n'
             f"then: batchedmodel simulate {file} --profile profile.json ..."
         )
-    socket = f"{tempfile.gettempdir()}/batchedmodel-*/model.sock"
+    command = f"  batchedmodel simulate {file} --profile http://127.0.0.1:{ADMIN_PORT} ..."
     return (
         "The model server measures it while it warms up. From one that runs here "
-        f"(batchedmodel run {file}):\n"
-        f"  batchedmodel simulate {file} --profile {socket} ...\n"
-        "From a pod:\n"
-        f"  kubectl port-forward deploy/{manifest.name} {ADMIN_PORT} &\n"
-        f"  batchedmodel simulate {file} --profile http://127.0.0.1:{ADMIN_PORT} ..."
+        f"(batchedmodel run {file} --admin-port {ADMIN_PORT}):\n"
+        f"{command}\n"
+        f"From a pod:\n  kubectl port-forward deploy/{manifest.name} {ADMIN_PORT} &\n"
+        f"{command}"
     )
 
 

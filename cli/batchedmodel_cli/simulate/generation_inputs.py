@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final
@@ -11,6 +10,7 @@ import click
 
 from batchedmodel_cli.simulate import inputs, sources
 from batchedmodel_contract.generation.description import StepBounds
+from batchedmodel_contract.kubernetes.names import ADMIN_PORT
 from batchedmodel_contract.manifest.manifest import BatchedModel
 from batchedmodel_contract.manifest.spec import ServerProtocol, Spec
 
@@ -168,7 +168,8 @@ def _own_engine(arguments: SimpleNamespace, model: str) -> SimulatedEngine:
         raise inputs.Refused(
             f"--profile and {missing} are missing: without an engine's times there is nothing to "
             "simulate.\nThe model server measures them while it warms up. From one that runs here "
-            f"(batchedmodel run):\n  --profile {tempfile.gettempdir()}/batchedmodel-*/model.sock"
+            f"(batchedmodel run --admin-port {ADMIN_PORT}):\n"
+            f"  --profile http://127.0.0.1:{ADMIN_PORT}"
         )
     if arguments.cache_tokens is not None:
         blocks = max(1, arguments.cache_tokens // block_tokens)

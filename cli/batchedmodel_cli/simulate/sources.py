@@ -1,4 +1,4 @@
-"""Fetches profiles and traces from files, URLs and the model server's socket.
+"""Fetches profiles and traces from files and URLs, such as a sidecar's admin port.
 
 Called by `inputs`. Everything is bounded in size and time. The contract checks what a profile
 holds, and the simulator what a trace holds.
@@ -6,13 +6,11 @@ holds, and the simulator what a trace holds.
 
 import http.client
 import json
-import socket
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
 from concurrent.futures import Future
-from pathlib import Path
 from typing import IO, Any, Final
 from urllib.parse import urlsplit
 
@@ -22,8 +20,7 @@ from batchedmodel_contract.generation.description import (
 )
 from batchedmodel_contract.inference.profile import Profile, profile_from_mapping
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.processes.server_api import generation_path, profile_path
-from batchedmodel_contract.processes.sidecar_api import ARRIVALS
+from batchedmodel_contract.processes.sidecar_api import ARRIVALS, generation_path, profile_path
 
 _MEBIBYTE: Final = 1_048_576
 _LARGEST_PROFILE: Final = 4 * _MEBIBYTE
@@ -40,10 +37,9 @@ class Unusable(ValueError):
 
 
 def profile_from(place: str, model: str) -> Profile:
-    """The profile in a file, at a URL or behind a model server's socket; raises `Unusable`.
+    """The profile in a file or at a URL; raises `Unusable`.
 
-    A socket is a model server's, and a URL without a path a model server's or a sidecar's admin
-    port: these are asked for the profile of `model`.
+    A URL without a path is a sidecar's admin port, which is asked for the profile of `model`.
     """
     text = _told_at(place, profile_path(model))
     document = _mapping(text, "cost_rule, device and points")
@@ -61,9 +57,9 @@ def profile_from(place: str, model: str) -> Profile:
 
 
 def engine_from(place: str, model: str) -> GenerationDescription:
-    """What an engine of ours says of itself: in a file, at a URL or behind a model server's socket.
+    """What an engine of ours says of itself, in a file or at a URL; raises `Unusable`.
 
-    Raises `Unusable`.
+    A URL without a path is a sidecar's admin port.
     """
     document = _mapping(_told_at(place, generation_path(model)), "blocks, stepSeconds and others")
     try:
@@ -86,12 +82,10 @@ def trace_from_sidecar(url: str) -> str:
 
 
 def _told_at(place: str, path: str) -> str:
-    """The text of a file, or what a server at a URL or behind a socket tells at this path."""
+    """The text of a file, or what a server at a URL tells at this path."""
     if place.startswith(_SCHEMES):
         url = _with_path(place, path)
         return _in_time(lambda: _downloaded(url, _LARGEST_PROFILE))
-    if Path(place).is_socket():
-        return _in_time(lambda: _from_socket(place, path))
     return _in_time(lambda: _file(place, _LARGEST_PROFILE))
 
 
@@ -155,22 +149,6 @@ def _downloaded(url: str, largest: int) -> str:
         raise Unusable(f"cannot be reached: {error.reason} ({url})") from error
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise Unusable(f"cannot be fetched: {error!r} ({url})") from error
-
-
-def _from_socket(path: str, target: str) -> str:
-    connection = http.client.HTTPConnection("model")
-    try:
-        with socket.socket(socket.AF_UNIX) as plug:
-            plug.settimeout(_SILENCE_SECONDS)
-            plug.connect(path)
-            connection.sock = plug
-            connection.request("GET", target)
-            with connection.getresponse() as response:
-                if response.status != http.client.OK:
-                    raise Unusable(f"answers {response.status} {response.reason} ({target})")
-                return _text(response, _LARGEST_PROFILE)
-    except (OSError, http.client.HTTPException) as error:
-        raise Unusable(f"cannot be asked: {error!r}") from error
 
 
 def _text(stream: IO[bytes], largest: int) -> str:

@@ -12,6 +12,7 @@ from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.link.model_state import ON_THE_CPU as ON_THE_CPU
 from batchedmodel_contract.link.model_state import ModelState as ModelState
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateEvent:
     """One line of the events stream."""

@@ -1,4 +1,6 @@
-"""Paths of the sidecar's admin port, which probes, hooks and the autoscaler call."""
+"""Paths of the sidecar's admin port, which probes, hooks, people and the autoscaler call; and those
+of the data port that other packages name.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,6 +42,35 @@ MODEL_STARTUP: Final = "/model/startup"
 """GET: 200 once the model server behind has been ready; probed for the model's container."""
 MODEL_LIVE: Final = "/model/live"
 """GET: 503 only when the model server is known to be dead or stuck."""
+INDEX: Final = "/v2/repository/index"
+"""POST, at both ports: the versions that the model server knows, each with its state and reason."""
+
+
+def load_path(name: str) -> str:
+    """POST with the token: serve what the model's source holds now; answered once it is served."""
+    return f"/v2/repository/models/{name}/load"
+
+
+def unload_path(name: str) -> str:
+    """POST with the token: give the model's memory back; answered once that is done."""
+    return f"/v2/repository/models/{name}/unload"
+
+
+def infer_path(name: str) -> str:
+    """POST, at the data port: an inference in the v2 protocol."""
+    return f"/v2/models/{name}/infer"
+
+
+def profile_path(name: str) -> str:
+    """GET: the `Profile` of the model that is ready, as JSON."""
+    return f"/v2/models/{name}/profile"
+
+
+def generation_path(name: str) -> str:
+    """GET: the `GenerationDescription` of the model that is ready, as JSON; 404 where it generates
+    nothing.
+    """
+    return f"/v2/models/{name}/generation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

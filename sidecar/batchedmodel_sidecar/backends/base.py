@@ -3,14 +3,20 @@
 `native.link` follows a server of ours over its Unix socket, `foreign.link` any other over TCP.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
 from batchedmodel_contract.inference.profile import Profile
+from batchedmodel_contract.inference.tensors import Buffer
+from batchedmodel_contract.link.kinds import Kind
+from batchedmodel_contract.link.model_frames import Answer
 from batchedmodel_scheduling.core.policy import MemoryCap
 from batchedmodel_sidecar.model import ReadyModel
+
+MAX_ORDER_BYTES: Final = 16 * 1024
+"""Of a call of the repository; all that is known fits into a hundredth of it."""
 
 Infer = Callable[[BatchRequest, float], Awaitable[BatchReply]]
 """Carries one batch to the server within so many seconds; raises `Unserved`.
@@ -46,6 +52,49 @@ class LinkListener(Protocol):
         """The server's memory was found to hold so much, as far as is known."""
 
 
+class FrameChannel(Protocol):
+    """Sends frames to a server of ours."""
+
+    def next_id(self) -> int:
+        """The next number of a batch, a text or an order: one sequence for all of them."""
+        ...
+
+    def send(self, kind: Kind, frame_id: int, parts: Sequence[Buffer] = (b"",)) -> None:
+        """Send a frame; nothing where there is no connection."""
+        ...
+
+
+class TextFrames(Protocol):
+    """Handles what a server of ours says of its engines and of the texts that they make."""
+
+    def frame(self, kind: int, frame_id: int, content: memoryview) -> None:
+        """Handle one frame; raises `InvalidInput` where it cannot be read."""
+        ...
+
+    def disconnected(self) -> None:
+        """The connection has ended, and its engines are gone."""
+        ...
+
+
+class Repository(Protocol):
+    """The versions of a model server of ours; each call raises `Unserved`.
+
+    A body is JSON as its caller sent it, and the server's documents pass as they are.
+    """
+
+    async def index(self, body: bytes = b"") -> Answer:
+        """The versions with their states."""
+        ...
+
+    async def load(self, body: bytes) -> Answer:
+        """Serve what the source holds now; takes minutes."""
+        ...
+
+    async def unload(self, body: bytes) -> Answer:
+        """Give the memory back."""
+        ...
+
+
 class Link(Protocol):
     """The connection to one server."""
 
@@ -56,8 +105,9 @@ class Link(Protocol):
     async def follow(self) -> None:
         """Keep the status right, for ever."""
 
-    async def infer(self, request: BatchRequest, seconds: float) -> BatchReply:
+    def infer(self, request: BatchRequest, seconds: float) -> Awaitable[BatchReply]:
         """The server's reply to a batch within so many seconds; raises `Unserved`."""
+        ...
 
     def watch(self, closely: bool) -> None:
         """While closely, no restart of the server may go unnoticed, however short."""

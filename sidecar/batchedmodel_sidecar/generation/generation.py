@@ -5,9 +5,9 @@ from typing import Final, Protocol
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import ServerProtocol
 from batchedmodel_contract.processes.environment import SidecarSettings
-from batchedmodel_contract.processes.server_api import engine_socket_path
 from batchedmodel_sidecar.adapters.naming import AdapterNames
 from batchedmodel_sidecar.backends.foreign.client import Client
+from batchedmodel_sidecar.backends.native.link import NativeLink
 from batchedmodel_sidecar.generation.engine_client import EngineClient
 from batchedmodel_sidecar.generation.engine_gauges import EngineGauges
 from batchedmodel_sidecar.generation.foreign_texts import ForeignTexts
@@ -74,6 +74,7 @@ def generation_of(
     settings: SidecarSettings,
     batching: BatchSettings,
     *,
+    link: NativeLink | None,
     gauges: Client | None,
     bodies: BodyReader,
     make: MakeHandler,
@@ -81,11 +82,11 @@ def generation_of(
 ) -> Generation | None:
     """What the server behind this sidecar needs; None for one that generates nothing.
 
-    `gauges`: how the metrics of an upstream are read; None in front of our model server.
+    `link`: to our model server. `gauges`: how the metrics of an upstream are read.
     """
-    if gauges is None:
-        return NativeGeneration(settings, batching, bodies, make, adapters)
-    if settings.upstream_protocol is ServerProtocol.OPENAI:
+    if link is not None:
+        return NativeGeneration(link, batching, bodies, make, adapters)
+    if gauges is not None and settings.upstream_protocol is ServerProtocol.OPENAI:
         return ForeignGeneration(settings.upstream_url, gauges, make)
     return None
 
@@ -95,15 +96,16 @@ class NativeGeneration:
 
     def __init__(
         self,
-        settings: SidecarSettings,
+        link: NativeLink,
         batching: BatchSettings,
         bodies: BodyReader,
         make: MakeHandler,
         adapters: AdapterNames,
     ) -> None:
+        """`link` carries the texts."""
         self._preparing = Preparing()
         self._batching = batching
-        self._link = EngineLink(engine_socket_path(settings.model_socket), batching)
+        self._link = link.texts = EngineLink(link, batching)
         self._texts = NativeTexts(self._link, self._preparing, bodies, adapters)
         self.handler: Final = make(self._texts)
         self._link.listener = self.handler.queue

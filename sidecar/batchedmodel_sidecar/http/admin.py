@@ -14,13 +14,13 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 
 from batchedmodel_contract.inference.profile import extent_of
-from batchedmodel_contract.processes import server_api, sidecar_api
+from batchedmodel_contract.link.model_frames import Answer
+from batchedmodel_contract.processes import sidecar_api
 from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_http.ports.listener import Bounds
 from batchedmodel_http.ports.local_hosts import refused_locally
 from batchedmodel_sidecar.adapters.served import ServedAdapters
-from batchedmodel_sidecar.backends.base import Link
-from batchedmodel_sidecar.backends.native.repository import MOST_BYTES, Repository, Told
+from batchedmodel_sidecar.backends.base import MAX_ORDER_BYTES, Link, Repository
 from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.compiled import is_compiled
 from batchedmodel_sidecar.errors import Unserved
@@ -32,7 +32,7 @@ ADMIN_BOUNDS: Final = Bounds(
     connections=128,
     of_address=64,
     idle_seconds=sidecar_api.IDLE_SECONDS,
-    head_bytes=16_384 + MOST_BYTES,
+    head_bytes=16_384 + MAX_ORDER_BYTES,
 )
 """Each connection has a descriptor, which the data port has not."""
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -79,7 +79,7 @@ class Admin:
 
     def application(self) -> web.Application:
         """The routes."""
-        application = web.Application(client_max_size=MOST_BYTES, middlewares=[self._for_here])
+        application = web.Application(client_max_size=MAX_ORDER_BYTES, middlewares=[self._for_here])
         application.on_response_prepare.append(self._say_who_answers)
         get, post = application.router.add_get, application.router.add_post
         get(sidecar_api.LIVE, self._live)
@@ -90,15 +90,16 @@ class Admin:
         get(sidecar_api.DRAINED, self._drained)
         get(sidecar_api.STATS, self._stats)
         get(sidecar_api.ARRIVALS, self._arrivals)
-        get(server_api.profile_path(self._name), self._profile)
+        get(sidecar_api.profile_path(self._name), self._profile)
+        get(sidecar_api.generation_path(self._name), self._generation)
         get(sidecar_api.MODEL_STARTUP, self._model_startup)
         get(sidecar_api.MODEL_LIVE, self._model_live)
         post(sidecar_api.DRAIN, self._guarded(self._drain))
         if self._repository is not None:
             load, unload = self._repository.load, self._repository.unload
-            post(server_api.INDEX, _asking(self._repository.index))
-            post(server_api.load_path(self._name), self._guarded(_asking(load)))
-            post(server_api.unload_path(self._name), self._guarded(_asking(unload)))
+            post(sidecar_api.INDEX, _asking(self._repository.index))
+            post(sidecar_api.load_path(self._name), self._guarded(_asking(load)))
+            post(sidecar_api.unload_path(self._name), self._guarded(_asking(unload)))
         return application
 
     @web.middleware
@@ -146,13 +147,20 @@ class Admin:
         return response
 
     async def _profile(self, request: web.Request) -> web.Response:
-        # At the model server's own path, so that whoever asks need not know which of the two it is.
         model = self._link.status.model
         if model is None:
             return _verdict("", self._link.status.reason)
         if model.profile is None:
             return web.Response(status=404, text="the server behind measures no profile\n")
         return _json(model.profile.to_mapping())
+
+    async def _generation(self, request: web.Request) -> web.Response:
+        model = self._link.status.model
+        if model is None:
+            return _verdict("", self._link.status.reason)
+        if model.generation is None:
+            return web.Response(status=404, text="the engine of this model is not known here\n")
+        return _json(model.generation.to_mapping())
 
     async def _model_startup(self, request: web.Request) -> web.Response:
         status = self._link.status
@@ -192,7 +200,7 @@ class Admin:
         return guarded
 
 
-def _asking(ask: Callable[[bytes], Awaitable[Told]]) -> Handler:
+def _asking(ask: Callable[[bytes], Awaitable[Answer]]) -> Handler:
     """A handler that gives what the model server answers, as it is."""
 
     async def asked(request: web.Request) -> web.Response:

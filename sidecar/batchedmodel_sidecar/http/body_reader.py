@@ -17,7 +17,7 @@ from batchedmodel_sidecar.body.buffers import Room, json_bytes
 from batchedmodel_sidecar.body.byte_budget import STREAMED, ByteBudget, Hold
 from batchedmodel_sidecar.body.encodings import Compression, Encoding
 from batchedmodel_sidecar.body.heap import Heap
-from batchedmodel_sidecar.body.shared_slots import SharedSlots
+from batchedmodel_sidecar.body.shared_regions import SharedRegions
 from batchedmodel_sidecar.calls import Call
 from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Rejected
 from batchedmodel_sidecar.helper.shared_memory import SharedMemory, are_scarce
@@ -38,7 +38,7 @@ Source = bytes | web.BaseRequest
 class BodyReader:
     """The bounds on bodies, and their reading."""
 
-    def __init__(self, *, max_bytes: int, budget: ByteBudget, slots: SharedSlots) -> None:
+    def __init__(self, *, max_bytes: int, budget: ByteBudget, slots: SharedRegions) -> None:
         """The bounds of one body, and of all that are held at once; where large ones lie."""
         self._slots = slots
         self.max_bytes: Final = max_bytes

@@ -23,9 +23,8 @@ from batchedmodel_http.ports.local_hosts import refused_locally
 from batchedmodel_http.response import Response, size_of
 from batchedmodel_http.streamed_response import StreamedResponse
 from batchedmodel_sidecar.adapters.naming import AdapterNames
-from batchedmodel_sidecar.backends.base import Link
+from batchedmodel_sidecar.backends.base import MAX_ORDER_BYTES, Link, Repository
 from batchedmodel_sidecar.backends.foreign.catalogue import Foreign
-from batchedmodel_sidecar.backends.native.repository import MOST_BYTES, Repository
 from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.discovery.discovery import Discovery
@@ -321,8 +320,8 @@ class DataHandler:
 
     async def _index(self, repository: Repository, asked: RequestHead, source: Source) -> Response:
         """The model server's list of versions; raises `CallError`. Not counted as a call."""
-        if asked.declared > MOST_BYTES:
-            raise CallError(f"the body is larger than {MOST_BYTES} bytes", status=413)
+        if asked.declared > MAX_ORDER_BYTES:
+            raise CallError(f"the body is larger than {MAX_ORDER_BYTES} bytes", status=413)
         with self._bodies.hold(NOBODY) as held:
             seconds = self._batcher.settings.request_timeout_seconds
             body = await self._bodies.read(asked, source, held, seconds)

@@ -8,7 +8,7 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from batchedmodel_contract.invalid_input import shown
-from batchedmodel_contract.processes.server_api import INDEX
+from batchedmodel_contract.processes.sidecar_api import INDEX
 
 
 class Endpoint(Enum):

@@ -1,53 +1,33 @@
-"""The link to our model server: its life line and its batches.
+"""The link to our model server: one connection, over which everything goes.
 
-The life line is the server's event stream, which the link keeps open. A line says when the model is
-ready; the stream's end says at once that the server is gone. Nothing is asked periodically. Errors
-of the HTTP client and answers that make no sense become `Unserved` here.
+The server says at once how its model is, and when that changes; the connection's end says that the
+server is gone. Nothing is asked periodically. What the server sends and makes no sense ends the
+connection, and the model is ready again once a new one says so.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
-import aiohttp
-import orjson
-from yarl import URL
-
-from batchedmodel_contract.adapters.state import AdapterState
-from batchedmodel_contract.inference import packed
 from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
-from batchedmodel_contract.inference.batch_wire import (
-    read_reply,
-    write_request,
-)
 from batchedmodel_contract.inference.profile import extent_of
-from batchedmodel_contract.inference.tensors import Datatype
-from batchedmodel_contract.inference.v2 import HEADER_LENGTH
+from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.processes import server_api
-from batchedmodel_contract.processes.server_api import (
-    ModelState,
-    StateEvent,
-    state_event_from_mapping,
-)
+from batchedmodel_contract.link import model_frames
+from batchedmodel_contract.link.connection import LinkConnection
+from batchedmodel_contract.link.kinds import TO_SIDECAR, Kind
+from batchedmodel_contract.link.model_frames import Answer, Order, ServedModel, State
+from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_scheduling.core.policy import MemoryCap
 from batchedmodel_sidecar.adapters.served import ServedAdapters
-from batchedmodel_sidecar.backends.base import LinkListener, LinkStatus
-from batchedmodel_sidecar.backends.native.answer_rooms import AnswerRooms
-from batchedmodel_sidecar.backends.native.handshake import BASE, Handshake, LinkBroken
-from batchedmodel_sidecar.backends.native.http1_client import (
-    Answered,
-    BrokenOff,
-    Garbled,
-    Http1Client,
-    Unreachable,
-)
-from batchedmodel_sidecar.backends.native.memory_offer import MemoryOffer
-from batchedmodel_sidecar.body.byte_budget import ByteBudget
-from batchedmodel_sidecar.body.shared_slots import SharedSlots
-from batchedmodel_sidecar.errors import Busy, Lost, Unserved
+from batchedmodel_sidecar.backends.base import LinkListener, LinkStatus, TextFrames
+from batchedmodel_sidecar.backends.native.batches import Outputs, PendingBatches
+from batchedmodel_sidecar.backends.native.connecting import AbsentServer, RefusedLink, connect
+from batchedmodel_sidecar.backends.native.ready_models import ReadyModels
+from batchedmodel_sidecar.body.shared_regions import SharedRegions
+from batchedmodel_sidecar.errors import Busy, Unserved
 from batchedmodel_sidecar.model import ReadyModel
 
 logger: Final = logging.getLogger(__name__)
@@ -57,289 +37,279 @@ _LONGEST_PAUSE: Final = 5.0
 _LONGEST_ABSENCE: Final = 0.5
 """Between two tries where nobody listens on the socket: they cost next to nothing, and a server
 that is started again is found soon."""
-_HANDSHAKE_SECONDS: Final = 30.0
-_MOST_DOUBLINGS: Final = 10
-_THREADS: Final = 2
-_LINE_BUFFER: Final = 4 << 20
-"""Bytes; a line may have twice as many. It has the reasons of all adapters that failed."""
-_BINARY: Final = "application/octet-stream"
-_UNANSWERED: Final = 2  # batches in a row after which only a restart helps
-_DEPTH: Final = 2  # one batch that runs and one handed over just in time
-
-
-class _Route(NamedTuple):
-    """How one version of the model is asked, and what it answers."""
-
-    head: str
-    """Of the HTTP request, up to its content type."""
-    outputs: list[tuple[str, Datatype]]
-    packs: bool = False
-    """Whether the server has given a packed reply."""
+_MAX_DOUBLINGS: Final = 10
+_HELLO_SECONDS: Final = 30.0
+"""A stopped process still has its connections taken by the kernel, and says nothing."""
+_INDEX_SECONDS: Final = 10.0
+_MAX_UNANSWERED: Final = 2  # batches in a row after which only a restart helps
+_UNREACHABLE: Final = "the model server cannot be reached"
+_WENT_AWAY: Final = "the model server cannot be reached, or went away"
+_OF_TEXTS: Final = frozenset({Kind.ENGINE, Kind.ENGINE_ENDED, Kind.STEP, Kind.REFUSED})
 
 
 class NativeLink:
-    """Follows one model server over its Unix socket and carries batches to it."""
+    """Follows one model server over its Unix socket and carries all that is for it."""
 
     def __init__(
         self,
         name: str,
         socket_path: str,
         listener: LinkListener,
-        slots: SharedSlots,
-        budget: ByteBudget,
+        regions: SharedRegions,
         adapters: ServedAdapters,
     ) -> None:
-        """`adapters` hears what the server says of them. `slots`: where bodies lie whose rows the
-        server finds by itself.
-        """
-        self._name = name
+        """Needs a running loop. `adapters` hears what the server says of them."""
+        self.texts: TextFrames | None = None
+        """Hears of engines and texts."""
+        self._socket_path = socket_path
         self._listener = listener
+        self._regions = regions
         self._adapters = adapters
-        # No limit and no time-out of the session: the batcher bounds both.
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.UnixConnector(path=socket_path, limit=0),
-            timeout=aiohttp.ClientTimeout(total=None),
-            auto_decompress=False,
-            cookie_jar=aiohttp.DummyCookieJar(),
-        )
-        self._http = Http1Client(socket_path)
-        self._slots = slots
-        self._rooms = AnswerRooms(budget)
-        self._memory = MemoryOffer(socket_path, slots, self._rooms)
-        self._routes: dict[str, _Route] = {}
+        self._models = ReadyModels(name)
+        self._batches = PendingBatches(self, regions, self)
+        self._connection: LinkConnection | None = None
+        self._ended: asyncio.Future[str] | None = None
+        """Of the connection: why it has ended."""
+        self._orders: dict[int, asyncio.Future[Answer]] = {}
+        self._last_id = 0
+        self._outputs: dict[str, Outputs] = {}
         """By version: the model's, and those that it replaced and that requests still need."""
-        self._releases: set[asyncio.Task[None]] = set()
-        self._stream: aiohttp.ClientResponse | None = None
-        self._distrusted = False
+        self._served: ServedModel | None = None
+        """What the server said of a model last."""
+        self._is_new = False
+        """Whether it has said so since a model became ready."""
         self._model: ReadyModel | None = None
         self._reason = "the model server has not been reached yet"
         self._stuck = False
         self._hung = False
         """Whether the server itself says that its pass hangs."""
-        self._profile = 0
-        """The number of the one that was learnt last."""
         self._max_cost: int | None = None
         """What its memory holds, as the listener was told last."""
-        self._handshake = Handshake(name, self._session)
         self._failures = 0
-        """Broken links in a row; a ready model sets it back."""
+        """Broken connections in a row; a ready model sets it back."""
         self._unanswered = 0
         """Batches in a row that had no answer in time; an answered one sets it back."""
         self._distrusts = 0
-        """Links given up for what the server answered; an answered batch sets it back."""
+        """Connections given up for what the server answered; an answered batch sets it back."""
 
     @property
     def status(self) -> LinkStatus:
         """Whether the model can be asked now."""
         # One unanswered batch may have been a pause that is over. After a second one a new
-        # handshake proves nothing: what answers it is not the pass that hangs.
-        stuck = self._hung or self._stuck or self._unanswered >= _UNANSWERED
+        # connection proves nothing: what answers it is not the pass that hangs.
+        stuck = self._hung or self._stuck or self._unanswered >= _MAX_UNANSWERED
         return LinkStatus(model=self._model, reason=self._reason, stuck=stuck)
 
     async def follow(self) -> None:
-        """Keep the life line open for ever, with growing pauses while it breaks."""
+        """Keep connected for ever, with growing pauses while that fails."""
         while True:
             longest = _LONGEST_PAUSE
             try:
-                await self._hold_line()
-                self._lose("the model server closed the connection")
-            except (LinkBroken, InvalidInput) as error:
-                self._lose(str(error))
-            except (aiohttp.ClientError, OSError) as error:
-                logger.debug("life line: %s", type(error).__name__)
-                if isinstance(error, aiohttp.ClientConnectorError):
-                    self._begins_anew()
-                    longest = _LONGEST_ABSENCE
-                self._lose("the model server cannot be reached")
-            except asyncio.CancelledError:
-                raise
-            except BaseException as bug:
-                # What a server says must not end the process that stands in front of it.
-                logger.error("life line", exc_info=bug)
-                self._lose(f"error in the sidecar: {bug!r}")
+                reason = await self._connected()
+            except RefusedLink as error:
+                reason = str(error)
+            except AbsentServer:
+                self._begins_anew()
+                longest, reason = _LONGEST_ABSENCE, _UNREACHABLE
+            except OSError as error:
+                logger.debug("link: %s", type(error).__name__)
+                reason = _UNREACHABLE
+            self._lose(reason)
             # The exponent is bounded: days of failures must not overflow a float.
-            attempts = min(max(self._failures, self._distrusts), _MOST_DOUBLINGS)
+            attempts = min(max(self._failures, self._distrusts), _MAX_DOUBLINGS)
             self._failures += 1
             await asyncio.sleep(min(longest, _FIRST_PAUSE * 2**attempts))
 
-    async def infer(self, request: BatchRequest, seconds: float) -> BatchReply:
-        """The server's reply to a batch; raises `Unserved`."""
-        version = request.version or ""
-        route = self._routes.get(version)
-        if route is None:
+    def infer(self, request: BatchRequest, seconds: float) -> Awaitable[BatchReply]:
+        """Send a batch now; its reply within so many seconds. Raises `Unserved`, here or there."""
+        outputs = self._outputs.get(request.version or "")
+        if outputs is None:
             raise Busy(f"version {request.version} of the model is not served any more")
-        shared, head = self._slots.rows, route.head + packed.PACKED
-        room = self._rooms.room(len(request.inputs[0].shapes))
-        answer: Answered | None = None
+        if self._connection is None:
+            raise Busy(_UNREACHABLE)  # nothing was sent, so nothing was in work
+        return self._batches.send(request, outputs, seconds)
+
+    async def index(self, body: bytes = b"") -> Answer:
+        """See `Repository`."""
         try:
-            if route.packs and room is None and packed.can_pack_batch(request, shared):
-                parts = packed.write_batch(request)
-            else:
-                told = None if room is None else room.told
-                length, parts = write_request(request, orjson.dumps, shared, told)
-                head = f"{route.head}{_BINARY}\r\n{HEADER_LENGTH}: {length}"
-            answer = await self._http.post(head, parts, seconds)
+            async with asyncio.timeout(_INDEX_SECONDS):
+                return await self._ordered(Order.INDEX, body)
         except TimeoutError as error:
-            self._stuck = True
-            self._unanswered += 1
-            self._distrust("the model server does not answer")
             raise Unserved("the model server does not answer", status=504) from error
-        except Unreachable as error:
-            # Nothing was sent, so nothing was in work.
-            raise Busy("the model server cannot be reached") from error
-        except BrokenOff as error:
-            logger.debug("batch: %s", type(error).__name__)
-            raise Lost("the model server went away while it worked on this") from error
-        except Garbled as error:
-            raise self._nonsense("the model server answers nonsense", quoting=error) from error
-        finally:
-            self._rooms.over(room, answered=answer is not None)
-            if answer is None:
-                room = None  # an error keeps this frame, which must keep no memory
-        if answer.status != 200:
-            raise self._refused(answer)
-        try:
-            if answer.header("Content-Type") == packed.PACKED:
-                reply = packed.read_reply(answer.body)
-                if not route.packs and version in self._routes:
-                    self._routes[version] = route._replace(packs=True)
-            else:
-                length_of_head = answer.header(HEADER_LENGTH)
-                memory = None if room is None else room.memory
-                reply = read_reply(answer.body, length_of_head, orjson.loads, memory)
-            self._rooms.learn(reply, answer.body, room)
-        except InvalidInput as error:
-            raise self._nonsense("the model server answers nonsense", quoting=error) from error
-        rows = len(request.inputs[0].shapes)
-        if len(reply.statuses) != rows:
-            raise self._nonsense(f"the model answered {len(reply.statuses)} of {rows} rows")
-        if [(output.name, output.datatype) for output in reply.outputs] != route.outputs:
-            raise self._nonsense("the model answered other outputs than it declares")
-        self._distrusts = self._unanswered = 0
-        self._stuck = False
-        served = self._model and self._model.description.version
-        if served == request.version and reply.max_cost != self._max_cost:
-            self._max_cost = reply.max_cost
-            self._listener.memory_bound(MemoryCap(cost=reply.max_cost))
-        return reply
+
+    async def load(self, body: bytes) -> Answer:
+        """See `Repository`."""
+        return await self._ordered(Order.LOAD, body)
+
+    async def unload(self, body: bytes) -> Answer:
+        """See `Repository`."""
+        return await self._ordered(Order.UNLOAD, body)
 
     def watch(self, closely: bool) -> None:
-        """See `Link`: the life line ends with the server, so there is nothing to do."""
+        """See `Link`: the connection ends with the server, so there is nothing to do."""
 
     async def close(self) -> None:
         """Hang up."""
-        self._memory.end()
-        self._http.close()
-        for release in self._releases:
-            release.cancel()
-        await self._session.close()
-        self._handshake.close()
+        if self._connection is not None:
+            self._connection.abort()
+        self._models.close()
 
-    async def _hold_line(self) -> None:
-        async for line in self._events():
-            event = _event(line)
-            self._hung = event.state is ModelState.HUNG
-            if event.adapters is not None:
-                await self._hear(event.adapters)
-            model, before = self._model, self._profile
-            self._profile = event.profile
-            if (
-                model is not None
-                and event.state is ModelState.READY
-                and event.version == model.description.version
-            ):
-                if event.profile != before:
-                    await self._learn_profile(model)
-                    continue
-                if event.adapters is not None:
-                    continue  # nothing else is new
-            if event.state is ModelState.READY:
-                async with asyncio.timeout(_HANDSHAKE_SECONDS):
-                    self._found(await self._handshake.learn(event.version), event.version)
-                self._memory.begin()
+    def next_id(self) -> int:
+        """See `FrameChannel`."""
+        self._last_id += 1
+        return self._last_id
+
+    def send(self, kind: Kind, frame_id: int, parts: Sequence[Buffer] = (b"",)) -> None:
+        """See `FrameChannel`."""
+        if self._connection is not None:
+            self._connection.send(kind, frame_id, parts)
+
+    def frame(self, kind: int, frame_id: int, content: memoryview) -> None:
+        """From the connection: one frame."""
+        try:
+            if kind == Kind.REPLY:
+                self._batches.replied(frame_id, content)
+            elif kind == Kind.FAILED:
+                self._batches.failed(frame_id, content)
+            elif kind in _OF_TEXTS:
+                if self.texts is not None:
+                    self.texts.frame(kind, frame_id, content)
             else:
-                detail = f": {event.detail}" if event.detail else ""
-                coming = event.state in (ModelState.LOADING, ModelState.WARMING)
-                if coming:
-                    self._begins_anew()
-                level = logging.INFO if coming else logging.WARNING
-                self._lose(f"the model is {event.state}{detail}", level)
+                self._hear(kind, frame_id, content)
+        except InvalidInput as error:
+            self.hang_up(str(error))
+        except Exception as bug:
+            # What a server says must not end the process that stands in front of it.
+            logger.error("a frame of the model server", exc_info=bug)
+            self.hang_up(f"error in the sidecar: {bug!r}")
 
-    async def _learn_profile(self, model: ReadyModel) -> None:
-        async with asyncio.timeout(_HANDSHAKE_SECONDS):
-            profile = await self._handshake.profile(model.description.version)
-        if self._model is model:  # it may have been lost meanwhile
-            self._model = replace(model, profile=profile)
-            self._max_cost = profile.max_cost
-            self._listener.profile_measured(profile)
-            logger.info("the model's profile is %s", extent_of(profile))
+    def disconnected(self, reason: str) -> None:
+        """From the connection: it has ended."""
+        self._connection, self._served, self._hung = None, None, False
+        self._regions.retire()
+        self._batches.lost()
+        orders, self._orders = self._orders, {}
+        for order in orders.values():
+            if not order.done():
+                order.set_exception(_gone())
+        if self.texts is not None:
+            self.texts.disconnected()
+        self._adapters.lost()
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(reason)
 
-    async def _hear(self, states: Sequence[AdapterState]) -> None:
-        """Learn the states of adapters, and the labels of those that are new."""
-        lacking = self._adapters.unlabelled(states)
-        async with asyncio.timeout(_HANDSHAKE_SECONDS):
-            found = {number: await self._handshake.labels(number) for number in lacking}
-        labels = {number: told for number, told in found.items() if told is not None}
-        self._adapters.told(states, labels)
+    def batch_answered(self, version: str | None, max_cost: int | None) -> None:
+        """From the batches: that version answered one, and what its memory holds."""
+        self._distrusts = self._unanswered = 0
+        self._stuck = False
+        served = self._model and self._model.description.version
+        if served == version and max_cost != self._max_cost:
+            self._max_cost = max_cost
+            self._listener.memory_bound(MemoryCap(cost=max_cost))
 
-    async def _events(self) -> AsyncIterator[bytes]:
-        url = BASE + server_api.events_path(self._name)
-        async with asyncio.timeout(_HANDSHAKE_SECONDS):
-            # A stopped process still has its connections taken by the kernel, and says nothing.
-            opened = await self._session.get(url, read_bufsize=_LINE_BUFFER)
-        async with opened as response:
-            if response.status != 200:
-                raise LinkBroken(
-                    f"the model server answers {response.status} at {response.url.path}"
-                )
-            self._stream = response
-            try:
-                async for line in response.content:
-                    yield line
-            finally:
-                self._memory.end()
-                self._stream = None
-                self._hung = False
-                self._adapters.lost()
+    def batch_unanswered(self) -> None:
+        """From the batches: there was no answer in time."""
+        self._stuck = True
+        self._unanswered += 1
 
-    def _found(self, model: ReadyModel, version: str | None) -> None:
-        path = URL(server_api.infer_path(self._name, version)).raw_path
-        route = _Route(
-            head=f"POST {path} HTTP/1.1\r\nHost: model\r\nAccept: {packed.PACKED}\r\n"
-            "Content-Type: ",
-            outputs=[(spec.name, spec.datatype) for spec in model.description.outputs],
+    def hang_up(self, reason: str) -> None:
+        """End the connection: the model is not ready until a new one says so."""
+        if self._connection is not None:
+            self._distrusts += 1
+            self._lose(reason)
+            self._connection.abort(reason)
+
+    async def _connected(self) -> str:
+        """Connect, and return when the connection has ended, with the reason."""
+        self._ended = asyncio.get_running_loop().create_future()
+        async with asyncio.timeout(_HELLO_SECONDS):
+            await connect(self._socket_path, self._opened, self._regions)
+        return await self._ended or "the model server closed the connection"
+
+    def _opened(self) -> LinkConnection:
+        self._connection = LinkConnection(self, TO_SIDECAR)
+        return self._connection
+
+    def _hear(self, kind: int, frame_id: int, content: memoryview) -> None:
+        """What the server says of its model, and what it answers to an order."""
+        match kind:
+            case Kind.STATE:
+                self._hear_state(model_frames.read_state(content))
+            case Kind.MODEL:
+                self._served, self._is_new = model_frames.read_model(content), True
+            case Kind.PROFILE:
+                self._hear_profile(content)
+            case Kind.ADAPTERS:
+                adapters = model_frames.read_adapters(content)
+                self._adapters.told(adapters.states, adapters.labels)
+            case Kind.ANSWER:
+                order = self._orders.pop(frame_id, None)
+                if order is not None and not order.done():
+                    order.set_result(model_frames.read_answer(content))
+
+    def _hear_state(self, event: State) -> None:
+        self._hung = event.state is ModelState.HUNG
+        if event.state is ModelState.READY:
+            if self._model is None or self._is_new:
+                self._is_ready()
+            return
+        coming = event.state in (ModelState.LOADING, ModelState.WARMING)
+        if coming:
+            self._begins_anew()
+        detail = f": {event.detail}" if event.detail else ""
+        self._lose(
+            f"the model is {event.state}{detail}", logging.INFO if coming else logging.WARNING
         )
+
+    def _is_ready(self) -> None:
+        if self._served is None:
+            raise InvalidInput("state", "says that a model is ready which was not described")
+        model, self._is_new = self._models.of(self._served), False
+        version = model.description.version
         self._failures = 0
         replaced, self._model = self._model, model
         # After a loss the versions are those of another process, perhaps.
-        others = {} if replaced is None else self._routes
-        self._routes = {**others, model.description.version: route}
+        others = {} if replaced is None else self._outputs
+        outputs = [(spec.name, spec.datatype) for spec in model.description.outputs]
+        self._outputs = {**others, version: outputs}
         self._max_cost = model.profile.max_cost if model.profile else None
         self._reason = ""
         self._stuck = False
         self._listener.model_ready(model)
-        if replaced is not None and replaced.description.version != model.description.version:
+        if replaced is not None and replaced.description.version != version:
             gone = replaced.description.version
-            logger.info("version %s takes the place of %s", model.description.version, gone)
+            logger.info("version %s takes the place of %s", version, gone)
             replaced.users.replaced(lambda: self._release(gone))
+
+    def _hear_profile(self, content: memoryview) -> None:
+        profile = model_frames.read_profile(content)
+        if self._served is not None and not self._is_new:
+            self._served = replace(self._served, profile=profile)
+        if self._model is not None:
+            self._model = replace(self._model, profile=profile)
+            self._max_cost = profile.max_cost
+            self._listener.profile_measured(profile)
+            logger.info("the model's profile is %s", extent_of(profile))
 
     def _release(self, version: str) -> None:
         """Let the server end a version that it has replaced and that no request needs."""
         if self._model is not None and self._model.description.version == version:
             return  # it has come back meanwhile
-        self._routes.pop(version, None)
-        releasing = asyncio.get_running_loop().create_task(self._released(version))
-        self._releases.add(releasing)
-        releasing.add_done_callback(self._releases.discard)
+        self._outputs.pop(version, None)
+        self.send(Kind.RELEASE, 0, [version.encode()])
 
-    async def _released(self, version: str) -> None:
-        url = BASE + server_api.release_path(self._name, version)
+    async def _ordered(self, order: Order, body: bytes) -> Answer:
+        """What comes of an order; raises `Unserved`."""
+        if self._connection is None:
+            raise _gone()
+        number = self.next_id()
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._orders[number] = answer
+        self.send(Kind.ORDER, number, model_frames.write_order(order, body))
         try:
-            async with asyncio.timeout(_HANDSHAKE_SECONDS), self._session.post(url):
-                pass
-        except (aiohttp.ClientError, OSError) as error:
-            # The server ends it by itself later.
-            logger.debug("version %s could not be released: %s", version, type(error).__name__)
+            return await answer
+        finally:
+            self._orders.pop(number, None)
 
     def _begins_anew(self) -> None:
         """No batch is with a model that loads, nor with a process that is not there."""
@@ -347,45 +317,12 @@ class NativeLink:
         self._unanswered = 0
 
     def _lose(self, reason: str, level: int = logging.WARNING) -> None:
-        if self._distrusted:
-            # The line ended because we hung up. Callers are told why we did.
-            self._distrusted = False
-            return
         if reason != self._reason:
             logger.log(level, "model not ready: %s", reason)
         self._model = None
         self._reason = reason
         self._listener.model_lost(reason)
 
-    def _refused(self, answer: Answered) -> Unserved:
-        text = bytes(answer.body[:200]).decode("utf-8", "replace")
-        answered = f"the model server answered {answer.status}"
-        message = f"{answered}: {text}"
-        if answer.status == 503:
-            return Lost(message) if answer.header(server_api.AT_WORK) else Busy(message)
-        self._distrust(answered)
-        return Unserved(message, status=502)
 
-    def _nonsense(self, found: str, *, quoting: Exception | None = None) -> Unserved:
-        self._distrust(found)
-        return Unserved(found if quoting is None else f"{found}: {quoting}", status=502)
-
-    def _distrust(self, reason: str) -> None:
-        """Hang up: the model is not ready until a fresh handshake succeeds.
-
-        The reason is logged and told to other callers, so it quotes no answer: that may quote a
-        request.
-        """
-        if self._stream is None:
-            return
-        self._distrusts += 1
-        self._lose(reason)
-        self._distrusted = True
-        self._stream.close()
-
-
-def _event(line: bytes) -> StateEvent:
-    try:
-        return state_event_from_mapping(orjson.loads(line))
-    except orjson.JSONDecodeError as error:
-        raise LinkBroken("the model server's events are no JSON") from error
+def _gone() -> Unserved:
+    return Unserved(_WENT_AWAY, status=503, retry_after=1.0)

@@ -1,46 +1,31 @@
-"""Which engine of our model server takes texts, and which texts wait for the next one.
+"""Which engine of our model server makes texts, and which texts wait for the next one.
 
-A step of the engine is one frame, and one callback here tells all texts of it. The link follows the
-model: while it is ready there is a connection. Texts are sent once the engine has said how it is.
+It follows the model: while it is ready, texts go to the engine of its version, once that has said
+how it is.
 
-When a connection ends, each of its texts may be the reason. They are sent to the next engine one
+When an engine is lost, each of its texts may be the reason. They are sent to the next engine one
 behind the other: the next one once there is a token of the one before. So an engine that is lost
 again is lost over one text, which ends, and others come when all have been sent.
 """
 
 import asyncio
-import logging
 from collections import deque
-from collections.abc import Mapping
 from typing import Final, Protocol
 
 from batchedmodel_contract.generation.description import GenerationDescription
-from batchedmodel_contract.generation.frames import (
-    Cancel,
-    Configure,
-    Finish,
-    Frame,
-    Refusal,
-    Refused,
-    StepReport,
-    Submit,
-    Token,
-)
+from batchedmodel_contract.generation.frames import Configure, Finish, StepReport
+from batchedmodel_contract.link.kinds import Kind
+from batchedmodel_contract.link.model_frames import read_engine
+from batchedmodel_contract.link.texts import read_refused, read_step
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.generation.admission import EngineLimits, EngineStep, EngineView
+from batchedmodel_sidecar.backends.base import FrameChannel
 from batchedmodel_sidecar.errors import Busy, Unserved
-from batchedmodel_sidecar.generation.native.engine_connection import EngineConnection, connect
+from batchedmodel_sidecar.generation.native.engine_connection import EngineConnection
 from batchedmodel_sidecar.generation.native.engine_text import EngineText
 from batchedmodel_sidecar.generation.native.requests.preparer import TextPreparer
 
-logger: Final = logging.getLogger(__name__)
-
-_STATUS: Final[Mapping[Refusal, int]] = {
-    Refusal.INVALID: 400,
-    Refusal.LATE: 504,
-    Refusal.FAILED: 500,
-}
 _OTHER_TOKENIZER: Final = (
     "a model with another tokenizer serves now, to which these tokens mean nothing"
 )
@@ -89,60 +74,54 @@ def engine_limits(engine: GenerationDescription, settings: BatchSettings) -> Eng
 
 
 class EngineLink:
-    """Keeps a connection while the model is ready."""
+    """Has one engine make the texts while the model is ready."""
 
     listener: EngineListener
     """Set once, before the model is ready: it sends texts by this link."""
 
-    def __init__(self, socket_path: str, settings: BatchSettings) -> None:
+    def __init__(self, channel: FrameChannel, settings: BatchSettings) -> None:
         """Needs a running loop."""
-        self._socket_path = socket_path
+        self._channel = channel
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._texts: TextPreparer | None = None
         self._version = ""
         self._tokenizer = b""
         """Of the model that is ready, or was last."""
-        self._session: _Session | None = None
-        self._connecting: asyncio.Task[None] | None = None
+        self._engines: dict[int, EngineConnection] = {}
+        """Those that there are, by number: of each version that serves."""
+        self._session: EngineConnection | None = None
+        """That which gets new texts."""
         self._waiting: deque[EngineText] = deque()
         """Texts whose engine was lost, and that were not sent to the next one."""
         self._tried: EngineText | None = None
         """The last of them that was."""
         self._is_open = False
         """Whether others are sent."""
-        self._failures = 0
-        """Connections in a row that could not be made, or ended before the engine said anything."""
-        self._next_id = 0
         self.max_sequences = 1
         """Texts that the engine runs at once, as it was told last."""
         self._prefilled = 0
         """Tokens of prompts that the engine has computed since its start, by its last report."""
 
     def ready(self, version: str, texts: TextPreparer) -> None:
-        """The model is ready; another version of it has a connection of its own."""
+        """The model is ready; another version of it has an engine of its own."""
         is_known = texts is self._texts and version == self._version
-        if is_known and (self._session or self._connecting):
+        if is_known and self._session is not None:
             return
         self._version = version
         if texts.tokenizer_json != self._tokenizer:
             self._drop_waiting(_OTHER_TOKENIZER)
         self._texts, self._tokenizer = texts, texts.tokenizer_json
         self._bounds(texts)
-        before = self._leave()
-        if before is not None:
-            before.retire()
-        self._connect()
+        self._leave()
+        self._take()
 
     def lost(self) -> None:
         """The model is not ready."""
         self._texts = None
-        if self._connecting is not None:
-            self._connecting.cancel()
-            self._connecting = None
-        session = self._leave()
-        if session is not None:
-            session.abort()
+        current = self._session
+        if current is not None:
+            self.ended(current)
 
     def configure(self, settings: BatchSettings) -> None:
         """Tell the engine of other bounds."""
@@ -150,17 +129,12 @@ class EngineLink:
         if self._texts is not None:
             bounds = self._bounds(self._texts)
             if self._session is not None:
-                self._session.send(bounds)
+                self._session.configure(bounds)
 
     async def close(self) -> None:
-        """Hang up."""
+        """Take all texts from the engines."""
         self.lost()
         self._drop_waiting("this pod is stopping")
-
-    def next_id(self) -> int:
-        """See `Engine`."""
-        self._next_id += 1
-        return self._next_id
 
     def start(self, text: EngineText) -> None:
         """See `Engines`."""
@@ -168,10 +142,54 @@ class EngineLink:
             raise Busy("the engine cannot be reached")
         text.start(self._session)
 
+    def frame(self, kind: int, frame_id: int, content: memoryview) -> None:
+        """See `TextFrames`."""
+        if kind == Kind.STEP:
+            engine = self._engines.get(frame_id)
+            if engine is not None:
+                self.stepped(engine, read_step(content))
+        elif kind == Kind.REFUSED:
+            refused = read_refused(frame_id, content)
+            if any(engine.refused(refused) for engine in self._engines.values()):
+                self.send_waiting()
+        elif kind == Kind.ENGINE:
+            self._engines[frame_id] = EngineConnection(
+                self._channel, frame_id, read_engine(content), self
+            )
+            if self._session is None:
+                self._take()
+        else:
+            ended = self._engines.pop(frame_id, None)
+            if ended is not None:
+                self.ended(ended)
+
+    def disconnected(self) -> None:
+        """See `TextFrames`."""
+        engines, self._engines = self._engines, {}
+        for engine in engines.values():
+            self.ended(engine)
+
+    def was_cached(self, text: EngineText, tokens: int) -> None:
+        """From an engine: it had so many tokens of its prompts."""
+        text.was_cached(tokens)
+        self.listener.was_cached(text.request.id, tokens)
+
+    def _take(self) -> None:
+        """Send texts to the newest engine of the version that is ready, if there is one."""
+        if self._texts is None:
+            return
+        for engine in self._engines.values():
+            if engine.version == self._version:
+                self._session = engine
+        if self._session is not None:
+            self._session.tokenizer = self._tokenizer
+            self._session.configure(self._bounds(self._texts))
+            self.send_waiting()
+
     def send_waiting(self) -> None:
         """Send the next of the texts that wait, if the one before it may not be to blame."""
-        session = self._session
-        if session is None or not session.worked:
+        engine = self._session
+        if engine is None or not engine.worked:
             return
         while self._tried is None or not self._tried.suspect:
             if not self._waiting:
@@ -179,7 +197,7 @@ class EngineLink:
                 self._open()
                 return
             self._tried = self._waiting.popleft()
-            self._tried.start(session)
+            self._tried.start(engine)
 
     def _open(self) -> None:
         if not self._is_open:
@@ -191,26 +209,10 @@ class EngineLink:
             self._is_open = False
             self.listener.close()
 
-    def _leave(self) -> "_Session | None":
-        """Send nothing more to the engine that there is."""
+    def _leave(self) -> None:
+        """Send nothing more to the engine that there is; it goes on with what it has."""
         self._shut()
-        self._tried = None
-        session, self._session = self._session, None
-        return session
-
-    def _connect(self) -> None:
-        if self._connecting is not None:
-            self._connecting.cancel()
-        self._connecting = self._loop.create_task(self._connected())
-
-    async def _connected(self) -> None:
-        session = _Session(self, self._tokenizer)
-        self._failures = await connect(self._socket_path, session.connection, self._failures)
-        assert self._texts is not None, "a connection is wanted while there is a model"
-        self._connecting = None
-        self._session = session
-        session.send(self._bounds(self._texts))
-        self.send_waiting()
+        self._tried = self._session = None
 
     def _bounds(self, texts: TextPreparer) -> Configure:
         settings = self._settings
@@ -222,18 +224,20 @@ class EngineLink:
             token_seconds=settings.target_token_seconds,
         )
 
-    def step_ends(self) -> None:
-        """From a session: a step's tokens are told next."""
+    def stepped(self, engine: EngineConnection, report: StepReport) -> None:
+        """A step of an engine has come."""
+        if engine is not self._session:
+            engine.hand_out(report)  # how it is says nothing of the one that takes texts now
+            return
         self.listener.step_ends()
+        try:
+            engine.hand_out(report)
+        finally:
+            self._behind(report)
+            self.send_waiting()
 
-    def was_cached(self, text: EngineText, tokens: int) -> None:
-        """From a session: the engine had so many tokens of its prompts."""
-        text.was_cached(tokens)
-        self.listener.was_cached(text.request.id, tokens)
-
-    def stepped(self, report: StepReport) -> None:
-        """From a session: what a step did."""
-        self._failures = 0
+    def _behind(self, report: StepReport) -> None:
+        """Say how the engine is behind a step."""
         prefilled, self._prefilled = self._prefilled, report.prefill_tokens
         step = EngineStep(
             seconds=report.seconds,
@@ -248,136 +252,25 @@ class EngineLink:
         )
         usage = 1.0 - report.free_blocks / max(1, report.blocks)
         self.listener.stepped(EngineView(cache_usage=usage, step=step), report.preemptions)
-        self.send_waiting()
 
-    def ended(self, session: "_Session", texts: list[EngineText], *, worked: bool) -> None:
-        """From a session: it is gone, with these under way; whether the engine `worked`."""
-        was_current = session is self._session
+    def ended(self, engine: EngineConnection) -> None:
+        """An engine is gone, or no more of use: its texts go on at the next one."""
+        was_current = engine is self._session
         if was_current:
             self._leave()
+        texts = engine.leave()
         if texts:
             self._shut()
         # In front of the others, as most of them had tokens: an engine that makes some is none that
         # fails whatever it is sent.
         self._waiting.extendleft(reversed([text for text in texts if text.lost()]))
-        if session.tokenizer != self._tokenizer:
+        if texts and engine.tokenizer != self._tokenizer:
             self._drop_waiting(_OTHER_TOKENIZER)
+        if was_current:
+            self._take()
         self.send_waiting()
-        if was_current and self._texts is not None:
-            self._failures += not worked
-            self._connect()
 
     def _drop_waiting(self, reason: str) -> None:
         waiting, self._waiting = self._waiting, deque()
         for text in waiting:
             text.broke_off(Unserved(reason, status=503, retry_after=1.0))
-
-
-class _Session:
-    """One engine's connection, and the texts that are made over it."""
-
-    def __init__(self, link: EngineLink, tokenizer: bytes) -> None:
-        self._link = link
-        self.tokenizer: Final = tokenizer
-        """Of the model behind it."""
-        self.connection: Final = EngineConnection(self._frame_came, self._ended)
-        self._texts: dict[int, EngineText] = {}
-        """By the id of each submit; one text may have several."""
-        self._retired = False
-        self.worked = False
-        """Whether the engine has said how it is."""
-
-    def _frame_came(self, frame: Frame) -> None:
-        if isinstance(frame, StepReport):
-            self._stepped(frame)
-        elif isinstance(frame, Refused):
-            self._refused(frame)
-
-    def _ended(self) -> None:
-        texts = list(dict.fromkeys(self._texts.values()))
-        self._texts.clear()
-        self._link.ended(self, texts, worked=self.worked)
-
-    def submit(self, text: EngineText, submit: Submit) -> None:
-        """See `Engine`."""
-        self._texts[submit.id] = text
-        self.send(submit)
-
-    def cancel(self, request_id: int, choice: int | None = None) -> None:
-        """See `Engine`."""
-        if choice is None:
-            self._texts.pop(request_id, None)
-        self.send(Cancel(id=request_id, choice=choice))
-        self._close_if_retired()
-
-    def forget(self, request_id: int) -> None:
-        """All texts of a submit have ended."""
-        self._texts.pop(request_id, None)
-        self._close_if_retired()
-
-    def next_id(self) -> int:
-        """See `Engine`."""
-        return self._link.next_id()
-
-    def send(self, frame: Frame) -> None:
-        """Write a frame."""
-        self.connection.send(frame)
-
-    def retire(self) -> None:
-        """Another connection takes what comes; this one ends with its last text."""
-        self._retired = True
-        self._close_if_retired()
-
-    def abort(self) -> None:
-        """Hang up."""
-        self.connection.abort()
-
-    def _close_if_retired(self) -> None:
-        if self._retired and not self._texts:
-            self.connection.close()
-
-    def _stepped(self, report: StepReport) -> None:
-        self.worked = True
-        if self._retired:
-            self._hand_out(
-                report
-            )  # how that engine is says nothing of the one that takes texts now
-            return
-        self._link.step_ends()
-        try:
-            self._hand_out(report)
-        finally:
-            self._link.stepped(report)
-
-    def _hand_out(self, report: StepReport) -> None:
-        for number, cached in report.cached:
-            if (text := self._texts.get(number)) is not None:
-                self._link.was_cached(text, cached)
-        by_text: dict[EngineText, list[Token]] = {}
-        for token in report.tokens:
-            text = self._texts.get(token.id)
-            if text is None:
-                continue
-            tokens = by_text.get(text)
-            if tokens is None:
-                by_text[text] = [token]
-            else:
-                tokens.append(token)
-        for text, tokens in by_text.items():
-            try:
-                text.took(tokens)
-            except Exception as bug:
-                # The other texts of this step must hear of their tokens.
-                logger.error("telling a text", exc_info=bug)
-                text.refused(Unserved("error in the sidecar while telling a text", status=500))
-
-    def _refused(self, refused: Refused) -> None:
-        text = self._texts.get(refused.id)
-        if text is None:
-            return
-        if refused.why is Refusal.BUSY:
-            text.refused(Busy(refused.message))
-        else:
-            status = _STATUS[refused.why]
-            text.refused(Unserved(refused.message, status=status, answered=True))
-        self._link.send_waiting()

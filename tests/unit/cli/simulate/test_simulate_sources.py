@@ -1,4 +1,4 @@
-"""What `batchedmodel simulate` is given: files, sockets on loopback, and what is wrong there."""
+"""What `batchedmodel simulate` is given: files, ports on loopback, and what is wrong there."""
 
 import json
 import os
@@ -16,7 +16,7 @@ import pytest
 from batchedmodel_cli.simulate import sources
 from batchedmodel_cli.simulate.sources import Unusable, profile_from
 from batchedmodel_contract.outcomes import Outcome, Rejection
-from batchedmodel_contract.processes.server_api import profile_path
+from batchedmodel_contract.processes.sidecar_api import profile_path
 from batchedmodel_scheduling.core.policy import Priority
 from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
 from support.simulate_command import PROFILE, refusal, simulated, written
@@ -38,10 +38,6 @@ class _Pages(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """A test's output is its own."""
-
-
-class _OnUnixSocket(socketserver.UnixStreamServer):
-    server_name, server_port = "model", 0
 
 
 @contextmanager
@@ -118,20 +114,13 @@ def test_a_partial_profile_is_said_to_be_one(
     assert not any("partial" in note for note in found["notes"])
 
 
-def test_a_profile_is_fetched_from_a_model_server(tmp_path: Path) -> None:
+def test_a_profile_is_fetched_from_an_admin_port() -> None:
     pages = {profile_path("minilm"): json.dumps(PROFILE.to_mapping()).encode()}
     with serving(pages) as address:
         assert profile_from(address, "minilm") == PROFILE
         assert profile_from(f"{address}{profile_path('minilm')}", "other") == PROFILE
         with pytest.raises(Unusable, match="answers 404 Not Found"):
             profile_from(address, "other")
-    path = tmp_path / "model.sock"
-    with running(_OnUnixSocket(str(path), type("Pages", (_Pages,), {"pages": pages}))):
-        assert profile_from(str(path), "minilm") == PROFILE
-        with pytest.raises(Unusable, match="answers 404 Not Found"):
-            profile_from(str(path), "other")
-    with pytest.raises(Unusable, match="cannot be asked: ConnectionRefusedError"):
-        profile_from(str(path), "minilm")
 
 
 @pytest.mark.parametrize(

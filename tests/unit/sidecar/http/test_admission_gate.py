@@ -9,7 +9,7 @@ import pytest
 
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
-from batchedmodel_sidecar.body.shared_slots import SharedSlots
+from batchedmodel_sidecar.body.shared_regions import SharedRegions
 from batchedmodel_sidecar.codec.codec import Codec, body_helper
 from batchedmodel_sidecar.http.body_reader import BodyReader
 from batchedmodel_sidecar.http.data_handler import DataHandler
@@ -74,7 +74,9 @@ def here(seconds: float) -> Here:
     front = data_handler(
         made,
         lifecycle=cast("Lifecycle", gate),
-        bodies=BodyReader(max_bytes=10_000, budget=ByteBudget(10_000), slots=SharedSlots(1)),
+        bodies=BodyReader(
+            max_bytes=10_000, budget=ByteBudget(10_000), slots=SharedRegions(ByteBudget(1))
+        ),
         codec=codec,
     )
     return Here(made, gate, front)

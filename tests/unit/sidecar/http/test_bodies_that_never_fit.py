@@ -9,7 +9,7 @@ from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.body.encodings import Encoding
-from batchedmodel_sidecar.body.shared_slots import SharedSlots
+from batchedmodel_sidecar.body.shared_regions import SharedRegions
 from batchedmodel_sidecar.errors import Rejected
 from batchedmodel_sidecar.http.body_reader import BodyReader
 from support.sidecar_world import call_of
@@ -21,7 +21,9 @@ EACH: Final = pytest.mark.parametrize(("share", "most"), SHARES)
 
 @pytest.fixture
 def bodies() -> BodyReader:
-    return BodyReader(max_bytes=2 * LIMIT, budget=ByteBudget(LIMIT), slots=SharedSlots(LIMIT))
+    return BodyReader(
+        max_bytes=2 * LIMIT, budget=ByteBudget(LIMIT), slots=SharedRegions(ByteBudget(LIMIT))
+    )
 
 
 def is_too_large(error: Rejected, most: int) -> bool:

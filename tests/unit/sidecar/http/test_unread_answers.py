@@ -8,7 +8,7 @@ import pytest
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_http.response import Response
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
-from batchedmodel_sidecar.body.shared_slots import SharedSlots
+from batchedmodel_sidecar.body.shared_regions import SharedRegions
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.http.body_reader import BodyReader
 from batchedmodel_sidecar.http.unread_answers import PATIENCE, SMALL, UnreadAnswers
@@ -194,7 +194,9 @@ async def test_a_reader_is_cut_off_where_bodies_leave_no_room(
 
 
 async def test_answers_that_are_being_made_are_within_the_memory_of_all() -> None:
-    bodies = BodyReader(max_bytes=LIMIT, budget=ByteBudget(LIMIT), slots=SharedSlots(LIMIT))
+    bodies = BodyReader(
+        max_bytes=LIMIT, budget=ByteBudget(LIMIT), slots=SharedRegions(ByteBudget(LIMIT))
+    )
     with bodies.hold(Share("one")) as mine, bodies.hold(Share("two")) as theirs:
         bodies.hold_answer(LARGE, mine)
         bodies.hold_answer(LARGE // 2, theirs)
@@ -207,7 +209,9 @@ async def test_answers_that_are_being_made_are_within_the_memory_of_all() -> Non
 
 
 async def test_an_answer_alone_is_made_however_large_it_is() -> None:
-    bodies = BodyReader(max_bytes=LIMIT, budget=ByteBudget(LIMIT), slots=SharedSlots(LIMIT))
+    bodies = BodyReader(
+        max_bytes=LIMIT, budget=ByteBudget(LIMIT), slots=SharedRegions(ByteBudget(LIMIT))
+    )
     with bodies.hold(Share("one")) as mine, bodies.hold(Share("two")) as theirs:
         assert mine.grow(LIMIT // 2)
         bodies.hold_answer(2 * LIMIT, mine)

@@ -18,7 +18,7 @@ from batchedmodel_sidecar.backends.foreign.protocol import (
     drafted,
 )
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
-from batchedmodel_sidecar.body.shared_slots import SharedSlots
+from batchedmodel_sidecar.body.shared_regions import SharedRegions
 from batchedmodel_sidecar.calls import Call, Row, Value
 from batchedmodel_sidecar.helper.shared_memory import SharedMemory
 from batchedmodel_sidecar.http.body_reader import BodyReader
@@ -141,7 +141,7 @@ def test_a_body_of_very_many_fields_is_refused(protocol: ServerProtocol, width: 
 
 
 async def test_what_is_kept_of_a_large_body_stays_charged() -> None:
-    bodies = BodyReader(max_bytes=1000, budget=ByteBudget(1000), slots=SharedSlots(1))
+    bodies = BodyReader(max_bytes=1000, budget=ByteBudget(1000), slots=SharedRegions(ByteBudget(1)))
     memory = SharedMemory()
     memory.write(b"x" * 600)
     call = Call((ROW,), DESCRIPTION, None, envelope=Envelope(path=PATH, headers=(), frame=None))

@@ -3,22 +3,16 @@
 import asyncio
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from batchedmodel_contract.inference.profile import Profile, ProfileExtent
+from batchedmodel_contract.inference.profile import ProfileExtent
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
-from batchedmodel_scheduling.core.policy import MemoryCap
-from batchedmodel_sidecar.adapters.served import ServedAdapters
 from batchedmodel_sidecar.answers import Answer
-from batchedmodel_sidecar.backends.native.link import NativeLink
 from batchedmodel_sidecar.backends.native.version_lease import VersionLease, VersionUsers
-from batchedmodel_sidecar.body.byte_budget import ByteBudget
-from batchedmodel_sidecar.body.shared_slots import SharedSlots
-from batchedmodel_sidecar.calls import Call, Row, Value, request_of
-from batchedmodel_sidecar.errors import Busy, Rejected, Unserved
+from batchedmodel_sidecar.calls import Call, Row, Value
+from batchedmodel_sidecar.errors import Rejected, Unserved
 from batchedmodel_sidecar.model import ReadyModel
 from support.sidecar_world import DESCRIPTION, MODEL, World, answered, rows_of, world
 
@@ -93,40 +87,6 @@ async def test_a_replaced_version_is_needed_until_its_last_request_has_ended() -
     with closing(VersionLease()) as late:
         late.turn_to(users)
     assert told == ["unneeded"], "it is said once"
-
-
-class Listener:
-    """Hears of versions."""
-
-    def model_ready(self, model: ReadyModel) -> None:
-        """See `LinkListener`."""
-
-    def model_lost(self, reason: str) -> None:
-        """See `LinkListener`."""
-
-    def profile_measured(self, profile: Profile) -> None:
-        raise AssertionError("nothing was measured")
-
-    def memory_bound(self, cap: MemoryCap) -> None:
-        """See `LinkListener`."""
-
-
-async def test_a_version_that_came_back_is_served_when_the_last_who_knew_it_before_leaves(
-    tmp_path: Path,
-) -> None:
-    """As a rollback does while a request of before it still waits."""
-    socket = str(tmp_path / "nobody.sock")
-    link = NativeLink("m", socket, Listener(), SharedSlots(1), ByteBudget(1), ServedAdapters("m"))
-    first, again = version("1"), version("1")
-    link._found(first, "1")
-    with closing(VersionLease()) as need:
-        need.turn_to(first.users)
-        link._found(version("2"), "2")
-        link._found(again, "1")
-    rows = (Row(values=(Value((1,), b"a"),), length=1),)
-    with pytest.raises(Busy, match="cannot be reached"):
-        await link.infer(request_of(rows, again.description, 1.0), 1.0)
-    await link.close()
 
 
 async def test_a_profile_that_becomes_whole_changes_the_unit_of_work_and_no_call() -> None:

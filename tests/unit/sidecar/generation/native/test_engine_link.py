@@ -1,27 +1,33 @@
-"""The connection to the engine: one for each version, and no text is lost over its end."""
+"""Engines and their texts: each version has its own, and no text is lost over an engine's end."""
 
 from __future__ import annotations  # array.array takes no type argument at run time
 
 import asyncio
 from array import array
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from batchedmodel_contract.generation.frames import (
+    Cancel,
     Configure,
     Finish,
-    Frame,
-    FrameReader,
     Refusal,
     Refused,
     Sampling,
     StepReport,
     Submit,
     Token,
-    write_frame,
+)
+from batchedmodel_contract.inference.tensors import Buffer
+from batchedmodel_contract.link.kinds import Kind
+from batchedmodel_contract.link.model_frames import write_engine
+from batchedmodel_contract.link.texts import (
+    read_cancel,
+    read_configure,
+    read_submit,
+    write_refused,
+    write_step,
 )
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.tenants import Share
@@ -38,7 +44,6 @@ from batchedmodel_sidecar.http.routed_head import RequestHead
 from support.byte_tokenizer import described, fallback_tokenizer_json, tokenizer_json
 
 _TEXTS = TextPreparer("m", described(), tokenizer_json())
-_SECONDS = 10.0
 _REQUEST = TextRequest(
     endpoint=TextEndpoint.COMPLETIONS,
     prompts=(array("i", [1, 2]),),
@@ -50,21 +55,46 @@ _REQUEST = TextRequest(
 
 @dataclass(eq=False)
 class Server:
-    """An engine's end of the socket; each connection notes what came."""
+    """The other end of the link, and its engines in the order in which they came."""
 
-    path: Path
-    came: list[list[Frame]] = field(default_factory=list)
-    transports: list[Any] = field(default_factory=list)
-    ended: list[bool] = field(default_factory=list)
+    came: list[list[Submit | Cancel | Configure]] = field(default_factory=list)
+    """By engine: what it was sent."""
+    versions: list[str] = field(default_factory=list)
     says: bool = True
-    """Whether whoever comes is told at once how the engine is."""
+    """Whether each engine says at once how it is."""
+    last_id: int = 0
+    link: Any = None
 
-    def connection(self) -> asyncio.Protocol:
-        return _Accepted(self)
+    def next_id(self) -> int:
+        self.last_id += 1
+        return self.last_id
+
+    def send(self, kind: Kind, frame_id: int, parts: Sequence[Buffer] = (b"",)) -> None:
+        content = memoryview(b"".join(parts))
+        if kind is Kind.SUBMIT:
+            number, submit = read_submit(frame_id, content)
+            self.came[number - 1].append(submit)
+        elif kind is Kind.CANCEL:
+            number, cancel = read_cancel(frame_id, content)
+            self.came[number - 1].append(cancel)
+        else:
+            self.came[frame_id - 1].append(read_configure(content))
+
+    def begin(self, version: str = "1") -> None:
+        """An engine of this version takes texts."""
+        self.came.append([])
+        self.versions.append(version)
+        self.hand_over(Kind.ENGINE, len(self.came), [write_engine(version)])
+        if self.says:
+            self.tell(len(self.came) - 1)
+
+    def end(self, number: int) -> None:
+        """An engine ends, and another one takes its place."""
+        self.hand_over(Kind.ENGINE_ENDED, number + 1, [b""])
+        self.begin(self.versions[number])
 
     def submits(self, number: int) -> list[Submit]:
-        came = self.came[number] if number < len(self.came) else []
-        return [frame for frame in came if isinstance(frame, Submit)]
+        return [frame for frame in self.came[number] if isinstance(frame, Submit)]
 
     def tell(self, number: int, *tokens: Token) -> None:
         report = StepReport(
@@ -78,27 +108,13 @@ class Server:
             prefill_tokens=1,
             tokens=tokens,
         )
-        self.transports[number].write(write_frame(report))
+        self.hand_over(Kind.STEP, number + 1, write_step(report))
 
+    def refuse(self, refused: Refused) -> None:
+        self.hand_over(Kind.REFUSED, refused.id, write_refused(refused))
 
-class _Accepted(asyncio.Protocol):
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._frames = FrameReader()
-        self._number = len(server.came)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._server.came.append([])
-        self._server.transports.append(transport)
-        self._server.ended.append(False)
-        if self._server.says:
-            self._server.tell(self._number)
-
-    def data_received(self, data: bytes) -> None:
-        self._server.came[self._number] += self._frames.feed(data)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._server.ended[self._number] = True
+    def hand_over(self, kind: Kind, frame_id: int, parts: Sequence[Buffer]) -> None:
+        self.link.frame(kind, frame_id, memoryview(b"".join(parts)))
 
 
 @dataclass(eq=False)
@@ -158,218 +174,211 @@ class Caller:
         return self.outcomes.count(Outcome.COMPLETED)
 
 
-@asynccontextmanager
-async def _served(folder: Path) -> AsyncIterator[tuple[Server, EngineLink, Hearing]]:
-    server = Server(folder / "engine")
-    loop = asyncio.get_running_loop()
-    listening = await loop.create_unix_server(server.connection, server.path)
-    hearing = Hearing()
-    link = EngineLink(str(server.path), BatchSettings(max_sequences=3))
+def _served() -> tuple[Server, EngineLink, Hearing]:
+    """A model that is ready, with an engine that takes texts."""
+    server, hearing = Server(), Hearing()
+    link = server.link = EngineLink(server, BatchSettings(max_sequences=3))
     link.listener = hearing
-    try:
-        yield server, link, hearing
-    finally:
-        await link.close()
-        listening.close()
-        await asyncio.sleep(0.01)  # what was on its way arrives
-        for transport in server.transports:
-            transport.abort()
-        await asyncio.sleep(0)
+    link.ready("1", _TEXTS)
+    server.begin()
+    assert hearing.opened == 1
+    return server, link, hearing
 
 
-async def _until(holds: object) -> None:
-    assert callable(holds)
-    async with asyncio.timeout(_SECONDS):
-        while not holds():  # noqa: ASYNC110  the other end of a socket tells nobody
-            await asyncio.sleep(0.005)
+async def test_the_engine_is_told_its_bounds_first_and_again_when_they_change() -> None:
+    server, link, _ = _served()
+    link.configure(BatchSettings(max_sequences=5))
+    bounds = [frame for frame in server.came[0] if isinstance(frame, Configure)]
+    assert [one.max_sequences for one in bounds] == [3, 5]
+    assert len(server.came[0]) == 2
 
 
-async def test_the_engine_is_told_its_bounds_first_and_again_when_they_change(
-    tmp_path: Path,
-) -> None:
-    async with _served(tmp_path) as (server, link, hearing):
-        link.ready("1", _TEXTS)
-        await _until(lambda: hearing.opened)
-        link.configure(BatchSettings(max_sequences=5))
-        await _until(lambda: server.came and len(server.came[0]) == 2)
-        bounds = [frame for frame in server.came[0] if isinstance(frame, Configure)]
-        assert [one.max_sequences for one in bounds] == [3, 5]
+async def test_another_version_of_the_same_files_has_an_engine_of_its_own() -> None:
+    server, link, hearing = _served()
+    told = Caller(link)
+    link.ready("1", _TEXTS)  # nothing has changed
+    server.begin("2")
+    assert (hearing.opened, hearing.closed) == (1, 0)
+    link.ready("2", _TEXTS)
+    assert (hearing.opened, hearing.closed) == (2, 1)
+    Caller(link)
+    assert server.submits(1)
+    # What runs at the old version ends there.
+    steps = hearing.steps
+    server.tell(0, _token(server.submits(0)[0], "a", Finish.LENGTH))
+    assert told.ends
+    assert hearing.steps == steps, "how the old engine is says nothing of the new one"
+    server.hand_over(Kind.ENGINE_ENDED, 1, [b""])
+    assert (hearing.opened, hearing.closed) == (2, 1)
 
 
-async def test_another_version_of_the_same_files_has_a_connection_of_its_own(
-    tmp_path: Path,
-) -> None:
-    async with _served(tmp_path) as (server, link, hearing):
-        link.ready("1", _TEXTS)
-        await _until(lambda: hearing.opened == 1)
-        caller = Caller(link)
-        link.ready("1", _TEXTS)  # nothing has changed
-        assert (hearing.opened, hearing.closed) == (1, 0)
-        link.ready("2", _TEXTS)
-        await _until(lambda: hearing.opened == 2)
-        Caller(link)
-        await _until(lambda: len(server.came) == 2 and server.submits(1))
-        # What runs at the old version ends there, and its connection behind it.
-        number, steps = server.submits(0)[0].id, hearing.steps
-        server.tell(0, Token(number, 0, ord("a"), 0.0, Finish.LENGTH))
-        await _until(lambda: caller.ends)
-        await _until(lambda: server.ended[0])
-        assert hearing.steps == steps, "how the old engine is says nothing of the new one"
-        assert not server.ended[1]
-        assert (hearing.opened, hearing.closed) == (2, 1)
+async def test_an_engine_that_comes_before_or_behind_its_model_is_used() -> None:
+    server, hearing = Server(), Hearing()
+    link = server.link = EngineLink(server, BatchSettings())
+    link.listener = hearing
+    server.begin()
+    link.ready("1", _TEXTS)
+    assert hearing.opened == 1
+    link.ready("2", _TEXTS)
+    assert hearing.closed == 1
+    server.begin("2")
+    assert hearing.opened == 2
 
 
-async def test_a_text_that_has_begun_goes_on_at_the_next_engine(tmp_path: Path) -> None:
-    async with _served(tmp_path) as (server, link, hearing):
-        link.ready("1", _TEXTS)
-        await _until(lambda: hearing.opened == 1)
-        caller = Caller(link)
-        await _until(lambda: server.submits(0))
-        server.tell(0, Token(server.submits(0)[0].id, 0, ord("a"), 0.0, Finish.NONE))
-        await _until(lambda: caller.tokens)
-        server.transports[0].abort()
-        await _until(lambda: len(server.came) == 2 and server.submits(1))
-        again = server.submits(1)[0]
-        assert (list(again.ids), again.given) == ([1, 2, ord("a")], 1)
-        server.tell(1, Token(again.id, 0, ord("b"), 0.0, Finish.LENGTH))
-        await _until(lambda: caller.ends)
-        assert hearing.closed == 1
+async def test_a_text_that_has_begun_goes_on_at_the_next_engine() -> None:
+    server, link, hearing = _served()
+    (told,) = _begun(server, link, texts=1)
+    server.end(0)
+    again = server.submits(1)[0]
+    assert (list(again.ids), again.given) == ([1, 2, ord("a")], 1)
+    server.tell(1, _token(again, "b", Finish.LENGTH))
+    assert told.ends
+    assert hearing.closed == 1
 
 
-async def _begun(server: Server, link: EngineLink, texts: int) -> list[Caller]:
+async def test_a_text_goes_on_when_a_model_that_was_not_ready_is_ready_again() -> None:
+    """As after a pass that took too long: the engine is the same, and must not go on with it."""
+    server, link, hearing = _served()
+    (told,) = _begun(server, link, texts=1)
+    link.lost()
+    first = server.submits(0)[0].id
+    assert server.came[0][-1] == Cancel(id=first)
+    server.tell(0, Token(first, 0, ord("x"), 0.0, Finish.NONE))
+    link.ready("1", _TEXTS)
+    again = server.submits(0)[1]
+    assert (list(again.ids), again.given) == ([1, 2, ord("a")], 1)
+    server.tell(0, _token(again, "b", Finish.LENGTH))
+    assert told.ends
+    assert hearing.opened == 2
+
+
+def _begun(server: Server, link: EngineLink, texts: int) -> list[Caller]:
     """Texts of which the first engine has made a token each."""
-    callers = [Caller(link) for _ in range(texts)]
-    await _until(lambda: len(server.submits(0)) == texts)
+    told = [Caller(link) for _ in range(texts)]
+    assert len(server.submits(0)) == texts
     server.tell(0, *(_token(one, "a") for one in server.submits(0)))
-    await _until(lambda: all(one.tokens for one in callers))
-    return callers
+    assert all(one.tokens for one in told)
+    return told
 
 
 def _token(submit: Submit, text: str, finish: Finish = Finish.NONE) -> Token:
     return Token(submit.id, 0, ord(text), 0.0, finish)
 
 
-async def test_nonsense_ends_the_connection_and_its_texts_go_on_at_the_next_one(
-    tmp_path: Path,
-) -> None:
-    async with _served(tmp_path) as (server, link, hearing):
-        link.ready("1", _TEXTS)
-        await _until(lambda: hearing.opened == 1)
-        caller = Caller(link)
-        await _until(lambda: server.submits(0))
-        server.transports[0].write(b"\xff" * 64)
-        await _until(lambda: len(server.came) == 2 and server.submits(1))
-        server.tell(1, _token(server.submits(1)[0], "a", Finish.LENGTH))
-        await _until(lambda: caller.ends)
-        assert hearing.opened == 2
+async def test_texts_of_a_connection_that_ends_go_on_over_the_next_one() -> None:
+    server, link, hearing = _served()
+    (told,) = _begun(server, link, texts=1)
+    link.disconnected()
+    link.lost()
+    link.ready("1", _TEXTS)
+    server.begin()
+    server.tell(1, _token(server.submits(1)[0], "a", Finish.LENGTH))
+    assert told.ends
+    assert hearing.opened == 2
 
 
-async def test_texts_of_a_lost_engine_are_sent_to_the_next_one_behind_the_other(
-    tmp_path: Path,
-) -> None:
+async def test_texts_of_a_lost_engine_are_sent_to_the_next_one_behind_the_other() -> None:
     """An engine that died at once again would end all of them otherwise."""
-    async with _served(tmp_path) as (server, link, hearing):
-        link.ready("1", _TEXTS)
-        await _until(lambda: hearing.opened == 1)
-        callers = await _begun(server, link, texts=2)
-        new = Caller(link)
-        await _until(lambda: len(server.submits(0)) == 3)
-        server.transports[0].abort()
-        for sent in (1, 2, 3):
-            await _until(lambda sent=sent: len(server.submits(1)) == sent)
-            server.tell(1)  # a step that made no token of it
-            await asyncio.sleep(0.02)
-            assert len(server.submits(1)) == sent
-            assert hearing.opened == 1, "others come behind all that wait"
-            server.tell(1, _token(server.submits(1)[-1], "b"))
-        await _until(lambda: hearing.opened == 2)
-        assert [one.outcomes for one in (*callers, new)] == [[], [], []]
+    server, link, hearing = _served()
+    told = _begun(server, link, texts=2)
+    new = Caller(link)
+    assert len(server.submits(0)) == 3
+    server.end(0)
+    for sent in (1, 2, 3):
+        assert len(server.submits(1)) == sent
+        server.tell(1)  # a step that made no token of it
+        assert len(server.submits(1)) == sent
+        assert hearing.opened == 1, "others come behind all that wait"
+        server.tell(1, _token(server.submits(1)[-1], "b"))
+    assert hearing.opened == 2
+    assert [one.outcomes for one in (*told, new)] == [[], [], []]
 
 
-async def test_of_the_texts_of_a_lost_engine_only_that_ends_over_which_the_next_one_is_lost(
-    tmp_path: Path,
-) -> None:
-    async with _served(tmp_path) as (server, link, hearing):
-        link.ready("1", _TEXTS)
-        await _until(lambda: hearing.opened == 1)
-        callers = await _begun(server, link, texts=3)
-        server.transports[0].abort()
-        await _until(lambda: server.submits(1))
-        server.tell(1, _token(server.submits(1)[0], "b"))
-        await _until(lambda: len(server.submits(1)) == 2)
-        server.transports[1].abort()
-        for sent in (1, 2):
-            await _until(lambda sent=sent: len(server.submits(2)) == sent)
-            server.tell(2, _token(server.submits(2)[-1], "c", Finish.LENGTH))
-        await _until(lambda: hearing.opened == 2)
-        assert [one.ends for one in callers] == [1, 0, 1]
-        assert isinstance(callers[1].text.answer.exception(), Fatal)
+async def test_of_the_texts_of_a_lost_engine_only_that_ends_over_which_the_next_one_is_lost() -> (
+    None
+):
+    server, link, hearing = _served()
+    told = _begun(server, link, texts=3)
+    server.end(0)
+    server.tell(1, _token(server.submits(1)[0], "b"))
+    assert len(server.submits(1)) == 2
+    server.end(1)
+    for sent in (1, 2):
+        assert len(server.submits(2)) == sent
+        server.tell(2, _token(server.submits(2)[-1], "c", Finish.LENGTH))
+    assert hearing.opened == 2
+    assert [one.ends for one in told] == [1, 0, 1]
+    assert isinstance(told[1].text.answer.exception(), Fatal)
 
 
-async def test_texts_are_sent_once_the_engine_has_said_how_it_is(tmp_path: Path) -> None:
+async def test_texts_are_sent_once_the_engine_has_said_how_it_is() -> None:
     """One that dies over its bounds, at once, has died over no text."""
-    async with _served(tmp_path) as (server, link, hearing):
-        link.ready("1", _TEXTS)
-        await _until(lambda: hearing.opened == 1)
-        (caller,) = await _begun(server, link, texts=1)
-        server.says = False
-        server.transports[0].abort()
-        for number in (1, 2, 3):
-            await _until(lambda number=number: len(server.came) == number + 1)
-            await _until(lambda number=number: server.came[number])
-            assert not server.submits(number)
-            server.says = number == 3
-            server.transports[number].abort()
-        await _until(lambda: server.submits(4))
-        server.tell(4, _token(server.submits(4)[0], "b", Finish.LENGTH))
-        await _until(lambda: caller.ends)
+    server, link, _ = _served()
+    (told,) = _begun(server, link, texts=1)
+    server.says = False
+    server.end(0)
+    for number in (1, 2, 3):
+        assert [type(frame) for frame in server.came[number]] == [Configure]
+        server.says = number == 3
+        server.end(number)
+    server.tell(4, _token(server.submits(4)[0], "b", Finish.LENGTH))
+    assert told.ends
 
 
-async def test_what_ends_without_a_token_keeps_no_other_from_the_next_engine(
-    tmp_path: Path,
-) -> None:
-    async with _served(tmp_path) as (server, link, hearing):
-        link.ready("1", _TEXTS)
-        await _until(lambda: hearing.opened == 1)
-        refused, busy, left, last = await _begun(server, link, texts=4)
-        server.transports[0].abort()
-        await _until(lambda: len(server.submits(1)) == 1)
-        for at, why in enumerate((Refusal.FAILED, Refusal.BUSY)):
-            refusal = Refused(id=server.submits(1)[at].id, why=why, message="no")
-            server.transports[1].write(write_frame(refusal))
-            await _until(lambda at=at: len(server.submits(1)) == at + 2)
-        left.text.cancel()
-        server.tell(1)  # as an engine does that lets go of one
-        await _until(lambda: len(server.submits(1)) == 4)
-        server.tell(1, _token(server.submits(1)[3], "b", Finish.LENGTH))
-        await _until(lambda: hearing.opened == 2)
-        ends = [one.outcomes for one in (refused, busy, left, last)]
-        assert ends == [[Outcome.FAILED], [], [Outcome.CANCELLED], [Outcome.COMPLETED]]
-        assert busy.rests
+async def test_what_ends_without_a_token_keeps_no_other_from_the_next_engine() -> None:
+    server, link, hearing = _served()
+    refused, busy, left, last = _begun(server, link, texts=4)
+    server.end(0)
+    assert len(server.submits(1)) == 1
+    for at, why in enumerate((Refusal.FAILED, Refusal.BUSY)):
+        server.refuse(Refused(id=server.submits(1)[at].id, why=why, message="no"))
+        assert len(server.submits(1)) == at + 2
+    left.text.cancel()
+    server.tell(1)  # as an engine does that lets go of one
+    assert len(server.submits(1)) == 4
+    server.tell(1, _token(server.submits(1)[3], "b", Finish.LENGTH))
+    assert hearing.opened == 2
+    ends = [one.outcomes for one in (refused, busy, left, last)]
+    assert ends == [[Outcome.FAILED], [], [Outcome.CANCELLED], [Outcome.COMPLETED]]
+    assert busy.rests
 
 
-async def test_without_a_connection_nobody_takes_a_text(tmp_path: Path) -> None:
-    async with _served(tmp_path) as (_, link, _hearing):
-        caller = Caller(link)
-        assert caller.rests
-        assert caller.text.waits
+async def test_without_an_engine_nobody_takes_a_text() -> None:
+    link = EngineLink(Server(), BatchSettings())
+    caller = Caller(link)
+    assert caller.rests
+    assert caller.text.waits
 
 
-async def test_a_text_does_not_go_on_at_a_model_with_another_tokenizer(tmp_path: Path) -> None:
+async def test_a_text_does_not_go_on_at_a_model_with_another_tokenizer() -> None:
     other = TextPreparer("m", described(), fallback_tokenizer_json())
-    async with _served(tmp_path) as (server, link, hearing):
-        link.ready("1", _TEXTS)
-        await _until(lambda: hearing.opened == 1)
-        caller = Caller(link)
-        await _until(lambda: server.submits(0))
-        server.tell(0, Token(server.submits(0)[0].id, 0, ord("a"), 0.0, Finish.NONE))
-        await _until(lambda: caller.tokens)
-        link.lost()
-        await _until(lambda: server.ended[0])
-        link.ready("1", other)
-        assert caller.outcomes == [Outcome.FAILED]
-        error = caller.text.answer.exception()
-        assert isinstance(error, Unserved)
-        assert error.status == 503
-        await _until(lambda: hearing.opened == 2)
-        assert not server.submits(1)
+    server, link, hearing = _served()
+    (told,) = _begun(server, link, texts=1)
+    link.lost()
+    server.begin("2")
+    link.ready("2", other)
+    assert told.outcomes == [Outcome.FAILED]
+    error = told.text.answer.exception()
+    assert isinstance(error, Unserved)
+    assert error.status == 503
+    assert hearing.opened == 2
+    assert not server.submits(1)
+
+
+async def test_an_engine_of_another_version_that_ends_takes_no_waiting_text_along() -> None:
+    server, link, _ = _served()
+    (told,) = _begun(server, link, texts=1)
+    link.lost()
+    server.begin("2")
+    server.hand_over(Kind.ENGINE_ENDED, 2, [b""])
+    assert not told.outcomes
+    link.ready("1", _TEXTS)
+    assert len(server.submits(0)) == 2
+
+
+async def test_a_pod_that_stops_ends_the_texts_that_wait() -> None:
+    server, link, _ = _served()
+    (told,) = _begun(server, link, texts=1)
+    await link.close()
+    assert str(told.text.answer.exception()) == "this pod is stopping"
+    assert isinstance(server.came[0][-1], Cancel)
