@@ -16,7 +16,7 @@ from typing import Final
 import pytest
 
 from batchedmodel_cli.run.supervisor import ONE_INTERRUPT_SECONDS
-from batchedmodel_contract.processes.server_api import ON_THE_CPU
+from batchedmodel_contract.link.model_state import ON_THE_CPU
 
 STAND_IN: Final = """
     import os, signal, sys, threading

@@ -8,6 +8,9 @@ from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.link.pieces import PIECE_BYTES, FrameReader, FrameWriter
 
+UNREADABLE: Final = "what the other end sent cannot be read"
+"""What the reason begins with when a connection ends because of it."""
+
 
 class FrameHandler(Protocol):
     """Handles what arrives on one connection."""
@@ -100,7 +103,7 @@ class LinkConnection(asyncio.BufferedProtocol):
                     return
                 self._handler.frame(kind, frame_id, content)
         except InvalidInput as error:
-            self.abort(f"what the other end sent cannot be read: {error}")
+            self.abort(f"{UNREADABLE}: {error}")
 
     def pause_writing(self) -> None:
         """The peer takes less than is written: no further piece of a large frame for now."""

@@ -18,9 +18,9 @@ from batchedmodel_contract.kubernetes.names import (
     FETCH_CONTAINER,
     MODEL_CONTAINER,
 )
+from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.processes.logs import as_text
-from batchedmodel_contract.processes.server_api import ModelState
 from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.reconcile.state import Child, Pod, condition
 

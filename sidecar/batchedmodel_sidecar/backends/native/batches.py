@@ -5,7 +5,7 @@ the room for its answer. Compiled: it runs once for each batch.
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
@@ -20,10 +20,10 @@ from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 
 NO_ENGINE: Final = 0
 """In a CANCEL: it is about a batch."""
+NONSENSE: Final = "the model server answers nonsense"
 _MAX_QUOTED_CHARACTERS: Final = 200
 _LOST: Final = "the model server went away while it worked on this"
 _SILENT: Final = "the model server does not answer"
-_NONSENSE: Final = "the model server answers nonsense"
 
 Outputs = list[tuple[str, Datatype]]
 """Names and types of what a version of the model answers."""
@@ -99,7 +99,7 @@ class PendingBatches:
             reply = read_reply(content, room)
             self._regions.learn(reply, len(content), had_room=room is not None)
         except InvalidInput as error:
-            self._nonsense(batch, _NONSENSE, f"{_NONSENSE}: {error}")
+            self._nonsense(batch, NONSENSE, f"{NONSENSE}: {error}")
             return
         if len(reply.statuses) != batch.rows:
             rows = f"{len(reply.statuses)} of {batch.rows} rows"
@@ -119,7 +119,7 @@ class PendingBatches:
         try:
             failure = read_failure(content)
         except InvalidInput as error:
-            self._nonsense(batch, _NONSENSE, f"{_NONSENSE}: {error}")
+            self._nonsense(batch, NONSENSE, f"{NONSENSE}: {error}")
             return
         answered = f"the model server answered {failure.status}"
         message = f"{answered}: {failure.message[:_MAX_QUOTED_CHARACTERS]}"
@@ -130,10 +130,17 @@ class PendingBatches:
 
     def lost(self) -> None:
         """The connection has ended, and with it what was sent over it."""
+        self._end(lambda: Lost(_LOST))
+
+    def garbled(self) -> None:
+        """The connection has ended over what is no frame."""
+        self._end(lambda: Unserved(NONSENSE, status=502))
+
+    def _end(self, error: Callable[[], Unserved]) -> None:
         batches, self._batches = self._batches, {}
         for batch in batches.values():
             if not batch.answer.done():
-                batch.answer.set_exception(Lost(_LOST))
+                batch.answer.set_exception(error())
 
     async def _answered(
         self, number: int, batch: _Batch, time_out: asyncio.TimerHandle

@@ -16,14 +16,14 @@ from batchedmodel_contract.inference.profile import extent_of
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.link import model_frames
-from batchedmodel_contract.link.connection import LinkConnection
+from batchedmodel_contract.link.connection import UNREADABLE, LinkConnection
 from batchedmodel_contract.link.kinds import TO_SIDECAR, Kind
 from batchedmodel_contract.link.model_frames import Answer, Order, ServedModel, State
 from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_scheduling.core.policy import MemoryCap
 from batchedmodel_sidecar.adapters.served import ServedAdapters
 from batchedmodel_sidecar.backends.base import LinkListener, LinkStatus, TextFrames
-from batchedmodel_sidecar.backends.native.batches import Outputs, PendingBatches
+from batchedmodel_sidecar.backends.native.batches import NONSENSE, Outputs, PendingBatches
 from batchedmodel_sidecar.backends.native.connecting import AbsentServer, RefusedLink, connect
 from batchedmodel_sidecar.backends.native.ready_models import ReadyModels
 from batchedmodel_sidecar.body.shared_regions import SharedRegions
@@ -187,7 +187,13 @@ class NativeLink:
         """From the connection: it has ended."""
         self._connection, self._served, self._hung = None, None, False
         self._regions.retire()
-        self._batches.lost()
+        if reason.startswith(UNREADABLE):
+            logger.error("link: %s", reason)
+            self._distrusts += 1
+            reason = NONSENSE
+            self._batches.garbled()
+        else:
+            self._batches.lost()
         orders, self._orders = self._orders, {}
         for order in orders.values():
             if not order.done():

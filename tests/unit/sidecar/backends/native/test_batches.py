@@ -125,6 +125,18 @@ async def test_batches_of_a_connection_that_ends_are_lost(tmp_path: Path) -> Non
             await here.link.infer(batch_of(), SECONDS)
 
 
+async def test_what_is_no_frame_is_nonsense_to_the_batches_under_way(tmp_path: Path) -> None:
+    """They are not sent again, as those of a server are that died."""
+    async with linked(tmp_path) as (here, peer):
+        answer = here.link.infer(batch_of(), SECONDS)
+        number, _ = await peer.batch()
+        peer.send(Kind.ORDER, number)
+        with pytest.raises(Unserved, match="answers nonsense") as raised:
+            await answer
+        assert raised.value.status == 502
+        await here.listener.lost("the model server answers nonsense")
+
+
 async def test_who_stops_waiting_cancels_the_batch_and_its_answer_is_nobodys(
     tmp_path: Path,
 ) -> None:

@@ -200,7 +200,7 @@ async def test_a_server_that_hangs_up_on_the_hello_cannot_be_reached(tmp_path: P
         (Kind.STATE, b'{"state": "READY", "detail": "", "version": "1"}', "not described"),
         (Kind.PROFILE, b"[]", "profile"),
         (Kind.ADAPTERS, b"[]", "adapters: cannot be read"),
-        (Kind.BATCH, b"", "not one that may come here"),
+        (Kind.BATCH, b"", "the model server answers nonsense"),
     ],
 )
 async def test_nonsense_ends_the_connection_and_the_next_one_is_trusted_again(
