@@ -24,7 +24,7 @@ from typing import Final
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
-from batchedmodel_contract.processes.server_api import ModelState
+from batchedmodel_contract.link.model_state import ModelState
 from bench_report import Figure, at_most, new_parser, report
 from support.model_server_process import ModelServerProcess, model_server, token_batch
 
@@ -45,7 +45,7 @@ async def main() -> int:
         whole = Path(folder) / "whole"
         whole.mkdir()
         async with server(whole) as running, asyncio.timeout(_WHOLE_WITHIN_S):
-            await running.whole_profile()
+            await running.hop.whole_profile()
         for number in range(rounds):
             fresh = Path(folder) / str(number)
             fresh.mkdir()

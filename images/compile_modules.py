@@ -35,7 +35,7 @@ _SOURCES: Final = (
 """All whose types are read."""
 _COMPILED: Final = {
     f"{_CONTRACT}/generation": ("frames",),
-    f"{_CONTRACT}/inference": ("batch", "batch_wire", "packed", "ragged", "tensors", "v2"),
+    f"{_CONTRACT}/inference": ("batch", "ragged", "tensors", "v2"),
     f"{_CONTRACT}/link": ("batches", "connection", "pieces", "texts"),
     _HTTP: (
         *("connection", "eager_coroutine", "head_cache", "incoming", "request_head", "response"),

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 import uvloop
-from aiohttp import web
 
 from batchedmodel_contract.invalid_input import InvalidInput, InvalidManifest
 from batchedmodel_contract.manifest.source import Source
-from batchedmodel_contract.processes import logs, shared_region
+from batchedmodel_contract.processes import logs
 from batchedmodel_contract.processes.environment import (
     EXIT_DEVICE_LOST,
     EXIT_WRONG_SETTINGS,
@@ -24,19 +23,13 @@ from batchedmodel_contract.processes.environment import (
     from_environment,
     source_from_json,
 )
-from batchedmodel_contract.processes.server_api import engine_socket_path
 from batchedmodel_model_server.execution.device_thread import DeviceThread, either
-from batchedmodel_model_server.generation.engine_socket import EngineSocket
-from batchedmodel_model_server.http import unix_socket
-from batchedmodel_model_server.http.app import make_app
-from batchedmodel_model_server.http.connections import Connections
-from batchedmodel_model_server.http.shared_regions import SharedRegions
 from batchedmodel_model_server.lifecycle.loading import StartUp, process_age
 from batchedmodel_model_server.lifecycle.service import ModelService
+from batchedmodel_model_server.link import unix_socket
+from batchedmodel_model_server.link.listener import Listener
 from batchedmodel_model_server.machine import bound_libraries, read_processor
 
-# A full queue of a Unix socket refuses callers instead of letting them wait.
-_BACKLOG: Final = 4096
 _LAST_WRITES_SECONDS: Final = 5.0
 _JOIN_SECONDS: Final = 0.5
 _TERMINATED: Final = 128 + signal.SIGTERM
@@ -79,37 +72,20 @@ async def _serve(settings: ModelServerSettings, source: Source | None) -> NoRetu
     compute = DeviceThread(loop)
     compute.start()
     service = ModelService(settings, source, compute)
-    offers = Path(shared_region.socket_path(settings.model_socket))
-    regions = SharedRegions(offers)
-    regions.open()
-    frames = Path(engine_socket_path(settings.model_socket))
-    engines = EngineSocket(frames, lambda: service.engine)
-    await engines.open()
-    runner = web.AppRunner(
-        make_app(service, regions.known), access_log=None, shutdown_timeout=_LAST_WRITES_SECONDS
-    )
-    await runner.setup()
-    assert runner.server is not None, "an application that is set up has a server"
-    connections = Connections(service, runner.server, regions.known)
-    server = await loop.create_unix_server(connections.open, sock=listening, backlog=_BACKLOG)
-    for one in (path, offers, frames):
-        os.register_at_fork(after_in_child=partial(unix_socket.leave_to_parent, one))
+    listener = Listener(service, listening)
+    listener.open()
+    os.register_at_fork(after_in_child=partial(unix_socket.leave_to_parent, path))
     _log.info("serving %s on %s", settings.model_name, path)
     bringing_up = asyncio.create_task(_bring_up(service))
     await either(told_to_stop, service.lost)
 
-    # Answers first, then the streams, then the connections. The file goes last: callers should not
-    # find a socket that refuses while accepted batches are still being computed.
+    # Answers first, then the connections. The file goes last: callers should not find a socket that
+    # refuses while accepted batches are still being computed.
     if not service.lost.is_set():
-        await service.drain()
-    service.lifecycle.close()
+        await service.drain(listener.frames_whole)
     if not service.hung:
         # Callers of a lost device are just being told so; those of a hung pass hear nothing more.
-        server.close()
-        await connections.close(_LAST_WRITES_SECONDS)
-        await runner.cleanup()
-    engines.close()
-    regions.close()
+        await listener.close(_LAST_WRITES_SECONDS)
     unix_socket.unlink(path, bound)
     bringing_up.cancel()
     compute.finish()

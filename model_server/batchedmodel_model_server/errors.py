@@ -17,20 +17,8 @@ class Overloaded(ModelServerError):
     """More batches wait than any well-behaved caller would hand over."""
 
 
-class TooSlow(ModelServerError):
-    """A request did not arrive in time."""
-
-
 class UnknownModel(ModelServerError):
-    """A model of another name was asked for."""
-
-
-class RowFailed(ModelServerError):
-    """A row of a plain request failed, and with it the request."""
-
-    def __init__(self, status: int, message: str) -> None:
-        self.status = status
-        super().__init__(message)
+    """A version of another name was asked for."""
 
 
 class ForwardFailed(ModelServerError):

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from batchedmodel_contract.link.model_state import ON_THE_CPU
 from batchedmodel_contract.processes.environment import AcceleratorNeed
-from batchedmodel_contract.processes.server_api import ON_THE_CPU
 from batchedmodel_model_server.errors import CannotLoad
 
 THREADS: Final = "OMP_NUM_THREADS"

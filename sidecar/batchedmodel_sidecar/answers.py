@@ -4,10 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from batchedmodel_contract.inference.batch import BatchRequest
-from batchedmodel_contract.inference.batch_wire import (
-    flattened,
-)
-from batchedmodel_contract.inference.ragged import ragged
+from batchedmodel_contract.inference.ragged import flattened, ragged
 from batchedmodel_contract.inference.tensors import Datatype, Scattered, Tensor
 from batchedmodel_sidecar.calls import Row, Value
 from batchedmodel_sidecar.said import Said

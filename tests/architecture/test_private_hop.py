@@ -13,10 +13,8 @@ RECORDS = {
         "Cancel", "Configure", "Finish", "Frame", "Refusal", "Refused", "Sampling", "StepReport",
         "Submit", "Token", "MOST_LOGPROBS",
     },
-    "batchedmodel_contract.inference.batch_wire": set[str](),
-    "batchedmodel_contract.inference.packed": set[str](),
-    "batchedmodel_contract.processes.server_api": {"ModelState", "ON_THE_CPU", "StateEvent"},
-    "batchedmodel_contract.processes.shared_region": set[str](),
+    "batchedmodel_contract.link.model_frames": {"State"},
+    "batchedmodel_contract.link.model_state": {"ModelState", "ON_THE_CPU"},
 }  # fmt: skip
 """What may be imported of each module that has the wire."""
 LINK = "batchedmodel_contract.link"
@@ -24,24 +22,15 @@ LINK = "batchedmodel_contract.link"
 CLIENTS = {"UnixConnector", "UnixSite", "open_unix_connection", "start_unix_server"}
 THE_ONE = "tests/support/private_hop.py"
 OF_THE_WIRE = {
-    "tests/integration/test_model_server_http.py",
+    "tests/support/link_server.py",
     "tests/unit/contract/adapters/test_adapters.py",
-    "tests/unit/contract/generation/test_frames.py",
-    "tests/unit/contract/inference/test_batch_wire.py",
-    "tests/unit/contract/inference/test_description.py",
-    "tests/unit/contract/inference/test_packed.py",
     "tests/unit/contract/inference/test_params.py",
-    "tests/unit/contract/inference/test_shared_rows.py",
     "tests/unit/contract/link/test_batches.py",
     "tests/unit/contract/link/test_connection.py",
     "tests/unit/contract/link/test_pieces.py",
-    "tests/unit/contract/processes/test_server_api.py",
-    "tests/unit/contract/processes/test_shared_region.py",
-    "tests/unit/model_server/generation/test_engine_loop.py",
-    "tests/unit/model_server/http/test_app.py",
-    "tests/unit/model_server/http/test_shared_regions.py",
-    "tests/unit/model_server/lifecycle/test_generating.py",
-    "tests/support/link_server.py",
+    "tests/unit/contract/link/test_texts.py",
+    "tests/unit/model_server/lifecycle/test_lifecycle.py",
+    "tests/unit/model_server/link/test_listener.py",
     "tests/unit/sidecar/backends/native/test_batches.py",
     "tests/unit/sidecar/backends/native/test_link.py",
     "tests/unit/sidecar/backends/native/test_no_queue_behind_large.py",
@@ -55,9 +44,12 @@ def wire_names(tree: ast.AST) -> Iterator[str]:
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             allowed = RECORDS.get(node.module)
             for name in (alias.name for alias in node.names):
-                is_wire = allowed is not None and name not in allowed
                 whole = f"{node.module}.{name}"
-                if is_wire or whole in RECORDS or f"{whole}.".startswith(f"{LINK}."):
+                if (
+                    (allowed is None and f"{whole}.".startswith(f"{LINK}."))
+                    or whole in RECORDS
+                    or (allowed is not None and name not in allowed)
+                ):
                     yield name
         elif isinstance(node, ast.Attribute) and node.attr in CLIENTS:
             yield node.attr

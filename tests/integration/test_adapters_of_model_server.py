@@ -16,9 +16,9 @@ from batchedmodel_contract.adapters.state import AdapterPhase, AdapterState
 from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
 from batchedmodel_contract.inference.ragged import ragged
 from batchedmodel_contract.inference.tensors import Datatype
+from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_contract.manifest.source import HuggingFace, Source
 from batchedmodel_contract.processes.environment import ModelServerSettings
-from batchedmodel_contract.processes.server_api import ModelState
 from batchedmodel_model_server.adapters.serving import AdapterWishes
 from batchedmodel_model_server.errors import CannotLoad
 from support.model_server_hub import hub
@@ -40,11 +40,10 @@ class Adapting:
         self.changed = asyncio.Condition()
 
     async def follow(self) -> None:
-        async for event in self.server.hop.states():
+        async for states in self.server.hop.adapters():
             async with self.changed:
-                if event.adapters is not None and event.state is ModelState.READY:
-                    self.states = event.adapters
-                    self.changed.notify_all()
+                self.states = states
+                self.changed.notify_all()
 
     async def until(self, **wanted: AdapterPhase) -> dict[str, AdapterState]:
         """The states by name once they are these; an old version beside a new one counts first."""

@@ -22,9 +22,10 @@ import pytest_asyncio
 from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
 from batchedmodel_contract.inference.description import RAGGED
 from batchedmodel_contract.inference.tensors import Datatype
+from batchedmodel_contract.link.model_frames import State
+from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
-from batchedmodel_contract.processes.server_api import ModelState, StateEvent
 from support.books import assert_all_are_settled, assert_books_balance
 from support.chain import Chain, running_chain
 from support.echo_server import EchoServer, echo_chain, echoing
@@ -252,8 +253,8 @@ class Warming(EchoServer):
         self.warm = asyncio.Event()
         self.batches = 0
 
-    async def states(self) -> AsyncIterator[StateEvent]:
-        yield StateEvent(state=ModelState.WARMING, detail="")
+    async def states(self) -> AsyncIterator[State]:
+        yield State(ModelState.WARMING, "")
         await self.warm.wait()
         async for event in super().states():
             yield event

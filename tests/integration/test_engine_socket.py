@@ -1,4 +1,4 @@
-"""The model server's engine over its socket, as a real process that simulates its device."""
+"""The model server's engine over the link, as a real process that simulates its device."""
 
 import asyncio
 import random
@@ -25,15 +25,15 @@ from batchedmodel_contract.generation.frames import (
     Submit,
     Token,
 )
+from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_contract.processes.environment import EXIT_DEVICE_LOST
-from batchedmodel_contract.processes.server_api import ModelState
 from batchedmodel_model_server.generation.submit_rules import MOST_TEXTS
 from batchedmodel_model_server.handlers.simulated_generator import drawn
 from support.engine_frames import submit
 from support.generating_handlers import FAILS, FILLS, HANGS, LOSES
 from support.model_server_handlers import arrays_of, version_of
 from support.model_server_process import ModelServerProcess, model_server, token_batch
-from support.private_hop import UNWELCOME, Hop, HopError, connected, socket_files
+from support.private_hop import UNWELCOME, Hop, connected
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -78,20 +78,16 @@ async def test_who_generates_says_what_callers_must_know(
     server: ModelServerProcess, tmp_path: Path
 ) -> None:
     description = await server.hop.generation()
+    assert description is not None
     assert (description.blocks, description.block_tokens) == (BLOCKS, 16)
     assert description.max_context_tokens == BLOCKS * 16
     assert (description.max_sequences, description.max_tokens_per_step) == (64, 512)
     assert orjson.loads(await server.hop.tokenizer())["model"]["type"] == "BPE"
-    modes = {stat.S_IMODE(file.stat().st_mode) for file in socket_files(server.socket)}
-    assert modes == {0o660}
+    assert stat.S_IMODE(server.socket.stat().st_mode) == 0o660
     async with model_server(tmp_path) as other:
         await other.settled()
-        with pytest.raises(HopError) as refusal:
-            await other.hop.generation()
-        assert refusal.value.status == 404
-        assert refusal.value.message == "model model generates nothing"
-        async with connected(other.socket) as one:
-            assert await one.next() is None
+        assert await other.hop.generation() is None
+        assert await other.hop.engines() == []
 
 
 async def test_texts_that_join_and_leave_at_any_step_have_the_tokens_that_are_theirs(
@@ -175,7 +171,7 @@ async def test_whoever_sends_nonsense_is_hung_up_on_and_harms_no_other(
             pass
     assert values((await caller.texts(1))[1, 0]) == expected(honest)
     assert (await caller.idle()).free_blocks == BLOCKS
-    assert any("a caller of the engine is hung up on: " in line for line in server.log[seen:])
+    assert any("the connection of a sidecar has ended: " in line for line in server.log[seen:])
 
 
 async def test_whoever_does_not_read_is_hung_up_on_and_harms_no_other(
@@ -188,7 +184,7 @@ async def test_whoever_does_not_read_is_hung_up_on_and_harms_no_other(
         await other.send(*(submit(n, choices=60, max_tokens=60, sampling=chatty) for n in (9, 10)))
         other.stop_reading()
         async with asyncio.timeout(60):
-            while not any("bytes unread" in line for line in server.log[seen:]):
+            while not any("frames unread" in line for line in server.log[seen:]):
                 await caller.report()
     assert (await caller.idle()).free_blocks == BLOCKS
     await caller.send(submit(1, max_tokens=3))
@@ -298,7 +294,7 @@ async def test_a_drain_ends_what_was_taken_and_takes_nothing_more(tmp_path: Path
             assert values(told) == expected(asked)
             assert [(one.id, one.why) for one in refused] == [(2, Refusal.BUSY)]
         assert await asyncio.wait_for(server.process.wait(), 10) == 0
-        assert not any(file.exists() for file in socket_files(server.socket))
+        assert not server.socket.exists()
 
 
 async def test_texts_of_a_killed_engine_go_on_in_the_next_one(tmp_path: Path) -> None:
@@ -356,14 +352,17 @@ async def test_a_connection_stays_with_its_version_until_that_has_gone(tmp_path:
                 pass
             version_of(tmp_path / "model" / "2", factor=2)
             await server.hop.load()
-            assert (await server.hop.generation()).vocabulary == 302
-            assert (await server.hop.generation("1")).vocabulary == 301
+            description = await server.hop.generation()
+            assert description is not None
+            assert description.vocabulary == 302
+            first, second = await old.engines()
+            assert second > first
             await server.hop.release("1")
             async with connected(server.socket) as new:
                 await new.send(submit(1, [301], max_tokens=3))
                 assert len((await new.texts(1))[1, 0]) == 3
             # What had begun goes on to its end, and nothing else begins.
-            await old.send(submit(2, max_tokens=3))
+            await old.send(submit(2, max_tokens=3), engine=first)
             assert (await old.refused()).why is Refusal.BUSY
             assert (await old.texts(1))[1, 0][-1].finish is Finish.LENGTH
             while await old.next() is not None:

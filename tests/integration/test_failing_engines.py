@@ -4,8 +4,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_contract.processes.environment import EXIT_DEVICE_LOST
-from batchedmodel_contract.processes.server_api import ModelState
 from support.chain import START_SECONDS, Chain, running_chain
 from support.engine_frames import submit
 from support.generating_handlers import CANCELS, SPOILS, TAKES

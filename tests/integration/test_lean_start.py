@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.processes.server_api import ModelState
+from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_model_server.api.weights import weightless
 from support.checkpoints import image_checkpoint, text_checkpoint
 from support.model_server_process import model_server

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.processes.server_api import ModelState
+from batchedmodel_contract.link.model_state import ModelState
 from support.checkpoints import text_checkpoint
 from support.model_server_process import model_server
 

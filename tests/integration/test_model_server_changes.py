@@ -10,8 +10,8 @@ from typing import NamedTuple
 import pytest
 import pytest_asyncio
 
+from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.processes.server_api import ModelState
 from support.chain import Chain, running_chain
 from support.checkpoints import text_checkpoint
 from support.model_server_process import model_server

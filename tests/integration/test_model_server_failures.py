@@ -10,11 +10,12 @@ import pytest
 import pytest_asyncio
 
 from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
+from batchedmodel_contract.link.model_frames import State
+from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_contract.processes.environment import EXIT_DEVICE_LOST
-from batchedmodel_contract.processes.server_api import ModelState, StateEvent
 from support.model_server_handlers import arrays_of, batch_of
 from support.model_server_process import ModelServerProcess, model_server
-from support.private_hop import HopError
+from support.private_hop import HopError, connected
 from support.tender_handlers import DEADLY, EMPTY, GIANT, HEAVY, POISON
 
 pytestmark = [pytest.mark.torch, pytest.mark.asyncio(loop_scope="module")]
@@ -87,7 +88,8 @@ async def test_what_does_not_fit_is_cut_and_the_bound_is_told_and_kept(
     assert_intact(reply, given)
     # 32 rows fail, 16 of them fail, and 4 of 8 fit; of three numbers at most.
     assert (reply.passes, reply.max_cost) == (6, 36)
-    assert (await tender.hop.profile()).max_cost == 36
+    async with connected(tender.socket) as another:
+        assert (await another.profile()).max_cost == 36
     again = await tender.hop.infer(batch_of(x=given))
     assert_intact(again, given)
     assert again.passes == 4
@@ -98,7 +100,7 @@ class End(NamedTuple):
 
     folder: Path
     told: tuple[int, bool]
-    event: StateEvent
+    event: State
     code: int
     left: bool
     """Whether its socket is there still."""

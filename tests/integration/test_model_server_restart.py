@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from batchedmodel_contract.inference.profile import Profile, profile_from_mapping
-from batchedmodel_contract.processes.server_api import ModelState
+from batchedmodel_contract.link.model_state import ModelState
 from support.checkpoints import text_checkpoint
 from support.model_server_process import model_server
 from support.steady_handler import A_PASS
@@ -46,7 +46,7 @@ async def start(folder: Path) -> Start:
         event = await server.settled()
         assert event.state is ModelState.READY, event.detail
         at_first = await server.hop.profile()
-        profile = await server.whole_profile()
+        profile = await server.hop.whole_profile()
         assert await server.stop() == 0
         passes = sum(A_PASS in line for line in server.log)
     # The same model on the same machine has the same key, and so the same file.

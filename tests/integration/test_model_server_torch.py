@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from batchedmodel_contract.inference.description import CostRule
-from batchedmodel_contract.processes.server_api import ModelState
+from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_model_server.batching.collate import collate
 from batchedmodel_model_server.batching.validation import examine
 from batchedmodel_model_server.errors import CannotLoad

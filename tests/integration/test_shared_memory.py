@@ -17,7 +17,6 @@ from batchedmodel_contract.inference.v2 import HEADER_LENGTH
 from compile_modules import compiled_modules
 from load_generator import cache_folder
 from support.chain import Chain, running_chain
-from support.private_hop import forbid_shared_memory
 from support.process_memory import resident_shared_bytes, shared_files
 from support.raw_caller import RawCaller, request
 
@@ -235,18 +234,3 @@ async def test_what_is_kept_of_the_memory_is_bounded(tmp_path: Path) -> None:
         for _ in range(3):
             await asyncio.gather(*(echoed(chain, data) for _ in range(150)))  # of 90 MB together
         assert resident_shared_bytes(chain.sidecar.pid) <= 64 * MEBIBYTE
-
-
-@pytest.fixture
-def occupied(tmp_path: Path) -> Path:
-    """A folder of a model server that can share no memory."""
-    forbid_shared_memory(tmp_path / "model.sock")
-    return tmp_path
-
-
-async def test_without_shared_memory_all_goes_over_the_socket(occupied: Path) -> None:
-    async with running_chain(occupied, handler="simulated", parameters=ECHO) as chain:
-        await chain.sidecar.wait_for("no memory is shared with the model server")
-        sent = [pixels(seed) for seed in range(6)]
-        assert await asyncio.gather(*(echoed(chain, data) for data in sent)) == sent
-        assert regions(chain.sidecar.pid) == 0

@@ -13,11 +13,11 @@ from typing import Any
 import orjson
 
 from batchedmodel_contract.inference.batch import BatchRequest
-from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.inference.ragged import ragged
 from batchedmodel_contract.inference.tensors import Datatype
+from batchedmodel_contract.link.model_frames import State
+from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_contract.processes.environment import ModelServerSettings, to_environment
-from batchedmodel_contract.processes.server_api import ModelState, StateEvent
 from support.private_hop import Hop, connected
 
 NAME = "model"
@@ -40,20 +40,11 @@ class ModelServerProcess:
         """Where it is called."""
         return self.hop.socket
 
-    async def settled(self) -> StateEvent:
+    async def settled(self) -> State:
         """The state once it is neither LOADING nor WARMING."""
         async for event in self.hop.states():
             if event.state not in (ModelState.LOADING, ModelState.WARMING):
                 return event
-        raise AssertionError("the server went away: " + "\n".join(self.log))
-
-    async def whole_profile(self) -> Profile:
-        """The profile once nothing is left to measure."""
-        async for event in self.hop.states():
-            if event.state is ModelState.READY:
-                profile = await self.hop.profile()
-                if not profile.partial:
-                    return profile
         raise AssertionError("the server went away: " + "\n".join(self.log))
 
     async def stop(self) -> int:
@@ -100,7 +91,7 @@ async def model_server(
         env={**variables, **to_environment(settings)},
         stderr=asyncio.subprocess.PIPE,
     )
-    async with connected(path, NAME) as hop:
+    async with connected(path) as hop:
         server = ModelServerProcess(process=process, hop=hop)
         serving = asyncio.Event()
         reading = asyncio.create_task(_read_log(server, serving))

@@ -45,7 +45,7 @@ class AdapterState:
     reason: str = ""
     """Why it is not READY; empty where it is."""
     own_labels: bool = False
-    """Whether it classifies by other labels than the model; `labels_path` tells them."""
+    """Whether it classifies by other labels than the model; ADAPTERS has them."""
 
     def to_mapping(self) -> dict[str, Any]:
         """As JSON."""

@@ -9,9 +9,6 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from batchedmodel_contract.inference.batch_wire import (
-    EXTENSION,
-)
 from batchedmodel_contract.inference.params import Param, param_from_mapping
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.invalid_input import InvalidInput
@@ -21,6 +18,7 @@ from batchedmodel_contract.schema.rules import Broken, Truth, Whole
 RAGGED: Final = -1
 """A dimension that differs from item to item."""
 
+_EXTENSION: Final = "batchedmodel.batch"
 _OURS: Final = "batchedmodel"
 _AT_LEAST_ONE: Final = Whole(minimum=1)
 
@@ -147,7 +145,7 @@ class ModelDescription:
             "platform": self.platform,
             "inputs": [_entry(spec) for spec in self.inputs],
             "outputs": [_entry(spec) for spec in self.outputs],
-            "extensions": [EXTENSION],
+            "extensions": [_EXTENSION],
             _OURS: {
                 "costRule": self.cost_rule,
                 "equalLengths": self.equal_lengths,

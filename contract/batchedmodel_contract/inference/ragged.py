@@ -1,19 +1,25 @@
 """One named tensor of all items of a batch, whose shapes differ: concatenated, never padded."""
 
 import math
+from array import array
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from batchedmodel_contract.inference.tensors import (
     Buffer,
     Datatype,
+    Scattered,
     Shape,
+    Tensor,
     contiguous,
     join_byte_elements,
     split_byte_elements,
 )
 from batchedmodel_contract.invalid_input import InvalidInput
+
+SHAPES: Final = ":shapes"
+"""Ends the name of the tensor with the shapes of another one's items."""
 
 
 class Ragged(NamedTuple):
@@ -77,3 +83,18 @@ def ragged(name: str, datatype: Datatype, items: Sequence[tuple[Shape, Buffer]])
     return Ragged(
         name, datatype, tuple(shape for shape, _ in items), tuple(data for _, data in items)
     )
+
+
+def flattened(tensors: Sequence[Ragged]) -> list[Tensor | Scattered]:
+    """Each tensor as callers get it whose items differ in shape: its data flat, and behind it
+    ``<name>:shapes`` (INT64, items x rank)."""
+    flat: list[Tensor | Scattered] = []
+    for tensor in tensors:
+        count, rank = len(tensor.shapes), len(tensor.shapes[0]) if tensor.shapes else 0
+        elements = sum([math.prod(shape) for shape in tensor.shapes])
+        sizes = array("q", [size for shape in tensor.shapes for size in shape])
+        flat += [
+            Scattered(tensor.name, tensor.datatype, (elements,), tensor.parts),
+            Tensor(tensor.name + SHAPES, Datatype.INT64, (count, rank), sizes.tobytes()),
+        ]
+    return flat

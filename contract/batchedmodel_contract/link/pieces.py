@@ -6,6 +6,7 @@ Pieces of several frames may alternate, so a small frame waits for one piece of 
 for all of it. Frames of one id keep their order. Pure; both ends use both classes.
 """
 
+import builtins
 import mmap
 import struct
 from collections import Counter, deque
@@ -32,7 +33,7 @@ class Frame(NamedTuple):
 
     kind: int
     id: int
-    content: memoryview
+    content: builtins.memoryview  # mypyc looks for the plain name in this module
 
 
 class FrameWriter:

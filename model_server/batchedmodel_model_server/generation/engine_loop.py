@@ -28,13 +28,11 @@ from batchedmodel_contract.generation.frames import (
     Cancel,
     Configure,
     Finish,
-    Frame,
     Refusal,
     Refused,
     StepReport,
     Submit,
     Token,
-    write_frame,
 )
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_model_server.adapters.serving import GONE
@@ -46,8 +44,6 @@ from batchedmodel_model_server.generation.submit_rules import TakenRequest
 
 MOST_FAILURES: Final = 3
 """In a row, without a token between them; no text is sent to more than two of them."""
-_FRAME_BYTES: Final = 1 << 20
-_FRAME_TOKEN_BYTES: Final = 8  # twice what an id takes
 _ID_BITS: Final = 64
 _ID: Final = (1 << _ID_BITS) - 1
 _log = logging.getLogger(__name__)
@@ -67,7 +63,9 @@ class Rules(NamedTuple):
 class Caller:
     """One of those that the engine works for."""
 
-    def __init__(self, number: int, send: Callable[[bytes], None], end: Callable[[], None]) -> None:
+    def __init__(
+        self, number: int, send: Callable[[StepReport | Refused], None], end: Callable[[], None]
+    ) -> None:
         self.number: Final = number
         self.send: Final = send
         self.end: Final = end
@@ -86,7 +84,6 @@ class EngineLoop:
         post: Callable[[Callable[[bool], None], float | None], None],
         rules: Rules,
         *,
-        max_context_tokens: int,
         adapters: Lender | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -94,8 +91,6 @@ class EngineLoop:
         before it any more. `post` has that thread take a turn, from any thread: the turn is told
         whether a batch waits, and with it goes the target between two tokens, if one is set.
         """
-        self.longest_frame: Final = _FRAME_BYTES + _FRAME_TOKEN_BYTES * max_context_tokens
-        """Bytes of one that a caller may send: enough to refuse prompts that are a little long."""
         self._new_engine: Final = new_engine
         self._engine: Engine
         """For the compute thread."""
@@ -126,10 +121,10 @@ class EngineLoop:
         self._turning = False
         """Whether the compute thread has a turn in work or before it."""
 
-    def join(self, send: Callable[[bytes], None], end: Callable[[], None]) -> Caller:
-        """A caller comes, and is told at once how the engine is.
+    def join(self, send: Callable[[StepReport | Refused], None], end: Callable[[], None]) -> Caller:
+        """A caller comes, and hears at once how the engine is.
 
-        `send` takes frames; `end` is called when no more of them will come.
+        `send` takes what comes of its texts; `end` is called when no more will come.
         """
         caller = Caller(next(self._numbers), send, end)
         self._callers[caller.number] = caller
@@ -148,8 +143,8 @@ class EngineLoop:
             self.leave(caller)
             caller.end()
 
-    def take(self, caller: Caller, frame: Frame) -> None:
-        """Do what a caller asks for; raises `InvalidInput` where nobody may ask for it."""
+    def take(self, caller: Caller, frame: Submit | Cancel | Configure) -> None:
+        """Do what a caller asks for; raises `InvalidInput` for an id that is taken."""
         match frame:
             case Submit():
                 self._submit(caller, frame)
@@ -157,8 +152,6 @@ class EngineLoop:
                 self._cancel(caller.key(frame.id), frame.choice)
             case Configure():
                 self._order(frame)
-            case _:
-                raise InvalidInput("frame", f"is a {type(frame).__name__}, which an engine sends")
 
     def _submit(self, caller: Caller, submit: Submit) -> None:
         key = caller.key(submit.id)
@@ -171,7 +164,7 @@ class EngineLoop:
                 request.adapter = self._adapters.hold(submit.adapter)
             why = GONE if request.adapter is None else None
         if why is not None:
-            caller.send(write_frame(Refused(id=submit.id, why=Refusal.BUSY, message=why)))
+            caller.send(Refused(id=submit.id, why=Refusal.BUSY, message=why))
             return
         if not self._requests:
             self._at_work.enter_context(self._rules.at_work())
@@ -198,7 +191,7 @@ class EngineLoop:
         except CannotLoad as error:
             if self._requests.get(key) is request and not request.leaving:
                 message = f"its adapter cannot be read again: {error}"
-                caller.send(write_frame(Refused(id=submit.id, why=Refusal.BUSY, message=message)))
+                caller.send(Refused(id=submit.id, why=Refusal.BUSY, message=message))
                 self._forget(key)
             return
         if self._requests.get(key) is request and not request.leaving:
@@ -278,13 +271,13 @@ class EngineLoop:
         for one in turn.refused:
             caller, refused = self._callers.get(one.id >> _ID_BITS), self._requests.get(one.id)
             if caller is not None and refused is not None and not refused.leaving:
-                caller.send(write_frame(replace(one, id=one.id & _ID)))
+                caller.send(replace(one, id=one.id & _ID))
             self._forget(one.id)
         for key in turn.cancelled:
             self._forget(key)
         for number, tokens in parts.items():
             report = replace(turn.report, tokens=tokens, cached=tuple(cached[number]))
-            self._callers[number].send(write_frame(report))
+            self._callers[number].send(report)
         if any(token.finish is not Finish.FAILED for token in turn.report.tokens):
             self._failures = 0
 

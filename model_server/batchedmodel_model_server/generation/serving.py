@@ -114,7 +114,6 @@ def serving_of(
         new_engine,
         compute.post,
         rules,
-        max_context_tokens=context,
         adapters=adapters,
     )
     return Serving(description, loop)

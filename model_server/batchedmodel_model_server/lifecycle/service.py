@@ -1,4 +1,4 @@
-"""The model as the HTTP edge sees it: brought up, asked, replaced, drained.
+"""The model as the link sees it: brought up, asked, replaced, drained.
 
 The first version is loaded and warmed up on the compute thread while the socket is up already. A
 new version is loaded by a thread of its own beside the one that serves, and its trial passes take
@@ -8,7 +8,7 @@ turns with that one's batches. The rest of a profile is measured while the versi
 import asyncio
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -17,9 +17,9 @@ from typing import Final
 
 from batchedmodel_contract.adapters.state import AdapterState
 from batchedmodel_contract.inference.profile import Profile
+from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_contract.manifest.source import Source
 from batchedmodel_contract.processes.environment import ModelServerSettings
-from batchedmodel_contract.processes.server_api import ModelState
 from batchedmodel_model_server.adapters.serving import AdapterWishes
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, NotReady, Overloaded
 from batchedmodel_model_server.execution.device_thread import DeviceThread, TrialScheduling, either
@@ -27,7 +27,7 @@ from batchedmodel_model_server.execution.memory import MemoryCap
 from batchedmodel_model_server.execution.runner import Runner
 from batchedmodel_model_server.execution.torch_errors import words
 from batchedmodel_model_server.execution.watchdog import Watchdog
-from batchedmodel_model_server.generation.engine_loop import EngineLoop, Rules
+from batchedmodel_model_server.generation.engine_loop import Rules
 from batchedmodel_model_server.generation.serving import (
     FirstSteps,
     Serving,
@@ -111,9 +111,8 @@ class ModelService:
     def admitted(self, version: str | None = None) -> AbstractContextManager[Runner]:
         """Around one batch: the runner that answers it; a drain waits for its end.
 
-        Entered when the batch begins to arrive, so that one which is still on its way when the
-        server is told to stop is answered. Without a version the one that serves answers. Raises
-        `NotReady`, `Overloaded`, `UnknownModel`.
+        Without a version the one that serves answers. Raises `NotReady`, `Overloaded`,
+        `UnknownModel`.
         """
         if not self._takes_batches or (version is None and self._known.serving is None):
             raise self._not_ready()
@@ -134,18 +133,17 @@ class ModelService:
         return present
 
     @property
-    def engine(self) -> EngineLoop | None:
-        """What generates texts of the version that serves; None: nothing does now."""
-        serving = self._known.serving
-        return None if serving is None else serving.engine
+    def serving(self) -> Version | None:
+        """The version that serves."""
+        return self._known.serving
 
     def index(self, *, ready_only: bool = False) -> list[dict[str, str]]:
         """A row for each version, the newest last."""
         ready = self._known.serving if self.ready else None
         return [one.row() for one in self._known if one is ready or not ready_only]
 
-    async def drain(self) -> None:
-        """Announce the end, accept nothing more, answer everything accepted, unload the model.
+    async def drain(self, frames_whole: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Announce the end, answer everything accepted once `frames_whole` returns, and unload.
 
         Waits neither for a hung pass or a lost device, nor for loading, which cannot be
         interrupted, nor for a handler that takes too long to unload.
@@ -159,8 +157,10 @@ class ModelService:
         owing = [one for one in self._known if one.state in (ModelState.READY, ModelState.DRAINING)]
         if not owing or not self.live:
             return
-        # The sockets may hold requests whose senders could not know of the end.
+        # The sockets may hold batches whose senders could not know of the end.
         await asyncio.sleep(_LAST_ARRIVALS_SECONDS)
+        if frames_whole is not None:
+            await frames_whole()
         self._takes_batches = False
         for one in owing:
             one.release()

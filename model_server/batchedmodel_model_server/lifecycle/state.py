@@ -1,4 +1,4 @@
-"""The state of the model and everybody who follows it, and one change of it at a time.
+"""The state of the model and what follows it, and one change of it at a time.
 
 LOADING, WARMING, READY, DRAINING, UNLOADED; from there it may be loaded again. FAILED says why and
 stays, so that the reason can be read from the running process. A new version that is loaded beside
@@ -7,12 +7,13 @@ the one that serves changes nothing until it is READY. All on the event loop's t
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import replace
+from collections.abc import Callable, Coroutine
+from enum import Enum, auto
 from typing import Final
 
 from batchedmodel_contract.adapters.state import AdapterState
-from batchedmodel_contract.processes.server_api import ModelState, StateEvent
+from batchedmodel_contract.link.model_frames import State
+from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_model_server.errors import NotReady, legible
 
 Work = Coroutine[None, None, None]
@@ -20,16 +21,28 @@ _log = logging.getLogger(__name__)
 _LONGEST_DETAIL: Final = 8192
 
 
+class Topic(Enum):
+    """What of the model has changed."""
+
+    STATE = auto()
+    ADAPTERS = auto()
+    PROFILE = auto()
+    """More was measured of the version that is READY."""
+
+
+Follower = Callable[[Topic], None]
+
+
 class Lifecycle:
     """Owns the present state."""
 
     def __init__(self) -> None:
-        self.event = StateEvent(state=ModelState.LOADING, detail="the server has started")
+        self.event = State(ModelState.LOADING, "the server has started")
         self.ended = False
         """Whether the process is about to end."""
-        self._adapters: tuple[AdapterState, ...] | None = None
-        self._profile = 0
-        self._followers: set[asyncio.Queue[StateEvent | None]] = set()
+        self.adapters: tuple[AdapterState, ...] | None = None
+        """All adapters of the model; None where it has none."""
+        self._followers: dict[Follower, None] = {}
 
     @property
     def state(self) -> ModelState:
@@ -42,47 +55,37 @@ class Lifecycle:
         self.ended = True
 
     def enter(self, state: ModelState, detail: str, version: str | None = None) -> None:
-        """Change the state and tell everybody, unless it has ended; `version`: which is READY."""
+        """Change the state, unless it has ended; `version`: which is READY."""
         if self.ended:
             return
-        # A file may say anything; the sidecar reads no line without end.
+        # A file may say anything; the sidecar reads no frame without end.
         detail = legible(detail[:_LONGEST_DETAIL])
-        event = StateEvent(state=state, detail=detail, version=version)
-        self._say(replace(event, adapters=self._adapters, profile=self._profile))
+        self.event = State(state, detail, version)
+        self._tell(Topic.STATE)
         level = logging.ERROR if state is ModelState.FAILED else logging.INFO
         _log.log(level, "%s: %s", state, detail)
 
     def adapters_are(self, adapters: tuple[AdapterState, ...] | None) -> None:
-        """Tell everybody which adapters there are; None: of a model that has none."""
-        if adapters != self._adapters:
-            self._adapters = adapters
-            self._say(replace(self.event, adapters=adapters))
+        """Change the adapters; None: the model has none."""
+        if adapters != self.adapters:
+            self.adapters = adapters
+            self._tell(Topic.ADAPTERS)
 
     def more_is_measured(self) -> None:
-        """Tell everybody that the version that is READY has another profile."""
-        self._profile += 1
-        self._say(replace(self.event, profile=self._profile))
+        """The version that is READY has another profile."""
+        self._tell(Topic.PROFILE)
 
-    def _say(self, event: StateEvent) -> None:
-        self.event = event
-        for follower in self._followers:
-            follower.put_nowait(self.event)
+    def follow(self, follower: Follower) -> None:
+        """Call this at each change, until it leaves."""
+        self._followers[follower] = None
 
-    async def follow(self) -> AsyncIterator[StateEvent]:
-        """The present state, then every change, until the process goes."""
-        changes: asyncio.Queue[StateEvent | None] = asyncio.Queue()
-        changes.put_nowait(self.event)
-        self._followers.add(changes)
-        try:
-            while (event := await changes.get()) is not None:
-                yield event
-        finally:
-            self._followers.discard(changes)
+    def leave(self, follower: Follower) -> None:
+        """Call this no more."""
+        self._followers.pop(follower, None)
 
-    def close(self) -> None:
-        """End every follower's stream."""
-        for follower in self._followers:
-            follower.put_nowait(None)
+    def _tell(self, topic: Topic) -> None:
+        for follower in tuple(self._followers):
+            follower(topic)
 
 
 class Changes:

@@ -15,7 +15,7 @@ from typing import Final
 from batchedmodel_contract.generation.description import GenerationDescription
 from batchedmodel_contract.inference.description import ModelDescription
 from batchedmodel_contract.inference.profile import Profile
-from batchedmodel_contract.processes.server_api import ModelState
+from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_model_server.adapters.serving import Adapters
 from batchedmodel_model_server.api.handler import Handler
 from batchedmodel_model_server.batching.declaration import FIRST_VERSION, describe

@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
+from batchedmodel_contract.link.model_state import ON_THE_CPU, ModelState
 from batchedmodel_contract.processes.environment import AcceleratorNeed, ModelServerSettings
-from batchedmodel_contract.processes.server_api import ON_THE_CPU, ModelState
 from batchedmodel_model_server.api.handler import Handler
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.execution.device_thread import DeviceThread

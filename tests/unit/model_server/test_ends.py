@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.processes.server_api import ModelState
+from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_model_server.errors import CannotLoad, NotReady
 from support.model_server_handlers import Times, batch_of, version_of
 from support.versions import MakeService, ask, states, until_gone

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from batchedmodel_cli.run.stages import first_stage, stage_after
-from batchedmodel_contract.processes.server_api import ModelState
+from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_model_server.lifecycle.state import Lifecycle
 from batchedmodel_model_server.sources.fetched_models import Progress
 

@@ -1,7 +1,5 @@
 """Adapters on the wire: which there should be, in what state they are, and which an item has."""
 
-import json
-import struct
 from typing import Any
 
 import pytest
@@ -20,23 +18,14 @@ from batchedmodel_contract.adapters.state import (
     AdapterState,
     adapter_state_from_mapping,
 )
-from batchedmodel_contract.inference import packed
 from batchedmodel_contract.inference.batch import BatchRequest
-from batchedmodel_contract.inference.batch_wire import (
-    to_request,
-    write_request,
-)
 from batchedmodel_contract.inference.ragged import Ragged, ragged
-from batchedmodel_contract.inference.tensors import Datatype, Tensor
-from batchedmodel_contract.inference.v2 import read_body, write_body
+from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.link import model_frames
+from batchedmodel_contract.link.batches import read_batch, write_batch
 from batchedmodel_contract.manifest.adapters import AdapterItem, Adapters
 from batchedmodel_contract.manifest.source import HuggingFace, Source
-from batchedmodel_contract.processes.server_api import (
-    ModelState,
-    StateEvent,
-    state_event_from_mapping,
-)
 from support.examples import examples
 from support.strategies import json_values, ragged_batches
 
@@ -115,10 +104,10 @@ def test_any_document_is_settings_or_refused(document: object) -> None:
 
 
 @settings(max_examples=examples(100))
-@given(st.none() | st.lists(STATES, max_size=3).map(tuple))
-def test_states_travel_in_the_events_stream(states: tuple[AdapterState, ...] | None) -> None:
-    event = StateEvent(state=ModelState.READY, detail="", version="1", adapters=states)
-    assert state_event_from_mapping(json.loads(json.dumps(event.to_mapping()))) == event
+@given(st.lists(STATES, max_size=3).map(tuple))
+def test_states_travel_with_the_labels_of_new_ones(states: tuple[AdapterState, ...]) -> None:
+    sent = model_frames.Adapters(states=states, labels={7: ("yes", "no")})
+    assert model_frames.read_adapters(model_frames.write_adapters(sent)) == sent
 
 
 @settings(max_examples=examples(100))
@@ -140,36 +129,5 @@ def test_adapters_of_items_travel_beside_them(
     assert [one.name for one in read.inputs] == [one.name for one in inputs]
 
 
-def test_a_packed_record_carries_no_adapters() -> None:
-    assert packed.can_pack_batch(BatchRequest(inputs=(ONE,)), None)
-    assert not packed.can_pack_batch(BatchRequest(inputs=(ONE,), adapters=(7,)), None)
-
-
-@pytest.mark.parametrize(
-    "told",
-    [
-        pytest.param(
-            Tensor(":adapters", Datatype.INT64, (1,), struct.pack("<q", 1)), id="datatype"
-        ),
-        pytest.param(Tensor(":adapters", Datatype.INT32, (2,), bytes(8)), id="count"),
-        pytest.param(
-            Tensor(":adapters", Datatype.INT32, (1,), struct.pack("<i", -1)), id="negative"
-        ),
-    ],
-)
-def test_a_column_of_adapters_that_does_not_fit_its_items_is_refused(told: Tensor) -> None:
-    tensors = [
-        Tensor("x", Datatype.FP32, (1,), bytes(4)),
-        Tensor("x:shapes", Datatype.INT64, (1, 1), struct.pack("<q", 1)),
-        told,
-    ]
-    length, parts = write_body({}, tensors, "inputs", lambda head: json.dumps(head).encode())
-    head, read = read_body(b"".join(parts), str(length), "inputs", json.loads)
-    with pytest.raises(InvalidInput, match=":adapters"):
-        to_request(head, read)
-
-
 def _sent(request: BatchRequest) -> BatchRequest:
-    length, parts = write_request(request)
-    head, tensors = read_body(b"".join(parts), str(length), "inputs", json.loads)
-    return to_request(head, tensors)
+    return read_batch(memoryview(b"".join(write_batch(request)))).batch

@@ -1,36 +1,47 @@
-"""What a manifest's bounds make of those of an engine."""
+"""What callers of an engine must know, as JSON."""
+
+import json
+from typing import Any
 
 import pytest
 
 from batchedmodel_contract.generation.description import (
     GenerationDescription,
-    StepBounds,
     StepSeconds,
+    generation_from_mapping,
 )
+from batchedmodel_contract.invalid_input import InvalidInput
+
+DESCRIPTION = GenerationDescription(
+    vocabulary=10,
+    max_context_tokens=100,
+    block_tokens=16,
+    blocks=7,
+    max_sequences=4,
+    max_tokens_per_step=8,
+    step_seconds=StepSeconds(base=1.0, prefill_token=0.5, sequence=0.25, context_token=0.0),
+    stop_ids=(1, 2),
+    chat_template="{{ messages }}",
+    special_tokens={"bos_token": "<s>"},
+    sampling_defaults={"temperature": 0.5, "top_k": 20},
+)
+
+
+def test_a_description_survives_its_document() -> None:
+    document = json.loads(json.dumps(DESCRIPTION.to_mapping()))
+    assert generation_from_mapping(document) == DESCRIPTION
 
 
 @pytest.mark.parametrize(
-    ("sequences", "tokens", "expected"),
+    "edit",
     [
-        (None, None, StepBounds(64, 512)),
-        (8, None, StepBounds(8, 512)),
-        (4096, None, StepBounds(4096, 4096)),
-        (None, 2048, StepBounds(64, 2048)),
-        (None, 16, StepBounds(16, 16)),
-        (8, 16, StepBounds(8, 16)),
+        {"blocks": 0},
+        {"vocabulary": "many"},
+        {"stopIds": None},
+        {"specialTokens": []},
+        {"stepSeconds": {"base": -1}},
     ],
-    ids=str,
 )
-def test_what_a_manifest_says_holds_and_the_rest_gives_way(
-    sequences: int | None, tokens: int | None, expected: StepBounds
-) -> None:
-    engine = GenerationDescription(
-        vocabulary=260,
-        max_context_tokens=1024,
-        block_tokens=16,
-        blocks=256,
-        max_sequences=64,
-        max_tokens_per_step=512,
-        step_seconds=StepSeconds(base=0.02, prefill_token=0.0, sequence=0.0, context_token=0.0),
-    )
-    assert engine.bounds(sequences, tokens) == expected
+def test_a_document_that_is_no_description_is_refused(edit: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="generation"):
+        generation_from_mapping({**DESCRIPTION.to_mapping(), **edit})

@@ -8,9 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_contract.inference.batch_wire import (
-    EXTENSION,
-)
 from batchedmodel_contract.inference.description import (
     RAGGED,
     Activation,
@@ -107,7 +104,7 @@ def test_metadata_has_the_fields_of_v2_with_a_batch_dimension() -> None:
     assert sent["versions"] == ["1"]
     assert sent["inputs"] == [{"name": "input_ids", "datatype": "INT64", "shape": [-1, -1]}]
     assert sent["outputs"] == [{"name": "embedding", "datatype": "FP32", "shape": [-1, 384]}]
-    assert sent["extensions"] == [EXTENSION]
+    assert sent["extensions"] == ["batchedmodel.batch"]
 
 
 def test_the_metadata_of_another_server_is_refused() -> None:

@@ -8,10 +8,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from batchedmodel_contract.inference.batch import BatchRequest
-from batchedmodel_contract.inference.batch_wire import (
-    to_request,
-    write_request,
-)
 from batchedmodel_contract.inference.params import (
     Param,
     Scalar,
@@ -23,8 +19,8 @@ from batchedmodel_contract.inference.params import (
 )
 from batchedmodel_contract.inference.ragged import ragged
 from batchedmodel_contract.inference.tensors import Datatype, Tensor
-from batchedmodel_contract.inference.v2 import read_body
 from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.link.batches import read_batch, write_batch
 
 KNOWN: Final = {
     "scale": Param("FP32", 1.0, min=0, max=8),
@@ -155,9 +151,7 @@ VALUES: Final = st.none() | st.fixed_dictionaries(
 def test_each_item_gets_what_its_own_request_set(rows: list[Values | None]) -> None:
     inputs = (ragged("x", Datatype.UINT8, [((1,), b"1")] * len(rows)),)
     request = BatchRequest(inputs=inputs, params=columns(rows, KNOWN))
-    length, parts = write_request(request)
-    head, tensors = read_body(b"".join(parts), str(length), "inputs", json.loads)
-    received = to_request(head, tensors)
+    received = read_batch(memoryview(b"".join(write_batch(request)))).batch
     assert received.inputs[0].shapes == inputs[0].shapes
     named = {name for values in rows for name in values or {}}
     found = {column.name: column_values(column, KNOWN[column.name]) for column in received.params}
@@ -170,15 +164,6 @@ def test_each_item_gets_what_its_own_request_set(rows: list[Values | None]) -> N
 
 def test_a_batch_in_which_nobody_sets_anything_says_nothing_of_parameters() -> None:
     assert columns([None, None], KNOWN) == ()
-
-
-def test_a_column_that_is_not_one_value_for_each_item_is_no_batch() -> None:
-    inputs = (ragged("x", Datatype.UINT8, [((1,), b"1")] * 2),)
-    (column,) = columns([{"count": 1}], KNOWN)
-    length, parts = write_request(BatchRequest(inputs=inputs, params=(column,)))
-    head, tensors = read_body(b"".join(parts), str(length), "inputs", json.loads)
-    with pytest.raises(InvalidInput, match="count:parameter: .* is not one value for each item"):
-        to_request(head, tensors)
 
 
 def test_a_column_of_another_datatype_is_none_of_the_parameters() -> None:

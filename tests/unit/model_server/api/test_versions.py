@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.processes.server_api import ModelState
+from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_model_server.api.handler import Batch, Handler
 from batchedmodel_model_server.errors import CannotLoad, NotReady, UnknownModel
+from support.lifecycle_events import followed
 from support.model_server_handlers import Times, batch_of, version_of
 from support.versions import MakeService, ask, states, until_gone
 
@@ -105,8 +106,8 @@ async def test_a_new_version_that_fails_leaves_the_old_one_serving_and_says_why(
     version_of(tmp_path / "model" / "1", factor=1)
     service = make_versions()
     await service.bring_up()
-    followed = service.lifecycle.follow()
-    assert (await anext(followed)).version == "1"
+    states_heard = followed(service.lifecycle)
+    assert (await anext(states_heard)).version == "1"
     version_of(tmp_path / "model" / "2", factor=2)
     (tmp_path / "model" / "2" / "factor.txt").write_text(factor)
     with pytest.raises(CannotLoad, match=reason):
@@ -118,7 +119,7 @@ async def test_a_new_version_that_fails_leaves_the_old_one_serving_and_says_why(
     await service.load()
     assert await ask(service) == 2
     # Of the failure nothing was told to those who follow the model.
-    assert (await anext(followed)).version == "2"
+    assert (await anext(states_heard)).version == "2"
 
 
 async def test_a_source_that_went_away_leaves_the_old_one_serving(

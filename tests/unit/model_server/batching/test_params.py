@@ -21,7 +21,6 @@ from batchedmodel_model_server.batching.declaration import Sharing, declaration_
 from batchedmodel_model_server.batching.validation import examine
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.execution.device_thread import DeviceThread
-from batchedmodel_model_server.http.inference import rows_as_items
 from support.model_server_handlers import Echo, Scaled, arrays_of, batch_of, loaded
 from support.model_server_runner import runner_of
 
@@ -114,13 +113,6 @@ def test_numbers_come_as_tensors_and_texts_as_they_are() -> None:
     assert batch.params["mode"] == ("a", "b")
     assert batch.params.array("mode").tolist() == ["a", "b"]
     assert list(batch.params) == ["scale", "mode"]
-
-
-def test_rows_of_a_plain_request_share_its_parameters() -> None:
-    tensor = Tensor(name="x", datatype=Datatype.FP32, shape=(3, 1), data=bytes(12))
-    request = rows_as_items([tensor], {"shift": 7, "binary_data_output": True}, Scaled.params)
-    assert examine(declaration_of(Scaled()), request).params == {"shift": [7, 7, 7]}
-    assert rows_as_items([tensor], {"binary_data_output": True}, Scaled.params).params == ()
 
 
 def test_callers_are_told_of_the_parameters() -> None:

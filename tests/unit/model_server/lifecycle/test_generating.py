@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 
 from batchedmodel_contract.generation.frames import (
-    Frame,
-    FrameReader,
+    Cancel,
+    Configure,
     Refusal,
     Refused,
     StepReport,
+    Submit,
     Token,
 )
+from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_contract.processes.environment import ModelServerSettings
-from batchedmodel_contract.processes.server_api import ModelState
 from batchedmodel_model_server.errors import NotReady
 from batchedmodel_model_server.execution.device_thread import DeviceThread
 from batchedmodel_model_server.generation.engine_loop import Caller, EngineLoop
@@ -43,7 +44,6 @@ class Asking:
     """A caller of the engine that serves."""
 
     def __init__(self, engine: EngineLoop) -> None:
-        self._reader = FrameReader()
         self._engine = engine
         self.tokens: list[Token] = []
         self.refused: list[Refused] = []
@@ -51,25 +51,32 @@ class Asking:
         self.told = asyncio.Event()
         self.caller: Caller = engine.join(self._sent, self.ended.set)
 
-    def ask(self, *frames: Frame) -> None:
+    def ask(self, *frames: Submit | Cancel | Configure) -> None:
         for frame in frames:
             self._engine.take(self.caller, frame)
 
-    def _sent(self, data: bytes) -> None:
-        for frame in self._reader.feed(data):
-            if isinstance(frame, StepReport):
-                self.tokens += frame.tokens
-            elif isinstance(frame, Refused):
-                self.refused.append(frame)
+    def _sent(self, frame: StepReport | Refused) -> None:
+        if isinstance(frame, StepReport):
+            self.tokens += frame.tokens
+        else:
+            self.refused.append(frame)
         if self.tokens or self.refused:
             self.told.set()
+
+
+def engine_of(service: ModelService) -> EngineLoop:
+    """That of the version that serves."""
+    assert service.serving is not None
+    engine = service.serving.engine
+    assert engine is not None
+    return engine
 
 
 async def test_it_is_described_and_has_an_engine_once_it_is_warm(
     tmp_path: Path, compute: DeviceThread
 ) -> None:
     service = ModelService(settings(tmp_path, blocks="10"), None, compute)
-    assert service.engine is None
+    assert service.serving is None
     await service.bring_up()
     description = service.of().generation
     assert description is not None
@@ -77,7 +84,7 @@ async def test_it_is_described_and_has_an_engine_once_it_is_warm(
     assert (description.blocks, description.max_sequences) == (10, 10)
     assert description.max_context_tokens == 160
     assert service.of().tokenizer is not None
-    assert service.engine is not None
+    assert engine_of(service) is not None
     await service.drain()
 
 
@@ -86,8 +93,7 @@ async def test_an_unload_waits_for_its_texts_and_takes_no_others(
 ) -> None:
     service = ModelService(settings(tmp_path), None, compute)
     await service.bring_up()
-    assert service.engine is not None
-    asking = Asking(service.engine)
+    asking = Asking(engine_of(service))
     asking.ask(submit(1, max_tokens=60))
     await asking.told.wait()
     unloading = asyncio.create_task(service.unload())
@@ -98,25 +104,24 @@ async def test_an_unload_waits_for_its_texts_and_takes_no_others(
     await unloading
     assert len(asking.tokens) == 60
     assert asking.ended.is_set()
-    assert service.engine is None
+    assert service.serving is None
     with pytest.raises(NotReady):
         _ = service.of().generation
     await service.load()
     assert service.lifecycle.state is ModelState.READY
-    assert service.engine is not None
+    assert engine_of(service) is not None
     await service.drain()
 
 
 async def test_texts_take_no_batch_its_place(tmp_path: Path, compute: DeviceThread) -> None:
     service = ModelService(settings(tmp_path), None, compute)
     await service.bring_up()
-    assert service.engine is not None
-    asking = Asking(service.engine)
+    asking = Asking(engine_of(service))
     asking.ask(*(submit(number, max_tokens=900) for number in range(MAX_IN_FLIGHT)))
     await asking.told.wait()
     with service.admitted() as runner:
         assert (await runner.run(batch_of(x=[[1]]))).statuses == (200,)
-    service.engine.leave(asking.caller)
+    engine_of(service).leave(asking.caller)
     await service.drain()
 
 

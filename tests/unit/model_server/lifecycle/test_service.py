@@ -11,15 +11,17 @@ import pytest
 import pytest_asyncio
 
 from batchedmodel_contract.inference.batch import BatchReply
+from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_contract.manifest.source import Source
 from batchedmodel_contract.processes.environment import ModelServerSettings
-from batchedmodel_contract.processes.server_api import ModelState
 from batchedmodel_model_server.api.handler import Batch, Handler
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, NotReady, Overloaded
 from batchedmodel_model_server.execution.device_thread import DeviceThread
 from batchedmodel_model_server.lifecycle.loading import StartUp, load
 from batchedmodel_model_server.lifecycle.service import MAX_IN_FLIGHT, ModelService
+from batchedmodel_model_server.lifecycle.state import Topic
 from support.hostile_tokenizers import Panic
+from support.lifecycle_events import changed, followed
 from support.model_server_handlers import Echo, batch_of
 
 MakeService = Callable[[type[Handler]], ModelService]
@@ -88,10 +90,9 @@ async def test_a_restart_that_takes_a_profile_over_says_so_and_tells_its_own_pha
 async def whole_profile(service: ModelService) -> None:
     """Wait until the whole profile is told."""
     async with asyncio.timeout(60):
-        async for event in service.lifecycle.follow():
-            if event.profile:
-                assert event.state is ModelState.READY
-                return
+        if service.of().profile.partial:
+            await changed(service.lifecycle, Topic.PROFILE)
+    assert service.lifecycle.state is ModelState.READY
 
 
 async def test_a_model_is_ready_with_a_partial_profile_that_becomes_whole(
@@ -156,7 +157,7 @@ async def test_an_unload_in_the_middle_of_an_idle_pass_waits_for_its_end_and_no_
     async with asyncio.timeout(60):
         await asyncio.to_thread(Held.begun.wait, 60)
         unloading = asyncio.create_task(service.unload())
-        async for event in service.lifecycle.follow():
+        async for event in followed(service.lifecycle):
             if event.state is ModelState.DRAINING:
                 break
         Held.begun.clear()
@@ -347,7 +348,7 @@ async def test_a_pass_that_hangs_is_told_and_so_is_that_it_ended_after_all(
     monkeypatch.setattr("batchedmodel_model_server.execution.watchdog.LEAST_SECONDS", 0.1)
     service = make_service(Losing)
     await service.bring_up()
-    states = service.lifecycle.follow()
+    states = followed(service.lifecycle)
     assert (await anext(states)).state is ModelState.READY
     asking = asyncio.create_task(ask(service, 14))
     hung = await asyncio.wait_for(anext(states), 5)
@@ -361,7 +362,6 @@ async def test_a_pass_that_hangs_is_told_and_so_is_that_it_ended_after_all(
     assert service.live
     assert (await asking).statuses == (200,)
     assert (await ask(service)).statuses == (200,)
-    await states.aclose()
 
 
 async def test_a_server_whose_pass_hangs_stops_without_waiting_for_it(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from batchedmodel_model_server.http import unix_socket
+from batchedmodel_model_server.link import unix_socket
 
 
 def test_the_group_may_connect_and_others_may_not(tmp_path: Path) -> None:

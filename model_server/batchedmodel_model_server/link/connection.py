@@ -1,0 +1,190 @@
+"""One connection of a sidecar: its batches, texts and orders, and what it is sent of the model."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from typing import Final
+
+from batchedmodel_contract.inference.batch import BatchFailure, BatchReply
+from batchedmodel_contract.inference.tensors import Buffer
+from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.link.batches import read_batch, write_failure, write_reply
+from batchedmodel_contract.link.connection import LinkConnection
+from batchedmodel_contract.link.kinds import TO_SERVER, Kind
+from batchedmodel_contract.link.model_frames import (
+    Order,
+    read_engine,
+    read_order,
+    write_answer,
+)
+from batchedmodel_contract.link.texts import read_cancel, read_configure, read_submit
+from batchedmodel_model_server.errors import NotReady, Overloaded, UnknownModel
+from batchedmodel_model_server.lifecycle.service import MAX_IN_FLIGHT, ModelService
+from batchedmodel_model_server.lifecycle.state import Topic
+from batchedmodel_model_server.link.announcements import Announcements
+from batchedmodel_model_server.link.failures import CANCELLED, failure
+from batchedmodel_model_server.link.repository_orders import carried_out
+from batchedmodel_model_server.link.shared_memory import Placing, SharedMemory
+from batchedmodel_model_server.link.texts import Texts
+
+MAX_UNREAD_BYTES: Final = 4 << 20
+"""Of small frames: what 64 texts are sent in a minute of 50 steps a second."""
+MAX_WAITING_FRAMES: Final = 1024
+"""Behind a large one that the sidecar does not take."""
+_MAX_ORDERS: Final = 16
+_THREAD_BYTES: Final = 4 << 20
+"""Of a reply: to copy more into shared memory would stop the loop, so a thread does it."""
+_log = logging.getLogger(__name__)
+
+
+class SidecarConnection:
+    """Handles the frames of one sidecar, until its connection ends."""
+
+    def __init__(self, service: ModelService, memory: SharedMemory) -> None:
+        self.link: Final = LinkConnection(self, TO_SERVER)
+        self.ended: Final = asyncio.Event()
+        self._service: Final = service
+        self._memory = memory
+        self._loop: Final = asyncio.get_running_loop()
+        self._announcements: Final = Announcements(service, self._send)
+        self._texts: Final = Texts(service, self._send)
+        self._batches: Final[dict[int, asyncio.Task[None]]] = {}
+        """Those that may still be cancelled, by the ids of their frames."""
+        self._tasks: Final[set[asyncio.Task[None]]] = set()
+        """Of batches and orders that have no answer."""
+        self._orders = 0
+        """Those under way."""
+        self._whole: asyncio.Future[None] | None = None
+        """Waits for the end of frames that have come in part."""
+
+    def begin(self) -> None:
+        """Send what the sidecar must know first."""
+        if not self.ended.is_set():
+            self._service.lifecycle.follow(self._changed)
+            self._announcements.begin()
+            self._texts.join()
+
+    def frame(self, kind: int, frame_id: int, content: memoryview) -> None:
+        """Handle one frame; raises `InvalidInput` for one that no sidecar sends."""
+        match kind:
+            case Kind.BATCH:
+                self._take_batch(frame_id, content)
+            case Kind.CANCEL:
+                number, cancel = read_cancel(frame_id, content)
+                if number:
+                    self._texts.take(number, cancel)
+                elif (batch := self._batches.get(frame_id)) is not None:
+                    batch.cancel()
+            case Kind.SUBMIT:
+                self._texts.take(*read_submit(frame_id, content))
+            case Kind.CONFIGURE:
+                self._texts.take(frame_id, read_configure(content))
+            case Kind.ORDER:
+                self._take_order(frame_id, *read_order(content))
+            case Kind.RELEASE:
+                with suppress(NotReady, UnknownModel):
+                    self._service.of(read_engine(content)).release()
+        if self._whole is not None and not self.link.is_within_frame:
+            self._frames_are_whole()
+
+    def disconnected(self, reason: str) -> None:
+        """Forget what the sidecar asked for."""
+        if reason:
+            _log.warning("the connection of a sidecar has ended: %s", reason)
+        self._service.lifecycle.leave(self._changed)
+        self._texts.end()
+        # Not once the collector comes: it may be gigabytes.
+        self._memory = SharedMemory()
+        for task in self._tasks:
+            task.cancel()
+        self._frames_are_whole()
+        self.ended.set()
+
+    async def frames_whole(self) -> None:
+        """Return once frames that have come in part are whole and handled."""
+        if self.link.is_within_frame and not self.ended.is_set():
+            self._whole = self._loop.create_future()
+            await self._whole
+
+    async def close(self) -> None:
+        """End the connection behind all answers, once the sidecar has read them."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self.link.close()
+        await self.ended.wait()
+
+    def _frames_are_whole(self) -> None:
+        if self._whole is not None and not self._whole.done():
+            self._whole.set_result(None)
+        self._whole = None
+
+    def _changed(self, topic: Topic) -> None:
+        self._announcements.changed(topic)
+        self._texts.join()
+
+    def _take_batch(self, frame_id: int, content: memoryview) -> None:
+        if frame_id in self._batches:
+            raise InvalidInput("id", "is that of another batch", frame_id)
+        task = self._begin_task(self._answer(frame_id, content))
+        self._batches[frame_id] = task
+
+        def settle(task: asyncio.Task[None]) -> None:
+            self._batches.pop(frame_id, None)
+            if task.cancelled():
+                self._send_failure(frame_id, CANCELLED)
+
+        task.add_done_callback(settle)
+
+    async def _answer(self, frame_id: int, content: memoryview) -> None:
+        try:
+            if self.link.waiting_frames >= MAX_IN_FLIGHT:
+                raise Overloaded(f"{MAX_IN_FLIGHT} answers wait to be read")
+            batch, room = read_batch(content, self._memory.rows)
+            placing = self._memory.placing(room)
+            with self._service.admitted(batch.version) as runner:
+                reply = await runner.run(batch)
+                parts = await self._written(frame_id, reply, placing)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self._send_failure(frame_id, failure(error, "a batch"))
+        else:
+            self._send(Kind.REPLY, frame_id, parts)
+
+    async def _written(
+        self, frame_id: int, reply: BatchReply, placing: Placing | None
+    ) -> list[Buffer]:
+        if placing is None or sum(output.size for output in reply.outputs) <= _THREAD_BYTES:
+            return write_reply(reply, placing)
+        # The room is the sidecar's again with the answer, so a cancelled batch is written to its
+        # end: the thread cannot be stopped.
+        self._batches.pop(frame_id, None)
+        return await asyncio.to_thread(write_reply, reply, placing)
+
+    def _take_order(self, frame_id: int, order: Order, body: bytes) -> None:
+        if self._orders >= _MAX_ORDERS:
+            raise InvalidInput("order", f"comes while {_MAX_ORDERS} others are carried out")
+        self._orders += 1
+        self._begin_task(self._carry_out(frame_id, order, body))
+
+    async def _carry_out(self, frame_id: int, order: Order, body: bytes) -> None:
+        answer = await carried_out(self._service, order, body)
+        self._orders -= 1
+        self._send(Kind.ANSWER, frame_id, write_answer(answer))
+
+    def _begin_task(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        # The loop itself refers to tasks but weakly.
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _send_failure(self, frame_id: int, failed: BatchFailure) -> None:
+        self._send(Kind.FAILED, frame_id, write_failure(failed))
+
+    def _send(self, kind: Kind, frame_id: int, parts: Sequence[Buffer]) -> None:
+        self.link.send(kind, frame_id, parts)
+        unread, waiting = self.link.unsent_bytes, self.link.waiting_frames
+        if unread > MAX_UNREAD_BYTES or waiting > MAX_WAITING_FRAMES:
+            self.link.abort(f"it leaves {unread} bytes and {waiting} frames unread")
