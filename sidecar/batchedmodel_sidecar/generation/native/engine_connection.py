@@ -31,7 +31,7 @@ _STATUS: Final[dict[Refusal, int]] = {
 
 
 class StepListener(Protocol):
-    """What hears of an engine's requests."""
+    """What is told of an engine's requests."""
 
     def was_cached(self, text: EngineText, tokens: int) -> None:
         """The engine had so many tokens of its prompts; its first tokens come next."""
@@ -80,14 +80,14 @@ class EngineConnection:
         self._channel.send(Kind.CONFIGURE, self.number, [write_configure(bounds)])
 
     def leave(self) -> list[EngineText]:
-        """Take all texts from it: the texts, each once."""
+        """Take all texts from it, each once."""
         texts = list(dict.fromkeys(self._texts.values()))
         for request_id in list(self._texts):
             self.cancel(request_id)
         return texts
 
     def hand_out(self, report: StepReport) -> None:
-        """Give each text its tokens."""
+        """Hand each text its tokens of a step."""
         self.worked = True
         for number, cached in report.cached:
             if (text := self._texts.get(number)) is not None:

@@ -8,7 +8,6 @@ behind the other: the next one once there is a token of the one before. So an en
 again is lost over one text, which ends, and others come when all have been sent.
 """
 
-import asyncio
 from collections import deque
 from typing import Final, Protocol
 
@@ -80,10 +79,8 @@ class EngineLink:
     """Set once, before the model is ready: it sends texts by this link."""
 
     def __init__(self, channel: FrameChannel, settings: BatchSettings) -> None:
-        """Needs a running loop."""
         self._channel = channel
         self._settings = settings
-        self._loop = asyncio.get_running_loop()
         self._texts: TextPreparer | None = None
         self._version = ""
         self._tokenizer = b""
@@ -147,7 +144,7 @@ class EngineLink:
         if kind == Kind.STEP:
             engine = self._engines.get(frame_id)
             if engine is not None:
-                self.stepped(engine, read_step(content))
+                self._stepped(engine, read_step(content))
         elif kind == Kind.REFUSED:
             refused = read_refused(frame_id, content)
             if any(engine.refused(refused) for engine in self._engines.values()):
@@ -224,20 +221,19 @@ class EngineLink:
             token_seconds=settings.target_token_seconds,
         )
 
-    def stepped(self, engine: EngineConnection, report: StepReport) -> None:
-        """A step of an engine has come."""
+    def _stepped(self, engine: EngineConnection, report: StepReport) -> None:
         if engine is not self._session:
-            engine.hand_out(report)  # how it is says nothing of the one that takes texts now
+            # How that engine is says nothing of the one that takes texts now.
+            engine.hand_out(report)
             return
         self.listener.step_ends()
         try:
             engine.hand_out(report)
         finally:
-            self._behind(report)
+            self._tell_how_it_is(report)
             self.send_waiting()
 
-    def _behind(self, report: StepReport) -> None:
-        """Say how the engine is behind a step."""
+    def _tell_how_it_is(self, report: StepReport) -> None:
         prefilled, self._prefilled = self._prefilled, report.prefill_tokens
         step = EngineStep(
             seconds=report.seconds,
