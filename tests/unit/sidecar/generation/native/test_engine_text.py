@@ -19,8 +19,10 @@ from batchedmodel_contract.generation.frames import Finish, Sampling, Submit, To
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_http.response import Response
+from batchedmodel_http.streamed_response import Sending
 from batchedmodel_scheduling.generation.admission import GenerationRequest
 from batchedmodel_sidecar.adapters.served import ChosenAdapter, ServedAdapters
+from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.generation.live_text import Admitted, LiveText
 from batchedmodel_sidecar.generation.native.engine_text import EngineText, ServedTexts
@@ -110,20 +112,6 @@ class Engine:
         return tokens
 
 
-class Held:
-    """Memory for what is kept of a whole answer."""
-
-    def __init__(self, room: int) -> None:
-        self._room = room
-
-    def keep(self, size: int) -> bool:
-        self._room -= size
-        return self._room >= 0
-
-    def release(self) -> None:
-        """Nobody else waits for room."""
-
-
 class Caller:
     """Whoever asked, with the connection that takes the answer, and who hears of the text."""
 
@@ -140,7 +128,9 @@ class Caller:
             arrived=now, deadline=now + 30.0, streams=True,
         )  # fmt: skip
         head = RequestHead(method="POST", target="/v1/completions", headers={}, declared=0)
-        held: Any = Held(room)
+        budget = ByteBudget(room)
+        budget.hold_answers(1)  # whoever is alone always has room
+        held = budget.hold(Share("team"))
         admitted = Admitted(self, queued, head, held, 30.0, 0.5)
         served = ServedTexts(self.engines, _TEXTS, "1")
         self.text = EngineText(served, request, adapter, admitted)
@@ -158,7 +148,7 @@ class Caller:
         assert self.whole is None
         self._body += data
 
-    def end(self, *, whole: bool) -> None:
+    def has_ended(self, whole: bool) -> None:
         self.whole = whole
 
     @property
@@ -172,7 +162,11 @@ class Caller:
             if isinstance(response, Response):
                 self._body = b"".join(response.parts)
             else:
-                sending: Any = self
+                transport: Any = self
+                sending = Sending(
+                    response, transport, close=True, chunked=False, ended=self.has_ended
+                )
+                self._body = b""  # what was written is the head
                 response.source.begin(sending)
         return 1
 
