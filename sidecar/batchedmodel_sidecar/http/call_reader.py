@@ -76,11 +76,10 @@ class CallReader:
             admission.admit(request, head, None if whole else asked.declared)
             header_options = asked.header_options or admission.options(asked)
             request.options = header_options.options
-            limit = limit_of(request.options, self._batcher.settings)
             if isinstance(source, bytes):
                 body = self._bodies.whole(source, asked, held, head)
             else:
-                body = await self._bodies.read(asked, source, held, limit, head)
+                body = await self._bodies.read(asked, source, held, self._limit(request), head)
                 # The model may have been restarted while the body arrived.
                 request.model = admission.model_of(request)
             if admission.passes_on and declines_batching(asked.headers):
@@ -91,6 +90,7 @@ class CallReader:
             if at_once is not None:
                 parsed = at_once
             else:
+                limit = self._limit(request)
                 left = limit - (self._clock() - request.arrived)
                 parsing = self._parsed(request, body, header_options.encoding, head)
                 parsed, waited = await within(left, parsing)
@@ -104,7 +104,8 @@ class CallReader:
         except InvalidInput as error:
             if isinstance(error, Unbatchable) and admission.passes_on:
                 sent = body.view() if isinstance(body, SharedMemory) else body
-                raise GoesAlone(sent, limit, held.share, in_turn=True) from error
+                seconds = self._limit(request)
+                raise GoesAlone(sent, seconds, held.share, in_turn=True) from error
             raise self._unread(invalid(error)) from error
         except TimeoutError as error:
             raise self._unread(TooLate(limit)) from error
@@ -123,6 +124,10 @@ class CallReader:
             request.options = parsed.options
         else:
             request.options = combined(request.options, parsed.options)
+
+    def _limit(self, request: Request) -> float:
+        """Seconds from its arrival that the headers of a request leave it."""
+        return limit_of(request.options, self._batcher.settings)
 
     def _parsed_at_once(self, request: Request, body: Received) -> Parsed | None:
         """The call in a small body of a known form; None for any other."""
