@@ -150,7 +150,7 @@ def test_without_a_profile_it_says_how_to_get_one(
 ) -> None:
     said = refusal(capsys, manifest, "--rate=100")
     assert said.startswith("--profile is missing: ")
-    assert f"batchedmodel simulate {manifest} --profile /" in said
+    assert f"batchedmodel simulate {manifest} --profile http://127.0.0.1:9090" in said
     assert "kubectl port-forward deploy/minilm 9090" in said
     assert f"batchedmodel simulate {manifest} --profile http://127.0.0.1:9090" in said
 
