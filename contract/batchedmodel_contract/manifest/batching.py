@@ -120,31 +120,16 @@ class BatchSettings:
         if queue is None:
             queue = max(_SMALLEST_QUEUE, _QUEUED_BATCHES * batching.max_batch_size)
         tenants = batching.tenants or Tenants()
-        return cls(
-            policy=batching.policy,
-            max_batch_size=batching.max_batch_size,
-            max_batch_tokens=batching.max_batch_tokens,
-            max_concurrent_batches=batching.max_concurrent_batches,
-            max_wait_seconds=batching.max_wait_milliseconds / 1000,
-            target_seconds=_in_seconds(batching.target_latency_milliseconds),
-            lateness=batching.lateness,
-            objective=batching.objective,
-            trust_priority=batching.trust_priority,
-            max_queue_size=queue,
-            request_timeout_seconds=float(batching.request_timeout_seconds),
-            length_buckets=batching.length_buckets,
-            tenant_by=tenants.by,
-            tenant_header=tenants.header,
-            tenant_weights=tenants.weights,
-            tenant_max_share=tenants.max_share,
-            trusted_proxies=batching.trusted_proxies,
-            max_concurrent_requests=generation.max_concurrent_requests,
-            max_sequences=generation.max_sequences,
-            max_tokens_per_step=generation.max_tokens_per_step,
-            target_first_token_seconds=_in_seconds(generation.target_first_token_milliseconds),
-            target_token_seconds=_in_seconds(generation.target_token_milliseconds),
-            adapters=_digest_of(spec.adapters),
-        )
+        given = {
+            **_values(batching),
+            **_values(tenants, "tenant_"),
+            **_values(generation),
+            "max_queue_size": queue,
+            "adapters": _digest_of(spec.adapters),
+        }
+        for name, (setting, per_second) in _TIMES.items():
+            given[name] = None if given[setting] is None else given[setting] / per_second
+        return cls(**{name: given[name] for name in _DEFAULTS})
 
     def to_json(self) -> str:
         """The text of the settings file; equal settings give equal text."""
@@ -156,7 +141,7 @@ class BatchSettings:
             for name, value in values.items()
             if name.endswith("_seconds") and value is not None
         }
-        left_out = {name for name, default in _ADDED_LATER.items() if values[name] == default}
+        left_out = {name for name in _ADDED_LATER if getattr(self, name) == _DEFAULTS[name]}
         told = {name: value for name, value in values.items() if name not in left_out}
         return json.dumps(told | seconds, sort_keys=True)
 
@@ -172,10 +157,6 @@ def _digest_of(adapters: Adapters | None) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _in_seconds(milliseconds: int | None) -> float | None:
-    return None if milliseconds is None else milliseconds / 1000
-
-
 def settings_from_json(text: str | bytes) -> BatchSettings:
     """The settings in a file's text.
 
@@ -188,19 +169,19 @@ def settings_from_json(text: str | bytes) -> BatchSettings:
         raise InvalidInput(FILE_NAME, f"cannot be read: {error!r}") from error
     if not isinstance(mapping, dict):
         raise InvalidInput(FILE_NAME, "is not a JSON object", mapping)
-    told = {**_ADDED_LATER, **mapping}
-    found = {field.name: _read(told, field.name) for field in fields(BatchSettings) if field.init}
-    return BatchSettings(**found)
+    given = {name: mapping[name] for name in _DEFAULTS if name in mapping}
+    missing = next((name for name in _DEFAULTS if name not in {*given, *_ADDED_LATER}), None)
+    if missing is not None:
+        raise InvalidInput(f"{FILE_NAME}: {missing}", "is required")
+    return BatchSettings(**{name: _read(name, value) for name, value in given.items()})
 
 
-def _read(mapping: Mapping[str, object], name: str) -> Any:
-    if name not in mapping:
-        raise InvalidInput(f"{FILE_NAME}: {name}", "is required")
-    if mapping[name] is None and name in _OPTIONAL:
+def _read(name: str, value: object) -> Any:
+    if value is None and _DEFAULTS[name] is None:
         return None
     if name in _TIMES:
-        return _seconds(*_TIMES[name], mapping[name], f"{FILE_NAME}: {name}")
-    return ruled(_RULES[name], mapping[name], f"{FILE_NAME}: {name}")
+        return _seconds(*_TIMES[name], value, f"{FILE_NAME}: {name}")
+    return ruled(_RULES[name], value, f"{FILE_NAME}: {name}")
 
 
 def _seconds(setting: str, per_second: int, value: object, field: str) -> float:
@@ -213,6 +194,11 @@ def _seconds(setting: str, per_second: int, value: object, field: str) -> float:
         unit = "seconds" if per_second == 1 else "milliseconds"
         raise InvalidInput(field, f"is not a whole number of {unit}", value)
     return seconds
+
+
+def _values(section: object, prefix: str = "") -> dict[str, Any]:
+    """The values of a section, by the names that its settings have in the file."""
+    return {f"{prefix}{name}": getattr(section, name) for name in _rules(type(section))}
 
 
 def _rules(of: type[Any], prefix: str = "") -> dict[str, Rule]:
@@ -238,30 +224,14 @@ _TIMES: Final = {
     "target_token_seconds": ("target_token_milliseconds", 1000),
 }
 """For each time in the file the manifest's setting, and how many of its units a second has."""
-_OPTIONAL: Final = frozenset(
-    {
-        *("max_batch_tokens", "target_seconds", "tenant_header"),
-        *("max_concurrent_requests", "max_sequences", "max_tokens_per_step"),
-        *("target_first_token_seconds", "target_token_seconds"),
-    }
+_DEFAULTS: Final = {field.name: field.default for field in fields(BatchSettings) if field.init}
+"""Of each value in the file; one whose default is None may be null there."""
+_ADDED_LATER: Final = (
+    *("max_concurrent_batches", "objective", "trusted_proxies", "adapters"),
+    *("tenant_by", "tenant_header", "tenant_weights", "tenant_max_share"),
+    *("max_concurrent_requests", "max_sequences", "max_tokens_per_step"),
+    *("target_first_token_seconds", "target_token_seconds"),
 )
-"""Values that a file may give as null."""
-
-_ADDED_LATER: Final[Mapping[str, object]] = {
-    "max_concurrent_batches": 1,
-    "objective": Objective.WORK,
-    "tenant_by": TenantsBy.CALLER,
-    "tenant_header": None,
-    "tenant_weights": {},
-    "tenant_max_share": 1.0,
-    "trusted_proxies": (),
-    "max_concurrent_requests": None,
-    "max_sequences": None,
-    "max_tokens_per_step": None,
-    "target_first_token_seconds": None,
-    "target_token_seconds": None,
-    "adapters": "",
-}
-"""Values that earlier sidecars do not know; each is left out where it has this default. An upgrade
+"""Values that earlier sidecars do not know; each is left out where it has its default. An upgrade
 restarts no pod, so a running sidecar must give the same settings the same hash as a new operator.
 """
