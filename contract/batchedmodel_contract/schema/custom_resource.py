@@ -45,32 +45,13 @@ _KINDS: Final = ("type", "x-kubernetes-int-or-string")
 
 def custom_resource() -> Schema:
     """The CustomResourceDefinition of BatchedModel."""
-    names = {
-        "plural": PLURAL,
-        "singular": KIND.lower(),
-        "kind": KIND,
-        "listKind": f"{KIND}List",
-        "shortNames": ["bm"],
-        "categories": ["all", "inference"],
-    }
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{PLURAL}.{GROUP}"},
-        "spec": {"group": GROUP, "scope": "Namespaced", "names": names, "versions": [_version()]},
-    }
+    names = {"shortNames": ["bm"], "categories": ["all", "inference"]}
+    return _definition(PLURAL, KIND, "Namespaced", names, _version())
 
 
 def class_resource() -> Schema:
     """The CustomResourceDefinition of BatchedModelClass."""
-    names = {
-        "plural": CLASS_PLURAL,
-        "singular": CLASS_KIND.lower(),
-        "kind": CLASS_KIND,
-        "listKind": f"{CLASS_KIND}List",
-        "shortNames": ["bmc"],
-        "categories": ["inference"],
-    }
+    names = {"shortNames": ["bmc"], "categories": ["inference"]}
     properties = {
         "apiVersion": {"type": "string"},
         "kind": {"type": "string"},
@@ -78,9 +59,6 @@ def class_resource() -> Schema:
         "spec": {"description": "What holds where a manifest says nothing.", **class_schema()},
     }
     version = {
-        "name": VERSION,
-        "served": True,
-        "storage": True,
         "additionalPrinterColumns": [
             {"name": "Image", "type": "string", "jsonPath": ".spec.model.image"},
             {"name": "Batch", "type": "integer", "jsonPath": ".spec.batching.maxBatchSize"},
@@ -95,11 +73,22 @@ def class_resource() -> Schema:
             }
         },
     }
+    return _definition(CLASS_PLURAL, CLASS_KIND, "Cluster", names, version)
+
+
+def _definition(plural: str, kind: str, scope: str, names: Schema, version: Schema) -> Schema:
+    singular = {"plural": plural, "singular": kind.lower(), "kind": kind, "listKind": f"{kind}List"}
+    served = {"name": VERSION, "served": True, "storage": True, **version}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{CLASS_PLURAL}.{GROUP}"},
-        "spec": {"group": GROUP, "scope": "Cluster", "names": names, "versions": [version]},
+        "metadata": {"name": f"{plural}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "scope": scope,
+            "names": {**singular, **names},
+            "versions": [served],
+        },
     }
 
 
@@ -145,9 +134,6 @@ def effective_schema(of: type[Any]) -> Schema:
 
 def _version() -> Schema:
     return {
-        "name": VERSION,
-        "served": True,
-        "storage": True,
         "subresources": {
             "status": {},
             # With autoscaling, `kubectl scale` is refused by the rule that the number of pods has
@@ -322,10 +308,7 @@ def _condition_schema() -> Schema:
             "reason": _text("Why, for programs.", minLength=1, maxLength=1024, pattern=why_pattern),
             "message": _text("Why, for people.", maxLength=32_768),
             "lastTransitionTime": _text("When the status changed last.", format="date-time"),
-            "observedGeneration": {
-                **_count("Generation of the spec that was observed."),
-                "minimum": 0,
-            },
+            "observedGeneration": _count("Generation of the spec that was observed.", minimum=0),
         },
     }
 
@@ -334,8 +317,8 @@ def _text(description: str, **rules: object) -> Schema:
     return {"description": description, "type": "string", **rules}
 
 
-def _count(description: str) -> Schema:
-    return {"description": description, "type": "integer"}
+def _count(description: str, **rules: object) -> Schema:
+    return {"description": description, "type": "integer", **rules}
 
 
 def _number(description: str) -> Schema:

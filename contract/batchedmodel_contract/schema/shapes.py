@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from batchedmodel_contract.schema.rules import (
     ANY_TEXT,
@@ -90,32 +90,43 @@ class Shape:
 class ListOf:
     """A list in an order that matters; it is passed on as it is."""
 
+    kind: ClassVar[str] = "atomic"
+    """What Kubernetes calls such lists."""
     each: Rule
     at_most: int = 64
     form: str = "a list"
 
-    def read(self, value: object) -> object:
-        return _read_list(value, self.each, self.at_most, self.form)
+    def read(self, value: object) -> Any:
+        if not isinstance(value, list | tuple):
+            raise Broken(f"is not {self.form}")
+        _refuse_too_many(len(value), self.at_most)
+        for index, entry in enumerate(value):
+            _read_part(f"[{index}]", self.each, entry)
+        return value
 
     def schema(self) -> Schema:
-        return _list_schema(self.each, self.at_most, "atomic")
+        return {
+            "type": "array",
+            "items": self.each.schema(),
+            "maxItems": self.at_most,
+            "x-kubernetes-list-type": self.kind,
+        }
 
     def __str__(self) -> str:
         return self.form
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NamedEntries:
+class NamedEntries(ListOf):
     """A list of objects that have names; it is passed on as it is."""
 
-    each: Shape
-    form: str
+    kind: ClassVar[str] = "map"
     at_most: int = 32
     key: str = "name"
     """The field whose value may be there only once."""
 
-    def read(self, value: object) -> object:
-        entries = _read_list(value, self.each, self.at_most, self.form)
+    def read(self, value: object) -> Any:
+        entries = ListOf.read(self, value)
         names = [entry.get("name") for entry in entries]
         if not all(name is not None and 0 < len(name) <= _LABEL for name in names):
             raise Broken(f"has an entry without a name of 1 to {_LABEL} characters")
@@ -123,62 +134,51 @@ class NamedEntries:
         return entries
 
     def schema(self) -> Schema:
-        whole = _list_schema(self.each, self.at_most, "map")
+        whole = ListOf.schema(self)
         entry = whole["items"]
         entry["properties"]["name"] = {"type": "string", "minLength": 1, "maxLength": _LABEL}
         entry["required"] = ["name", *entry.get("required", ())]
         return {**whole, "x-kubernetes-list-map-keys": [self.key]}
 
-    def __str__(self) -> str:
-        return self.form
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Texts:
+class Texts(ListOf):
     """A list of strings, any of which may be empty, in an order that matters."""
 
-    each: Text = Text(at_least=0, at_most=8192)
+    each: Rule = Text(at_least=0, at_most=8192)
     at_most: int = 256
 
     def read(self, value: object) -> tuple[str, ...]:
-        return tuple(_read_list(value, self.each, self.at_most))
-
-    def schema(self) -> Schema:
-        return _list_schema(self.each, self.at_most, "atomic")
+        return tuple(ListOf.read(self, value))
 
     def __str__(self) -> str:
         return f"up to {self.at_most} strings"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Names:
+class Names(ListOf):
     """A list of names without repeats, usually of Kubernetes objects or no longer than theirs."""
 
-    each: Text = Text(form="a name", at_most=LONGEST_OBJECT_NAME)
+    kind: ClassVar[str] = "set"
+    each: Rule = Text(form="a name", at_most=LONGEST_OBJECT_NAME)
     called: str = "name"
     at_most: int = 16
 
     def read(self, value: object) -> tuple[str, ...]:
-        names = tuple(_read_list(value, self.each, self.at_most))
+        names = tuple(ListOf.read(self, value))
         _refuse_repeats(names)
         return names
-
-    def schema(self) -> Schema:
-        return _list_schema(self.each, self.at_most, "set")
 
     def __str__(self) -> str:
         return f"up to {self.at_most} {self.called}s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AscendingWholes:
+class AscendingWholes(ListOf):
     """A list of integers, each greater than the one before."""
 
-    each: Whole
-    at_most: int
-
     def read(self, value: object) -> tuple[int, ...]:
-        numbers = tuple(_read_list(value, self.each, self.at_most))
+        numbers = tuple(ListOf.read(self, value))
         if any(later <= earlier for earlier, later in itertools.pairwise(numbers)):
             raise Broken(_NOT_ASCENDING)
         return numbers
@@ -188,8 +188,7 @@ class AscendingWholes:
             "rule": "self.isSorted() && self.all(edge, self.exists_one(one, one == edge))",
             "messageExpression": f"'%s {_NOT_ASCENDING}'.format([self])",
         }
-        whole = _list_schema(self.each, self.at_most, "atomic")
-        return {**whole, "x-kubernetes-validations": [ascending]}
+        return {**ListOf.schema(self), "x-kubernetes-validations": [ascending]}
 
     def __str__(self) -> str:
         return f"up to {self.at_most} ascending integers, {self.each}"
@@ -286,25 +285,6 @@ def shape(
     return Shape(
         form=form, fields=dict(sorted(found.items())), required=tuple(needs.split()), law=law
     )
-
-
-def _read_list(value: object, each: Rule, at_most: int, form: str = "a list") -> Any:
-    """The list as it is, when each of its entries keeps the rule."""
-    if not isinstance(value, list | tuple):
-        raise Broken(f"is not {form}")
-    _refuse_too_many(len(value), at_most)
-    for index, entry in enumerate(value):
-        _read_part(f"[{index}]", each, entry)
-    return value
-
-
-def _list_schema(each: Rule, at_most: int, kind: str) -> Schema:
-    return {
-        "type": "array",
-        "items": each.schema(),
-        "maxItems": at_most,
-        "x-kubernetes-list-type": kind,
-    }
 
 
 def _refuse_too_many(count: int, at_most: int) -> None:
