@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from batchedmodel_cli.manifest_file import UnusableManifest
 from batchedmodel_contract.invalid_input import shown
+from batchedmodel_contract.kubernetes.names import API_VERSION
 from batchedmodel_contract.manifest.manifest import (
-    API_VERSION,
     KIND,
     LONGEST_NAME,
     NAME_PATTERN,

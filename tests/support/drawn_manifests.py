@@ -159,8 +159,6 @@ def _fitting(random: Random, rule: Rule) -> Any:
         case Shape(fields=fields):
             names = random.sample(sorted(fields), min(len(fields), random.randint(0, 3)))
             return {name: _part(random, fields[name]) for name in names} | _stray(random)
-        case ListOf(each=each):
-            return [_part(random, each) for _ in range(random.randint(0, 2))]
         case Text(at_least=0):
             return random.choice(("", "a", "a b", "é"))
         case Amount():
@@ -178,6 +176,8 @@ def _fitting(random: Random, rule: Rule) -> Any:
             return random.choice((["10.0.0.0/8"], ["10.0.0.1", "fd00::/8"], ["10.0.0.0/33"], []))
         case Names():
             return random.choice((["a"], ["a", "b"], ["a", "a"], []))
+        case ListOf(each=each):
+            return [_part(random, each) for _ in range(random.randint(0, 2))]
         case MapOf(each=Text(at_least=0, pattern=str()), keys=None):
             return random.choice(({}, {"a": "b"}, {"a": ""}, {"a": "b\0"}))
         case MapOf(each=Text(at_least=0)):

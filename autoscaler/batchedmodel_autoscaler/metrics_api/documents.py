@@ -8,6 +8,7 @@ from batchedmodel_autoscaler.cluster.objects import ModelKey
 from batchedmodel_autoscaler.cluster.resources import METRICS_VERSIONS
 from batchedmodel_autoscaler.errors import RefusedAnswer
 from batchedmodel_contract.kubernetes.names import (
+    API_VERSION,
     CONCURRENCY_METRIC,
     EXTERNAL_METRICS_GROUP,
     GROUP,
@@ -18,7 +19,7 @@ from batchedmodel_contract.kubernetes.names import (
     QUEUE_TIME_METRIC,
     REQUIRED_REPLICAS_METRIC,
 )
-from batchedmodel_contract.manifest.manifest import API_VERSION, KIND
+from batchedmodel_contract.manifest.manifest import KIND
 
 Document = dict[str, Any]
 

@@ -4,6 +4,7 @@ from typing import Final
 
 GROUP: Final = "batchedmodel.dev"
 VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
 PLURAL: Final = "batchedmodels"
 CLASS_PLURAL: Final = "batchedmodelclasses"
 

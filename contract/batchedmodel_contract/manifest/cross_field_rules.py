@@ -36,7 +36,6 @@ _IN_A_FILE: Final = where(is_file_handler, f"{{0}}.contains('{FILE_HANDLER}')", 
 _BY_ADAPTER: Final = among("batching.tenants.by", TenantsBy.ADAPTER)
 _FOR_A_HANDLER: Final = "is only for a handler"
 _FOR_ONES_OWN: Final = "is only for a container of one's own (protocol)"
-_BELOW_TIMEOUT: Final = "is not below requestTimeoutSeconds ({batching.requestTimeoutSeconds} s)"
 _NO_SURGE: Final = among("rollout.maxSurge", 0, "0%")
 _NONE_MISSING: Final = among("rollout.maxUnavailable", 0, "0%")
 _CACHE_OUTGROWS_THE_CONTAINER: Final = where(
@@ -64,11 +63,15 @@ def _reaches(memory: str, limit: str | None) -> bool:
     return limit is not None and amount_of(memory) >= amount_of(limit)
 
 
-def _outlasts_the_request(field: str) -> Condition:
-    return where(
+def _outlasting(field: str) -> Check:
+    """A rule that a time is below that of a request."""
+    fault = where(
         lambda wait, timeout: wait >= timeout * 1000,
         "{0} >= {1} * 1000",
         *(field, "batching.requestTimeoutSeconds"),
+    )
+    return invalid(
+        field, fault, "is not below requestTimeoutSeconds ({batching.requestTimeoutSeconds} s)"
     )
 
 
@@ -91,16 +94,16 @@ CHECKS: Final[tuple[Check, ...]] = (
         among("model.port", DATA_PORT, ADMIN_PORT),
         "is taken by the batching sidecar, with which the container shares its ports",
     ),
-    forbidden("model.source", _OWN, _FOR_A_HANDLER),
-    forbidden("model.parameters", _OWN, _FOR_A_HANDLER),
+    *(forbidden(f"model.{name}", _OWN, _FOR_A_HANDLER) for name in ("source", "parameters")),
     forbidden(
         "model.replicatedOutputs",
         ~among("model.protocol", ServerProtocol.V2),
         "is only for protocol V2",
     ),
-    forbidden("model.passPaths", _HANDLER, _FOR_ONES_OWN),
-    forbidden("model.command", _HANDLER, _FOR_ONES_OWN),
-    forbidden("model.args", _HANDLER, _FOR_ONES_OWN),
+    *(
+        forbidden(f"model.{name}", _HANDLER, _FOR_ONES_OWN)
+        for name in ("passPaths", "command", "args")
+    ),
     required("model.source", among("model.handler", "hf"), "is required with handler hf"),
     forbidden(
         "model.source", among("model.handler", "simulated"), "is not used by handler simulated"
@@ -152,16 +155,8 @@ CHECKS: Final[tuple[Check, ...]] = (
         "is above 1, which only a container of one's own (protocol) may have: a handler's "
         "batches run one after the other",
     ),
-    invalid(
-        "batching.maxWaitMilliseconds",
-        _outlasts_the_request("batching.maxWaitMilliseconds"),
-        _BELOW_TIMEOUT,
-    ),
-    invalid(
-        "batching.targetLatencyMilliseconds",
-        _outlasts_the_request("batching.targetLatencyMilliseconds"),
-        _BELOW_TIMEOUT,
-    ),
+    _outlasting("batching.maxWaitMilliseconds"),
+    _outlasting("batching.targetLatencyMilliseconds"),
     invalid(
         "batching.lateness",
         among("batching.lateness", Lateness.REFUSE)
@@ -197,10 +192,10 @@ CHECKS: Final[tuple[Check, ...]] = (
         _HANDLER,
         "is only for protocol OpenAI; how many texts a handler generates says maxSequences",
     ),
-    forbidden("generation.maxSequences", _OPENAI, _FOR_A_HANDLER),
-    forbidden("generation.maxTokensPerStep", _OPENAI, _FOR_A_HANDLER),
-    forbidden("generation.maxContextTokens", _OPENAI, _FOR_A_HANDLER),
-    forbidden("generation.kvCache", _OPENAI, _FOR_A_HANDLER),
+    *(
+        forbidden(f"generation.{name}", _OPENAI, _FOR_A_HANDLER)
+        for name in ("maxSequences", "maxTokensPerStep", "maxContextTokens", "kvCache")
+    ),
     invalid(
         "generation.maxTokensPerStep",
         where(lt, "{0} < {1}", "generation.maxTokensPerStep", "generation.maxSequences"),
@@ -217,16 +212,8 @@ CHECKS: Final[tuple[Check, ...]] = (
         ~given("accelerator") & _CACHE_OUTGROWS_THE_CONTAINER,
         "is not below model.resources.limits.memory, which the model itself needs as well",
     ),
-    invalid(
-        "generation.targetFirstTokenMilliseconds",
-        _outlasts_the_request("generation.targetFirstTokenMilliseconds"),
-        _BELOW_TIMEOUT,
-    ),
-    invalid(
-        "generation.targetTokenMilliseconds",
-        _outlasts_the_request("generation.targetTokenMilliseconds"),
-        _BELOW_TIMEOUT,
-    ),
+    _outlasting("generation.targetFirstTokenMilliseconds"),
+    _outlasting("generation.targetTokenMilliseconds"),
     forbidden("adapters", _OWN, _FOR_A_HANDLER),
     invalid(
         "adapters.items",

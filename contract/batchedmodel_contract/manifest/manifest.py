@@ -12,19 +12,21 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from batchedmodel_contract.invalid_input import InvalidManifest, Mistake, shown
-from batchedmodel_contract.kubernetes.names import GROUP, VERSION
+from batchedmodel_contract.kubernetes.names import API_VERSION
 from batchedmodel_contract.manifest.cross_field_rules import CHECKS
 from batchedmodel_contract.manifest.model_class import (
     CLASS_KIND,
     ModelClass,
     comes_from,
+    mapping_of,
     merged,
+    metadata_of,
+    unknown_at_top,
 )
 from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_contract.schema.reading import read, unknown_field
+from batchedmodel_contract.schema.reading import read
 from batchedmodel_contract.schema.rules import Schema
 
-API_VERSION: Final = f"{GROUP}/{VERSION}"
 KIND: Final = "BatchedModel"
 LONGEST_NAME: Final = 48
 """Characters in a BatchedModel's name: those of its children are longer, up to a label's 63."""
@@ -42,7 +44,6 @@ LARGEST_SPEC: Final = 65_536
 """Bytes as JSON, as the author wrote it; with a class, of both together as well."""
 _SIZE_RULE: Final = f"has more than {LARGEST_SPEC} bytes as JSON"
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(", ", ":"))
-_TOP: Final = ("apiVersion", "kind", "metadata", "spec", "status")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +61,9 @@ def read_manifest(manifest: object, model_class: ModelClass | None = None) -> Ba
     its spec makes; if none does, with every mistake that fields make together. These say what comes
     from the class.
     """
-    if not isinstance(manifest, Mapping):
-        raise InvalidManifest(
-            (Mistake(field="manifest", rule="is not a mapping", value=shown(manifest)),)
-        )
+    manifest = mapping_of(manifest)
     mistakes = [*_wrong_header(manifest)]
-    spec, namespace = None, _metadata(manifest).get("namespace")
+    spec, namespace = None, metadata_of(manifest).get("namespace")
     if manifest.get("spec") is None:
         mistakes.append(Mistake(field="spec", rule="is required"))
     else:
@@ -110,11 +108,6 @@ def _not_allowed(name: str, namespace: object) -> Mistake:
     return Mistake(field="spec.className", rule=rule, value=shown(name))
 
 
-def _metadata(manifest: Mapping[str, object]) -> Mapping[str, Any]:
-    metadata = manifest.get("metadata")
-    return metadata if isinstance(metadata, Mapping) else {}
-
-
 def _with_class(
     given: Mapping[str, Any], model_class: ModelClass, mistakes: list[Mistake]
 ) -> Spec | None:
@@ -141,20 +134,18 @@ def _wrong_header(manifest: Mapping[str, object]) -> Iterator[Mistake]:
             yield Mistake(field=field, rule=f"is required and must be {expected}")
         elif given != expected:
             yield Mistake(field=field, rule=f"is not {expected}", value=shown(given))
-    name = _metadata(manifest).get("name")
+    name = metadata_of(manifest).get("name")
     if name is None:
         yield Mistake(field="metadata.name", rule="is required")
     elif not isinstance(name, str) or re.fullmatch(NAME_PATTERN, name) is None:
         yield Mistake(field="metadata.name", rule=NAME_RULE, value=shown(name))
     elif name in TAKEN_NAMES:
         yield Mistake(field="metadata.name", rule=TAKEN_NAME_RULE, value=shown(name))
-    for field in manifest:
-        if field not in _TOP:
-            yield unknown_field(field, _TOP, str(field))
+    yield from unknown_at_top(manifest)
 
 
 def _named_as_an_adapter(manifest: Mapping[str, object], spec: Spec) -> Iterator[Mistake]:
-    name = _metadata(manifest).get("name")
+    name = metadata_of(manifest).get("name")
     items = () if spec.adapters is None else spec.adapters.items
     if any(item.name == name for item in items):
         yield Mistake(field="spec.adapters.items", rule=SAME_NAME_RULE)

@@ -6,11 +6,11 @@ to values, such as labels and quantities. Lists and Kubernetes' own types are ta
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from batchedmodel_contract.invalid_input import InvalidManifest, Mistake, shown
-from batchedmodel_contract.kubernetes.names import GROUP, VERSION
+from batchedmodel_contract.kubernetes.names import API_VERSION
 from batchedmodel_contract.manifest.spec import (
     CLASS_NAME,
     Batching,
@@ -34,7 +34,6 @@ from batchedmodel_contract.schema.rules import Text
 from batchedmodel_contract.schema.shapes import MapOf, Names
 
 CLASS_KIND: Final = "BatchedModelClass"
-_API_VERSION: Final = f"{GROUP}/{VERSION}"
 _TOP: Final = ("apiVersion", "kind", "metadata", "spec", "status")
 _ALL_NAMESPACES: Final = "*"
 _NAMESPACE: Final = Text(
@@ -101,20 +100,17 @@ def read_class(manifest: object) -> ModelClass:
     Raises `InvalidManifest` with every mistake. Rules over several fields are judged where a
     BatchedModel names the class, for either may give one of the fields.
     """
-    if not isinstance(manifest, Mapping):
-        raise InvalidManifest(
-            (Mistake(field="manifest", rule="is not a mapping", value=shown(manifest)),)
-        )
-    mistakes: list[Mistake] = []
-    for field, expected in (("apiVersion", _API_VERSION), ("kind", CLASS_KIND)):
-        if (said := manifest.get(field)) != expected:
-            mistakes.append(Mistake(field=field, rule=f"is not {expected}", value=shown(said)))
-    metadata = manifest.get("metadata")
-    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    manifest = mapping_of(manifest)
+    name = metadata_of(manifest).get("name")
+    mistakes = [
+        Mistake(field=field, rule=f"is not {expected}", value=shown(manifest.get(field)))
+        for field, expected in (("apiVersion", API_VERSION), ("kind", CLASS_KIND))
+        if manifest.get(field) != expected
+    ]
     if not isinstance(name, str) or re.fullmatch(CLASS_NAME.pattern or "", name) is None:
         rule = f"is not {CLASS_NAME.form}"
         mistakes.append(Mistake(field="metadata.name", rule=rule, value=shown(name)))
-    mistakes += [unknown_field(one, _TOP, str(one)) for one in manifest if one not in _TOP]
+    mistakes += unknown_at_top(manifest)
     given = manifest.get("spec")
     if given is None:
         mistakes.append(Mistake(field="spec", rule="is required"))
@@ -122,10 +118,31 @@ def read_class(manifest: object) -> ModelClass:
         read(ClassSpec, given, "spec", mistakes)
     if mistakes:
         where = f"{CLASS_KIND} {name}" if isinstance(name, str) else CLASS_KIND
-        raise InvalidManifest(tuple(_of_class(one, where) for one in mistakes))
+        raise InvalidManifest(
+            tuple(replace(one, field=f"{where}: {one.field}") for one in mistakes)
+        )
     assert isinstance(name, str)
     assert isinstance(given, Mapping)
     return ModelClass(name=name, given=given)
+
+
+def mapping_of(manifest: object) -> Mapping[str, Any]:
+    """A manifest as a mapping; raises `InvalidManifest` for anything else."""
+    if isinstance(manifest, Mapping):
+        return manifest
+    mistake = Mistake(field="manifest", rule="is not a mapping", value=shown(manifest))
+    raise InvalidManifest((mistake,))
+
+
+def metadata_of(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The metadata of a manifest; empty where it is no mapping."""
+    metadata = manifest.get("metadata")
+    return metadata if isinstance(metadata, Mapping) else {}
+
+
+def unknown_at_top(manifest: Mapping[str, Any]) -> list[Mistake]:
+    """The mistakes of fields beside those that every manifest has."""
+    return [unknown_field(one, _TOP, str(one)) for one in manifest if one not in _TOP]
 
 
 def class_name_of(manifest: object) -> str | None:
@@ -194,7 +211,3 @@ def _has(value: Any, names: list[str]) -> bool:
     for name in names:
         value = value.get(name) if isinstance(value, Mapping) else None
     return value is not None
-
-
-def _of_class(mistake: Mistake, where: str) -> Mistake:
-    return Mistake(field=f"{where}: {mistake.field}", rule=mistake.rule, value=mistake.value)
