@@ -7,6 +7,7 @@ removed stays until nobody has asked for it for a while, as its files may be oth
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from batchedmodel_model_server.sources.folder import Content
@@ -18,40 +19,22 @@ QUIET_SECONDS: Final = 60.0
 """One that was replaced and that nobody asks for so long is forgotten."""
 
 
+@dataclass(slots=True, eq=False)
 class Kept:
     """One version of an adapter."""
 
-    __slots__ = (
-        "content",
-        "in_work",
-        "labels",
-        "number",
-        "quiet_since",
-        "retired",
-        "size",
-        "weights",
-    )
-
-    def __init__(
-        self,
-        number: int,
-        content: Content,
-        weights: Weights,
-        size: int,
-        labels: tuple[str, ...] | None = None,
-    ) -> None:
-        self.number: Final = number
-        self.content: Final = content
-        """What it was read from."""
-        self.weights: Weights | None = weights
-        """None: not in main memory now."""
-        self.size = size
-        self.labels: Final = labels
-        """Of its own classification."""
-        self.in_work = 0
-        self.retired = False
-        self.quiet_since = NEVER
-        """Of one that is retired: when it was asked for last."""
+    number: Final[int]
+    content: Final[Content]
+    """What it was read from."""
+    weights: Weights | None
+    """None: not in main memory now."""
+    size: int
+    labels: Final[tuple[str, ...] | None] = None
+    """Of its own classification."""
+    in_work: int = 0
+    retired: bool = False
+    quiet_since: float = NEVER
+    """Of one that is retired: when it was asked for last."""
 
 
 class Lender(Protocol):

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from batchedmodel_contract.adapters.state import NO_ADAPTER
@@ -13,16 +14,14 @@ from batchedmodel_scheduling.adapters.text_turns import WaitingText, may_begin
 from batchedmodel_scheduling.engine.step_planner import EngineSequence
 
 
+@dataclass(slots=True, eq=False)
 class _Use:
     """What one sequence needs; `slot`: where it is while the sequence runs."""
 
-    __slots__ = ("number", "since", "slot", "weights")
-
-    def __init__(self, number: int, weights: Weights, since: float) -> None:
-        self.number: Final = number
-        self.weights: Final = weights
-        self.since: Final = since
-        self.slot = NO_SLOT
+    number: int
+    weights: Weights
+    since: float
+    slot: int = NO_SLOT
 
 
 class TextAdapters:

@@ -28,11 +28,7 @@ from batchedmodel_model_server.handlers.checkpoint import (
 from batchedmodel_model_server.handlers.gguf_models import checkpoint_of
 from batchedmodel_model_server.handlers.hf_generation import text_generation
 from batchedmodel_model_server.handlers.hf_images import image_classifier, image_embedding
-from batchedmodel_model_server.handlers.hf_texts import (
-    text_classifier,
-    text_embedding,
-    token_classifier,
-)
+from batchedmodel_model_server.handlers.hf_texts import text_classifier, text_embedding
 from batchedmodel_model_server.handlers.transformers_models import (
     PRECISIONS,
     Place,
@@ -104,9 +100,8 @@ class HuggingFace(Handler):
             raise CannotLoad(f"{PARAMETERS}.{_BY_CONFIG}: the model generates no text")
         if name is TaskName.TEXT_EMBEDDING:
             return text_embedding(path, place, shortest, self.adapters)
-        if name is TaskName.TOKEN_CLASSIFICATION:
-            return token_classifier(path, place, self.adapters)
-        return text_classifier(path, place, self.adapters)
+        of_tokens = name is TaskName.TOKEN_CLASSIFICATION
+        return text_classifier(path, place, self.adapters, of_tokens=of_tokens)
 
     def _shortest(self) -> int | None:
         given = self.parameters.get(_SHORTEST)

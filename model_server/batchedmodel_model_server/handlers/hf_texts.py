@@ -94,12 +94,18 @@ def embedding_of(
     )
 
 
-def text_classifier(path: Path, place: Place, adapters: AdapterBounds | None = None) -> Task:
-    """A raw score for each label, or the one score of a model that ranks pairs of texts."""
+def text_classifier(
+    path: Path, place: Place, adapters: AdapterBounds | None = None, *, of_tokens: bool = False
+) -> Task:
+    """A raw score for each label, and for each token if it is `of_tokens`.
+
+    Or the one score of a model that ranks pairs of texts.
+    """
     files = read_text_files(path)
-    encoder, logits, bank = _with_head(files, place, adapters)
+    encoder, logits, bank = _with_head(files, place, adapters, of_tokens=of_tokens)
     classes = classes_of(files.config, LOGITS)
-    if len(classes.labels) == 1:
+    count = len(classes.labels)
+    if count == 1 and not of_tokens:
         return _task(
             encoder,
             files,
@@ -111,22 +117,7 @@ def text_classifier(path: Path, place: Place, adapters: AdapterBounds | None = N
     return _task(
         encoder,
         files,
-        outputs={LOGITS: Spec("FP32", (len(classes.labels),))},
-        run=lambda batch: {LOGITS: logits(batch)},
-        bank=bank,
-        classification=classes,
-    )
-
-
-def token_classifier(path: Path, place: Place, adapters: AdapterBounds | None = None) -> Task:
-    """A raw score for each label and token."""
-    files = read_text_files(path)
-    encoder, logits, bank = _with_head(files, place, adapters, of_tokens=True)
-    classes = classes_of(files.config, LOGITS)
-    return _task(
-        encoder,
-        files,
-        outputs={LOGITS: Spec("FP32", ("L", len(classes.labels)))},
+        outputs={LOGITS: Spec("FP32", ("L", count) if of_tokens else (count,))},
         run=lambda batch: {LOGITS: logits(batch)},
         bank=bank,
         classification=classes,
@@ -134,7 +125,7 @@ def token_classifier(path: Path, place: Place, adapters: AdapterBounds | None = 
 
 
 def _with_head(
-    files: TextFiles, place: Place, adapters: AdapterBounds | None, *, of_tokens: bool = False
+    files: TextFiles, place: Place, adapters: AdapterBounds | None, *, of_tokens: bool
 ) -> tuple[Encoder, Callable[[Batch], Any], AdapterBank | None]:
     """The model without its head, what gives the scores of a batch, its adapters."""
     model, _ = load_model(files.architecture, files.folder, place)

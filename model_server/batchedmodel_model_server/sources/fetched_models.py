@@ -36,11 +36,11 @@ from batchedmodel_model_server.sources.hub import (
     COMMIT,
     Hub,
     HubAccess,
+    HubFile,
     Unreachable,
     hub_access,
     is_offline,
 )
-from batchedmodel_model_server.sources.hub_answers import HubFile
 from batchedmodel_model_server.sources.untrusted_files import is_inside
 
 _AT_ONCE: Final = 4

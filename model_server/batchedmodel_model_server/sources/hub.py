@@ -1,10 +1,12 @@
 """The protocol of a Hugging Face hub, as far as fetching the files of one commit needs it.
 
-The only module that talks to a hub. Why not by the hub's own library:
+The only module that talks to a hub. A hub may be anybody's, and lie: what it says is bounded by
+bytes, entries and pages before anything is done with it. Why not by the hub's own library:
 `docs/adr/0008-files-of-a-hub-are-fetched-by-ourselves.md`.
 """
 
 import asyncio
+import json
 import logging
 import os
 import re
@@ -13,7 +15,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 from urllib.parse import quote
 
@@ -22,20 +23,11 @@ from yarl import URL
 
 from batchedmodel_contract.processes.proxy import proxy_to
 from batchedmodel_model_server.errors import CannotLoad
-from batchedmodel_model_server.sources.hub_answers import (
-    HubFile,
-    Listing,
-    json_of,
-    led_to,
-    next_page,
-)
 
 COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 """What the full name of a commit looks like."""
 
 _HOME: Final = "https://huggingface.co"
-_ERROR_CODE: Final = "X-Error-Code"
-_ERROR_MESSAGE: Final = "X-Error-Message"
 _SAID_CHARACTERS: Final = 200
 _ASK_AGAIN: Final = frozenset({408, 425, 429})
 _PARTIAL: Final = 206
@@ -44,6 +36,13 @@ _MOST_REDIRECTS: Final = 10
 _CHUNK_BYTES: Final = 1_048_576
 _TRUE: Final = frozenset({"1", "ON", "YES", "TRUE"})
 
+MOST_ANSWER_BYTES: Final = 16 * 1024 * 1024
+"""Of one JSON answer; a page of a thousand files has some 300 KB."""
+MOST_ENTRIES: Final = 100_000
+"""Files and folders of one commit."""
+MOST_PAGES: Final = 1_000
+"""In which they are listed."""
+_LARGEST_FILE: Final = 2**50
 _log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 
@@ -120,6 +119,47 @@ def hub_access(environ: Mapping[str, str]) -> HubAccess:
     return HubAccess(endpoint=endpoint, token=get_token())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubFile:
+    """One file of a commit."""
+
+    path: str
+    size: int
+    """Bytes."""
+    sha256: str | None
+    """Of large files; the others are known by their name in git alone."""
+    git_sha1: str
+
+
+class Listing:
+    """The files of a commit, page by page."""
+
+    def __init__(self, named: str) -> None:
+        """`named`: the commit, for those who read why it cannot be had."""
+        self._named = named
+        self._entries = 0
+        self._pages = 0
+        self.files: Final[list[HubFile]] = []
+
+    def add(self, page: object) -> None:
+        """One more page; raises `CannotLoad` for what is no list, and for one without end."""
+        if not isinstance(page, list):
+            raise self._nonsense()
+        self._pages += 1
+        self._entries += len(page)
+        if self._entries > MOST_ENTRIES:
+            raise CannotLoad(f"{self._named} has more than {MOST_ENTRIES} files")
+        if self._pages > MOST_PAGES:
+            raise CannotLoad(f"{self._named}: the hub lists it in more than {MOST_PAGES} pages")
+        try:
+            self.files.extend(_file(entry) for entry in page if entry["type"] == "file")
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._nonsense() from error
+
+    def _nonsense(self) -> CannotLoad:
+        return CannotLoad(f"{self._named}: the hub's list of files makes no sense")
+
+
 class Hub:
     """One repository at one revision on a hub. Every method raises `CannotLoad`."""
 
@@ -140,12 +180,7 @@ class Hub:
         )
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *failure: object) -> None:
         await self._session.close()
 
     async def commit(self) -> str:
@@ -215,7 +250,7 @@ class Hub:
         seconds = self._access.patience.answer_seconds
         try:
             async with asyncio.timeout(seconds), self._answer(address, {}) as response:
-                return await json_of(response, address.host), next_page(response, self._named)
+                return await _json_of(response, address.host), _next_page(response, self._named)
         except TimeoutError as error:
             raise _Passing(f"{address.host} did not answer within {seconds:g} s") from error
 
@@ -236,7 +271,7 @@ class Hub:
                 ) as response:
                     location = response.headers.get("Location")
                     if response.status in _REDIRECTS and location:
-                        address = led_to(address, location, self._named)
+                        address = _led_to(address, location, self._named)
                         continue
                     self._judge(response)
                     yield response
@@ -250,10 +285,10 @@ class Hub:
             raise _Passing(f"{address.host}: {str(error) or type(error).__name__}") from error
 
     def _judge(self, response: aiohttp.ClientResponse) -> None:
-        status, code = response.status, response.headers.get(_ERROR_CODE, "")
+        status, code = response.status, response.headers.get("X-Error-Code", "")
         if response.ok:
             return
-        said = response.headers.get(_ERROR_MESSAGE, response.reason or "")[:_SAID_CHARACTERS]
+        said = response.headers.get("X-Error-Message", response.reason or "")[:_SAID_CHARACTERS]
         elsewhere = response.url.origin() != self._origin
         if status in _ASK_AGAIN or status >= 500 or elsewhere:
             # Elsewhere: an address that was signed for a while only. The hub gives another.
@@ -315,3 +350,51 @@ def _size(file: Path) -> int:
         return file.stat().st_size
     except FileNotFoundError:
         return 0
+
+
+async def _json_of(response: aiohttp.ClientResponse, host: str | None) -> Any:
+    """The document that a response brings; raises `CannotLoad`, and what reading it raises."""
+    body = bytearray()
+    async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
+        body += chunk
+        if len(body) > MOST_ANSWER_BYTES:
+            raise CannotLoad(f"{host} answers more than {MOST_ANSWER_BYTES} bytes of JSON")
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise CannotLoad(f"{host} does not answer as a hub does") from error
+
+
+def _next_page(response: aiohttp.ClientResponse, named: str) -> URL | None:
+    """Where a list goes on; raises `CannotLoad`."""
+    try:
+        following = response.links.get("next")
+        return _address(URL(str(following["url"]))) if following else None
+    except (KeyError, ValueError) as error:
+        raise CannotLoad(f"{named}: the hub leads nowhere") from error
+
+
+def _led_to(address: URL, location: str, named: str) -> URL:
+    """Where a redirect leads; raises `CannotLoad`."""
+    try:
+        # What was signed as it is written must be sent as it is written.
+        return _address(address.join(URL(location, encoded=True)))
+    except ValueError as error:
+        raise CannotLoad(f"{named}: the hub leads nowhere") from error
+
+
+def _address(leads: URL) -> URL:
+    """The same; raises `ValueError` for what names no host, or no port that there can be."""
+    if leads.host is None or leads.scheme not in ("http", "https"):
+        raise ValueError
+    return leads
+
+
+def _file(entry: Mapping[str, Any]) -> HubFile:
+    path, size, large, name = entry["path"], entry["size"], entry.get("lfs"), entry["oid"]
+    digest = None if large is None else large["oid"]
+    if type(size) is not int or not 0 <= size <= _LARGEST_FILE:
+        raise ValueError("a file has no size")
+    if not all(isinstance(text, str) for text in (path, name, digest or "")):
+        raise TypeError("a file is not named by texts")
+    return HubFile(path=path, size=size, sha256=digest, git_sha1=name)

@@ -11,13 +11,16 @@ from aiohttp.test_utils import TestServer
 
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.sources.fetched_models import wanted_files
-from batchedmodel_model_server.sources.hub import Hub, HubAccess, Patience, Unreachable
-from batchedmodel_model_server.sources.hub_answers import (
+from batchedmodel_model_server.sources.hub import (
     MOST_ANSWER_BYTES,
     MOST_ENTRIES,
     MOST_PAGES,
+    Hub,
+    HubAccess,
     HubFile,
     Listing,
+    Patience,
+    Unreachable,
 )
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
