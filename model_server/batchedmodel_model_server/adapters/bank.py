@@ -6,6 +6,7 @@ does nothing. Otherwise it adds to the rows that have one and touches no other.
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -198,19 +199,19 @@ class _OnDevice:
         self.real = None if groups.real.all() else torch.from_numpy(real).to(device)
 
 
+@dataclass(slots=True)
 class _Pass:
     """What a pass decided once for all its modules."""
 
-    def __init__(self, slots: Mapping[Shape, Slots], rows: Slots | None, costs: Costs) -> None:
-        self._slots: Final = slots
-        self._rows: Final = rows
-        self._costs: Final = costs
-        self._ways: Final[dict[Shape, tuple[Run, ...] | _OnDevice]] = {}
+    slots: Mapping[Shape, Slots]
+    rows: Slots | None
+    costs: Costs
+    ways: dict[Shape, tuple[Run, ...] | _OnDevice] = field(default_factory=dict)
 
     def way(self, shape: Shape, device: Any) -> tuple[Run, ...] | _OnDevice:
         """How tokens that lie so are computed; raises `NotImplementedError`."""
-        if shape not in self._ways:
-            slots = self._slots.get(shape)
+        if shape not in self.ways:
+            slots = self.slots.get(shape)
             if slots is None and shape == (1,):
                 return ()  # The pooler of a packed row, which gives a vector that nobody asks for.
             if slots is None:
@@ -218,14 +219,14 @@ class _Pass:
                     f"an adapter of a module that is given {' x '.join(map(str, shape))} vectors, "
                     "which are neither the tokens of the batch nor its rows"
                 )
-            way = chosen(slots, self._costs) if slots.any() else ()
-            self._ways[shape] = _OnDevice(way, device) if isinstance(way, Groups) else way
-        return self._ways[shape]
+            way = chosen(slots, self.costs) if slots.any() else ()
+            self.ways[shape] = _OnDevice(way, device) if isinstance(way, Groups) else way
+        return self.ways[shape]
 
     def axis(self, given: Shape, output: Shape) -> tuple[int, Slots | None]:
         """Along which axis a head's rows or tokens lie, and their slots; None: it has neither."""
-        rows = self._rows
+        rows = self.rows
         if rows is not None and given[0] == output[0] == len(rows):
             return 0, rows
         # The pooler of a packed row gives one vector, which nobody asks for.
-        return 1, self._slots.get(given[:-1]) if given[:-1] == output[:-1] else None
+        return 1, self.slots.get(given[:-1]) if given[:-1] == output[:-1] else None

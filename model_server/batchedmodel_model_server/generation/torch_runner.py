@@ -41,16 +41,10 @@ class TorchRunner:
         self._attention: Final = attention
         self._computing: Final = computing
         self._adapting: Final = adapting
-
-    @property
-    def blocks(self) -> int:
+        self.blocks: Final = cache.blocks
         """How many the cache has."""
-        return self._cache.blocks
-
-    @property
-    def block_tokens(self) -> int:
+        self.block_tokens: Final = cache.block_tokens
         """Tokens of a block."""
-        return self._cache.block_tokens
 
     def run(self, parts: Sequence[StepPart]) -> list[list[Sampled]]:
         """What each part's draws gave; raises `ForwardFailed`, `OutOfMemory`, `DeviceLost`."""
@@ -83,7 +77,7 @@ class TorchRunner:
         """
         import torch
 
-        layout = layout_of(parts, self._cache.block_tokens)
+        layout = layout_of(parts, self.block_tokens)
         device = self._cache.device
         drawing = [nth for nth, at in enumerate(layout.order) if parts[at].draws]
         ends = layout.ends[drawing]

@@ -28,16 +28,8 @@ class WatchedRunner:
         self._cost: Final = cost
         self._watchdog: Final = watchdog
         self._clock: Final = clock
-
-    @property
-    def blocks(self) -> int:
-        """As the model's runner has them."""
-        return self._runner.blocks
-
-    @property
-    def block_tokens(self) -> int:
-        """As the model's runner has them."""
-        return self._runner.block_tokens
+        self.blocks: Final = runner.blocks
+        self.block_tokens: Final = runner.block_tokens
 
     def run(self, parts: Sequence[StepPart]) -> list[list[Sampled]]:
         """What the model's runner gives; raises `OutOfMemory`, `ForwardFailed`, `DeviceLost`."""

@@ -152,9 +152,6 @@ def _attention(
     value: Any,
     attention_mask: Any,
     scaling: float | None = None,
-    is_causal: bool | None = None,
-    sliding_window: int | None = None,
-    position_bias: Any = None,
     **kwargs: Any,
 ) -> tuple[Any, None]:
     """As transformers calls it: 1 x heads x total x size in, 1 x total x heads x size out."""
@@ -163,19 +160,11 @@ def _attention(
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
         result: tuple[Any, None] = sdpa_attention_forward(
-            module,
-            query,
-            key,
-            value,
-            attention_mask,
-            scaling=scaling,
-            is_causal=is_causal,
-            sliding_window=sliding_window,
-            position_bias=position_bias,
-            **kwargs,
+            module, query, key, value, attention_mask, scaling=scaling, **kwargs
         )
         return result
-    if position_bias is not None or attention_mask is not None:
+    is_causal, sliding_window = kwargs.get("is_causal"), kwargs.get("sliding_window")
+    if kwargs.get("position_bias") is not None or attention_mask is not None:
         raise NotImplementedError("attention with a bias or a mask of its own")
     if kwargs.get("s_aux") is not None:
         raise NotImplementedError("attention with sinks")

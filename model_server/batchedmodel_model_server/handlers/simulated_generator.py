@@ -12,6 +12,7 @@ import json
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from batchedmodel_contract.generation.frames import Sampling
@@ -31,42 +32,26 @@ _CHAT_TEMPLATE: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedRunner:
     """Lets steps take their time, and draws."""
 
-    def __init__(
-        self,
-        *,
-        blocks: int,
-        block_tokens: int,
-        seconds: Callable[[int, int], float],
-        begin: Callable[[], float],
-        end: Callable[[float, float], None],
-    ) -> None:
-        """`seconds` of a step with so many sequences and tokens of prompts; `begin` says when one
-        begins, and `end` returns when one has ended that began then and takes so long."""
-        self._blocks: Final = blocks
-        self._block_tokens: Final = block_tokens
-        self._seconds: Final = seconds
-        self._begin: Final = begin
-        self._end: Final = end
-
-    @property
-    def blocks(self) -> int:
-        """How many it pretends to hold."""
-        return self._blocks
-
-    @property
-    def block_tokens(self) -> int:
-        """Tokens of a block."""
-        return self._block_tokens
+    blocks: int
+    """How many it pretends to hold."""
+    block_tokens: int
+    seconds: Callable[[int, int], float]
+    """Of a step with so many sequences and tokens of prompts."""
+    begin: Callable[[], float]
+    """When a step begins."""
+    end: Callable[[float, float], None]
+    """Returns when a step has ended that began then and takes so long."""
 
     def run(self, parts: Sequence[StepPart]) -> list[list[Sampled]]:
         """Draw, and return when the step would have ended."""
-        began = self._begin()
+        began = self.begin()
         found = [[_sampled(draw) for draw in part.draws] for part in parts]
         read = sum([len(part.ids) for part in parts if len(part.ids) > 1])
-        self._end(began, self._seconds(len(parts), read))
+        self.end(began, self.seconds(len(parts), read))
         return found
 
     def copy_block(self, source: int, target: int) -> None:
