@@ -8,8 +8,7 @@ from random import Random
 from typing import Any, Final
 
 from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_contract.schema.reading import Section, declarations
-from batchedmodel_contract.schema.records import Records
+from batchedmodel_contract.schema.reading import Records, Section, declarations
 from batchedmodel_contract.schema.rules import (
     Amount,
     Choice,

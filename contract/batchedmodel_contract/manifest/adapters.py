@@ -7,8 +7,7 @@ from typing import Final
 from batchedmodel_contract.kubernetes.quantities import amount_of
 from batchedmodel_contract.manifest.generation import MEMORY
 from batchedmodel_contract.manifest.source import SecretKey, Source
-from batchedmodel_contract.schema.reading import section, setting
-from batchedmodel_contract.schema.records import Records
+from batchedmodel_contract.schema.reading import Records, section, setting
 from batchedmodel_contract.schema.rules import Text, Whole
 
 MOST_ITEMS: Final = 256

@@ -29,8 +29,7 @@ from batchedmodel_contract.manifest.model_class import (
     may_come_from_class,
 )
 from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_contract.schema.reading import Section, declarations
-from batchedmodel_contract.schema.records import record_schema
+from batchedmodel_contract.schema.reading import Section, declarations, record_schema
 from batchedmodel_contract.schema.rules import LONGEST_OBJECT_NAME, Schema, anchored
 
 ADAPTERS_FIELD: Final = "adapters"

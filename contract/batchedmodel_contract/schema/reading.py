@@ -2,19 +2,22 @@
 
 The records of `spec` are declared with `setting` and `section`; `read` walks the declaration, so a
 field's name, default, rule and description exist once. It collects every mistake instead of
-stopping at the first, because an author wants to mend a manifest in one go.
+stopping at the first, because an author wants to mend a manifest in one go. `record_schema` says
+the same to an API server. Beside the lists of `shapes`, which are passed on as they are, `Records`
+reads each entry into a record of its own.
 """
 
 import dataclasses
 import difflib
 import json
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeAlias, TypeVar
 
 from batchedmodel_contract.invalid_input import InvalidInput, Mistake, shown
-from batchedmodel_contract.schema.rules import Broken, Rule
+from batchedmodel_contract.schema.rules import Broken, Rule, Schema, Text
 
 _DECLARATION = "batchedmodel"
 Record = TypeVar("Record")
@@ -169,3 +172,75 @@ def camel_case(name: str) -> str:
     """The name of a field as JSON has it."""
     first, *words = name.split("_")
     return first + "".join(word.title() for word in words)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Records:
+    """A list of records, no two of which have the same `name`."""
+
+    of: type[Any]
+    form: str
+    at_most: int
+
+    def read(self, value: object) -> tuple[Any, ...]:
+        if not isinstance(value, list | tuple):
+            raise Broken(f"is not {self.form}")
+        if len(value) > self.at_most:
+            raise Broken(f"has {len(value)} entries, more than the {self.at_most} allowed")
+        records = [_record(self.of, entry, f"[{at}]") for at, entry in enumerate(value)]
+        for name, times in Counter(record.name for record in records).items():
+            if times > 1:
+                raise Broken(f"names {name} more than once")
+        return tuple(records)
+
+    def schema(self) -> Schema:
+        return {
+            "type": "array",
+            "items": {"description": f"One of {self.form}.", **record_schema(self.of)},
+            "maxItems": self.at_most,
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["name"],
+        }
+
+    def __str__(self) -> str:
+        return self.form
+
+
+def _record(of: type[Any], entry: object, where: str) -> Any:
+    mistakes: list[Mistake] = []
+    record = read(of, entry, where, mistakes)
+    if record is None:
+        first = mistakes[0]
+        raise Broken(f"{first.rule} ({first.value})" if first.value else first.rule, first.field)
+    return record
+
+
+def record_schema(of: type[Any]) -> Schema:
+    """The schema of a record, for an API server.
+
+    It fills in no defaults: those that were written out could not be told from what an author says,
+    and a BatchedModelClass gives what authors do not say.
+    """
+    required = [declared.name for _, declared in declarations(of) if declared.required]
+    properties: Schema = {}
+    for field, declared in declarations(of):
+        if isinstance(declared, Section):
+            below = record_schema(declared.of)
+        else:
+            below = declared.rule.schema()
+        properties[declared.name] = {"description": _described(field, declared), **below}
+    needed = {"required": required} if required else {}
+    return {"type": "object", **needed, "properties": properties}
+
+
+def _described(field: dataclasses.Field[Any], declared: Setting | Section) -> str:
+    if isinstance(declared, Section):
+        return declared.doc
+    sentences = [declared.doc]
+    if isinstance(declared.rule, Text) and declared.rule.pattern is not None:
+        sentences.append(f"Must be {declared.rule.form}.")
+    if declared.effective:
+        sentences.append(f"When absent: {declared.effective}.")
+    if default := default_text(field, declared):
+        sentences.append(f"Default: {default}.")
+    return " ".join(sentences)
