@@ -173,7 +173,9 @@ class LinkServer:
                 hello, descriptors = await _first_bytes(plug)
                 version = common_version(read_hello(hello))
                 peer = LinkPeer(descriptors)
-                await loop.sock_sendall(plug, write_hello(self._hello or Hello(version, version)))
+                await loop.sock_sendall(
+                    plug, write_hello(self._hello or Hello(version, version, bool(descriptors)))
+                )
                 transport, _ = await loop.connect_accepted_socket(partial(_connection, peer), plug)
                 peer.connected(transport)
                 self.open.append(peer)

@@ -1,7 +1,8 @@
 """How the two ends of the link agree on a version before the first frame.
 
 The sidecar connects and sends one hello, with the descriptors of the memory that it shares, if any;
-the server answers with one of its own and the version that both speak, or 0. Pure.
+the server answers with one of its own: the version that both speak, or 0, and whether it sees that
+memory. Pure.
 """
 
 import struct
@@ -15,7 +16,7 @@ MAX_VERSION: Final = 1
 before it, so these differ once the frames change."""
 OTHER_RELEASE: Final = "the model server's image is of another release"
 """What a sidecar's reason begins with where it has no version of the frames in common with it."""
-_HELLO: Final = struct.Struct("<8sHH4x")
+_HELLO: Final = struct.Struct("<8sHH?3x")
 HELLO_BYTES: Final = _HELLO.size
 _MAGIC: Final = b"BMLINK\r\n"
 
@@ -25,6 +26,8 @@ class Hello(NamedTuple):
 
     min_version: int
     max_version: int
+    shares_memory: bool = False
+    """In an answer: whether the server sees the memory that came with the sidecar's hello."""
 
 
 OURS: Final = Hello(MIN_VERSION, MAX_VERSION)
@@ -39,8 +42,8 @@ def read_hello(data: bytes) -> Hello:
     """The hello in `HELLO_BYTES` bytes; raises `InvalidInput` for a peer that speaks no frames."""
     if len(data) != HELLO_BYTES or not data.startswith(_MAGIC):
         raise InvalidInput("hello", "is not one: the peer is of a release without frames")
-    _, least, most = _HELLO.unpack(data)
-    return Hello(least, most)
+    _, least, most, shares_memory = _HELLO.unpack(data)
+    return Hello(least, most, shares_memory)
 
 
 def common_version(theirs: Hello, ours: Hello = OURS) -> int:

@@ -18,7 +18,11 @@ from batchedmodel_contract.link.hello import (
 )
 from batchedmodel_model_server.lifecycle.service import ModelService
 from batchedmodel_model_server.link.connection import SidecarConnection
-from batchedmodel_model_server.link.shared_memory import SharedMemory, shared_memory
+from batchedmodel_model_server.link.shared_memory import (
+    DESCRIPTORS,
+    SharedMemory,
+    shared_memory,
+)
 
 MAX_CONNECTIONS: Final = 8
 """A sidecar has one, and perhaps one more while it begins anew."""
@@ -26,7 +30,6 @@ _BACKLOG: Final = 64
 """A full queue of a Unix socket refuses callers instead of letting them wait."""
 _PAUSE_SECONDS: Final = 1.0
 _HELLO_SECONDS: Final = 10.0
-_MAX_DESCRIPTORS: Final = 2  # of memory for rows, and for answers
 _MAX_ARRIVAL_SECONDS: Final = 30.0
 """For the rest of frames that have come in part: a gigabyte takes a second over this socket."""
 _log = logging.getLogger(__name__)
@@ -105,7 +108,7 @@ class Listener:
         """A hello, or the end of the connection."""
         try:
             message, descriptors, _, _ = socket.recv_fds(
-                connection, HELLO_BYTES, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+                connection, HELLO_BYTES, DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
             )
         except (BlockingIOError, InterruptedError):
             return
@@ -148,9 +151,18 @@ def _agreed(connection: socket.socket, message: bytes, descriptors: list[int]) -
     """Answer a hello; raises `InvalidInput` and `OSError` where nothing can follow it."""
     theirs = read_hello(message)
     version = common_version(theirs)
-    memory = shared_memory(descriptors) if version else SharedMemory()
-    connection.send(write_hello(Hello(version, version)))
+    memory = _mapped(descriptors) if version and descriptors else SharedMemory()
+    connection.send(write_hello(Hello(version, version, memory.rows is not None)))
     if not version:
         rule = "names no version of the frames that this server speaks"
         raise InvalidInput("hello", rule, f"{theirs.min_version} to {theirs.max_version}")
     return memory
+
+
+def _mapped(descriptors: list[int]) -> SharedMemory:
+    """The memory of a sidecar; none where it cannot be had, and then everything is sent."""
+    try:
+        return shared_memory(descriptors)
+    except (InvalidInput, OSError) as error:
+        _log.warning("no memory is shared with a sidecar: %s", error)
+        return SharedMemory()

@@ -11,6 +11,7 @@ from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.link.region import MIN_ITEM_BYTES, mapped
 
 _ALIGNMENT: Final = 8
+DESCRIPTORS: Final = 2  # of memory for rows, and for answers
 
 
 class Placing:
@@ -53,9 +54,11 @@ class SharedMemory(NamedTuple):
 
 def shared_memory(descriptors: Sequence[int]) -> SharedMemory:
     """The memory behind descriptors, for rows and for answers; raises `InvalidInput`, `OSError`."""
-    writable = (False, True)
-    maps = [
-        memoryview(mapped(one, writable=writes))
-        for one, writes in zip(descriptors, writable, strict=False)
-    ]
-    return SharedMemory(*maps)
+    if len(descriptors) != DESCRIPTORS:
+        # As where this process may open no more files.
+        raise InvalidInput("descriptors", f"are not {DESCRIPTORS}", len(descriptors))
+    rows, answers = descriptors
+    return SharedMemory(
+        rows=memoryview(mapped(rows, writable=False)),
+        answers=memoryview(mapped(answers, writable=True)),
+    )

@@ -12,6 +12,7 @@ from batchedmodel_contract.link.hello import (
     HELLO_BYTES,
     OTHER_RELEASE,
     OURS,
+    Hello,
     read_hello,
     write_hello,
 )
@@ -44,10 +45,12 @@ async def connect(path: str, opened: Callable[[], LinkConnection], regions: Shar
         pair = _regions(regions)
         descriptors = [] if pair is None else [region.descriptor for region in pair]
         socket.send_fds(plug, [write_hello()], descriptors)
-        await _read_hello(plug)
-        if pair is not None:
+        hello = await _read_hello(plug)
+        if pair is not None and hello.shares_memory:
             regions.use(pair)
             logger.info("large rows and answers lie in memory that the model server sees")
+        elif pair is not None:
+            logger.info("no memory is shared with the model server: it cannot map it")
         await loop.create_unix_connection(opened, sock=plug)
     except BaseException:
         plug.close()
@@ -62,7 +65,7 @@ def _regions(regions: SharedRegions) -> RegionPair | None:
         return None
 
 
-async def _read_hello(plug: socket.socket) -> None:
+async def _read_hello(plug: socket.socket) -> Hello:
     loop, data = asyncio.get_running_loop(), b""
     while len(data) < HELLO_BYTES:
         more = await loop.sock_recv(plug, HELLO_BYTES - len(data))
@@ -72,9 +75,10 @@ async def _read_hello(plug: socket.socket) -> None:
     if not data:
         raise ConnectionResetError("the model server closed the connection")
     try:
-        version = read_hello(data).max_version
+        hello = read_hello(data)
     except InvalidInput as error:
         raise RefusedLink(f"{OTHER_RELEASE}, which speaks no frames") from error
-    if not OURS.min_version <= version <= OURS.max_version:
+    if not OURS.min_version <= hello.max_version <= OURS.max_version:
         spoken = f"{OURS.min_version} to {OURS.max_version}"
         raise RefusedLink(f"{OTHER_RELEASE}, which speaks none of the versions {spoken} of frames")
+    return hello

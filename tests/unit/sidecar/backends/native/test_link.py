@@ -24,6 +24,7 @@ from batchedmodel_contract.link.model_frames import (
     write_profile,
 )
 from batchedmodel_contract.link.model_state import ModelState
+from batchedmodel_contract.manifest.tenants import NOBODY
 from batchedmodel_sidecar.errors import Busy, Unserved
 from support.byte_tokenizer import described as generating
 from support.byte_tokenizer import tokenizer_json as byte_tokenizer_json
@@ -417,6 +418,18 @@ async def test_memory_is_offered_with_the_hello_and_used_once_it_is_answered(
         assert here.regions.place is None
         peer.connection.close()
         await here.listener.lost("the model server closed the connection")
+
+
+async def test_memory_that_the_server_does_not_see_is_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    path = tmp_path / "m.sock"
+    async with LinkServer(Hello(1, 1)).serving(path) as server, followed(path) as here:
+        (await server.peer()).ready()
+        await here.listener.ready()
+        assert here.regions.room(1 << 20, NOBODY) is None
+        assert "no memory is shared with the model server: it cannot map it" in caplog.text
 
 
 async def test_where_no_memory_can_be_shared_all_travels(
