@@ -24,7 +24,7 @@ from batchedmodel_model_server.lifecycle.service import MAX_IN_FLIGHT, ModelServ
 from batchedmodel_model_server.lifecycle.state import Topic
 from batchedmodel_model_server.link.announcements import Announcements
 from batchedmodel_model_server.link.failures import CANCELLED, failure
-from batchedmodel_model_server.link.repository_orders import carried_out
+from batchedmodel_model_server.link.repository_orders import carried_out, refused
 from batchedmodel_model_server.link.shared_memory import Placing, SharedMemory
 from batchedmodel_model_server.link.texts import Texts
 
@@ -32,7 +32,7 @@ MAX_UNREAD_BYTES: Final = 4 << 20
 """Of small frames: what 64 texts are sent in a minute of 50 steps a second."""
 MAX_WAITING_FRAMES: Final = 1024
 """Behind a large one that the sidecar does not take."""
-_MAX_ORDERS: Final = 16
+_MAX_CHANGES: Final = 16
 _THREAD_BYTES: Final = 4 << 20
 """Of a reply: to copy more into shared memory would stop the loop, so a thread does it."""
 _log = logging.getLogger(__name__)
@@ -53,8 +53,8 @@ class SidecarConnection:
         """Those that may still be cancelled, by the ids of their frames."""
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         """Of batches and orders that have no answer."""
-        self._orders = 0
-        """Those under way."""
+        self._changes = 0
+        """Loads and unloads under way."""
         self._whole: asyncio.Future[None] | None = None
         """Waits for the end of frames that have come in part."""
 
@@ -163,14 +163,17 @@ class SidecarConnection:
         return await asyncio.to_thread(write_reply, reply, placing)
 
     def _take_order(self, frame_id: int, order: Order, body: bytes) -> None:
-        if self._orders >= _MAX_ORDERS:
-            raise InvalidInput("order", f"comes while {_MAX_ORDERS} others are carried out")
-        self._orders += 1
+        changes = order is not Order.INDEX  # which takes no time
+        if changes and self._changes >= _MAX_CHANGES:
+            error = Overloaded(f"{_MAX_CHANGES} loads and unloads are under way already")
+            self._send(Kind.ANSWER, frame_id, write_answer(refused(error, order)))
+            return
+        self._changes += changes
         self._begin_task(self._carry_out(frame_id, order, body))
 
     async def _carry_out(self, frame_id: int, order: Order, body: bytes) -> None:
         answer = await carried_out(self._service, order, body)
-        self._orders -= 1
+        self._changes -= order is not Order.INDEX
         self._send(Kind.ANSWER, frame_id, write_answer(answer))
 
     def _begin_task(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:

@@ -30,9 +30,14 @@ async def carried_out(service: ModelService, order: Order, body: bytes) -> Answe
     except asyncio.CancelledError:
         raise
     except BaseException as error:
-        failed = failure(error, order)
-        return Answer(failed.status, orjson.dumps({"error": failed.message}))
+        return refused(error, order)
     return _DONE
+
+
+def refused(error: BaseException, order: Order) -> Answer:
+    """Why an order is not carried out."""
+    failed = failure(error, order)
+    return Answer(failed.status, orjson.dumps({"error": failed.message}))
 
 
 def _read(body: bytes, known: tuple[str, ...]) -> dict[str, Any]:

@@ -41,6 +41,9 @@ _MAX_DOUBLINGS: Final = 10
 _HELLO_SECONDS: Final = 30.0
 """A stopped process still has its connections taken by the kernel, and says nothing."""
 _INDEX_SECONDS: Final = 10.0
+_MAX_INDEX_ORDERS: Final = 16
+"""Under way: any caller of the data port may ask, and the server hangs up on who reads too little.
+"""
 _MAX_UNANSWERED: Final = 2  # batches in a row after which only a restart helps
 _UNREACHABLE: Final = "the model server cannot be reached"
 _WENT_AWAY: Final = "the model server cannot be reached, or went away"
@@ -71,6 +74,7 @@ class NativeLink:
         self._ended: asyncio.Future[str] | None = None
         """Of the connection: why it has ended."""
         self._orders: dict[int, asyncio.Future[Answer]] = {}
+        self._index_turns = asyncio.Semaphore(_MAX_INDEX_ORDERS)
         self._last_id = 0
         self._outputs: dict[str, Outputs] = {}
         """By version: the model's, and those that it replaced and that requests still need."""
@@ -132,7 +136,7 @@ class NativeLink:
     async def index(self, body: bytes = b"") -> Answer:
         """See `Repository`."""
         try:
-            async with asyncio.timeout(_INDEX_SECONDS):
+            async with asyncio.timeout(_INDEX_SECONDS), self._index_turns:
                 return await self._ordered(Order.INDEX, body)
         except TimeoutError as error:
             raise Unserved("the model server does not answer", status=504) from error

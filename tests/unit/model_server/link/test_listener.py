@@ -230,6 +230,29 @@ async def test_a_close_does_not_wait_for_ever_for_a_sidecar_that_does_not_read(
         asking.cancel()
 
 
+async def test_however_many_orders_come_at_once_the_connection_stays(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Callers of the index ended it, and with it all batches and texts."""
+    until = asyncio.Event()
+
+    async def load() -> None:
+        await until.wait()
+
+    monkeypatch.setattr(world.service, "load", load)
+    async with connected(world.path) as hop:
+        await hop.state()
+        loads = [asyncio.create_task(hop.load()) for _ in range(40)]
+        rows = await asyncio.gather(*[hop.index() for _ in range(100)])
+        assert {len(each) for each in rows} == {1}
+        until.set()
+        answers = await asyncio.gather(*loads, return_exceptions=True)
+        refused = [one for one in answers if one is not None]
+        assert len(refused) == 40 - 16
+        assert {str(one) for one in refused} == {"503: 16 loads and unloads are under way already"}
+        assert (await hop.infer(token_batch("x", [[1]]))).statuses == (200,)
+
+
 async def test_frames_that_have_come_in_part_are_waited_for(world: World) -> None:
     async with batch_in_parts(world.path, token_batch("x", [[1]])) as batch:
         batch.send(but_bytes=1)

@@ -391,6 +391,20 @@ async def test_orders_pass_as_they_are_and_so_do_their_answers(tmp_path: Path) -
             assert await asking == answer
 
 
+async def test_of_many_who_ask_for_the_index_some_wait(tmp_path: Path) -> None:
+    async with linked(tmp_path) as (here, peer):
+        asking = [asyncio.create_task(here.link.index()) for _ in range(50)]
+        answer = Answer(200, b"[]")
+        frames = [await peer.next(Kind.ORDER) for _ in range(16)]
+        await asyncio.sleep(0.02)
+        assert peer.frames.empty()
+        for frame in frames:
+            peer.send(Kind.ANSWER, frame.id, write_answer(answer))
+        for _ in range(50 - 16):
+            await _answer(peer, Order.INDEX, answer)
+        assert await asyncio.gather(*asking) == [answer] * 50
+
+
 async def test_an_order_whose_server_goes_away_hears_it(tmp_path: Path) -> None:
     async with linked(tmp_path) as (here, peer):
         loading = asyncio.create_task(here.link.load(b""))
