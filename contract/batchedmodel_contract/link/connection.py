@@ -20,7 +20,7 @@ class FrameHandler(Protocol):
         ...
 
     def disconnected(self, reason: str) -> None:
-        """The connection has ended; called once. `reason` is empty where the peer closed it."""
+        """The connection has ended; called once. `reason` is empty where the peer ended it."""
         ...
 
 
@@ -89,7 +89,7 @@ class LinkConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is closed."""
-        self._handler.disconnected(self._reason or (str(exc) if exc is not None else ""))
+        self._handler.disconnected(self._reason)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Memory for the next bytes."""

@@ -25,7 +25,7 @@ from batchedmodel_contract.link.model_frames import (
 )
 from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_contract.manifest.tenants import NOBODY
-from batchedmodel_sidecar.errors import Busy, Unserved
+from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from support.byte_tokenizer import described as generating
 from support.byte_tokenizer import tokenizer_json as byte_tokenizer_json
 from support.followed_link import batch_of, followed, linked
@@ -79,6 +79,20 @@ async def test_the_end_of_a_server_is_seen_at_once_and_it_is_ready_when_it_comes
         again = await server.peer()
         again.ready()
         await here.listener.ready()
+
+
+async def test_a_server_that_dies_with_frames_unread_has_closed_the_connection_as_any_other(
+    tmp_path: Path,
+) -> None:
+    """Callers and conditions were told an error number of the operating system."""
+    async with linked(tmp_path) as (here, peer):
+        peer.pause()
+        answer = here.link.infer(batch_of(), 10.0)
+        await asyncio.sleep(0.02)  # for the frame to reach the socket
+        peer.connection.abort()
+        with pytest.raises(Lost, match="went away while it worked on this"):
+            await answer
+        await here.listener.lost("the model server closed the connection")
 
 
 @pytest.mark.parametrize(
