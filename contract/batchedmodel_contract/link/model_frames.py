@@ -77,7 +77,7 @@ class Answer(NamedTuple):
 
 def write_state(state: State) -> bytes:
     """The content of a frame."""
-    return json.dumps(state._asdict()).encode(errors="replace")
+    return json.dumps(state._asdict(), ensure_ascii=False).encode(errors="replace")
 
 
 def read_state(content: Buffer) -> State:

@@ -59,7 +59,7 @@ class Lifecycle:
         if self.ended:
             return
         # A file may say anything; the sidecar reads no frame without end.
-        detail = legible(detail[:_LONGEST_DETAIL])
+        detail = legible(detail[:_LONGEST_DETAIL])[:_LONGEST_DETAIL]
         self.event = State(state, detail, version)
         self._tell(Topic.STATE)
         level = logging.ERROR if state is ModelState.FAILED else logging.INFO

@@ -1,9 +1,15 @@
 """The state of the model and those who follow it."""
 
+import pytest
+
 from batchedmodel_contract.adapters.state import AdapterPhase, AdapterState
+from batchedmodel_contract.link.batches import write_failure
+from batchedmodel_contract.link.kinds import TO_SIDECAR, Kind
 from batchedmodel_contract.link.model_frames import State, read_state, write_state
 from batchedmodel_contract.link.model_state import ModelState
+from batchedmodel_model_server.errors import NotReady
 from batchedmodel_model_server.lifecycle.state import Lifecycle, Topic
+from batchedmodel_model_server.link.failures import failure
 
 
 class Follower:
@@ -64,3 +70,15 @@ def test_a_reason_without_end_is_cut_short() -> None:
     lifecycle = Lifecycle()
     lifecycle.enter(ModelState.FAILED, "config.json: architectures: " + "A" * 15_000_000)
     assert len(lifecycle.event.detail) < 10_000
+
+
+@pytest.mark.parametrize("one", ["\U0001f600", "\U000e0001", "\x00", "\\", "\ud800"])
+def test_any_detail_fits_into_a_frame(one: str) -> None:
+    """A file of a model that cannot be loaded may say anything, and the reason is to be read."""
+    lifecycle = Lifecycle()
+    lifecycle.enter(ModelState.FAILED, one * 100_000)
+    state = write_state(lifecycle.event)
+    assert len(state) <= TO_SIDECAR[Kind.STATE]
+    assert read_state(state) == lifecycle.event
+    failed = failure(NotReady(lifecycle.event.detail), "a batch")
+    assert sum(map(len, write_failure(failed))) <= TO_SIDECAR[Kind.FAILED]
