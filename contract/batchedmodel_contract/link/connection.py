@@ -42,6 +42,11 @@ class LinkConnection(asyncio.BufferedProtocol):
         self._reason = ""
 
     @property
+    def is_open(self) -> bool:
+        """Whether frames are sent: it is connected, and not about to end."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    @property
     def unsent_bytes(self) -> int:
         """Bytes of small frames and pieces that the peer has not taken."""
         return 0 if self._transport is None else int(self._transport.get_write_buffer_size())
@@ -57,11 +62,11 @@ class LinkConnection(asyncio.BufferedProtocol):
         return self._reader.is_within_frame
 
     def send(self, kind: int, frame_id: int, parts: Sequence[Buffer] = (b"",)) -> None:
-        """Send a frame, whose parts must stay as they are; nothing where the connection has ended.
+        """Send a frame, whose parts must stay as they are; nothing unless it is open.
 
         A small frame goes in front of the rest of large ones that are on their way.
         """
-        if self._transport is None or self._transport.is_closing():
+        if not self.is_open:
             return
         piece = self._writer.add(kind, frame_id, parts)
         if piece is not None:

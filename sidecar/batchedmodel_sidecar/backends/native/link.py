@@ -129,7 +129,7 @@ class NativeLink:
         outputs = self._outputs.get(request.version or "")
         if outputs is None:
             raise Busy(f"version {request.version} of the model is not served any more")
-        if self._connection is None:
+        if self._connection is None or not self._connection.is_open:
             raise Busy(_UNREACHABLE)  # nothing was sent, so nothing was in work
         return self._batches.send(request, outputs, seconds)
 
@@ -310,7 +310,7 @@ class NativeLink:
 
     async def _ordered(self, order: Order, body: bytes) -> Answer:
         """What comes of an order; raises `Unserved`."""
-        if self._connection is None:
+        if self._connection is None or not self._connection.is_open:
             raise _gone()
         number = self.next_id()
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()

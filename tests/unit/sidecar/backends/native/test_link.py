@@ -12,6 +12,7 @@ import pytest
 from batchedmodel_contract.adapters.state import AdapterPhase, AdapterState
 from batchedmodel_contract.inference.description import RAGGED, TensorSpec, TextInput
 from batchedmodel_contract.inference.tensors import Datatype
+from batchedmodel_contract.link.connection import LinkConnection
 from batchedmodel_contract.link.hello import OTHER_RELEASE, Hello
 from batchedmodel_contract.link.kinds import Kind
 from batchedmodel_contract.link.model_frames import (
@@ -25,6 +26,7 @@ from batchedmodel_contract.link.model_frames import (
 )
 from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_contract.manifest.tenants import NOBODY
+from batchedmodel_sidecar.backends.native import link
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from support.byte_tokenizer import described as generating
 from support.byte_tokenizer import tokenizer_json as byte_tokenizer_json
@@ -428,6 +430,32 @@ async def test_an_order_whose_server_goes_away_hears_it(tmp_path: Path) -> None:
             await loading
         assert (raised.value.status, raised.value.retry_after) == (503, 1.0)
         await peer.ended.wait()
+
+
+async def test_what_is_asked_while_the_connection_opens_or_ends_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A load at the moment of the connection was dropped, and its caller waited for ever."""
+    refused: asyncio.Future[Unserved] = asyncio.get_running_loop().create_future()
+
+    class Opening(LinkConnection):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            try:
+                here.link.load(b"").send(None)
+            except Unserved as error:
+                refused.set_result(error)
+            super().connection_made(transport)
+
+    path = tmp_path / "m.sock"
+    async with LinkServer().serving(path), followed(path) as here:
+        with monkeypatch.context() as patched:
+            patched.setattr(link, "LinkConnection", Opening)
+            async with asyncio.timeout(10):
+                assert "cannot be reached, or went away" in str(await refused)
+    async with linked(tmp_path) as (here, _):
+        here.link.hang_up("of a test")
+        with pytest.raises(Busy, match=UNREACHABLE):
+            await here.link.infer(batch_of(), 10.0)
 
 
 async def test_without_a_server_an_order_is_refused(tmp_path: Path) -> None:
