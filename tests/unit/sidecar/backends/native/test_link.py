@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import socket
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from batchedmodel_contract.link.model_frames import (
 from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_contract.manifest.tenants import NOBODY
 from batchedmodel_sidecar.backends.native import link
+from batchedmodel_sidecar.body.shared_regions import SharedRegions
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from support.byte_tokenizer import described as generating
 from support.byte_tokenizer import tokenizer_json as byte_tokenizer_json
@@ -436,22 +438,19 @@ async def test_what_is_asked_while_the_connection_opens_or_ends_is_refused_at_on
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A load at the moment of the connection was dropped, and its caller waited for ever."""
-    refused: asyncio.Future[Unserved] = asyncio.get_running_loop().create_future()
+    refused = asyncio.Event()
 
-    class Opening(LinkConnection):
-        def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            try:
-                here.link.load(b"").send(None)
-            except Unserved as error:
-                refused.set_result(error)
-            super().connection_made(transport)
+    async def connect(_: str, opened: Callable[[], LinkConnection], __: SharedRegions) -> None:
+        opened()
+        with pytest.raises(Unserved, match="cannot be reached, or went away"):
+            await here.link.load(b"")
+        refused.set()
+        raise ConnectionResetError
 
-    path = tmp_path / "m.sock"
-    async with LinkServer().serving(path), followed(path) as here:
-        with monkeypatch.context() as patched:
-            patched.setattr(link, "LinkConnection", Opening)
-            async with asyncio.timeout(10):
-                assert "cannot be reached, or went away" in str(await refused)
+    with monkeypatch.context() as patched:
+        patched.setattr(link, "connect", connect)
+        async with followed(tmp_path / "nobody.sock") as here, asyncio.timeout(10):
+            await refused.wait()
     async with linked(tmp_path) as (here, _):
         here.link.hang_up("of a test")
         with pytest.raises(Busy, match=UNREACHABLE):
