@@ -74,7 +74,7 @@ def test_a_wheel_has_them_and_serves_a_manifest(tmp_path: Path) -> None:
         pytest.param("tests/unit/sidecar", marks=pytest.mark.nightly),
         # A wheel has them for all processes.
         pytest.param("tests/unit/cli", marks=pytest.mark.nightly),
-        pytest.param("tests/unit/model_server/http", marks=pytest.mark.nightly),
+        pytest.param("tests/unit/model_server/link", marks=pytest.mark.nightly),
     ],
 )
 def test_compiled_modules_pass_the_tests_of_their_sources(
