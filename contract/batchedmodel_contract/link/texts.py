@@ -7,8 +7,8 @@ sequences at 50 steps a second would make 12,800 of them. Readers raise `Invalid
 from __future__ import annotations  # array.array takes no type argument at run time
 
 import json
-import math
 import struct
+import sys
 from array import array
 from dataclasses import asdict, fields
 from typing import Any, Final
@@ -35,6 +35,7 @@ _REFUSED: Final = struct.Struct("<B")
 _STEP: Final = struct.Struct("<dIIIIIQQII")
 ALL_CHOICES: Final = 0xFFFF_FFFF
 _MOST: Final = 0x7FFF_FFFF  # of what is counted
+_MOST_REAL: Final = sys.float_info.max  # JSON has whole numbers that no float holds
 _MOST_CHOICES: Final = 0xFFFF  # and of their numbers
 _REALS: Final = (
     *("temperature", "top_p", "min_p"),
@@ -144,7 +145,7 @@ def _read_submit(frame_id: int, content: memoryview) -> tuple[int, Submit]:
     _check_whole("choices", submit.choices, 1, _MOST_CHOICES)
     _check_whole("first_choice", submit.first_choice, 0, _MOST_CHOICES)
     _check_whole("priority", submit.priority, 1, 3)
-    if type(submit.salt) is not str or not 0 < submit.weight < math.inf:
+    if type(submit.salt) is not str or not 0 < submit.weight <= _MOST_REAL:
         raise ValueError(f"{submit.salt!r} and {submit.weight!r} are no salt with a weight")
     _check_whole("adapter", submit.adapter, 0, _MOST)
     for stop in submit.stop_ids:
@@ -165,9 +166,8 @@ def _check_whole(name: str, value: object, least: int, most: int) -> None:
         raise ValueError(f"{name} is {value!r}, no whole number from {least} to {most}")
 
 
-def _check_real(name: str, value: object, least: float = -math.inf) -> None:
-    finite = type(value) in (int, float) and -math.inf < value < math.inf  # type: ignore[operator]
-    if not finite or value < least:  # type: ignore[operator]
+def _check_real(name: str, value: object, least: float = -_MOST_REAL) -> None:
+    if type(value) not in (int, float) or not least <= value <= _MOST_REAL:  # type: ignore[operator]
         raise ValueError(f"{name} is {value!r}, no number from {least} on")
 
 

@@ -182,6 +182,9 @@ def submitted(**edits: Any) -> bytes:
         ("stop_ids", [1, "a"]),
         ("salt", 7),
         ("deadline", math.inf),
+        pytest.param("deadline", 10**400, id="deadline that no float holds"),
+        pytest.param("weight", 10**400, id="weight that no float holds"),
+        pytest.param("temperature", -(10**400), id="temperature that no float holds"),
         ("deadline", "soon"),
         ("temperature", None),
         ("top_p", math.nan),
@@ -210,6 +213,10 @@ def test_a_request_with_a_value_of_the_wrong_kind_is_refused_by_its_name(
         ),
         pytest.param(
             b'{"max_sequences": 1, "max_tokens_per_step": 1, "token_seconds": -1}', id="time back"
+        ),
+        pytest.param(
+            b'{"max_sequences": 1, "max_tokens_per_step": 1, "token_seconds": 1%b}' % (b"0" * 400),
+            id="more than a float holds",
         ),
         pytest.param(b"[" * 100_000, id="nested too deeply"),
     ],
