@@ -34,8 +34,8 @@ class LinkConnection(asyncio.BufferedProtocol):
     def __init__(self, handler: FrameHandler, max_bytes: Mapping[int, int]) -> None:
         """`max_bytes`: largest content of each kind of frame that may arrive."""
         self._handler: Final = handler
-        self._reader: Final = FrameReader(max_bytes)
-        self._writer: Final = FrameWriter()
+        self._reader = FrameReader(max_bytes)
+        self._writer = FrameWriter()
         self._transport: Any = None
         self._paused = False
         self._closing = False
@@ -94,6 +94,8 @@ class LinkConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is closed."""
+        # Not once the collector comes: frames that came or were sent in part may be gigabytes.
+        self._reader, self._writer = FrameReader({}), FrameWriter()
         self._handler.disconnected(self._reason)
 
     def get_buffer(self, sizehint: int) -> memoryview:

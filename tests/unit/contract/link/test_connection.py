@@ -2,11 +2,13 @@
 
 import asyncio
 import socket
+import struct
 from functools import partial
 from typing import Final
 
 from batchedmodel_contract.link.connection import LinkConnection
 
+_HEAD: Final = struct.Struct("<IB3xQQ")
 _LIMITS: Final = {1: 64 << 20, 2: 64 << 20}
 
 
@@ -69,3 +71,21 @@ async def test_nonsense_ends_the_connection_with_the_reason() -> None:
     async with asyncio.timeout(180):
         assert "cannot be read" in await handler.ended
     here.abort()
+
+
+async def test_what_came_or_was_sent_in_part_goes_with_the_connection() -> None:
+    """Would have caught gigabytes that stayed until a collection of cycles."""
+    here, handler, there, other = await _pair()
+    there._transport.pause_reading()
+    here.send(1, 1, [bytes(8 << 20)])
+    there._transport.write(_HEAD.pack(100, 2, 8 << 20, 7) + bytes(100))
+    async with asyncio.timeout(180):
+        while not here.is_within_frame:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert here.waiting_frames == 1
+        there.abort()
+        assert await other.ended == ""
+        # The kernel says of the bytes that were not read that the peer has reset the connection.
+        assert await handler.ended == ""
+    assert not here.is_within_frame
+    assert here.waiting_frames == 0
