@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from batchedmodel_contract.generation.description import GenerationDescription
 from batchedmodel_contract.generation.frames import Configure, Finish, StepReport
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.link.kinds import Kind
 from batchedmodel_contract.link.model_frames import read_engine
 from batchedmodel_contract.link.texts import read_refused, read_step
@@ -25,6 +26,8 @@ from batchedmodel_sidecar.generation.native.engine_connection import EngineConne
 from batchedmodel_sidecar.generation.native.engine_text import EngineText
 from batchedmodel_sidecar.generation.native.requests.preparer import TextPreparer
 
+_MAX_ENGINES: Final = 16
+"""At the same time: each version that serves or is being replaced has one."""
 _OTHER_TOKENIZER: Final = (
     "a model with another tokenizer serves now, to which these tokens mean nothing"
 )
@@ -150,6 +153,9 @@ class EngineLink:
             if any(engine.refused(refused) for engine in self._engines.values()):
                 self.send_waiting()
         elif kind == Kind.ENGINE:
+            if frame_id in self._engines or len(self._engines) >= _MAX_ENGINES:
+                rule = f"has the number of another one, or is beside {_MAX_ENGINES}"
+                raise InvalidInput("engine", rule, frame_id)
             self._engines[frame_id] = EngineConnection(
                 self._channel, frame_id, read_engine(content), self
             )

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 from batchedmodel_contract.generation.frames import (
     Cancel,
     Configure,
@@ -20,6 +22,7 @@ from batchedmodel_contract.generation.frames import (
     Token,
 )
 from batchedmodel_contract.inference.tensors import Buffer
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.link.kinds import Kind
 from batchedmodel_contract.link.model_frames import write_engine
 from batchedmodel_contract.link.texts import (
@@ -381,3 +384,13 @@ async def test_a_pod_that_stops_ends_the_texts_that_wait() -> None:
     await link.close()
     assert "this pod is stopping" in str(caller.text.answer.exception())
     assert isinstance(server.came[0][-1], Cancel)
+
+
+async def test_an_engine_that_begins_twice_or_beside_too_many_is_nonsense() -> None:
+    """Texts of the first waited for ever, and new ones went to an engine that nothing heard."""
+    server, _, _ = _served()
+    with pytest.raises(InvalidInput, match="engine: 1 has the number of another one"):
+        server.hand_over(Kind.ENGINE, 1, [write_engine("1")])
+    with pytest.raises(InvalidInput, match="engine: 17 has the number"):
+        for number in range(2, 18):
+            server.hand_over(Kind.ENGINE, number, [write_engine(str(number))])
