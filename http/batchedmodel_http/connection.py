@@ -293,6 +293,9 @@ class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
             logger.error("a request was not answered", exc_info=error)
             self.transport.abort()
             return
+        # A loss is told a turn later; what has ended takes no more.
+        if self.transport.is_closing():
+            return
         self.transport.writelines(wire)
         if len(wire) > 1 or len(wire[0]) > _LARGE_ANSWER:
             self._host.unread(self)

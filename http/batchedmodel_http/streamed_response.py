@@ -96,7 +96,7 @@ class Sending:
         self._transport = transport
         self._chunked = chunked and response.length is None
         self._ended = ended
-        transport.write(response.head(close=close, chunked=chunked))
+        self._write(response.head(close=close, chunked=chunked))
 
     def write(self, piece: bytes) -> None:
         """Send a piece of the body. One without bytes is none: as a chunk it would end the body."""
@@ -104,7 +104,7 @@ class Sending:
             return
         if self._chunked:
             piece = b"%x\r\n%b\r\n" % (len(piece), piece)
-        self._transport.write(piece)
+        self._write(piece)
 
     def end(self, *, whole: bool) -> None:
         """No more comes. What is not whole must not look so: its connection breaks off."""
@@ -114,7 +114,7 @@ class Sending:
         if not whole:
             self._transport.abort()
         elif self._chunked:
-            self._transport.write(_LAST_CHUNK)
+            self._write(_LAST_CHUNK)
         self._ended(whole)
 
     def pause(self) -> None:
@@ -132,6 +132,11 @@ class Sending:
         source, self._source = self._source, None
         if source is not None:
             source.cancel()
+
+    def _write(self, data: bytes) -> None:
+        # A loss is told a turn later; what has ended takes no more.
+        if not self._transport.is_closing():
+            self._transport.write(data)
 
 
 class Sender:

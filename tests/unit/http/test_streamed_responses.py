@@ -205,3 +205,25 @@ async def test_a_streamed_answer_that_breaks_off_ends_its_connection() -> None:
     assert world.wire.gone
     assert world.wire.aborted
     await asyncio.sleep(1.0)
+
+
+@pytest.mark.parametrize("closed_at", ["pieces", "end"])
+async def test_what_is_written_to_a_caller_whose_loss_is_told_a_turn_later_goes_nowhere(
+    closed_at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It raised, as the loop's transport does then, and the step of an engine failed over it."""
+
+    def write(data: bytes) -> None:
+        raise RuntimeError("the handler is closed")
+
+    source = Source()
+    world = DoorWorld(front(source=source))
+    world.wire.sends(call(b"a"))
+    await turns()
+    world.wire.abort()
+    monkeypatch.setattr(world.wire, "write", write)
+    if closed_at == "pieces":
+        source.sends(b"late")
+    source.ends()
+    await turns()
+    assert not world.connection.at_work
