@@ -123,6 +123,8 @@ class LinkConnection(asyncio.BufferedProtocol):
 
     def _send_pieces(self) -> None:
         while not self._paused and (piece := self._writer.next_piece()) is not None:
+            if self._transport.is_closing():
+                return  # the peer went away over the last one
             self._transport.writelines(piece)
         if self._closing and not self._writer.waiting_frames:
             self._transport.close()

@@ -3,8 +3,9 @@
 import asyncio
 import socket
 import struct
+from collections.abc import Iterable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from batchedmodel_contract.link.connection import LinkConnection
 
@@ -89,3 +90,26 @@ async def test_what_came_or_was_sent_in_part_goes_with_the_connection() -> None:
         assert await handler.ended == ""
     assert not here.is_within_frame
     assert here.waiting_frames == 0
+
+
+async def test_a_peer_that_goes_away_over_a_piece_is_sent_no_other() -> None:
+    """The loop's transport closes at once, raises at the next piece, and tells of it a turn later."""
+
+    class Closing(asyncio.Transport):
+        pieces = 0
+
+        def is_closing(self) -> bool:
+            return self.pieces > 0
+
+        def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+            """See `asyncio.Transport`."""
+
+        def writelines(self, list_of_data: Iterable[Any]) -> None:
+            if self.pieces:
+                raise RuntimeError("the handler is closed")
+            self.pieces += 1
+
+    connection, transport = LinkConnection(_Handler(), _LIMITS), Closing()
+    connection.connection_made(transport)
+    connection.send(1, 1, [bytes(8 << 20)])
+    assert transport.pieces == 1
