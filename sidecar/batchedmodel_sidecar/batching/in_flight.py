@@ -206,7 +206,8 @@ async def replied(
     except (asyncio.CancelledError, GeneratorExit):
         raise
     except BaseException as error:
-        return our_bug(error)
+        # A traceback keeps what the batch consists of, in a cycle where the error is a future's.
+        return our_bug(error).with_traceback(None)
 
 
 def _unheard(_: None, error: BaseException | None) -> None:
