@@ -23,6 +23,8 @@ from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.link.model_state import ModelState
 
 _LENGTH: Final = struct.Struct("<I")
+_MAX_HEAD_BYTES: Final = 8 << 20
+"""Of the JSON in MODEL: twice what a PROFILE may have. To read more stops the loop for long."""
 _ANSWER: Final = struct.Struct("<H")
 _UNREADABLE: Final = (
     ValueError, TypeError, AttributeError, LookupError, struct.error, RecursionError
@@ -106,6 +108,8 @@ def read_model(content: memoryview) -> ServedModel:
     """What `write_model` wrote."""
     try:
         (length,) = _LENGTH.unpack_from(content)
+        if length > _MAX_HEAD_BYTES:
+            raise InvalidInput("model", f"has JSON of more than {_MAX_HEAD_BYTES} bytes", length)
         end = _LENGTH.size + length
         described, profile, generation = _object(
             content[_LENGTH.size : end], "description", "profile", "generation"
