@@ -93,7 +93,7 @@ async def test_what_came_or_was_sent_in_part_goes_with_the_connection() -> None:
 
 
 async def test_a_peer_that_goes_away_over_a_piece_is_sent_no_other() -> None:
-    """The loop's transport closes at once, raises at the next piece, and tells of it a turn later."""
+    """The loop's transport closes at once, raises at the next, and tells of it a turn later."""
 
     class Closing(asyncio.Transport):
         pieces = 0

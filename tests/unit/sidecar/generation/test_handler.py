@@ -72,6 +72,9 @@ class Engine:
 class Transport:
     written: bytearray = field(default_factory=bytearray)
 
+    def is_closing(self) -> bool:
+        return False
+
     def write(self, data: bytes) -> None:
         self.written += data
 

@@ -68,6 +68,9 @@ class Transport:
     written: bytearray = field(default_factory=bytearray)
     aborted: bool = False
 
+    def is_closing(self) -> bool:
+        return False
+
     def write(self, data: bytes) -> None:
         self.written += data
 

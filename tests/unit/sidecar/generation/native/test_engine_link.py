@@ -391,6 +391,7 @@ async def test_an_engine_that_begins_twice_or_beside_too_many_is_nonsense() -> N
     server, _, _ = _served()
     with pytest.raises(InvalidInput, match="engine: 1 has the number of another one"):
         server.hand_over(Kind.ENGINE, 1, [write_engine("1")])
+    for number in range(2, 17):
+        server.hand_over(Kind.ENGINE, number, [write_engine(str(number))])
     with pytest.raises(InvalidInput, match="engine: 17 has the number"):
-        for number in range(2, 18):
-            server.hand_over(Kind.ENGINE, number, [write_engine(str(number))])
+        server.hand_over(Kind.ENGINE, 17, [write_engine("17")])

@@ -144,6 +144,9 @@ class Caller:
     def ended(self, text: LiveText, outcome: Outcome, *, waited: bool) -> None:
         self.outcomes.append(outcome)
 
+    def is_closing(self) -> bool:
+        return False
+
     def write(self, data: bytes) -> None:
         assert self.whole is None
         self._body += data
