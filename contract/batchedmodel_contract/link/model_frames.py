@@ -109,7 +109,7 @@ def read_model(content: memoryview) -> ServedModel:
     try:
         (length,) = _LENGTH.unpack_from(content)
         if length > _MAX_HEAD_BYTES:
-            raise InvalidInput("model", f"has JSON of more than {_MAX_HEAD_BYTES} bytes", length)
+            raise ValueError(f"{length} bytes of JSON, more than {_MAX_HEAD_BYTES}")
         end = _LENGTH.size + length
         described, profile, generation = _object(
             content[_LENGTH.size : end], "description", "profile", "generation"
