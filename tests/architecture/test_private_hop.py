@@ -27,6 +27,7 @@ OF_THE_WIRE = {
     "tests/unit/contract/inference/test_params.py",
     "tests/unit/contract/link/test_batches.py",
     "tests/unit/contract/link/test_connection.py",
+    "tests/unit/contract/link/test_model_frames.py",
     "tests/unit/contract/link/test_pieces.py",
     "tests/unit/contract/link/test_texts.py",
     "tests/unit/model_server/lifecycle/test_lifecycle.py",
