@@ -118,6 +118,10 @@ class NativeLink:
             except OSError as error:
                 logger.debug("link: %s", type(error).__name__)
                 reason = _UNREACHABLE
+            except Exception as bug:
+                # Without this loop no model would ever be ready again.
+                logger.error("link", exc_info=bug)
+                reason = f"error in the sidecar: {bug!r}"
             self._lose(reason)
             # The exponent is bounded: days of failures must not overflow a float.
             attempts = min(max(self._failures, self._distrusts), _MAX_DOUBLINGS)

@@ -511,3 +511,26 @@ async def test_a_link_that_looks_for_a_server_leaves_no_descriptor(tmp_path: Pat
         listening.bind(str(path))  # and takes no connection
         async with followed(path) as here:
             await here.listener.lost(UNREACHABLE)
+
+
+@pytest.mark.interpreted
+async def test_an_error_of_ours_while_it_connects_is_said_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Would have caught a link that never connects again, with a pod that is never ready."""
+
+    async def connect(*arguments: object) -> None:
+        raise RuntimeError("a fault")
+
+    path = tmp_path / "m.sock"
+    async with LinkServer().serving(path) as server, followed(path) as here:
+        peer = await server.peer()
+        peer.ready()
+        await here.listener.ready()
+        with monkeypatch.context() as patched:
+            patched.setattr("batchedmodel_sidecar.backends.native.link.connect", connect)
+            peer.connection.abort()
+            await here.listener.lost("error in the sidecar: RuntimeError('a fault')")
+        peer = await server.peer()
+        peer.ready()
+        await here.listener.ready()
