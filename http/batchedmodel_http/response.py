@@ -63,7 +63,7 @@ class Response:
             f"HTTP/1.1 {self.status} {_REASONS.get(self.status, '')}\r\n{body}{more}"
             f"Date: {rfc822_formatted_time()}\r\nServer: {SERVER}\r\n"
             f"{_CLOSE if close else ''}\r\n"
-        ).encode(errors="surrogateescape")  # a foreign server's headers are not always UTF-8
+        ).encode(errors="surrogateescape")  # an upstream server's headers are not always UTF-8
         if size > LARGE:
             return [head, *standing_alone(parts)]
         return [b"".join((head, *parts))]

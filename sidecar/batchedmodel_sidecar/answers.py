@@ -12,7 +12,7 @@ from batchedmodel_sidecar.said import Said
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawBatch(BatchRequest):
-    """A batch for a foreign server: the rows as they came. Its `inputs` are empty."""
+    """A batch for an upstream server: the rows as they came. Its `inputs` are empty."""
 
     rows: tuple[Row, ...]
     envelope: Any
@@ -61,7 +61,7 @@ class Answer:
         timing: Timing | None = None,
         said: tuple[Said, ...] = (),
     ) -> None:
-        """`said`: for each row, what a foreign server said with it; empty from ours."""
+        """`said`: for each row, what an upstream server said with it; empty from ours."""
         self.outputs: Final = outputs
         self.rows: Final = rows
         self.timing: Final = timing

@@ -8,7 +8,7 @@ from batchedmodel_contract.inference.description import RAGGED, ModelDescription
 from batchedmodel_contract.inference.params import Values, columns
 from batchedmodel_contract.inference.ragged import Ragged
 from batchedmodel_contract.inference.tensors import Buffer, Datatype, Shape
-from batchedmodel_sidecar.adapters.served import ChosenAdapter
+from batchedmodel_sidecar.lora.served import ChosenAdapter
 
 
 class Value:
@@ -89,7 +89,7 @@ class Call:
         self.params: Final = params
         """The model's parameters that the call sets; rows with others may share its batch."""
         self.envelope: Final = envelope
-        """What a foreign server is asked beside the rows; a part of the key. None for ours."""
+        """What an upstream server is asked beside the rows; a part of the key. None for ours."""
         self.trace: Final = trace
         """Headers that go with the rows only where no other call's rows go with them."""
         self.adapter: Final = adapter

@@ -102,7 +102,7 @@ class Unserved(CallError):
     ) -> None:
         super().__init__(message, status=status, retry_after=retry_after)
         self.said: Final = said
-        """A foreign server's answer, which the caller gets as it is."""
+        """An upstream server's answer, which the caller gets as it is."""
         self.answered: Final = answered
         """Whether the server is there and refused this request: it may answer others."""
 

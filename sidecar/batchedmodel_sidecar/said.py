@@ -1,4 +1,4 @@
-"""What a foreign server answers beside rows. It passes to the helper and back."""
+"""What an upstream server answers beside rows. It passes to the helper and back."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """What a foreign server answered beside the rows."""
+    """What an upstream server answered beside the rows."""
 
     status: int
     headers: tuple[tuple[str, str], ...] = ()

@@ -16,14 +16,12 @@ from batchedmodel_contract.processes.listening import authority, reachable
 from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_http.ports.listener import Listener
 from batchedmodel_scheduling.core.policy import MemoryCap
-from batchedmodel_sidecar.adapters.naming import AdapterNames
-from batchedmodel_sidecar.adapters.served import ServedAdapters
 from batchedmodel_sidecar.admin_client import new_token
 from batchedmodel_sidecar.backends.base import Link
-from batchedmodel_sidecar.backends.foreign.catalogue import Foreign, foreign
-from batchedmodel_sidecar.backends.foreign.client import Client
-from batchedmodel_sidecar.backends.foreign.link import ForeignLink
 from batchedmodel_sidecar.backends.native.link import NativeLink
+from batchedmodel_sidecar.backends.upstream.catalogue import Upstream, upstream
+from batchedmodel_sidecar.backends.upstream.client import Client
+from batchedmodel_sidecar.backends.upstream.link import UpstreamLink
 from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.batching.rejections import MODEL_GONE
 from batchedmodel_sidecar.batching.timer import TimerFd
@@ -33,8 +31,8 @@ from batchedmodel_sidecar.codec.codec import Codec, body_helper
 from batchedmodel_sidecar.compiled import is_compiled
 from batchedmodel_sidecar.discovery.example import curl_line, example_of
 from batchedmodel_sidecar.generation.generation import (
-    ForeignGeneration,
     Generation,
+    UpstreamGeneration,
     generation_of,
 )
 from batchedmodel_sidecar.generation.handler import GenerationHandler
@@ -52,6 +50,8 @@ from batchedmodel_sidecar.http.passthrough import MOST_AT_ONCE, Passthrough
 from batchedmodel_sidecar.http.refusals import Refusals
 from batchedmodel_sidecar.lifecycle import DrainEnd, Lifecycle
 from batchedmodel_sidecar.listening import data_port
+from batchedmodel_sidecar.lora.naming import AdapterNames
+from batchedmodel_sidecar.lora.served import ServedAdapters
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.settings import SettingsFolder
 from batchedmodel_sidecar.telemetry.adapter_metrics import AdaptersCollector
@@ -104,10 +104,10 @@ class Service:
         self._generation: Generation | None = None
         native: NativeLink | None = None
         self._connections: Connections | None = None
-        theirs: Foreign | None = None
+        theirs: Upstream | None = None
         client: Client | None = None
         if settings.upstream_url:
-            theirs = foreign(
+            theirs = upstream(
                 settings.upstream_protocol,
                 settings.model_name,
                 settings.replicated_outputs,
@@ -118,7 +118,7 @@ class Service:
                 keeps=self._keeps_connections,
                 most=settings.max_queue_bytes // _ANSWERS_OF_BUDGET,
             )
-            self._link = link = ForeignLink(
+            self._link = link = UpstreamLink(
                 client=client,
                 protocol=theirs.protocol,
                 codec=codec,
@@ -238,7 +238,7 @@ class Service:
             ledger=self._ledger,
             bodies=self._bodies,
             adapters=codec.adapters,
-            foreign=theirs,
+            upstream=theirs,
             passthrough=self._passthrough,
             generation=None if self._generation is None else self._generation.handler,
             repository=native,
@@ -287,7 +287,7 @@ class Service:
     def _end_texts(self) -> None:
         """No model comes back in time. A server of others may still answer what it has."""
         if self._generation is not None:
-            is_ours = not isinstance(self._generation, ForeignGeneration)
+            is_ours = not isinstance(self._generation, UpstreamGeneration)
             is_lost = self._lifecycle.terminating and is_ours
             self._generation.handler.queue.give_up(MODEL_GONE, under_way=is_lost)
 
@@ -320,7 +320,7 @@ class Service:
             await self._generation.handler.queue.idle()
 
     def _keeps_connections(self) -> bool:
-        """Whether connections to a foreign server outlive their request.
+        """Whether connections to an upstream server outlive their request.
 
         With several batches at a time they do not: each of the server's workers may serve one
         connection until its end.
@@ -380,7 +380,7 @@ class Service:
             asyncio.create_task(self._link.follow()),
             asyncio.create_task(self._follow_settings()),
         ]
-        if isinstance(self._generation, ForeignGeneration):
+        if isinstance(self._generation, UpstreamGeneration):
             background.append(asyncio.create_task(self._generation.gauges.follow()))
         stopped = asyncio.create_task(stop.wait())
         # A background task that ends at all has met a bug of ours: end with it, to be restarted.

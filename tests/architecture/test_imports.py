@@ -82,8 +82,8 @@ attempts = []
 class Refuse(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
         root = name.partition(".")[0]
-        foreign = root not in sys.stdlib_module_names and root != told["package"]
-        if root in blocked or (told["standard_library_only"] and foreign):
+        upstream = root not in sys.stdlib_module_names and root != told["package"]
+        if root in blocked or (told["standard_library_only"] and upstream):
             raise ModuleNotFoundError(f"{name} is blocked", name=name)
         return None
 

@@ -22,7 +22,7 @@ pytestmark = [
 
 _NIGHTLY: Final = pytest.mark.nightly
 _ABOVE_BUDGET_BYTES: Final = 64 * 2**20
-_FOREIGN: Final = (Kind.V2, Kind.V1, Kind.OPENAI)
+_UPSTREAM: Final = (Kind.V2, Kind.V1, Kind.OPENAI)
 
 
 def _bouts(*kinds: Kind) -> list[object]:
@@ -79,7 +79,7 @@ async def test_nobody_is_hurt_in_front_of_our_server(
 
 
 @_NIGHTLY
-@pytest.mark.parametrize(("kind", "attacks"), _bouts(*_FOREIGN))
+@pytest.mark.parametrize(("kind", "attacks"), _bouts(*_UPSTREAM))
 async def test_nobody_is_hurt_in_front_of_a_server_of_ones_own(
     rings: _Rings, kind: Kind, attacks: list[Attack]
 ) -> None:

@@ -1,4 +1,4 @@
-"""Foreign servers for tests of what stands in front of them."""
+"""Upstream servers for tests of what stands in front of them."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack

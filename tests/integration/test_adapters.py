@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.generation.frames import Sampling
-from batchedmodel_model_server.adapters.mix import Costs, WayCost
 from batchedmodel_model_server.api.adapters import AdapterBounds
 from batchedmodel_model_server.api.batch import Batch
 from batchedmodel_model_server.api.generator import CacheSettings, Draw, StepPart
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.handlers.hf import HuggingFace
+from batchedmodel_model_server.lora.mix import Costs, WayCost
 from support.adapters import saved_adapter, with_peft
 from support.checkpoints import VOCABULARY, text_checkpoint
 from support.random_checkpoints import generating_checkpoint

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.adapters.settings import ADAPTERS_FILE
-from batchedmodel_contract.adapters.state import AdapterPhase, AdapterState
 from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
 from batchedmodel_contract.inference.ragged import ragged
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.link.model_state import ModelState
+from batchedmodel_contract.lora.settings import ADAPTERS_FILE
+from batchedmodel_contract.lora.state import AdapterPhase, AdapterState
 from batchedmodel_contract.manifest.source import HuggingFace, Source
 from batchedmodel_contract.processes.environment import ModelServerSettings
-from batchedmodel_model_server.adapters.serving import AdapterWishes
 from batchedmodel_model_server.errors import CannotLoad
+from batchedmodel_model_server.lora.serving import AdapterWishes
 from support.model_server_hub import hub
 from support.model_server_process import ModelServerProcess, model_server
 

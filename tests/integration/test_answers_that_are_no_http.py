@@ -1,4 +1,4 @@
-"""A foreign server whose bytes are no HTTP is not taken for one that died: it is asked once.
+"""An upstream server whose bytes are no HTTP is not taken for one that died: it is asked once.
 
 And what it says unasked is not taken for an answer.
 """

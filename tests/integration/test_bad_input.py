@@ -15,8 +15,8 @@ from batchedmodel_contract.inference.description import RAGGED
 from batchedmodel_contract.inference.ragged import Ragged
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_sidecar.backends.foreign.client import Client, Unreachable
-from batchedmodel_sidecar.backends.foreign.protocol import BackendRequest
+from batchedmodel_sidecar.backends.upstream.client import Client, Unreachable
+from batchedmodel_sidecar.backends.upstream.protocol import BackendRequest
 from batchedmodel_sidecar.errors import Unserved
 from support.chain import Chain, running_chain
 from support.echo_server import EchoServer, echoed, echoing

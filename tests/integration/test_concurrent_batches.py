@@ -1,4 +1,4 @@
-"""A foreign server with several workers behind the sidecar: all of them work, and none waits."""
+"""An upstream server with several workers behind the sidecar: all of them work, and none waits."""
 
 import asyncio
 import gc
@@ -17,8 +17,8 @@ from aiohttp import web
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName, ServerProtocol
-from batchedmodel_sidecar.backends.foreign.client import Client
-from batchedmodel_sidecar.backends.foreign.protocol import BackendRequest
+from batchedmodel_sidecar.backends.upstream.client import Client
+from batchedmodel_sidecar.backends.upstream.protocol import BackendRequest
 from support.chain import Chain, in_front_of
 from support.row_server import RowServer
 from support.worker_server import WorkerServer, running, worker_server

@@ -46,9 +46,9 @@ async def chain(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Chain
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def foreign(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Chain]:
-    """The same in front of a foreign server."""
-    folder = tmp_path_factory.mktemp("foreign")
+async def upstream(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Chain]:
+    """The same in front of an upstream server."""
+    folder = tmp_path_factory.mktemp("upstream")
     async with RowServer() as server, in_front(server, folder, ServerProtocol.V2) as running:
         yield running
         await assert_unharmed(running)
@@ -164,10 +164,10 @@ async def test_however_requests_are_cut_and_mixed_each_is_told_what_it_is_told_a
 
 @mixed
 @given(st.lists(alone, min_size=1, max_size=8), cuts, st.booleans())
-async def test_so_it_is_in_front_of_a_foreign_server_that_gets_some_of_them_as_they_are(
-    foreign: Chain, sent: list[bytes], cut: list[tuple[int, float]], waits: bool
+async def test_so_it_is_in_front_of_an_upstream_server_that_gets_some_of_them_as_they_are(
+    upstream: Chain, sent: list[bytes], cut: list[tuple[int, float]], waits: bool
 ) -> None:
-    await assert_told_as_alone(foreign, sent, cut, waits=waits)
+    await assert_told_as_alone(upstream, sent, cut, waits=waits)
 
 
 @mixed
@@ -253,10 +253,10 @@ async def test_bytes_that_are_no_request_are_refused_in_our_words_and_counted(
 @pytest.mark.parametrize("manner", ["x-nothing: 1", "x-batch: off"])
 @pytest.mark.parametrize("pause", [0.0, 0.1])
 async def test_a_body_that_goes_on_with_no_chunk_is_refused_at_once_and_ends_the_connection(
-    chain: Chain, foreign: Chain, manner: str, pause: float
+    chain: Chain, upstream: Chain, manner: str, pause: float
 ) -> None:
     begun = request(INFER, row(1), manner, chunks=10).removesuffix(b"0\r\n\r\n")
-    for each in (chain, foreign):
+    for each in (chain, upstream):
         async with asyncio.timeout(SECONDS / 4), RawCaller.calling(each.port) as caller:
             caller.sends(begun)
             await asyncio.sleep(pause)

@@ -1,4 +1,4 @@
-"""What cannot be batched goes to a foreign server as it is, and comes back so."""
+"""What cannot be batched goes to an upstream server as it is, and comes back so."""
 
 import asyncio
 import gzip

@@ -1,4 +1,4 @@
-"""Path and query reach a foreign server byte for byte, and only paths that are to be passed on."""
+"""Path and query reach an upstream server byte for byte, and only paths that are passed on."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -13,8 +13,8 @@ import pytest_asyncio
 
 from batchedmodel_contract.manifest.spec import ServerProtocol
 from support.chain import Chain
-from support.foreign_server import kserve, mlserver
 from support.row_server import in_front
+from support.upstream_server import kserve, mlserver
 
 pytestmark = [
     # The first run installs the servers.

@@ -1,4 +1,4 @@
-"""A foreign server's answers that have no body reach callers without one, and without a length.
+"""An upstream server's answers that have no body reach callers without one, and without a length.
 
 What stood behind such a head would be taken for the next answer of the connection.
 """

@@ -4,7 +4,7 @@ from typing import Any
 
 from support.operator_team import SIMULATED
 
-FOREIGN = {"model": {"protocol": "V2", "image": "registry.example/triton:1", "port": 9001}}
+UPSTREAM = {"model": {"protocol": "V2", "image": "registry.example/triton:1", "port": 9001}}
 
 
 def with_pod(**pod: Any) -> dict[str, Any]:
@@ -12,7 +12,7 @@ def with_pod(**pod: Any) -> dict[str, Any]:
 
 
 def with_model(**model: Any) -> dict[str, Any]:
-    return {"model": {**FOREIGN["model"], **model}}
+    return {"model": {**UPSTREAM["model"], **model}}
 
 
 def with_service(**service: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A foreign server for tests of what passes through the sidecar as it is."""
+"""An upstream server for tests of what passes through the sidecar as it is."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -14,7 +14,7 @@ Handle = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Behind:
-    """A foreign server: v2 with one model, and whatever a test adds."""
+    """An upstream server: v2 with one model, and whatever a test adds."""
 
     def __init__(self) -> None:
         self.port = 0

@@ -222,7 +222,7 @@ def write_settings(folder: Path, settings: BatchSettings) -> None:
 
 
 def in_front_of(url: str, folder: Path, **settings: Any) -> AbstractAsyncContextManager[Chain]:
-    """A sidecar alone, in front of a foreign server, for which it does not wait."""
+    """A sidecar alone, in front of an upstream server, for which it does not wait."""
     return running_chain(
         folder,
         handler="none",

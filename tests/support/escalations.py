@@ -7,7 +7,7 @@ write it.
 from typing import Any, Final
 
 from batchedmodel_contract.schema.kubernetes_types import VOLUME
-from support.admission_specs import FOREIGN, HELD, SERVICES, with_model, with_pod
+from support.admission_specs import HELD, SERVICES, UPSTREAM, with_model, with_pod
 from support.operator_team import SIMULATED
 
 _HARMLESS_VOLUMES: Final = ("configMap",)
@@ -140,7 +140,7 @@ PODS: Final[dict[str, tuple[dict[str, Any], str]]] = {
     ),
     "all of it at once": (
         {
-            "model": {**FOREIGN["model"], "securityContext": {"privileged": True}},
+            "model": {**UPSTREAM["model"], "securityContext": {"privileged": True}},
             "pod": {"serviceAccountName": "strong", "automountServiceAccountToken": True},
             "service": {"type": "LoadBalancer"},
         },

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Final
 
 from batchedmodel_contract.generation.frames import Refused, StepReport, Submit
-from batchedmodel_model_server.adapters.store import Weights
 from batchedmodel_model_server.api.generator import Sampled, StepPart, StepRunner
 from batchedmodel_model_server.errors import DeviceLost
 from batchedmodel_model_server.execution import watchdog
 from batchedmodel_model_server.generation import serving
 from batchedmodel_model_server.generation.engine import Engine
 from batchedmodel_model_server.handlers.simulated import Simulated
+from batchedmodel_model_server.lora.store import Weights
 
 HANGS, FAILS, FILLS, LOSES = 1, 2, 3, 4
 """Tokens that make a step that reads them do so."""

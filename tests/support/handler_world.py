@@ -10,8 +10,6 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_http.response import Response
 from batchedmodel_http.streamed_response import StreamedResponse
-from batchedmodel_sidecar.adapters.naming import AdapterNames
-from batchedmodel_sidecar.adapters.served import ServedAdapters
 from batchedmodel_sidecar.backends.base import LinkStatus
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.body.shared_regions import SharedRegions
@@ -24,6 +22,8 @@ from batchedmodel_sidecar.http.inference import InferenceHandler
 from batchedmodel_sidecar.http.refusals import Refusals
 from batchedmodel_sidecar.http.routed_head import RequestHead
 from batchedmodel_sidecar.lifecycle import Lifecycle
+from batchedmodel_sidecar.lora.naming import AdapterNames
+from batchedmodel_sidecar.lora.served import ServedAdapters
 from support.sidecar_world import MODEL, World, world
 
 
@@ -71,7 +71,7 @@ def data_handler(
         ledger=made.ledger,
         bodies=bodies,
         adapters=codec.adapters,
-        foreign=None,
+        upstream=None,
         passthrough=None,
         generation=None,
         repository=None,

@@ -12,9 +12,9 @@ from typing import Final
 import orjson
 
 from support.foreign_environment import REQUIREMENTS, environment, plain_variables
-from support.foreign_server import running
 from support.ports import unused_port
 from support.tiny_llama import TEMPLATE, TOKENS, llama_checkpoint
+from support.upstream_server import running
 
 _COMPILING: Final[Mapping[str, str]] = {
     # Fast to compile, which is most of its time here, and without what is fetched.

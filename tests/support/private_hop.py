@@ -18,7 +18,6 @@ from typing import Any, Final
 
 import orjson
 
-from batchedmodel_contract.adapters.state import AdapterState
 from batchedmodel_contract.generation.description import GenerationDescription
 from batchedmodel_contract.generation.frames import (
     Cancel,
@@ -70,6 +69,7 @@ from batchedmodel_contract.link.texts import (
     write_refused,
     write_submit,
 )
+from batchedmodel_contract.lora.state import AdapterState
 from support.link_server import LinkPeer, LinkServer
 
 _SECONDS: Final = 20.0

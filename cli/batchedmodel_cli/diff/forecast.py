@@ -61,7 +61,7 @@ def _side(pods: SimulatedPods, outcome: Outcome, profile: Profile | None) -> Sid
     if not outcome.pods:
         return Side(device=profile.device, pods=0, outlook=None, reason="there are no pods")
     spec = outcome.spec
-    pods = dataclasses.replace(pods, profile=profile, foreign=spec.model.protocol is not None)
+    pods = dataclasses.replace(pods, profile=profile, upstream=spec.model.protocol is not None)
     return Side(
         device=profile.device,
         pods=outcome.pods,

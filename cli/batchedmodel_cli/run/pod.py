@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from batchedmodel_cli.run.processes import ProcessSpec
-from batchedmodel_contract.adapters.settings import ADAPTERS_FILE, adapter_settings
+from batchedmodel_contract.lora.settings import ADAPTERS_FILE, adapter_settings
 from batchedmodel_contract.manifest.batching import FILE_NAME, BatchSettings
 from batchedmodel_contract.manifest.effective import drain_timeout_seconds
 from batchedmodel_contract.manifest.generation import Generation, KeyValueCache

@@ -97,7 +97,7 @@ class SimulatedEngine(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignEngine:
+class UpstreamEngine:
     """A server of others. See `SimulatedEngine`."""
 
     of: EngineFigures

@@ -115,14 +115,14 @@ def pods(
     ours = of.spec.model.protocol is None
     return GenerationPods(
         traffic=_traffic(arguments),
-        engine=_own_engine(arguments, of.name) if ours else _foreign_engine(arguments),
+        engine=_own_engine(arguments, of.name) if ours else _upstream_engine(arguments),
         seed=arguments.seed,
         on_run=on_run,
     )
 
 
-def _foreign_engine(arguments: SimpleNamespace) -> SimulatedEngine:
-    from batchedmodel_cli.simulate.generation_engines import ForeignEngine
+def _upstream_engine(arguments: SimpleNamespace) -> SimulatedEngine:
+    from batchedmodel_cli.simulate.generation_engines import UpstreamEngine
     from batchedmodel_scheduling.simulator.token_engine import EngineFigures
 
     if arguments.context_us_per_token is not None:
@@ -143,7 +143,7 @@ def _foreign_engine(arguments: SimpleNamespace) -> SimulatedEngine:
         chunk_tokens=arguments.chunk_tokens or _CHUNK,
         cache_tokens=arguments.cache_tokens,
     )
-    return ForeignEngine(of=figures)
+    return UpstreamEngine(of=figures)
 
 
 def _own_engine(arguments: SimpleNamespace, model: str) -> SimulatedEngine:

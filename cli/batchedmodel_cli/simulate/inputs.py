@@ -207,7 +207,7 @@ def pods(arguments: SimpleNamespace, of: BatchedModel, on_run: Callable[[], None
     return SimulatedPods(
         traffic=_traffic(arguments, of.spec, measured),
         profile=measured,
-        foreign=of.spec.model.protocol is not None,
+        upstream=of.spec.model.protocol is not None,
         hand_off_seconds=arguments.hand_off_ms / 1000,
         seed=arguments.seed,
         on_run=on_run,

@@ -87,7 +87,7 @@ def table(manifest: BatchedModel, pods: SimulatedPods, answers: Answers) -> Iter
 def notes(spec: Spec, pods: SimulatedPods) -> Iterator[str]:
     """What limits the answers; nothing where nothing does."""
     batching, traffic, profile = spec.batching, pods.traffic, pods.profile
-    if pods.foreign:
+    if pods.upstream:
         yield (
             "a server of one's own tells its sidecar no profile: the policy learns the device from "
             "the traffic. Here it has learnt it already; a new pod's first batches do worse"

@@ -4,7 +4,7 @@ A Kubernetes Service spreads requests over its pods at random, so each pod gets 
 traffic. Drawn traffic can be of any length: of a large fleet only as many pods are simulated as
 serve the wished number of requests. A trace has its length, so all pods are simulated.
 
-A policy in front of a foreign server learns the device from the traffic. It has learnt before the
+A policy in front of an upstream server learns the device from the traffic. It has learnt before the
 requests that count: the question is about a pod that has run for days, not about its first seconds.
 """
 
@@ -29,8 +29,8 @@ from batchedmodel_scheduling.simulator.verdicts import Latency, Verdict, verdict
 from batchedmodel_scheduling.simulator.workload import requests, stream
 
 _OUR_DEPTH: Final = 2
-_FOREIGN_DEPTH: Final = 1
-"""Batches that each worker takes at once: of our model server, and of a foreign one."""
+_UPSTREAM_DEPTH: Final = 1
+"""Batches that each worker takes at once: of our model server, and of an upstream one."""
 _MOST_DRAWN: Final = 2_000_000
 _FEWEST_PER_POD: Final = 100
 _LONGEST_SECONDS: Final = 1e6  # as a float, a time up to here is exact to a nanosecond
@@ -74,7 +74,7 @@ class SimulatedPods:
 
     traffic: Traffic
     profile: Profile
-    foreign: bool
+    upstream: bool
     """The server is not ours: it tells its sidecar no profile."""
     hand_off_seconds: float
     """Time of a batch on its way to the device."""
@@ -137,7 +137,7 @@ class SimulatedPods:
             curve=curve_of(self.profile),
             hand_off_seconds=self.hand_off_seconds,
             workers=workers,
-            depth=workers * (_FOREIGN_DEPTH if self.foreign else _OUR_DEPTH),
+            depth=workers * (_UPSTREAM_DEPTH if self.upstream else _OUR_DEPTH),
         )
 
     def _taught_policy(self, settings: BatchSettings) -> tuple[Policy, int]:
@@ -147,10 +147,10 @@ class SimulatedPods:
         return self._taught[settings]
 
     def _newly_taught(self, settings: BatchSettings) -> tuple[Policy, int]:
-        policy = new_policy(settings, None if self.foreign else self.profile)
-        if not self.foreign and self.profile.max_cost is not None:
+        policy = new_policy(settings, None if self.upstream else self.profile)
+        if not self.upstream and self.profile.max_cost is not None:
             policy.observe(MemoryCap(cost=self.profile.max_cost), 0.0)
-        return policy, self._teach(policy, settings) if self.foreign else 0
+        return policy, self._teach(policy, settings) if self.upstream else 0
 
     def _teach(self, policy: Policy, settings: BatchSettings) -> int:
         """Let it serve traffic of these lengths that rises until all batches are full.

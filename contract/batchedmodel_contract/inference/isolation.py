@@ -7,7 +7,7 @@ most 11 requests (1 + 2 log2 32). The idea is that of group testing (Dorfman, 19
 1972).
 
 Used where a server gives one verdict for a whole batch: by the model server for a forward pass, by
-the sidecar for a foreign server's answer.
+the sidecar for an upstream server's answer.
 """
 
 import math

@@ -18,10 +18,9 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Final, NamedTuple, TypeVar
 
-from batchedmodel_contract.adapters.state import NO_ADAPTER
 from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
 from batchedmodel_contract.inference.profile import Profile
-from batchedmodel_model_server.adapters.serving import GONE, Adapters, Lent
+from batchedmodel_contract.lora.state import NO_ADAPTER
 from batchedmodel_model_server.api.handler import Handler, Invalid
 from batchedmodel_model_server.batching.collate import Collated, Output, collate
 from batchedmodel_model_server.batching.reply import Computed, Part, Prepared, reply
@@ -34,7 +33,8 @@ from batchedmodel_model_server.execution.memory import MemoryCap
 from batchedmodel_model_server.execution.retry_plan import Failure, RetryPlan
 from batchedmodel_model_server.execution.torch_errors import translated, words
 from batchedmodel_model_server.execution.watchdog import Watchdog, allowed_seconds
-from batchedmodel_scheduling.adapters.passes import passes
+from batchedmodel_model_server.lora.serving import GONE, Adapters, Lent
+from batchedmodel_scheduling.lora.passes import passes
 
 _BIG: Final = 1 << 20  # bytes whose copying would hold up the event loop for milliseconds
 _MANY: Final = 512  # items whose judgement takes as long

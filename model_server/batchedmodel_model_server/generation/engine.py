@@ -27,13 +27,13 @@ from batchedmodel_contract.generation.frames import (
     Submit,
     Token,
 )
-from batchedmodel_model_server.adapters.device import DeviceAdapters
-from batchedmodel_model_server.adapters.store import Weights
-from batchedmodel_model_server.adapters.texts import TextAdapters
 from batchedmodel_model_server.api.generator import Draw, Sampled, StepPart, StepRunner
 from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, OutOfMemory
 from batchedmodel_model_server.generation.block_pool import BlockPool, PrefixHashes
 from batchedmodel_model_server.generation.submit_rules import EngineText, check_submit
+from batchedmodel_model_server.lora.device import DeviceAdapters
+from batchedmodel_model_server.lora.store import Weights
+from batchedmodel_model_server.lora.texts import TextAdapters
 from batchedmodel_scheduling.core.policy import NEVER, Priority
 from batchedmodel_scheduling.engine.giving_way import GivingWay
 from batchedmodel_scheduling.engine.step_cost import StepTimes

@@ -23,7 +23,6 @@ from dataclasses import replace
 from itertools import count
 from typing import Final, NamedTuple
 
-from batchedmodel_contract.adapters.state import NO_ADAPTER
 from batchedmodel_contract.generation.frames import (
     Cancel,
     Configure,
@@ -35,12 +34,13 @@ from batchedmodel_contract.generation.frames import (
     Token,
 )
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_model_server.adapters.serving import GONE
-from batchedmodel_model_server.adapters.store import Kept, Lender, Weights
+from batchedmodel_contract.lora.state import NO_ADAPTER
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost
 from batchedmodel_model_server.execution.torch_errors import words
 from batchedmodel_model_server.generation.engine import Engine
 from batchedmodel_model_server.generation.submit_rules import TakenRequest
+from batchedmodel_model_server.lora.serving import GONE
+from batchedmodel_model_server.lora.store import Kept, Lender, Weights
 
 MOST_FAILURES: Final = 3
 """In a row, without a token between them; no text is sent to more than two of them."""

@@ -3,7 +3,6 @@
 from typing import Final, NamedTuple
 
 from batchedmodel_contract.generation.description import GenerationDescription, StepSeconds
-from batchedmodel_model_server.adapters.serving import Adapters
 from batchedmodel_model_server.api.generator import Generator
 from batchedmodel_model_server.execution.device_thread import DeviceThread, TrialScheduling
 from batchedmodel_model_server.execution.forward import LoadedModel
@@ -12,6 +11,7 @@ from batchedmodel_model_server.generation.engine import Engine
 from batchedmodel_model_server.generation.engine_loop import EngineLoop, Rules
 from batchedmodel_model_server.generation.warm_up import BESIDE_BUDGET_SECONDS, Sizes, warmed_up
 from batchedmodel_model_server.generation.watched_runner import WatchedRunner
+from batchedmodel_model_server.lora.serving import Adapters
 from batchedmodel_scheduling.engine.step_cost import LearntStepCost, StepCost
 from batchedmodel_scheduling.engine.step_planner import StepSettings
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from batchedmodel_contract.generation.frames import MOST_LOGPROBS, Sampling, Submit
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_model_server.adapters.store import Kept
 from batchedmodel_model_server.api.generator import Draw
 from batchedmodel_model_server.generation.block_pool import PrefixHashes
+from batchedmodel_model_server.lora.store import Kept
 from batchedmodel_scheduling.engine.step_planner import EngineSequence, StepSettings
 
 MOST_TEXTS: Final = 4096

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_model_server.adapters.mix import Shape, Slots, of_rows
 from batchedmodel_model_server.api.batch import Batch
 from batchedmodel_model_server.api.handler import PARAMETERS, Handler
 from batchedmodel_model_server.errors import CannotLoad, ForwardFailed
@@ -38,6 +37,7 @@ from batchedmodel_model_server.handlers.transformers_models import (
     has_bfloat16,
     import_transformers,
 )
+from batchedmodel_model_server.lora.mix import Shape, Slots, of_rows
 
 _SHORTEST: Final = "shortestEmbedding"
 _BY_CONFIG: Final = "generationConfig"

@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from batchedmodel_model_server.adapters.bank import AdapterBank
-from batchedmodel_model_server.adapters.mix import of_step
 from batchedmodel_model_server.api.adapters import AdapterBounds
 from batchedmodel_model_server.api.generator import CacheSettings, Generator
 from batchedmodel_model_server.errors import CannotLoad
@@ -49,6 +47,8 @@ from batchedmodel_model_server.handlers.transformers_models import (
     bank_of,
     load_model,
 )
+from batchedmodel_model_server.lora.bank import AdapterBank
+from batchedmodel_model_server.lora.mix import of_step
 
 _CANNOT: Final = "cannot generate over a cache"
 _PAGE: Final = 32

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from batchedmodel_contract.inference.description import TextInput
-from batchedmodel_model_server.adapters.bank import AdapterBank
 from batchedmodel_model_server.api.adapters import AdapterBounds
 from batchedmodel_model_server.api.batch import Batch
 from batchedmodel_model_server.api.handler import Spec
@@ -30,6 +29,7 @@ from batchedmodel_model_server.handlers.transformers_models import (
     bank_of,
     load_model,
 )
+from batchedmodel_model_server.lora.bank import AdapterBank
 
 EMBEDDING: Final = "embedding"
 LOGITS: Final = "logits"

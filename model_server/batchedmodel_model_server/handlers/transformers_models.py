@@ -18,7 +18,6 @@ from typing import Any, Final
 from batchedmodel_contract.inference.description import Classification, TextInput
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.source import GGUF_SUFFIX
-from batchedmodel_model_server.adapters.bank import AdapterBank
 from batchedmodel_model_server.api.adapters import AdapterBounds
 from batchedmodel_model_server.api.batch import Batch
 from batchedmodel_model_server.api.generator import Generator
@@ -29,6 +28,7 @@ from batchedmodel_model_server.execution.torch_errors import words
 from batchedmodel_model_server.handlers import packed_attention
 from batchedmodel_model_server.handlers.checkpoint import SERVED
 from batchedmodel_model_server.handlers.gguf_models import dequantised
+from batchedmodel_model_server.lora.bank import AdapterBank
 from batchedmodel_model_server.machine import read_processor
 from batchedmodel_model_server.sources.untrusted_files import check_folder
 

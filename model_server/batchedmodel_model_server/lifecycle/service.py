@@ -15,12 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from batchedmodel_contract.adapters.state import AdapterState
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.link.model_state import ModelState
+from batchedmodel_contract.lora.state import AdapterState
 from batchedmodel_contract.manifest.source import Source
 from batchedmodel_contract.processes.environment import ModelServerSettings
-from batchedmodel_model_server.adapters.serving import AdapterWishes
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, NotReady, Overloaded
 from batchedmodel_model_server.execution.device_thread import DeviceThread, TrialScheduling, either
 from batchedmodel_model_server.execution.memory import MemoryCap
@@ -44,6 +43,7 @@ from batchedmodel_model_server.lifecycle.loading import (
 )
 from batchedmodel_model_server.lifecycle.state import Changes, Lifecycle
 from batchedmodel_model_server.lifecycle.versions import Version, Versions
+from batchedmodel_model_server.lora.serving import AdapterWishes
 from batchedmodel_model_server.profiling.idle import measure_when_idle
 from batchedmodel_model_server.profiling.trial import Trial
 from batchedmodel_model_server.sources.folder import content_of

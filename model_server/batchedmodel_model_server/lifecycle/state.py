@@ -11,9 +11,9 @@ from collections.abc import Callable, Coroutine
 from enum import Enum, auto
 from typing import Final
 
-from batchedmodel_contract.adapters.state import AdapterState
 from batchedmodel_contract.link.model_frames import State
 from batchedmodel_contract.link.model_state import ModelState
+from batchedmodel_contract.lora.state import AdapterState
 from batchedmodel_model_server.errors import NotReady, legible
 
 Work = Coroutine[None, None, None]

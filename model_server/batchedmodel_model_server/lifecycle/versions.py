@@ -16,7 +16,6 @@ from batchedmodel_contract.generation.description import GenerationDescription
 from batchedmodel_contract.inference.description import ModelDescription
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.link.model_state import ModelState
-from batchedmodel_model_server.adapters.serving import Adapters
 from batchedmodel_model_server.api.handler import Handler
 from batchedmodel_model_server.batching.declaration import FIRST_VERSION, describe
 from batchedmodel_model_server.errors import CannotLoad, NotReady, UnknownModel, legible
@@ -24,6 +23,7 @@ from batchedmodel_model_server.execution.forward import LoadedModel
 from batchedmodel_model_server.execution.runner import Runner
 from batchedmodel_model_server.generation.engine_loop import EngineLoop
 from batchedmodel_model_server.generation.serving import Serving
+from batchedmodel_model_server.lora.serving import Adapters
 from batchedmodel_model_server.sources.folder import Content
 
 _MOST_ENDED: Final = 8

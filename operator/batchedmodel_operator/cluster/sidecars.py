@@ -10,10 +10,10 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import Final
 
-from batchedmodel_contract.adapters.state import AdapterState, adapter_state_from_mapping
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.kubernetes.names import ADMIN_PORT
 from batchedmodel_contract.kubernetes.object_text import Unreadable, parsed
+from batchedmodel_contract.lora.state import AdapterState, adapter_state_from_mapping
 from batchedmodel_contract.manifest.adapters import MOST_ITEMS
 from batchedmodel_contract.processes import sidecar_api
 from batchedmodel_contract.processes.logs import about

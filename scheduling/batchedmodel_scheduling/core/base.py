@@ -6,7 +6,6 @@ from typing import Final
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import Rejection, ReleaseReason
-from batchedmodel_scheduling.adapters.companions import Turn, companions
 from batchedmodel_scheduling.core.limits import limits
 from batchedmodel_scheduling.core.pipeline import Pipeline
 from batchedmodel_scheduling.core.policy import (
@@ -18,6 +17,7 @@ from batchedmodel_scheduling.core.policy import (
     Refusal,
 )
 from batchedmodel_scheduling.core.signals import Recent, Signals, signals
+from batchedmodel_scheduling.lora.companions import Turn, companions
 
 _UNKNOWN_SECONDS: Final = 0.05  # of a batch, where nobody has measured any
 _RETRY_UNKNOWN: Final = 1.0

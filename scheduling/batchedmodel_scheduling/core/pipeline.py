@@ -4,7 +4,7 @@ A native server takes a second batch while the first runs. At once would be too 
 could still grow. When the first ends would be too late: the device would be idle for the way there.
 So a batch leaves just in time: at the predicted end, less the hand-off that was learnt.
 
-A foreign server may have several workers. A batch has one for itself, and the next batch begins
+An upstream server may have several workers. A batch has one for itself, and the next batch begins
 where a worker is free first. What is learnt is how long a batch takes beside the others, so workers
 that slow each other down need no model of their own.
 """
@@ -17,7 +17,6 @@ from itertools import count
 from typing import Final
 
 from batchedmodel_contract.outcomes import ReleaseReason
-from batchedmodel_scheduling.adapters.slots import AdapterSlots
 from batchedmodel_scheduling.core.policy import (
     NEVER,
     Batch,
@@ -28,6 +27,7 @@ from batchedmodel_scheduling.core.policy import (
     Slots,
 )
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
+from batchedmodel_scheduling.lora.slots import AdapterSlots
 
 _HAND_OFF_WEIGHT: Final = 0.1
 _FIRST_HAND_OFF: Final = 0.001  # seconds; what a local socket and two event loops take at most

@@ -138,7 +138,7 @@ class MemoryCap:
     """What a native server has learnt, in what its device pays for: rows x longest when padded, the
     sum of lengths when packed, rows otherwise."""
     rows: int | None = None
-    """What was found out about a foreign server, which tells no cost."""
+    """What was found out about an upstream server, which tells no cost."""
 
 
 Event = HandedOver | Finished | MemoryCap

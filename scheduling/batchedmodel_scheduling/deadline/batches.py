@@ -13,11 +13,11 @@ from operator import attrgetter
 from typing import Final
 
 from batchedmodel_contract.inference.description import CostRule
-from batchedmodel_scheduling.adapters.companions import LOOKED_AT, Chosen
 from batchedmodel_scheduling.core.limits import Limits
 from batchedmodel_scheduling.deadline.ready_queue import Lane, QueuedItem, ReadyQueue
 from batchedmodel_scheduling.deadline.shedding import Candidate, Remaining
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
+from batchedmodel_scheduling.lora.companions import LOOKED_AT, Chosen
 
 _LOOKED_AT: Final = 8
 """Batches by which queues of different items are looked ahead; each has at least its first."""

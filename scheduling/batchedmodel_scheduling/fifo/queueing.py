@@ -15,11 +15,11 @@ from typing import Final, NamedTuple
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import HoldReason, Outcome, ReleaseReason
-from batchedmodel_scheduling.adapters.companions import LOOKED_AT, Chosen
 from batchedmodel_scheduling.core.base import BasePolicy
 from batchedmodel_scheduling.core.limits import Limits
 from batchedmodel_scheduling.core.pipeline import Pipeline
 from batchedmodel_scheduling.core.policy import NEVER, Decision, Item, ItemId, Refusal, Shed, Slots
+from batchedmodel_scheduling.lora.companions import LOOKED_AT, Chosen
 
 
 class Group(NamedTuple):

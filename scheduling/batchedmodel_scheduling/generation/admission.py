@@ -14,9 +14,6 @@ from batchedmodel_scheduling.core.policy import NEVER, Refusal
 from batchedmodel_scheduling.generation.at_server import AtServer
 from batchedmodel_scheduling.generation.estimates import Estimates
 from batchedmodel_scheduling.generation.fair_turns import FairTurns
-from batchedmodel_scheduling.generation.foreign.concurrency import Concurrency
-from batchedmodel_scheduling.generation.foreign.costs import Costs
-from batchedmodel_scheduling.generation.foreign.places import Places
 from batchedmodel_scheduling.generation.lengths import OutputLengths
 from batchedmodel_scheduling.generation.native.engine_costs import EngineCosts
 from batchedmodel_scheduling.generation.native.engine_credit import EngineCredit
@@ -33,6 +30,9 @@ from batchedmodel_scheduling.generation.requests import (
 )
 from batchedmodel_scheduling.generation.room import Room
 from batchedmodel_scheduling.generation.token_costs import TokenCosts
+from batchedmodel_scheduling.generation.upstream.concurrency import Concurrency
+from batchedmodel_scheduling.generation.upstream.costs import Costs
+from batchedmodel_scheduling.generation.upstream.places import Places
 from batchedmodel_scheduling.generation.waiting_set import WaitingSet
 from batchedmodel_scheduling.generation.whole_answers import (
     TRIAL_PAUSE_SECONDS,

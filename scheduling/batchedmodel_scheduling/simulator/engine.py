@@ -14,8 +14,6 @@ from typing import Final, Protocol
 from numpy.random import Generator
 
 from batchedmodel_contract.outcomes import Outcome, Rejection
-from batchedmodel_scheduling.adapters.passes import passes
-from batchedmodel_scheduling.adapters.slots import AdapterSlots
 from batchedmodel_scheduling.core.policy import (
     Batch,
     Finished,
@@ -27,6 +25,8 @@ from batchedmodel_scheduling.core.policy import (
     RequestGroup,
     Slots,
 )
+from batchedmodel_scheduling.lora.passes import passes
+from batchedmodel_scheduling.lora.slots import AdapterSlots
 
 NANOSECONDS: Final = 1_000_000_000
 _NEVER: Final = 1 << 62

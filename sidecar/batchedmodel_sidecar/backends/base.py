@@ -1,6 +1,6 @@
 """What the rest of the sidecar knows of the server behind, whichever kind it is.
 
-`native.link` follows a server of ours over its Unix socket, `foreign.link` any other over TCP.
+`native.link` follows a server of ours over its Unix socket, `upstream.link` any other over TCP.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

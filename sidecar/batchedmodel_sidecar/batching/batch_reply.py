@@ -28,7 +28,7 @@ class RowAnswer:
     __slots__ = ("said", "values")
 
     def __init__(self, values: tuple[Value, ...], said: Said | None) -> None:
-        """`said`: what a foreign server said with them."""
+        """`said`: what an upstream server said with them."""
         self.values: Final = values
         self.said: Final = said
 
@@ -40,7 +40,7 @@ class RowFailure:
     status: int
     message: str
     said: Said | None = None
-    """The whole answer of a foreign server, which the row's caller gets as it is."""
+    """The whole answer of an upstream server, which the row's caller gets as it is."""
     answered: bool = True
     """Whether the server said so; False for words of ours, such as that no time was left."""
 
@@ -59,7 +59,7 @@ class RowFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawReply(BatchReply):
-    """A foreign server's answer, cut into rows; outputs, statuses and errors are empty."""
+    """An upstream server's answer, cut into rows; outputs, statuses and errors are empty."""
 
     names: tuple[Output, ...]
     answers: tuple[RowAnswer | RowFailure | None, ...]
@@ -82,7 +82,7 @@ class RawReply(BatchReply):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UncutReply(BatchReply):
-    """A foreign server's large answer to all rows, which another process cuts.
+    """An upstream server's large answer to all rows, which another process cuts.
 
     The server is free meanwhile; outputs, statuses and errors are empty.
     """

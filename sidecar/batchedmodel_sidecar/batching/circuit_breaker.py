@@ -10,7 +10,7 @@ The evidence comes from several callers: what one of them meets again and again 
 doing, and counts for half of what is needed at most. Where all that fails is one caller's, a probe
 tells whether the server is ill: a request that it answered before.
 
-A foreign server that refuses all calls of a batch may be broken, or the calls may be bad. A small
+An upstream server that refuses all calls of a batch may be broken, or the calls may be bad. A small
 batch of these weighs little, so that one bad call that is sent again and again hurts nobody.
 """
 
@@ -79,7 +79,7 @@ class CircuitBreaker:
     def replied(
         self, reply: BatchReply, now: float, *, since: float, callers: Iterable[str]
     ) -> None:
-        """A batch has a reply, in which a foreign server may have answered no row at all.
+        """A batch has a reply, in which an upstream server may have answered no row at all.
 
         The server had it `since` then; `callers` are those whose rows it had.
         """

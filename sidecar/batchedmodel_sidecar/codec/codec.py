@@ -1,6 +1,6 @@
 """Bodies into calls and answers into bodies: here when they are small, in the helper when not.
 
-The data handler calls it, and the link to a foreign server for that server's answers. The helper
+The data handler calls it, and the link to an upstream server for that server's answers. The helper
 uses the same adapters and protocols, so calls and errors are the same.
 """
 
@@ -14,8 +14,8 @@ from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_http.response import LARGE
 from batchedmodel_sidecar.answers import Answer
-from batchedmodel_sidecar.backends.foreign.adapter import ForeignAdapter
-from batchedmodel_sidecar.backends.foreign.protocol import (
+from batchedmodel_sidecar.backends.upstream.adapter import UpstreamAdapter
+from batchedmodel_sidecar.backends.upstream.protocol import (
     BackendProtocol,
     Response,
     SplitReply,
@@ -82,24 +82,24 @@ class Codec:
         Much memory that the values of a large one take meanwhile is charged to `held`.
         """
         share = held.share
-        foreign = adapter if isinstance(adapter, ForeignAdapter) else None
+        upstream = adapter if isinstance(adapter, UpstreamAdapter) else None
         if not isinstance(body, SharedMemory):
             size = json_bytes(len(body), header_length)
-            if foreign is not None:
+            if upstream is not None:
                 # Binary data that the server must be sent as JSON.
-                size = max(size, foreign.protocol.converts(len(body), header_length))
+                size = max(size, upstream.protocol.converts(len(body), header_length))
             if size <= LARGE:
                 known = model.asked_by(share) if len(body) > INLINE_CHARACTERS else model
                 return await adapter.parse(body, header_length, known, self.most_rows(share))
         self.refuse_large(share)
         job = partial(parse, self._by(adapter), header_length, self.most_rows(share))
-        pickled = None if foreign else pickled_model(model)
+        pickled = None if upstream else pickled_model(model)
         try:
             draft, size = await self._helper.do(job, body, pickled, share=share, hold=held)
         except NoMemory as error:
             raise _no_memory(error, held.refused) from error
-        if foreign:
-            return foreign.parsed(draft, model)
+        if upstream:
+            return upstream.parsed(draft, model)
         call = model.call_of(draft.rows, draft.params)
         # What is remembered beside the rows lies there with them.
         return Parsed(call, draft.memo, draft.options, size, draft.named)
@@ -121,17 +121,17 @@ class Codec:
         """The body that answers a call; raises `InvalidInput` or `Unserved`."""
         if self.renders_here(adapter, parsed, answer):
             return adapter.render(parsed, answer, model)
-        foreign = adapter if isinstance(adapter, ForeignAdapter) else None
+        upstream = adapter if isinstance(adapter, UpstreamAdapter) else None
         by, lengths, theirs = self._by(adapter), parsed.call.lengths, pickled_answer(answer)
         job = partial(render, by, lengths, theirs, parsed.memo, parsed.named, parsed.labels)
-        pickled = None if foreign else pickled_model(model)
+        pickled = None if upstream else pickled_model(model)
         body: Body = await self._answered(job, b"", pickled, share=share)
-        return foreign.addressed(body, answer) if foreign else body
+        return upstream.addressed(body, answer) if upstream else body
 
     async def dealt(
         self, protocol: BackendProtocol, response: Response, rows: Sequence[Row], *, alone: bool
     ) -> SplitReply:
-        """The answers in a foreign server's response; raises `InvalidInput` or `Unserved`."""
+        """The answers in an upstream server's response; raises `InvalidInput` or `Unserved`."""
         memory = response.memory
         if memory is None:
             return protocol.dealt(response, rows, alone=alone)
@@ -146,7 +146,7 @@ class Codec:
 
     def _by(self, adapter: Adapter) -> By:
         """How the helper is told of the adapter."""
-        if isinstance(adapter, ForeignAdapter):
+        if isinstance(adapter, UpstreamAdapter):
             return adapter.protocol
         return self._endpoints[type(adapter)]
 

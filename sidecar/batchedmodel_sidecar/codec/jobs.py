@@ -12,9 +12,8 @@ from typing import Any, Final
 
 from batchedmodel_contract.inference.description import ModelDescription
 from batchedmodel_contract.inference.tensors import Buffer
-from batchedmodel_sidecar.adapters.served import Labels
 from batchedmodel_sidecar.answers import Answer
-from batchedmodel_sidecar.backends.foreign.protocol import (
+from batchedmodel_sidecar.backends.upstream.protocol import (
     BackendProtocol,
     ParsedRequest,
     Response,
@@ -30,6 +29,7 @@ from batchedmodel_sidecar.codec.values_memory import (
     times_as_text,
 )
 from batchedmodel_sidecar.helper.messages import Pickled, Work, apart
+from batchedmodel_sidecar.lora.served import Labels
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
 from batchedmodel_sidecar.protocols.routes import Endpoint
@@ -38,7 +38,7 @@ from batchedmodel_sidecar.protocols.table import adapters
 _SMALL_MEMO: Final = 64 * 1024  # a larger one is carried to and fro and not made into objects
 
 By = Endpoint | BackendProtocol
-"""What is asked of our server, or how a foreign one is asked."""
+"""What is asked of our server, or how an upstream one is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Kept:
     """What is remembered of a large body beside its rows, still pickled.
 
     Only the helper looks into it, where it arrives unpickled. An adapter remembers it of a caller's
-    body, the protocol of a foreign server's answer.
+    body, the protocol of an upstream server's answer.
     """
 
     data: Buffer
@@ -112,7 +112,7 @@ def render(
 def deal(
     by: BackendProtocol, response: Response, lengths: list[int], alone: bool, work: Work
 ) -> Pickled:
-    """The `SplitReply` of a foreign server's answer, whose body is the work's."""
+    """The `SplitReply` of an upstream server's answer, whose body is the work's."""
     of_json = json_bytes(len(work.body), response.header_length)
     work.claim(memory_of_values(memoryview(work.body)[:of_json], as_text=True))
     dealt = by.dealt(replace(response, body=work.body), _rows(lengths), alone=alone)

@@ -33,13 +33,13 @@ Find = Callable[[str, str], Found | Lost]
 
 
 class Discovery:
-    """For one model, of our server or of a `foreign` one."""
+    """For one model, of our server or of a `upstream` one."""
 
-    def __init__(self, name: str, find: Find, *, foreign: bool) -> None:
+    def __init__(self, name: str, find: Find, *, upstream: bool) -> None:
         """`find`: what a method means with a path."""
         self._name = name
         self._find = find
-        self._foreign = foreign
+        self._upstream = upstream
         self._kept: dict[Endpoint, tuple[tuple[ReadyModel | None, str, bool], Response]] = {}
         """The last answers: to make one takes the loop's time, and anybody may ask."""
 
@@ -55,10 +55,10 @@ class Discovery:
             return kept[1]
         if endpoint is Endpoint.ABOUT:
             document = self._page(*state)
-        elif model is None and not self._foreign:
+        elif model is None and not self._upstream:
             raise CallError(status.reason, status=503, retry_after=RETRY_SOON)
         else:
-            document = self._openapi(None if self._foreign else model)
+            document = self._openapi(None if self._upstream else model)
         response = Response((orjson.dumps(document, option=orjson.OPT_INDENT_2),))
         self._kept[endpoint] = state, response
         return response

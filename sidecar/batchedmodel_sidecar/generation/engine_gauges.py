@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_scheduling.generation.admission import EngineView
-from batchedmodel_sidecar.backends.foreign.client import Client, Unreachable
+from batchedmodel_sidecar.backends.upstream.client import Client, Unreachable
 
 logger: Final = logging.getLogger(__name__)
 

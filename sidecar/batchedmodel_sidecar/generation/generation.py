@@ -5,17 +5,17 @@ from typing import Final, Protocol
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import ServerProtocol
 from batchedmodel_contract.processes.environment import SidecarSettings
-from batchedmodel_sidecar.adapters.naming import AdapterNames
-from batchedmodel_sidecar.backends.foreign.client import Client
 from batchedmodel_sidecar.backends.native.link import NativeLink
+from batchedmodel_sidecar.backends.upstream.client import Client
 from batchedmodel_sidecar.generation.engine_client import EngineClient
 from batchedmodel_sidecar.generation.engine_gauges import EngineGauges
-from batchedmodel_sidecar.generation.foreign_texts import ForeignTexts
 from batchedmodel_sidecar.generation.handler import GenerationHandler, MakeHandler
 from batchedmodel_sidecar.generation.native.engine_link import EngineLink, engine_limits
 from batchedmodel_sidecar.generation.native.requests.preparing import Preparing
 from batchedmodel_sidecar.generation.native.texts import NativeTexts
+from batchedmodel_sidecar.generation.upstream_texts import UpstreamTexts
 from batchedmodel_sidecar.http.body_reader import BodyReader
+from batchedmodel_sidecar.lora.naming import AdapterNames
 from batchedmodel_sidecar.model import ReadyModel
 
 
@@ -44,12 +44,12 @@ class Generation(Protocol):
         ...
 
 
-class ForeignGeneration:
+class UpstreamGeneration:
     """In front of a server of one's own that speaks OpenAI's protocol."""
 
     def __init__(self, url: str, gauges: Client, make: MakeHandler) -> None:
         """`gauges`: how the server's metrics are read."""
-        self.handler: Final = make(ForeignTexts(EngineClient(url)))
+        self.handler: Final = make(UpstreamTexts(EngineClient(url)))
         self.gauges: Final = EngineGauges(
             gauges, busy=self.handler.queue.busy, told=self.handler.queue.engine
         )
@@ -87,7 +87,7 @@ def generation_of(
     if link is not None:
         return NativeGeneration(link, batching, bodies, make, adapters)
     if gauges is not None and settings.upstream_protocol is ServerProtocol.OPENAI:
-        return ForeignGeneration(settings.upstream_url, gauges, make)
+        return UpstreamGeneration(settings.upstream_url, gauges, make)
     return None
 
 

@@ -5,7 +5,7 @@ from http import HTTPStatus
 from typing import Final
 
 from batchedmodel_scheduling.generation.admission import GenerationRequest
-from batchedmodel_sidecar.backends.foreign.headers import passed_on
+from batchedmodel_sidecar.backends.upstream.headers import passed_on
 from batchedmodel_sidecar.errors import Lost, Unserved
 from batchedmodel_sidecar.generation.engine_client import AnswerListener, EngineHead, Exchange
 from batchedmodel_sidecar.generation.events import EVENT_STREAM, Usage

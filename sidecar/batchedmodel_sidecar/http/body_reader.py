@@ -125,7 +125,7 @@ class BodyReader:
         """
         more = max(call.size, kept) - len(body)
         if isinstance(body, SharedMemory) and call.envelope is None and more < 0:
-            # Rows of other bodies may be views of these. For a foreign server what stands beside
+            # Rows of other bodies may be views of these. For an upstream server what stands beside
             # the rows is kept too, which may be all of the body.
             held.shrink(-more)
         elif more > 0 and not held.grow(more):

@@ -9,7 +9,6 @@ from functools import partial
 
 from batchedmodel_contract.invalid_input import InvalidInput, Unbatchable
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_sidecar.adapters.naming import AdapterNames
 from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.batching.rejections import invalid, of_now
 from batchedmodel_sidecar.body.encodings import Encoding
@@ -22,6 +21,7 @@ from batchedmodel_sidecar.http.passthrough import GoesAlone
 from batchedmodel_sidecar.http.refusals import ours
 from batchedmodel_sidecar.http.routed_head import Request
 from batchedmodel_sidecar.http.time_out import within
+from batchedmodel_sidecar.lora.naming import AdapterNames
 from batchedmodel_sidecar.protocols.adapter import Parsed
 from batchedmodel_sidecar.protocols.headers import (
     BATCH_HEADER,

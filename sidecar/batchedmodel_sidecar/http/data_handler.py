@@ -22,9 +22,8 @@ from batchedmodel_http.interfaces import Reply, Running
 from batchedmodel_http.ports.local_hosts import refused_locally
 from batchedmodel_http.response import Response, size_of
 from batchedmodel_http.streamed_response import StreamedResponse
-from batchedmodel_sidecar.adapters.naming import AdapterNames
 from batchedmodel_sidecar.backends.base import MAX_ORDER_BYTES, Link, Repository
-from batchedmodel_sidecar.backends.foreign.catalogue import Foreign
+from batchedmodel_sidecar.backends.upstream.catalogue import Upstream
 from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.discovery.discovery import Discovery
@@ -44,6 +43,7 @@ from batchedmodel_sidecar.http.responses import (
 )
 from batchedmodel_sidecar.http.routed_head import RequestHead, Route
 from batchedmodel_sidecar.lifecycle import Lifecycle
+from batchedmodel_sidecar.lora.naming import AdapterNames
 from batchedmodel_sidecar.protocols.adapter import Adapter
 from batchedmodel_sidecar.protocols.headers import (
     declines_batching,
@@ -79,14 +79,14 @@ class DataHandler:
         ledger: Ledger,
         bodies: BodyReader,
         adapters: Mapping[Endpoint, Adapter],
-        foreign: Foreign | None,
+        upstream: Upstream | None,
         passthrough: Passthrough | None,
         generation: GenerationHandler | None,
         repository: Repository | None,
         names: AdapterNames,
         local_to: str = "",
     ) -> None:
-        """`foreign`, `passthrough` and `generation` are of a server of one's own, `repository` of
+        """`upstream`, `passthrough` and `generation` are of a server of one's own, `repository` of
         ours.
 
         `adapters` are those of our server's protocols, `names` finds those of its model.
@@ -103,14 +103,14 @@ class DataHandler:
         self._ledger = ledger
         self._bodies = bodies
         self._adapters = adapters
-        self._foreign = foreign
+        self._upstream = upstream
         self._passthrough = passthrough
         self._generation = generation
         self._repository = repository
         self._served = names.served
         own = Routes(name, adapters=names.are_known)
-        self._routes = own if foreign is None else foreign.routes
-        self._discovery = Discovery(name, self._routes.find, foreign=foreign is not None)
+        self._routes = own if upstream is None else upstream.routes
+        self._discovery = Discovery(name, self._routes.find, upstream=upstream is not None)
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -224,7 +224,7 @@ class DataHandler:
             found = Lost(417, rule)
         adapter = self._adapter(asked, found)
         plain = asked.header_length is None and not asked.packed
-        own = plain and self._foreign is None
+        own = plain and self._upstream is None
         at_once = adapter if own and isinstance(adapter, V2Adapter) else None
         generates = isinstance(found, Found) and found.endpoint is Endpoint.GENERATES
         asked.route = Route(found, adapter, at_once, generates and self._generation is not None)
@@ -233,16 +233,16 @@ class DataHandler:
     def _adapter(self, asked: RequestHead, found: Found | Lost) -> Adapter | None:
         if isinstance(found, Lost):
             return None
-        if self._foreign is None:
+        if self._upstream is None:
             return self._adapters.get(found.endpoint)
-        if found.endpoint is not self._foreign.endpoint:
+        if found.endpoint is not self._upstream.endpoint:
             return None
-        return self._foreign.adapter(asked.path, asked.query, asked.headers)
+        return self._upstream.adapter(asked.path, asked.query, asked.headers)
 
     async def _forwarded(
         self, asked: RequestHead, request: web.BaseRequest, alone: GoesAlone
     ) -> web.StreamResponse:
-        """The foreign server's own answer; raises `CallError` or `InvalidInput`."""
+        """The upstream server's own answer; raises `CallError` or `InvalidInput`."""
         assert self._passthrough is not None, "there is nowhere to go to: our bug"
         settings = self._batcher.settings
         share = share_of(request.remote or "", request.headers, settings.tenants)

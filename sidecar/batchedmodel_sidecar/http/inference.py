@@ -9,7 +9,6 @@ from collections.abc import Callable
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.tenants import share_of
 from batchedmodel_http.response import Response, size_of
-from batchedmodel_sidecar.adapters.naming import share_of_call
 from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.body.encodings import wants_gzip
@@ -19,6 +18,7 @@ from batchedmodel_sidecar.http.body_reader import BodyReader, Source
 from batchedmodel_sidecar.http.call_reader import CallReader
 from batchedmodel_sidecar.http.responses import gzipped, model_response
 from batchedmodel_sidecar.http.routed_head import Request, RequestHead
+from batchedmodel_sidecar.lora.naming import share_of_call
 from batchedmodel_sidecar.protocols.adapter import Adapter
 from batchedmodel_sidecar.protocols.routes import Found
 

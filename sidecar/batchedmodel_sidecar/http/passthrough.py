@@ -1,4 +1,4 @@
-"""Requests that go to a foreign server as they are: unbatched, their answers streamed, yet counted.
+"""Requests that pass to an upstream server as they are: unbatched, answers streamed, yet counted.
 
 The data handler hands over what it cannot batch, and what asks not to be batched. The server's
 answer goes back untouched, errors included. The client session is its own, so that streams and
@@ -27,9 +27,9 @@ from batchedmodel_http.request_head import path_and_query
 from batchedmodel_http.response import is_empty
 from batchedmodel_http.streaming import NeedsStreaming
 from batchedmodel_scheduling.core.shared_room import SharedRoom
-from batchedmodel_sidecar.backends.foreign.client import Connector, end_with_connection, url_of
-from batchedmodel_sidecar.backends.foreign.headers import passed_on
-from batchedmodel_sidecar.backends.foreign.visits import Visit
+from batchedmodel_sidecar.backends.upstream.client import Connector, end_with_connection, url_of
+from batchedmodel_sidecar.backends.upstream.headers import passed_on
+from batchedmodel_sidecar.backends.upstream.visits import Visit
 from batchedmodel_sidecar.body.buffers import body_of
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Expired, Rejected, Unserved
@@ -49,7 +49,7 @@ _BETWEEN_US: Final = ("host", "expect")
 
 
 class GoesAlone(NeedsStreaming):
-    """A foreign server should get the request as it is.
+    """An upstream server should get the request as it is.
 
     Raised to who received the request and can stream it.
     """

@@ -24,10 +24,10 @@ from batchedmodel_contract.inference.v2 import (
     write_answer,
 )
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_sidecar.adapters.served import ChosenAdapter
 from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.codec.rows import rows_of_tensors, rows_of_texts
 from batchedmodel_sidecar.errors import refuse_many
+from batchedmodel_sidecar.lora.served import ChosenAdapter
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
 from batchedmodel_sidecar.protocols.headers import PARAMETERS, options_of_parameters

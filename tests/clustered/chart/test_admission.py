@@ -20,10 +20,10 @@ from support.admission_operator import (
     refusal_of_operator,
 )
 from support.admission_specs import (
-    FOREIGN,
     FREE,
     HELD,
     SERVICES,
+    UPSTREAM,
     with_model,
     with_pod,
     with_service,
@@ -111,7 +111,7 @@ def test_what_opens_the_service_to_others_takes_the_right_to_create_services(
     assert field in refusal
     assert complaint(release, DEVELOPER, spec) == ""
     assert complaint(release, ADMIN, spec, name="open", keep=True) == ""
-    edited = {**spec, "batching": {"maxBatchSize": 7}, "model": FOREIGN["model"]}
+    edited = {**spec, "batching": {"maxBatchSize": 7}, "model": UPSTREAM["model"]}
     assert complaint(release, AUTHOR, edited, name="open") == "", "the Service stays as it is"
     closed = with_service(type="ClusterIP")
     assert complaint(release, ADMIN, closed, name="open", keep=True) == ""
@@ -169,7 +169,7 @@ def test_an_update_that_does_not_touch_such_a_pod_is_anybodys(release: Release) 
     assert complaint(release, ADMIN, spec, name="strong", keep=True) == ""
     edited = {**spec, "batching": {"maxBatchSize": 7}, "replicas": 2}
     assert complaint(release, AUTHOR, edited, name="strong") == ""
-    runs_another = {**spec, "model": {**FOREIGN["model"], "command": ["mine"]}}
+    runs_another = {**spec, "model": {**UPSTREAM["model"], "command": ["mine"]}}
     assert "may not create pods" in complaint(release, AUTHOR, runs_another, name="strong")
     of_a_class = {**spec, "className": "other"}
     assert "may not create pods" in complaint(release, AUTHOR, of_a_class, name="strong")
@@ -285,9 +285,9 @@ def test_the_operators_account_writes_only_what_a_model_controls(
     """A thief of its token changed every ConfigMap and Deployment, and deleted others' HPAs."""
     assert {*LEAST} == {*CHILDREN, Kind.CONTROLLER_REVISION}
     apply(release.plane, object_of(kind, "strangers"), object_of(kind, "models", owner))
-    loose, foreign = {**owner, "controller": False}, {**owner, "apiVersion": "example.com/v1"}
+    loose, upstream = {**owner, "controller": False}, {**owner, "apiVersion": "example.com/v1"}
     another = {**owner, "apiVersion": "v1", "kind": "ConfigMap"}
-    for owners in ([], [loose], [foreign], [another], [another, loose]):
+    for owners in ([], [loose], [upstream], [another], [another, loose]):
         body = object_of(kind, "new", *owners)
         assert REFUSED in refusal_of_operator(release, "create", body=body)
     for name in ("new", "models"):

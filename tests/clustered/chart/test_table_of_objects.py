@@ -29,7 +29,7 @@ _MODEL: Final[Mapping[str, Any]] = {
     "model": {"handler": "hf", "source": {"huggingFace": {"repo": "a/b"}}},
     "adapters": {"items": [{"name": "sql", "source": {"huggingFace": {"repo": "a/c"}}}]},
 }
-_FOREIGN: Final[Mapping[str, Any]] = {"model": {"protocol": "V2", "image": "mine"}}
+_UPSTREAM: Final[Mapping[str, Any]] = {"model": {"protocol": "V2", "image": "mine"}}
 _SECTION: Final = "## Objects, ports and flows"
 
 Manifest = dict[str, Any]
@@ -167,7 +167,7 @@ def _children(spec: Mapping[str, Any]) -> Iterator[Manifest]:
 def _containers(rendered: Iterable[Manifest]) -> Iterator[Manifest]:
     """Of all pods: the release's, and those of models of either kind."""
     pods = [one["spec"] for one in rendered if one["kind"] == "Pod"]
-    deployments = [*rendered, deployment_of(dict(_MODEL)), deployment_of(dict(_FOREIGN))]
+    deployments = [*rendered, deployment_of(dict(_MODEL)), deployment_of(dict(_UPSTREAM))]
     pods += [one["spec"]["template"]["spec"] for one in deployments if one["kind"] == "Deployment"]
     for pod in pods:
         yield from (*pod.get("initContainers", ()), *pod["containers"])

@@ -159,9 +159,9 @@ def test_without_a_profile_it_says_how_to_get_one(
 def test_a_server_of_ones_own_is_told_to_be_measured_by_hand(
     tmp_path: Path, profile: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    foreign = written(tmp_path, model="protocol: V2, image: mine")
-    assert '{"cost_rule": "Padded"' in refusal(capsys, foreign, "--rate=100")
-    found = simulated(capsys, foreign, f"--profile={profile}", "--rate=100")
+    upstream = written(tmp_path, model="protocol: V2, image: mine")
+    assert '{"cost_rule": "Padded"' in refusal(capsys, upstream, "--rate=100")
+    found = simulated(capsys, upstream, f"--profile={profile}", "--rate=100")
     assert any("tells its sidecar no profile" in note for note in found["notes"])
 
 
@@ -171,10 +171,10 @@ def test_a_server_of_ones_own_is_judged_when_its_device_is_known(
     tmp_path: Path, profile: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     batching = "targetLatencyMilliseconds: 50, lateness: Refuse"
-    foreign = written(tmp_path, batching, model="protocol: V2, image: mine")
+    upstream = written(tmp_path, batching, model="protocol: V2, image: mine")
     argv = (f"--profile={profile}", "--rate=3000", "--lengths=64")
-    learnt = simulated(capsys, foreign, *argv)
-    assert simulated(capsys, foreign, *argv) == learnt
+    learnt = simulated(capsys, upstream, *argv)
+    assert simulated(capsys, upstream, *argv) == learnt
     told = simulated(capsys, written(tmp_path, batching), *argv)
     assert learnt["offered"]["in_time_share"] > 0.85 * told["offered"]["in_time_share"]
     sustained = learnt["comparison"]["highest_rate_with_it"]
@@ -188,9 +188,9 @@ def test_a_server_with_three_workers_sustains_what_three_servers_do(
 ) -> None:
     def asked(workers: int, *argv: str) -> dict[str, Any]:
         batching = f"targetLatencyMilliseconds: 80, maxConcurrentBatches: {workers}"
-        foreign = written(tmp_path, batching, model="protocol: V2, image: mine")
+        upstream = written(tmp_path, batching, model="protocol: V2, image: mine")
         arguments = (f"--profile={profile}", "--rate=900", "--lengths=64", *argv)
-        return simulated(capsys, foreign, *arguments)
+        return simulated(capsys, upstream, *arguments)
 
     one, three = asked(1), asked(3)
     assert three["throughput_per_replica"] == pytest.approx(

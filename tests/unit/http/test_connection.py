@@ -176,7 +176,7 @@ async def test_who_asks_while_the_general_way_works_is_answered_behind_it(world:
     assert not world.connection.at_work
 
 
-async def test_what_a_foreign_server_should_get_is_given_to_the_general_way_with_all_behind_it(
+async def test_what_an_upstream_server_should_get_is_given_to_the_general_way_with_all_behind_it(
     world: DoorWorld,
 ) -> None:
     for seconds in ("0", "1"):

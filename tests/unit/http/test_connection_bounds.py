@@ -200,7 +200,7 @@ async def test_what_cannot_be_answered_breaks_the_connection_and_is_logged(
     assert caplog.messages == ["a request was not answered"]
 
 
-async def test_a_foreign_servers_odd_header_arrives_as_it_was(world: DoorWorld) -> None:
+async def test_an_upstream_servers_odd_header_arrives_as_it_was(world: DoorWorld) -> None:
     odd = Response((), headers=(("x", b"caf\xe9".decode(errors="surrogateescape")),))
     assert b"\r\nx: caf\xe9\r\n" in b"".join(odd.to_wire(close=False))
 

@@ -31,7 +31,7 @@ from support.rendered import (
     volumes_of,
 )
 
-FOREIGN = {"model": {"protocol": "V2", "image": "registry.example/triton:1", "port": 9001}}
+UPSTREAM = {"model": {"protocol": "V2", "image": "registry.example/triton:1", "port": 9001}}
 
 
 def test_an_owner_reference_asks_for_no_rights_on_finalizers() -> None:
@@ -174,9 +174,9 @@ def test_a_volume_is_mounted_for_reading_and_nothing_is_fetched() -> None:
         {"handler": "simulated"},
         {"handler": "hf", "source": {"path": "/models/minilm"}},
         {"handler": "hf", "source": {"pythonPackage": "minilm"}},
-        FOREIGN["model"],
+        UPSTREAM["model"],
     ],
-    ids=["simulated", "path", "package", "foreign"],
+    ids=["simulated", "path", "package", "upstream"],
 )
 def test_what_the_image_brings_is_not_fetched(model: dict[str, Any]) -> None:
     (batcher,) = pod_of({"model": model})["initContainers"]
@@ -189,8 +189,8 @@ def test_an_image_with_a_handler_replaces_the_charts() -> None:
     assert model["image"] == "me/model:2"
 
 
-def test_a_foreign_container_is_reached_over_tcp() -> None:
-    batcher, model = containers_of(FOREIGN)
+def test_an_upstream_container_is_reached_over_tcp() -> None:
+    batcher, model = containers_of(UPSTREAM)
     settings = from_environment(SidecarSettings, environment_of(batcher))
     assert (settings.upstream_url, settings.model_socket) == ("http://127.0.0.1:9001", "")
     assert (settings.upstream_protocol, settings.idempotent) == (ServerProtocol.V2, True)
@@ -199,23 +199,23 @@ def test_a_foreign_container_is_reached_over_tcp() -> None:
     assert model["ports"] == [{"name": "model", "containerPort": 9001, "protocol": "TCP"}]
 
 
-def test_the_sidecar_is_told_what_a_foreign_container_speaks_and_what_may_run_again() -> None:
+def test_the_sidecar_is_told_what_an_upstream_container_speaks_and_what_may_run_again() -> None:
     spec = {"model": {"protocol": "OpenAI", "image": "own/embedder:3", "idempotent": False}}
     settings = from_environment(SidecarSettings, environment_of(containers_of(spec)[0]))
     assert (settings.upstream_protocol, settings.idempotent) == (ServerProtocol.OPENAI, False)
 
 
-def test_a_foreign_container_runs_what_its_manifest_says() -> None:
+def test_an_upstream_container_runs_what_its_manifest_says() -> None:
     more = {
         "imagePullPolicy": "Always",
         "command": ["/bin/server"],
         "args": ["--model-id", "a/b"],
         "envFrom": [{"secretRef": {"name": "hub"}}],
     }
-    batcher, model = containers_of({"model": {**FOREIGN["model"], **more}})
+    batcher, model = containers_of({"model": {**UPSTREAM["model"], **more}})
     assert {name: model[name] for name in more} == more
     assert batcher["imagePullPolicy"] == IMAGES.pull_policy
-    _, plain = containers_of(FOREIGN)
+    _, plain = containers_of(UPSTREAM)
     assert plain.keys().isdisjoint({"command", "args", "envFrom"})
     assert plain["imagePullPolicy"] == IMAGES.pull_policy
 

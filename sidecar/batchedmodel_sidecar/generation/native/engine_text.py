@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from batchedmodel_contract.generation.frames import Finish, Submit, Token
 from batchedmodel_http.response import Headers
-from batchedmodel_sidecar.adapters.served import ChosenAdapter
 from batchedmodel_sidecar.errors import Busy, Fatal, Unserved
 from batchedmodel_sidecar.generation.live_text import Admitted, LiveText
 from batchedmodel_sidecar.generation.native.answers.answer_form import AnswerForm, Piece, TextUsage
@@ -25,6 +24,7 @@ from batchedmodel_sidecar.generation.native.answers.text_decoder import StopStri
 from batchedmodel_sidecar.generation.native.answers.triton_answers import GenerateForm
 from batchedmodel_sidecar.generation.native.requests.preparer import TextPreparer
 from batchedmodel_sidecar.generation.native.requests.text_request import TextEndpoint, TextRequest
+from batchedmodel_sidecar.lora.served import ChosenAdapter
 
 _MOST_BEHIND_BYTES: Final = 64 * 1024
 """That wait for a caller who reads too slowly; then its texts end."""

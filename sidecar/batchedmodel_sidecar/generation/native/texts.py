@@ -5,7 +5,6 @@ from typing import Final
 
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_sidecar.adapters.naming import AdapterNames
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.body.encodings import encoding_of
 from batchedmodel_sidecar.errors import RETRY_SOON, ModelNotFound, Rejected
@@ -16,6 +15,7 @@ from batchedmodel_sidecar.generation.native.requests.preparing import Preparing
 from batchedmodel_sidecar.generation.native.requests.text_request import TextEndpoint
 from batchedmodel_sidecar.http.body_reader import BodyReader
 from batchedmodel_sidecar.http.routed_head import RequestHead
+from batchedmodel_sidecar.lora.naming import AdapterNames
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.routes import Found
 

@@ -20,7 +20,7 @@ MANIFEST = BatchedModel(
 PODS = SimulatedPods(
     traffic=drawn(rate=100.0, burstiness=1.0, wish=None, profile=PROFILE, requests=1000),
     profile=PROFILE,
-    foreign=False,
+    upstream=False,
     hand_off_seconds=0.0,
     seed=0,
 )

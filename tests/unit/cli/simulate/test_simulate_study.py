@@ -71,7 +71,7 @@ def pretended(*, rate: float, **details: Any) -> PretendedPods:
     wish = LengthsWish(median=64)
     traffic = drawn(rate=rate, burstiness=1, wish=wish, profile=PROFILE, requests=1000)
     return PretendedPods(
-        traffic=traffic, profile=PROFILE, foreign=False, hand_off_seconds=0.0, seed=0, **details
+        traffic=traffic, profile=PROFILE, upstream=False, hand_off_seconds=0.0, seed=0, **details
     )
 
 

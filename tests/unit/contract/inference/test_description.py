@@ -108,10 +108,10 @@ def test_metadata_has_the_fields_of_v2_with_a_batch_dimension() -> None:
 
 
 def test_the_metadata_of_another_server_is_refused() -> None:
-    foreign = as_sent(VISION)
-    del foreign["batchedmodel"]
+    upstream = as_sent(VISION)
+    del upstream["batchedmodel"]
     with pytest.raises(InvalidInput, match="metadata: is not a description of a model"):
-        description_from_metadata(foreign)
+        description_from_metadata(upstream)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ from batchedmodel_contract.generation.frames import (
     Token,
 )
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_model_server.adapters.store import Kept, Lender
 from batchedmodel_model_server.api.generator import StepPart
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost
 from batchedmodel_model_server.execution.device_thread import DeviceThread
@@ -36,6 +35,7 @@ from batchedmodel_model_server.generation.engine_loop import (
     EngineLoop,
     Rules,
 )
+from batchedmodel_model_server.lora.store import Kept, Lender
 from batchedmodel_model_server.sources.folder import Content
 from support.engine_frames import submit
 from support.examples import examples

@@ -20,12 +20,12 @@ from support.rendered import (
     volumes_of,
 )
 
-FOREIGN = {"protocol": "V2", "image": "mine"}
+UPSTREAM = {"protocol": "V2", "image": "mine"}
 
 
 @pytest.mark.parametrize(
     ("model", "memory"),
-    [(SIMULATED["model"], "96Mi"), ({"handler": "mine:Model"}, "768Mi"), (FOREIGN, "256Mi")],
+    [(SIMULATED["model"], "96Mi"), ({"handler": "mine:Model"}, "768Mi"), (UPSTREAM, "256Mi")],
     ids=["simulated", "handler", "a server of one's own"],
 )
 def test_no_pod_is_the_first_to_be_evicted(model: dict[str, Any], memory: str) -> None:

@@ -28,7 +28,7 @@ def failed(times: int, now: float = 0.0) -> CircuitBreaker:
 
 
 def refusal(calls: int, status: int = 500) -> RawReply:
-    """A foreign server's answer to so many calls of a row each, all of them refused."""
+    """An upstream server's answer to so many calls of a row each, all of them refused."""
     return RawReply(
         outputs=(),
         statuses=(),
@@ -139,7 +139,7 @@ def test_a_trial_does_not_wait_for_batches_that_may_hang() -> None:
 
 
 @pytest.mark.parametrize(("calls", "batches"), [(1, 20), (2, 10), (3, 7), (4, 5), (32, 5)])
-def test_a_foreign_server_that_answers_no_call_gets_nothing_after_twenty_or_five_batches(
+def test_an_upstream_server_that_answers_no_call_gets_nothing_after_twenty_or_five_batches(
     calls: int, batches: int
 ) -> None:
     circuit = CircuitBreaker()

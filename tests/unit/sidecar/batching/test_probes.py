@@ -10,7 +10,7 @@ from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_scheduling.core.policy import Item, ItemId
 from batchedmodel_sidecar.batching.isolation import Backoff
 from batchedmodel_sidecar.errors import Unserved
-from support.foreign_world import SECONDS, Foreigners, Rows, in_front, now, said, well
+from support.upstream_world import SECONDS, Rows, UpstreamWorld, in_front, now, said, well
 
 pytestmark = pytest.mark.looptime
 
@@ -20,14 +20,14 @@ SINGLE = BatchSettings(
 GATEWAY = "192.0.2.1"
 
 
-async def failed(world: Foreigners, rows: str) -> None:
+async def failed(world: UpstreamWorld, rows: str) -> None:
     """One call after the other, all from one address."""
     for row in rows:
         with pytest.raises(Unserved):
             await world.call(row, caller=GATEWAY)
 
 
-async def keyed(world: Foreigners, row: str, key: str) -> str:
+async def keyed(world: UpstreamWorld, row: str, key: str) -> str:
     """What is answered to a row in a request with a header of its own."""
     model = world.link.status.model
     assert model is not None
@@ -38,7 +38,7 @@ async def keyed(world: Foreigners, row: str, key: str) -> str:
 
 
 async def test_behind_one_address_an_ill_server_opens_the_circuit_after_five_failures() -> None:
-    async def test(world: Foreigners) -> None:
+    async def test(world: UpstreamWorld) -> None:
         assert await world.call("w", caller=GATEWAY) == "w"
         world.server.reaction = lambda rows: said(502, "broken")
         await failed(world, "abcde")
@@ -51,7 +51,7 @@ async def test_behind_one_address_an_ill_server_opens_the_circuit_after_five_fai
 
 
 async def test_what_fails_beside_a_probe_that_is_answered_is_the_callers_own() -> None:
-    async def test(world: Foreigners) -> None:
+    async def test(world: UpstreamWorld) -> None:
         assert await world.call("w", caller=GATEWAY) == "w"
         world.server.reaction = lambda rows: well(rows) if rows == ["w"] else said(502, "no")
         began = now()
@@ -65,7 +65,7 @@ async def test_what_fails_beside_a_probe_that_is_answered_is_the_callers_own() -
 
 
 async def test_without_anything_that_was_answered_nothing_is_sent_and_nothing_opens() -> None:
-    async def test(world: Foreigners) -> None:
+    async def test(world: UpstreamWorld) -> None:
         world.server.reaction = lambda rows: said(502, "broken")
         await failed(world, "abcdefgh")
         await asyncio.sleep(2 * SECONDS)
@@ -76,7 +76,7 @@ async def test_without_anything_that_was_answered_nothing_is_sent_and_nothing_op
 
 
 async def test_a_bad_trial_keeps_a_server_that_is_well_again_from_nobody() -> None:
-    async def test(world: Foreigners) -> None:
+    async def test(world: UpstreamWorld) -> None:
         assert await world.call("w") == "w"
         world.server.reaction = lambda rows: said(502, "broken")
         await failed(world, "abcde")
@@ -91,7 +91,7 @@ async def test_a_bad_trial_keeps_a_server_that_is_well_again_from_nobody() -> No
 
 
 async def test_a_row_of_another_key_does_not_wait_while_one_rests() -> None:
-    async def test(world: Foreigners) -> None:
+    async def test(world: UpstreamWorld) -> None:
         reacted: list[Rows] = []
 
         def react(rows: Rows) -> object:
@@ -118,7 +118,7 @@ async def test_a_row_of_another_key_does_not_wait_while_one_rests() -> None:
 
 
 async def test_the_server_rests_when_a_probe_is_told_the_same() -> None:
-    async def test(world: Foreigners) -> None:
+    async def test(world: UpstreamWorld) -> None:
         assert await keyed(world, "w", "good") == "w"
         began = now()
         busy = said(503, "later", **{"Retry-After": "2"})
@@ -136,7 +136,7 @@ async def test_the_server_rests_when_a_probe_is_told_the_same() -> None:
 
 
 async def test_whoever_waits_with_a_resting_key_takes_room_and_may_leave() -> None:
-    async def test(world: Foreigners) -> None:
+    async def test(world: UpstreamWorld) -> None:
         busy = said(429, "later", **{"Retry-After": "5"})
         world.server.reaction = lambda rows: busy if rows[0] == "p" else well(rows)
         calls = [asyncio.create_task(keyed(world, "p", "bad")) for _ in range(64)]

@@ -16,7 +16,7 @@ from batchedmodel_scheduling.core.policy import Batch, BatchId, Item, ItemId
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
 from batchedmodel_sidecar.batching.in_flight import patience
 from batchedmodel_sidecar.errors import Expired
-from support.foreign_world import Foreigners, in_front, poisoned
+from support.upstream_world import UpstreamWorld, in_front, poisoned
 
 pytestmark = pytest.mark.looptime
 
@@ -26,7 +26,7 @@ SETTINGS = BatchSettings(
 )
 
 
-async def overloaded(world: Foreigners) -> int:
+async def overloaded(world: UpstreamWorld) -> int:
     """Callers come twice as fast as they can be served; how many are told that it was too late."""
     calls = [asyncio.create_task(world.call("a"))]
     for letter in ascii_lowercase[1:]:
@@ -38,7 +38,7 @@ async def overloaded(world: Foreigners) -> int:
 
 
 async def test_no_batch_of_a_server_that_is_slow_is_cut_off_because_its_members_waited() -> None:
-    async def test(world: Foreigners) -> None:
+    async def test(world: UpstreamWorld) -> None:
         world.server.seconds = dict.fromkeys(ascii_lowercase, SLOW)
         assert await overloaded(world) > 3
         assert world.server.cut_off == 0
@@ -61,7 +61,7 @@ def test_what_a_batch_is_known_to_take_counts_where_callers_have_less_time() -> 
 
 
 async def test_a_server_that_hangs_is_found_out_after_the_time_of_a_caller() -> None:
-    async def test(world: Foreigners) -> None:
+    async def test(world: UpstreamWorld) -> None:
         world.server.seconds = {"a": 3600.0}
         with pytest.raises(Expired):
             await world.call("a")
@@ -74,7 +74,7 @@ async def test_a_server_that_hangs_is_found_out_after_the_time_of_a_caller() -> 
 
 
 async def test_parts_of_a_batch_that_was_refused_have_as_much_time_each() -> None:
-    async def test(world: Foreigners) -> None:
+    async def test(world: UpstreamWorld) -> None:
         world.server.seconds = dict.fromkeys("pbcd", 18.0)
         world.server.reaction = poisoned
         became = await asyncio.gather(*map(world.call, "pbcd"), return_exceptions=True)

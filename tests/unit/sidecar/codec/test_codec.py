@@ -19,7 +19,6 @@ from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_http.response import LARGE
-from batchedmodel_sidecar.adapters.served import ChosenAdapter, ServedAdapters
 from batchedmodel_sidecar.answers import Answer, Output
 from batchedmodel_sidecar.body.buffers import json_bytes
 from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
@@ -31,6 +30,7 @@ from batchedmodel_sidecar.helper.client import HelperClient
 from batchedmodel_sidecar.helper.messages import NoMemory
 from batchedmodel_sidecar.helper.shared_memory import SharedMemory
 from batchedmodel_sidecar.http.body_reader import placed
+from batchedmodel_sidecar.lora.served import ChosenAdapter, ServedAdapters
 from batchedmodel_sidecar.protocols.routes import Endpoint
 from batchedmodel_sidecar.protocols.table import adapters
 from support.sidecar_world import MODEL

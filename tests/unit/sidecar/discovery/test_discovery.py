@@ -10,7 +10,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from batchedmodel_contract.manifest.spec import ServerProtocol
 from batchedmodel_sidecar.backends.base import LinkStatus
-from batchedmodel_sidecar.backends.foreign.catalogue import foreign
+from batchedmodel_sidecar.backends.upstream.catalogue import upstream
 from batchedmodel_sidecar.discovery.discovery import Discovery
 from batchedmodel_sidecar.discovery.example import Task, example_of, tasks_of
 from batchedmodel_sidecar.errors import CallError
@@ -29,7 +29,7 @@ AWAY = LinkStatus(model=None, reason="model not ready: the model is LOADING")
 
 
 def discovery() -> Discovery:
-    return Discovery("m", ROUTES.find, foreign=False)
+    return Discovery("m", ROUTES.find, upstream=False)
 
 
 def told(of: Discovery, endpoint: Endpoint, model: ReadyModel | None) -> Any:
@@ -209,8 +209,8 @@ def test_in_front_of_a_server_of_ones_own_the_document_has_what_the_sidecar_answ
     protocol: ServerProtocol,
 ) -> None:
     """Bodies are that server's to judge, and what is passed on is its own to describe."""
-    routes = foreign(protocol, "m").routes
-    document = told(Discovery("m", routes.find, foreign=True), Endpoint.OPENAPI, None)
+    routes = upstream(protocol, "m").routes
+    document = told(Discovery("m", routes.find, upstream=True), Endpoint.OPENAPI, None)
     OpenAPIV31SpecValidator(document).validate()
     batched = {
         ServerProtocol.V2: "/v2/models/m/infer",

@@ -18,10 +18,10 @@ from batchedmodel_http.streamed_response import Sending, StreamedResponse
 from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.generation.engine_client import AnswerListener, EngineHead
-from batchedmodel_sidecar.generation.foreign_texts import ForeignTexts
 from batchedmodel_sidecar.generation.handler import GenerationHandler
 from batchedmodel_sidecar.generation.live_text import Draft
 from batchedmodel_sidecar.generation.text_queue import TextQueue
+from batchedmodel_sidecar.generation.upstream_texts import UpstreamTexts
 from batchedmodel_sidecar.http.refusals import Refusals
 from batchedmodel_sidecar.http.routed_head import RequestHead
 from batchedmodel_sidecar.protocols.table import adapters
@@ -122,7 +122,7 @@ class SlowReader:
     """Reads no request before a test says so."""
 
     def __init__(self, engine: Engine) -> None:
-        self._texts = ForeignTexts(engine)
+        self._texts = UpstreamTexts(engine)
         self.may_go = asyncio.Event()
         self.ended = 0
 
@@ -138,7 +138,7 @@ class World:
     def __init__(
         self,
         settings: BatchSettings = SETTINGS,
-        make: type[ForeignTexts | SlowReader] = ForeignTexts,
+        make: type[UpstreamTexts | SlowReader] = UpstreamTexts,
     ) -> None:
         self.engine, self.ledger, self.budget = Engine(), Ledger(), ByteBudget(100_000)
         self.callers: list[Caller] = []

@@ -14,7 +14,6 @@ from batchedmodel_scheduling.generation.admission import GenerationRequest
 from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.errors import Busy, CallError, Expired, Lost, Unserved
 from batchedmodel_sidecar.generation.engine_client import EngineHead
-from batchedmodel_sidecar.generation.foreign_texts import ForeignTexts
 from batchedmodel_sidecar.generation.live_text import (
     KEEP_ALIVE_SECONDS,
     Admitted,
@@ -22,6 +21,7 @@ from batchedmodel_sidecar.generation.live_text import (
     LiveText,
 )
 from batchedmodel_sidecar.generation.upstream_text import UpstreamText
+from batchedmodel_sidecar.generation.upstream_texts import UpstreamTexts
 from batchedmodel_sidecar.http.routed_head import RequestHead
 
 pytestmark = pytest.mark.looptime
@@ -80,7 +80,7 @@ class Transport:
 
 def _draft(client: Client, head: RequestHead, held: Hold) -> Draft:
     """How a server of one's own is asked: reading never waits."""
-    reading = ForeignTexts(client).read(head, b'{"a":1}', held)
+    reading = UpstreamTexts(client).read(head, b'{"a":1}', held)
     with pytest.raises(StopIteration) as read:
         reading.send(None)
     draft: Draft = read.value.value

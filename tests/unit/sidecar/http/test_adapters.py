@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.adapters.state import AdapterPhase, AdapterState
+from batchedmodel_contract.lora.state import AdapterPhase, AdapterState
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_contract.manifest.tenants import TenantsBy
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_http.response import Response
-from batchedmodel_sidecar.adapters.naming import AdapterNames
-from batchedmodel_sidecar.adapters.served import ChosenAdapter, ServedAdapters
+from batchedmodel_sidecar.lora.naming import AdapterNames
+from batchedmodel_sidecar.lora.served import ChosenAdapter, ServedAdapters
 from batchedmodel_sidecar.protocols.v2 import metadata
 from batchedmodel_sidecar.telemetry.adapter_metrics import AdaptersCollector
 from support.handler_world import Here, body, here, text

@@ -6,8 +6,8 @@ from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client import CollectorRegistry
 
 from batchedmodel_contract.processes import sidecar_api
-from batchedmodel_sidecar.adapters.served import ServedAdapters
 from batchedmodel_sidecar.http.admin import Admin
+from batchedmodel_sidecar.lora.served import ServedAdapters
 
 
 class Dispatcher:

@@ -9,8 +9,8 @@ import pytest
 from batchedmodel_contract.inference.v2 import BINARY_SIZE, HEADER_LENGTH
 from batchedmodel_contract.manifest.spec import ServerProtocol
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_sidecar.backends.foreign.catalogue import foreign
-from batchedmodel_sidecar.backends.foreign.protocols.v2_metadata import described
+from batchedmodel_sidecar.backends.upstream.catalogue import upstream
+from batchedmodel_sidecar.backends.upstream.protocols.v2_metadata import described
 from batchedmodel_sidecar.errors import Rejected
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Adapter
@@ -18,7 +18,7 @@ from batchedmodel_sidecar.protocols.v1 import PredictAdapter
 from batchedmodel_sidecar.protocols.v2 import V2Adapter
 from support.sidecar_world import MODEL
 
-FOREIGN = ReadyModel(
+UPSTREAM = ReadyModel(
     description=described("m", b"{}"), profile=None, tokens=None, depth=1, rows_pad=False
 )
 MOST = 50
@@ -42,7 +42,7 @@ def listed(field: str, value: Any, rows: int) -> tuple[bytes, str | None]:
 
 
 def in_front_of(protocol: ServerProtocol) -> Adapter:
-    return foreign(protocol, "m").adapter("/", "", {HEADER_LENGTH: ""})
+    return upstream(protocol, "m").adapter("/", "", {HEADER_LENGTH: ""})
 
 
 @pytest.mark.parametrize(
@@ -51,10 +51,10 @@ def in_front_of(protocol: ServerProtocol) -> Adapter:
         (V2Adapter(), in_json, MODEL),
         (V2Adapter(), in_bytes, MODEL),
         (PredictAdapter(), lambda rows: _instances([1], rows), MODEL),
-        (in_front_of(ServerProtocol.V2), in_json, FOREIGN),
-        (in_front_of(ServerProtocol.V2), in_bytes, FOREIGN),
-        (in_front_of(ServerProtocol.V1), lambda rows: _instances([1], rows), FOREIGN),
-        (in_front_of(ServerProtocol.OPENAI), lambda rows: listed("input", "a", rows), FOREIGN),
+        (in_front_of(ServerProtocol.V2), in_json, UPSTREAM),
+        (in_front_of(ServerProtocol.V2), in_bytes, UPSTREAM),
+        (in_front_of(ServerProtocol.V1), lambda rows: _instances([1], rows), UPSTREAM),
+        (in_front_of(ServerProtocol.OPENAI), lambda rows: listed("input", "a", rows), UPSTREAM),
     ],
 )
 async def test_rows_beyond_the_queue_are_refused_before_they_are_made(
@@ -73,7 +73,7 @@ async def test_a_name_that_is_given_twice_with_other_rows_goes_alone(
     shapes: tuple[list[int], list[int]],
 ) -> None:
     twice = [_tensor(rows) | {"data": [1] * rows} for rows, _ in shapes]
-    protocol = foreign(ServerProtocol.V2, "m").protocol
+    protocol = upstream(ServerProtocol.V2, "m").protocol
     assert protocol.parse(json.dumps({"inputs": twice}).encode(), None, MOST) is None
 
 
@@ -81,7 +81,7 @@ async def test_a_tensor_whose_first_dimension_counts_no_rows_still_goes_alone() 
     """Such as one that is longer than the queue, and of another rank than the model's input."""
     document = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [99], "data": [1.0] * 99}]}
     metadata = {"name": "m", "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}]}
-    protocol = foreign(ServerProtocol.V2, "m").protocol
+    protocol = upstream(ServerProtocol.V2, "m").protocol
 
     async def ask(path: str) -> tuple[int, bytes]:
         return 200, json.dumps(metadata if "models" in path else {}).encode()

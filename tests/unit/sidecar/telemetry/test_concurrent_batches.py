@@ -1,4 +1,4 @@
-"""Several batches at a foreign server at the same time: as many as the settings say."""
+"""Several batches at an upstream server at the same time: as many as the settings say."""
 
 import asyncio
 import math
@@ -10,17 +10,18 @@ import pytest
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
-from batchedmodel_sidecar.backends.foreign.protocol import Response
+from batchedmodel_sidecar.backends.upstream.protocol import Response
 from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.errors import Expired, Lost, Unserved
 from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
 from batchedmodel_sidecar.telemetry.durations import Durations
 from batchedmodel_sidecar.telemetry.ledger import Ledger
-from support.foreign_world import (
+from support.sidecar_world import MODEL, LoopTimer, PretendServer, answered, call_of
+from support.upstream_world import (
     SECONDS,
-    Foreigners,
     Reaction,
     Rows,
+    UpstreamWorld,
     in_front,
     now,
     once,
@@ -28,7 +29,6 @@ from support.foreign_world import (
     said,
     well,
 )
-from support.sidecar_world import MODEL, LoopTimer, PretendServer, answered, call_of
 
 pytestmark = pytest.mark.looptime
 
@@ -54,7 +54,7 @@ def _killed_by(deadly: str) -> Reaction:
 
 
 async def test_as_many_batches_run_side_by_side_as_are_asked_for_and_never_more() -> None:
-    async def test(world: Foreigners) -> None:
+    async def test(world: UpstreamWorld) -> None:
         began = asyncio.get_running_loop().time()
         answers = await world.calls(ascii_letters)
         assert answers == {letter: letter for letter in ascii_letters}
@@ -67,7 +67,7 @@ async def test_as_many_batches_run_side_by_side_as_are_asked_for_and_never_more(
 
 
 async def test_of_one_long_list_all_workers_have_a_part() -> None:
-    async def test(world: Foreigners) -> None:
+    async def test(world: UpstreamWorld) -> None:
         assert await world.call(ascii_letters) == ascii_letters
         assert world.server.most_running == 3
 
@@ -75,7 +75,7 @@ async def test_of_one_long_list_all_workers_have_a_part() -> None:
 
 
 async def test_fewer_let_the_surplus_run_out_and_more_leave_at_once() -> None:
-    async def test(world: Foreigners) -> None:
+    async def test(world: UpstreamWorld) -> None:
         calls = asyncio.create_task(world.calls(ascii_letters))
         await asyncio.sleep(SECONDS / 2)
         assert world.server.running == 3
@@ -97,7 +97,7 @@ async def test_fewer_let_the_surplus_run_out_and_more_leave_at_once() -> None:
 
 
 async def test_the_search_for_a_bad_row_goes_on_in_the_place_of_its_batch() -> None:
-    async def test(world: Foreigners) -> None:
+    async def test(world: UpstreamWorld) -> None:
         world.server.reaction = poisoned
         answers = await world.calls(ascii_letters)
         refused = answers.pop("p")
@@ -112,7 +112,7 @@ async def test_the_search_for_a_bad_row_goes_on_in_the_place_of_its_batch() -> N
 async def test_a_death_under_several_batches_costs_only_the_row_that_kills() -> None:
     """Each row that was in work is tried by itself, and no other beside it."""
 
-    async def test(world: Foreigners) -> None:
+    async def test(world: UpstreamWorld) -> None:
         world.server.reaction = _killed_by("p")
         answers = await world.calls(ascii_letters)
         refused = answers.pop("p")
@@ -126,7 +126,7 @@ async def test_a_death_under_several_batches_costs_only_the_row_that_kills() -> 
 
 @pytest.mark.parametrize("policy", list(PolicyName))
 async def test_of_two_deaths_each_costs_only_the_row_that_kills(policy: PolicyName) -> None:
-    async def test(world: Foreigners) -> None:
+    async def test(world: UpstreamWorld) -> None:
         world.server.reaction = _killed_by("bS")
         answers = await world.calls(ascii_letters)
         blamed = {row: said for row, said in answers.items() if isinstance(said, Unserved)}
@@ -139,7 +139,7 @@ async def test_of_two_deaths_each_costs_only_the_row_that_kills(policy: PolicyNa
 async def test_a_batch_that_hangs_holds_up_those_that_are_tried_alone_and_nobody_else() -> None:
     """It hangs for as long as it may, and every healthy worker works meanwhile."""
 
-    async def test(world: Foreigners) -> None:
+    async def test(world: UpstreamWorld) -> None:
         for _ in range(20):
             await world.call("x")  # until it is known what a batch takes
         world.server.seconds["h"] = math.inf
@@ -165,7 +165,7 @@ async def test_a_batch_that_hangs_holds_up_those_that_are_tried_alone_and_nobody
 async def test_who_is_tried_alone_and_is_slow_shares_the_server_and_is_blamed_for_nothing() -> None:
     """Nothing is known of this server, which may well be slow itself: that takes ten seconds."""
 
-    async def test(world: Foreigners) -> None:
+    async def test(world: UpstreamWorld) -> None:
         world.server.reaction = _killed_by("s")
         slow = asyncio.create_task(world.call("s"))
         await asyncio.sleep(2 * SECONDS)
@@ -181,7 +181,7 @@ async def test_who_is_tried_alone_and_is_slow_shares_the_server_and_is_blamed_fo
 
 
 async def test_workers_that_waited_for_one_who_left_go_on_at_once() -> None:
-    async def test(world: Foreigners) -> None:
+    async def test(world: UpstreamWorld) -> None:
         world.server.seconds |= {"a": 5.0, "d": 2 * SECONDS}
         world.server.reaction = once(Lost("a worker died"), on="d", otherwise=well)
         apart = asyncio.create_task(world.call("a"))
@@ -202,7 +202,7 @@ async def test_workers_that_waited_for_one_who_left_go_on_at_once() -> None:
 
 
 async def test_workers_that_all_fail_for_a_moment_have_failed_once() -> None:
-    async def test(world: Foreigners) -> None:
+    async def test(world: UpstreamWorld) -> None:
         until = now() + 2.5 * SECONDS
         failure = said(502, "no")
         world.server.reaction = lambda rows: failure if now() < until else well(rows)
@@ -216,7 +216,7 @@ async def test_workers_that_all_fail_for_a_moment_have_failed_once() -> None:
 
 
 async def test_a_worker_that_asks_for_rest_does_not_hide_that_the_other_is_broken() -> None:
-    async def test(world: Foreigners) -> None:
+    async def test(world: UpstreamWorld) -> None:
         replies = cycle([said(503, "later", **{"Retry-After": "1"}), said(502, "broken")])
         world.server.reaction = lambda rows: next(replies)
         calls: list[asyncio.Task[str]] = []
@@ -230,7 +230,7 @@ async def test_a_worker_that_asks_for_rest_does_not_hide_that_the_other_is_broke
 
 
 async def test_a_server_that_is_busy_gets_a_rest_from_all() -> None:
-    async def test(world: Foreigners) -> None:
+    async def test(world: UpstreamWorld) -> None:
         busy = said(503, "later", **{"Retry-After": "1"})
         assert await world.call("w") == "w"
         until = now() + 3.5 * SECONDS  # a probe may wait for a place behind the next batches

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from batchedmodel_contract.adapters.state import AdapterPhase, AdapterState
 from batchedmodel_contract.inference.description import RAGGED, TensorSpec, TextInput
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.link.connection import LinkConnection
@@ -26,6 +25,7 @@ from batchedmodel_contract.link.model_frames import (
     write_profile,
 )
 from batchedmodel_contract.link.model_state import ModelState
+from batchedmodel_contract.lora.state import AdapterPhase, AdapterState
 from batchedmodel_contract.manifest.tenants import NOBODY
 from batchedmodel_sidecar.backends.native import link
 from batchedmodel_sidecar.body.shared_regions import SharedRegions

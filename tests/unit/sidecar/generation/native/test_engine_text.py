@@ -14,14 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_contract.adapters.state import AdapterPhase, AdapterState
 from batchedmodel_contract.generation.frames import Finish, Sampling, Submit, Token
+from batchedmodel_contract.lora.state import AdapterPhase, AdapterState
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_http.response import Response
 from batchedmodel_http.streamed_response import Sending
 from batchedmodel_scheduling.generation.admission import GenerationRequest
-from batchedmodel_sidecar.adapters.served import ChosenAdapter, ServedAdapters
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.generation.live_text import Admitted, LiveText
@@ -29,6 +28,7 @@ from batchedmodel_sidecar.generation.native.engine_text import EngineText, Serve
 from batchedmodel_sidecar.generation.native.requests.preparer import TextPreparer
 from batchedmodel_sidecar.generation.native.requests.text_request import TextEndpoint, TextRequest
 from batchedmodel_sidecar.http.routed_head import RequestHead
+from batchedmodel_sidecar.lora.served import ChosenAdapter, ServedAdapters
 from support.byte_tokenizer import END, described, tokenizer_json
 
 pytestmark = pytest.mark.looptime

@@ -1,0 +1,356 @@
+"""The adapters of one version of the model, from the file that names them to the device.
+
+Follows that file and the folders of adapters, fetches, reads and keeps what they name, and lends it
+to batches and texts. On the event loop; files are read by threads.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Final, TypeVar
+
+from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.lora.settings import AdapterSettings
+from batchedmodel_contract.lora.state import AdapterState
+from batchedmodel_contract.manifest.source import Source
+from batchedmodel_contract.processes.environment import ModelServerSettings
+from batchedmodel_model_server.api.adapters import Adapters as Bank
+from batchedmodel_model_server.errors import CannotLoad, legible
+from batchedmodel_model_server.execution.torch_errors import words
+from batchedmodel_model_server.lora.device import DeviceAdapters
+from batchedmodel_model_server.lora.roster import AT_ONCE, Job, Roster
+from batchedmodel_model_server.lora.store import AdapterStore, Kept, Weights
+from batchedmodel_model_server.lora.watch import Watch, read_settings, wanted_sources
+from batchedmodel_model_server.sources.folder import Content, content_of
+from batchedmodel_model_server.sources.hub import OFFLINE
+from batchedmodel_scheduling.core.policy import NEVER
+
+GONE: Final = "its adapter is not served any more"
+Result = TypeVar("Result")
+Told = Callable[[tuple[AdapterState, ...]], None]
+_FETCHED: Final = "adapters"
+"""What adapters from a hub lie in, below the cache folder."""
+_LONGEST_REASON: Final = 1024
+_READERS: Final = 2
+_LONGEST_RETURN: Final = 5.0
+"""For which a batch waits for an adapter that is read again. A disk may hang, and others wait."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lent:
+    """Adapters that a batch may use until its end."""
+
+    weights: Mapping[int, Weights]
+    """By number."""
+    missing: Mapping[int, str] = field(default_factory=dict)
+    """Why the others are not there."""
+
+
+class AdapterWishes:
+    """Where a process is told which adapters there should be, and the numbers that it has given."""
+
+    def __init__(
+        self, settings: ModelServerSettings, environ: Mapping[str, str] = os.environ
+    ) -> None:
+        folder = settings.adapters_folder
+        self._folder: Final = Path(folder) if folder else None
+        # Not among the model's own files: in a pod these can only be read.
+        self._cache_folder: Final = Path(settings.cache_folder, _FETCHED)
+        online = settings.adapters_online
+        self._environ: Final = (
+            {name: value for name, value in environ.items() if name not in OFFLINE}
+            if online
+            else environ
+        )
+        self._numbers: Final = count(1)
+
+    def read(self) -> AdapterSettings | None:
+        """What the file says; None where there are no adapters. Raises `CannotLoad`."""
+        try:
+            return None if self._folder is None else read_settings(self._folder)
+        except InvalidInput as error:
+            raise CannotLoad(f"adapters: {error}") from error
+
+    def find(self, source: Source) -> Content:
+        """An adapter's files, fetched if need be; raises `CannotLoad`. For threads that block."""
+        return content_of(source, self._cache_folder, environ=self._environ)
+
+    def begin(self, bank: Bank, settings: AdapterSettings, told: Told) -> "Adapters":
+        """The adapters of one version of the model, which follow the file from now on."""
+        assert self._folder is not None, "the settings are those of the file"
+        adapters = Adapters(
+            DeviceAdapters(bank, settings.slots),
+            self._folder,
+            settings,
+            self.find,
+            self._numbers,
+            told,
+        )
+        adapters.begin()
+        return adapters
+
+
+class Adapters:
+    """All adapters of one version. `begin` starts it, `end` ends it."""
+
+    def __init__(
+        self,
+        device: DeviceAdapters,
+        folder: Path,
+        settings: AdapterSettings,
+        find: Callable[[Source], Content],
+        numbers: Iterator[int],
+        told: Told,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`folder` has the file with the settings; `find` brings the files of a source.
+
+        `told` hears of every change of the states.
+        """
+        self.device: Final = device
+        self._folder: Final = folder
+        self._settings = settings
+        self._sources: dict[str, Source] = {}
+        self._find: Final = find
+        self._tell: Final = told
+        self._clock: Final = clock
+        self._roster: Final = Roster(numbers)
+        self._store: Final = AdapterStore(settings.cpu_memory_bytes)
+        self._wake: Final = asyncio.Event()
+        self._settled: Final = asyncio.Event()
+        self._tasks: Final[set[asyncio.Task[None]]] = set()
+        self._returning: Final[dict[int, tuple[asyncio.Task[None], float]]] = {}
+        """Adapters that had made room for others and are being read again, and since when."""
+        # Of their own: a hub that is slow must hold up neither batches nor what is on the disk.
+        self._fetching: Final = ThreadPoolExecutor(2 * AT_ONCE, "fetching adapters")
+        # A remote folder may let whoever looks there wait for minutes.
+        self._looking: Final = ThreadPoolExecutor(1, "looking for adapters")
+        self._reading: Final = ThreadPoolExecutor(_READERS, "reading adapters")
+        self.states: tuple[AdapterState, ...] = ()
+
+    def begin(self) -> None:
+        """Follow what should be there."""
+        self._begun(self._follow())
+
+    async def settled(self, seconds: float) -> None:
+        """Return once each adapter is served or could not be, or after so long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._settled.wait()
+
+    def end(self) -> None:
+        """Follow nothing any more; what is lent stays."""
+        for task in list(self._tasks):
+            task.cancel()
+        for threads in (self._fetching, self._looking, self._reading):
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    @asynccontextmanager
+    async def lent(self, numbers: Collection[int]) -> AsyncIterator[Lent]:
+        """Around the passes of a batch: its adapters, read again where they had made room."""
+        held: list[Kept] = []
+        missing: dict[int, str] = {}
+        weights: dict[int, Weights] = {}
+        try:
+            for number in numbers:
+                kept = self._store.hold(number)
+                if kept is None:
+                    missing[number] = GONE
+                    continue
+                held.append(kept)
+            for kept in held:
+                # All at once, for each may wait as long as one.
+                self._read_if_missing(kept)
+            for kept in held:
+                try:
+                    weights[kept.number] = await self.in_memory(kept)
+                except CannotLoad as error:
+                    missing[kept.number] = f"its adapter cannot be read again: {error}"
+            yield Lent(weights=weights, missing=missing)
+        finally:
+            for kept in held:
+                self.give_back(kept)
+
+    def hold(self, number: int) -> Kept | None:
+        """Of a text, its adapter until `give_back`; None where it is unknown."""
+        return self._store.hold(number)
+
+    def give_back(self, kept: Kept) -> None:
+        """The end of what `hold` began."""
+        self._store.release(kept, self._clock())
+        self._store.make_room(self.device.resident)
+
+    def labels_of(self, number: int) -> tuple[str, ...] | None:
+        """By which an adapter classifies, if it is here and has some of its own."""
+        return self._store.labels_of(number)
+
+    async def in_memory(self, kept: Kept) -> Weights:
+        """The weights of one that is held; raises `CannotLoad`."""
+        while kept.weights is None:
+            now = self._clock()
+            self._read_if_missing(kept)
+            reading, since = self._returning[kept.number]
+            # It goes on for those who ask later, and one that leaves must not stop it for others.
+            await asyncio.wait((reading,), timeout=max(0.0, since + _LONGEST_RETURN - now))
+            if not reading.done():
+                raise CannotLoad(f"its files have been read for {_LONGEST_RETURN:.0f} s so far")
+            reading.result()
+        return kept.weights
+
+    def _read_if_missing(self, kept: Kept) -> None:
+        if kept.weights is not None or kept.number in self._returning:
+            return
+        again = self._begun(self._read_again(kept))
+        # Nobody may wait any more once it fails.
+        again.add_done_callback(lambda task: task.cancelled() or task.exception())
+        self._returning[kept.number] = again, self._clock()
+
+    async def _read_again(self, kept: Kept) -> None:
+        try:
+            folder = kept.content.folder
+            weights, size, content = await self._aside(self._reading, self._read, folder)
+            if content.digest != kept.content.digest:
+                raise CannotLoad("its files are not the same any more")
+            kept.weights, kept.size = weights, size
+            # Whoever asked for it may have gone.
+            self._store.make_room(self.device.resident)
+        except CannotLoad:
+            raise
+        except Exception as error:
+            raise CannotLoad(words(error)) from error
+        finally:
+            del self._returning[kept.number]
+
+    async def _follow(self) -> None:
+        watch = Watch()
+        changed: asyncio.Task[None] | None = None
+        woken: asyncio.Task[bool] | None = None
+        try:
+            await self._want()
+            while True:
+                if changed is None:
+                    await self._aside(self._looking, watch.follow, self._folders())
+                    changed = asyncio.create_task(watch.changed())
+                woken = woken or asyncio.create_task(self._wake.wait())
+                now = self._clock()
+                for job in self._roster.begin(now):
+                    self._begun(self._bring_up(job))
+                self._store.expire(now)
+                self._publish()
+                wake_at = min(self._roster.wake_at, self._store.wake_at)
+                pause = None if wake_at == NEVER else max(0.0, wake_at - now)
+                await asyncio.wait(
+                    (changed, woken), timeout=pause, return_when=asyncio.FIRST_COMPLETED
+                )
+                if woken.done():
+                    woken = None
+                    self._wake.clear()
+                if changed.done():
+                    changed.result()
+                    changed = None
+                    await self._aside(self._looking, self._read_settings)
+                    await self._want()
+                    self._roster.look_again(self._clock())
+        finally:
+            for task in (changed, woken):
+                if task is not None:
+                    task.cancel()
+            watch.close()
+
+    def _folders(self) -> list[Path]:
+        """What is to be watched."""
+        folders = [self._folder]
+        if self._settings.folder is not None:
+            folders.append(Path(self._settings.folder))
+        return folders + [
+            Path(source.path) for source in self._sources.values() if source.path is not None
+        ]
+
+    def _read_settings(self) -> None:
+        try:
+            self._settings = read_settings(self._folder)
+        except InvalidInput as error:
+            # Also met in the middle of a swap; the event that ends the swap comes next.
+            _log.warning("adapters: settings not used: %s", error)
+
+    async def _want(self) -> None:
+        self._sources = await self._aside(
+            self._looking, wanted_sources, self._settings, self._sources
+        )
+        now = self._clock()
+        self._store.retire(self._roster.want(self._sources, now), now)
+
+    async def _bring_up(self, job: Job) -> None:
+        try:
+            await self._brought_up(job)
+        except CannotLoad as error:
+            self._failed(job, str(error))
+        except asyncio.CancelledError:
+            raise
+        except (OSError, MemoryError, RuntimeError) as error:
+            _log.warning("adapter %s cannot be loaded now: %s", job.name, words(error))
+            self._failed(job, f"it cannot be loaded now: {words(error)}", passing=True)
+        except BaseException as error:
+            _log.exception("adapter %s cannot be loaded", job.name)
+            self._failed(job, f"it cannot be loaded: {words(error)}")
+        finally:
+            self._roster.ended(job, self._clock())
+            self._wake.set()
+
+    async def _brought_up(self, job: Job) -> None:
+        content = await self._aside(self._fetching, self._find, job.source)
+        number = self._roster.found(job, content)
+        if number is None:
+            return
+        self._publish()
+        weights, size, read = await self._aside(self._reading, self._read, content.folder)
+        if read.digest != content.digest:
+            raise CannotLoad("its files change while they are read")
+        with suppress(KeyError):  # it was removed meanwhile
+            labels = self.device.bank.labels_of(weights)
+            replaced = self._roster.loaded(job, number, own_labels=labels is not None)
+            self._store.add(Kept(number, content, weights, size, labels))
+            now = self._clock()
+            self._store.retire([] if replaced is None else [replaced], now)
+            self._store.make_room(self.device.resident)
+            _log.info("adapter %s is served as %d: %s", job.name, number, content.folder)
+
+    def _read(self, folder: Path | None) -> tuple[Weights, int, Content]:
+        """The adapter in a folder, its size, and what the folder holds once it is read."""
+        assert folder is not None, "every adapter has a source"
+        weights = self.device.bank.read(folder)
+        content = self._find(Source(path=str(folder)))
+        return weights, self.device.bank.bytes_of(weights), content
+
+    def _failed(self, job: Job, reason: str, *, passing: bool = False) -> None:
+        reason = legible(reason[:_LONGEST_REASON])
+        _log.error("adapter %s: %s", job.name, reason)
+        self._roster.failed(job, reason, self._clock(), passing=passing)
+
+    def _publish(self) -> None:
+        states = self._roster.states()
+        if self._roster.settled:
+            self._settled.set()
+        if states != self.states:
+            self.states = states
+            self._tell(states)
+
+    async def _aside(
+        self, threads: ThreadPoolExecutor, work: Callable[..., Result], *given: object
+    ) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(threads, work, *given)
+
+    def _begun(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        # The loop itself refers to tasks but weakly.
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

@@ -1,0 +1,198 @@
+"""Reads the weights of one adapter and checks them against the modules of its base."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from batchedmodel_model_server.api.adapters import AdapterWeights, LowRank
+from batchedmodel_model_server.errors import CannotLoad
+from batchedmodel_model_server.lora.peft_config import (
+    PeftConfig,
+    ends_with,
+    read_config,
+    read_labels,
+)
+from batchedmodel_model_server.sources.untrusted_files import check_file
+
+WEIGHTS: Final = "adapter_model.safetensors"
+_PREFIX: Final = "base_model.model."
+_A: Final = ".lora_A.weight"
+_B: Final = ".lora_B.weight"
+_COPIED: Final = ".base_layer"
+_MOST_TIMES: Final = 1e4
+"""So many times what its base gives a sound adapter never adds: nothing of the base is left."""
+
+
+def read_adapter(
+    folder: Path, modules: Mapping[str, Any], max_rank: int, labels: int | None
+) -> AdapterWeights:
+    """The adapter in a folder, for a base with these modules; raises `CannotLoad`.
+
+    `labels`: how many the base has; None where it classifies nothing.
+    """
+    config, file = read_config(folder), folder / WEIGHTS
+    tensors = _tensors(file)
+    named = [key.removesuffix(_A) for key in tensors if key.endswith(_A)]
+    try:
+        found = {
+            name: _low_rank(name, tensors, config, _module(name, modules), max_rank)
+            for name in named
+        }
+        heads = _heads(tensors, config, modules)
+    except _Unfit as error:
+        raise CannotLoad(f"{file}: {error}") from None
+    if not found and not heads:
+        raise CannotLoad(f"{file} holds no weights of an adapter")
+    own = read_labels(folder) if heads and labels is not None else None
+    if own is not None and len(own) != labels:
+        raise CannotLoad(f"{folder}: config.json has {len(own)} labels, and the base {labels}")
+    return AdapterWeights(modules=found, heads=heads, labels=own)
+
+
+class _Unfit(Exception):
+    """Does not fit the base; the message is the reason."""
+
+
+def _tensors(file: Path) -> dict[str, Any]:
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    if not file.is_file():
+        raise CannotLoad(f"{file} is missing")
+    check_file(file)
+    try:
+        # Not mapped: who shortens a mapped file ends the process.
+        found = load(file.read_bytes())
+    except (TypeError, SafetensorError) as error:
+        raise CannotLoad(f"{file} cannot be read as safetensors: {error}") from error
+    for key, tensor in found.items():
+        if not tensor.is_floating_point() or not bool(torch.isfinite(tensor).all()):
+            raise CannotLoad(f"{file}: {key[:200]} holds something else than finite numbers")
+    return {key.removeprefix(_PREFIX): tensor for key, tensor in found.items()}
+
+
+def sizes_of(module: Any) -> tuple[int, int] | None:
+    """Inputs and outputs of a module that adapters can change; None for any other."""
+    import torch
+    from transformers.pytorch_utils import Conv1D
+
+    if isinstance(module, torch.nn.Linear):
+        return module.in_features, module.out_features
+    if isinstance(module, Conv1D):
+        inputs, outputs = module.weight.shape
+        return inputs, outputs
+    return None
+
+
+def _module(name: str, modules: Mapping[str, Any]) -> Any:
+    if name not in modules:
+        raise _Unfit(f"the base has no module {name[:200]}")
+    return modules[name]
+
+
+def _low_rank(
+    name: str, tensors: dict[str, Any], config: PeftConfig, module: Any, max_rank: int
+) -> LowRank:
+    import torch
+
+    a, b = tensors.pop(name + _A), tensors.pop(name + _B, None)
+    sizes = sizes_of(module)
+    if sizes is None:
+        raise _Unfit(f"{name} is a {type(module).__name__}; adapters of it are not supported")
+    if b is None:
+        raise _Unfit(f"{name} lacks lora_B")
+    if not config.changes(name) or ends_with_part(name, config.replaced):
+        raise _Unfit(f"{name} is none of the modules that its config changes")
+    rank = int(a.shape[0]) if a.ndim else 0
+    if a.shape != (rank, sizes[0]) or b.shape != (sizes[1], rank):
+        raise _Unfit(
+            f"{name}: lora_A is {_by(a.shape)} and lora_B {_by(b.shape)}; the base's module has "
+            f"{sizes[0]} inputs and {sizes[1]} outputs"
+        )
+    if rank not in config.ranks:
+        raise _Unfit(f"{name} has rank {rank}, which is none of its config's")
+    if rank > max_rank:
+        raise _Unfit(f"{name} has rank {rank}, above spec.adapters.maxRank {max_rank}")
+    dtype = module.weight.dtype
+    scaled = b.float() * config.scaling(name, rank)
+    pair = LowRank(a.T.to(dtype).contiguous(), scaled.T.to(dtype).contiguous())
+    if not all(bool(torch.isfinite(one).all()) for one in pair):
+        raise _Unfit(f"{name} has numbers too large for {dtype} with its scaling")
+    times = _times(pair, module)
+    if not times <= _MOST_TIMES:
+        raise _Unfit(
+            f"{name} adds {times:.0e} times what the base gives, with a scaling of "
+            f"{config.scaling(name, rank):.3g} (lora_alpha); at most {_MOST_TIMES:.0e} are served"
+        )
+    return pair
+
+
+def _times(pair: LowRank, module: Any) -> float:
+    """How large what it adds is, beside what the base's module gives: tried on one vector."""
+    import torch
+
+    given = torch.randn(pair.a.shape[0], generator=torch.Generator().manual_seed(0))
+    weight = module.weight.detach()
+    by_inputs = weight.T if isinstance(module, torch.nn.Linear) else weight
+    base = given.to(weight.device, weight.dtype) @ by_inputs
+    added = given @ pair.a.float() @ pair.b.float()
+    return float(added.norm()) / max(float(base.float().norm()), float(given.norm()))
+
+
+def ends_with_part(module: str, names: tuple[str, ...]) -> bool:
+    """Whether the module is one of these, or inside one of them."""
+    parts = module.split(".")
+    return any(ends_with(".".join(parts[:end]), names) for end in range(1, len(parts) + 1))
+
+
+def _heads(
+    tensors: Mapping[str, Any], config: PeftConfig, modules: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """What is left of the weights, by the modules that it replaces."""
+    import torch
+
+    found: dict[str, dict[str, Any]] = {}
+    left = {key for key, tensor in tensors.items() if not _is_base(key, tensor, modules)}
+    for name, module in modules.items():
+        if not name or not ends_with(name, config.replaced):
+            continue
+        if isinstance(module, torch.nn.Embedding):
+            raise _Unfit(f"{name}: own embeddings are not supported")
+        found[name] = {
+            own: _replacement(f"{name}.{own}", parameter, tensors)
+            for own, parameter in module.named_parameters()
+        }
+        left -= {f"{name}.{own}" for own in found[name]}
+    if left:
+        raise _Unfit(f"{min(left)[:200]} is not supported, or belongs to another base")
+    return found
+
+
+def _is_base(key: str, tensor: Any, modules: Mapping[str, Any]) -> bool:
+    """Whether it is a copy of the base's, as peft saves of a head that an adapter changes."""
+    module, _, own = key.rpartition(".")
+    name = module.removesuffix(_COPIED)
+    if name == module or name not in modules:
+        return False
+    parameter = dict(modules[name].named_parameters(recurse=False)).get(own)
+    if parameter is None or parameter.shape != tensor.shape:
+        return False
+    narrow = min(parameter.dtype, tensor.dtype, key=lambda dtype: int(dtype.itemsize))
+    if not bool((parameter.to(narrow) == tensor.to(parameter.device, narrow)).all()):
+        raise _Unfit(f"{name}: its {own} was trained as a whole; such changes are not supported")
+    return True
+
+
+def _replacement(key: str, parameter: Any, tensors: Mapping[str, Any]) -> Any:
+    if key not in tensors:
+        raise _Unfit(f"{key} is missing")
+    given = tensors[key]
+    if given.shape != parameter.shape:
+        what = f"{key} is {_by(given.shape)}, and the base's {_by(parameter.shape)}"
+        raise _Unfit(f"{what}; a head with another number of labels is not supported")
+    return given.to(parameter.dtype, copy=True)
+
+
+def _by(shape: Any) -> str:
+    return " x ".join(map(str, shape)) or "a single number"

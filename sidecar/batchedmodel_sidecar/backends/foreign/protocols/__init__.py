@@ -1,1 +1,0 @@
-"""One module for each protocol that a foreign server may speak."""

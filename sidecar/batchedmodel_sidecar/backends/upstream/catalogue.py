@@ -1,0 +1,171 @@
+"""What belongs to each protocol that a server of one's own may speak, and its paths. Pure.
+
+Used where the parts are put together, and by the data handler for its paths.
+
+Inference of its protocol, metadata and health are passed on, and what the manifest names. A server
+has more, such as loading models and sharing memory: that is for whoever runs it, not for callers.
+Paths are compared as they were sent. One with an escape, an empty or a dotted part is never passed
+on, for the server might understand another one by it.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from batchedmodel_contract.invalid_input import shown
+from batchedmodel_contract.manifest.spec import ServerProtocol
+from batchedmodel_sidecar.backends.upstream.adapter import UpstreamAdapter
+from batchedmodel_sidecar.backends.upstream.headers import forwarded, trace_context
+from batchedmodel_sidecar.backends.upstream.protocol import BackendProtocol
+from batchedmodel_sidecar.backends.upstream.protocols.openai import OpenAI
+from batchedmodel_sidecar.backends.upstream.protocols.v1 import V1
+from batchedmodel_sidecar.backends.upstream.protocols.v2 import V2
+from batchedmodel_sidecar.protocols.adapter import Adapter
+from batchedmodel_sidecar.protocols.routes import Endpoint, Found, Lost, Routes
+from batchedmodel_sidecar.protocols.table import adapters
+
+_ENDPOINTS: Final = {
+    ServerProtocol.V2: Endpoint.V2_INFER,
+    ServerProtocol.V1: Endpoint.V1_PREDICT,
+    ServerProtocol.OPENAI: Endpoint.EMBEDDINGS,
+}
+_OURS: Final = frozenset({Endpoint.LIVE, Endpoint.READY, Endpoint.MODEL_READY})
+"""The sidecar answers these itself: only it knows whether it takes requests."""
+_PART: Final = r"[A-Za-z0-9._~@+=,-]+"
+_PARTS: Final = r"[A-Za-z0-9._~@+=,:-]+(?:/[A-Za-z0-9._~@+=,:-]+)*"
+_DOTTED: Final = re.compile(r"/\.\.?(?:/|$)")
+_HEALTH: Final = r"/|/health|/healthz|/livez|/readyz|/ready|/ping|/version"
+_V2_MODEL: Final = rf"/v2/models/{_PART}(?:/versions/{_PART})?"
+_V1_MODEL: Final = rf"/v1/models/{_PART}(?:/(?:versions|labels)/{_PART})?"
+_OPENAI_TASKS: Final = (
+    "embeddings|moderations|rerank|score|classify|audio/translations|images/generations"
+)
+_STREAMING_TASKS: Final = "responses|audio/(?:speech|transcriptions)"
+# Servers of embeddings have these beside OpenAI's: vLLM, TEI, Infinity.
+_TASKS_BESIDE: Final = (
+    "rerank|v2/rerank|score|classify|pooling|predict|similarity"
+    "|embed|embed_all|embed_sparse|v2/embed"
+)
+_GENERATES: Final = "/v1/(?:chat/)?completions"
+_ALONE: Final = {
+    ServerProtocol.V2: rf"{_V2_MODEL}/infer",
+    ServerProtocol.V1: rf"{_V1_MODEL}:(?:predict|explain|classify|regress)",
+    ServerProtocol.OPENAI: rf"/v1/(?:{_OPENAI_TASKS})|/(?:{_TASKS_BESIDE})",
+}
+"""Inferences of the protocols beside the batched one. Those that generate are none of them: servers
+run many at a time and answer in streams."""
+_PASSED_ON: Final = {
+    ServerProtocol.V2: (
+        ("GET", rf"{_HEALTH}|/v2|/v2/health/(?:live|ready)|/v2/models"),
+        ("GET", rf"{_V2_MODEL}(?:/(?:ready|config|stats))?"),
+        ("POST", rf"{_V2_MODEL}/(?:generate|generate_stream)"),
+    ),
+    ServerProtocol.V1: (
+        ("GET", rf"{_HEALTH}|/v1/models"),
+        ("GET", rf"{_V1_MODEL}(?:/metadata)?"),
+    ),
+    ServerProtocol.OPENAI: (
+        ("GET", rf"{_HEALTH}|/info|/v1/health/(?:live|ready)|/v1/models(?:/{_PARTS})?"),
+        ("POST", rf"/v1/(?:{_STREAMING_TASKS})|/tokenize|/detokenize|/decode"),
+    ),
+}
+"""What the protocols have beside, by the method that it takes."""
+
+
+class UpstreamRoutes:
+    """The paths in front of one server."""
+
+    def __init__(
+        self, name: str, protocol: ServerProtocol, batched: Endpoint, more: Collection[str]
+    ) -> None:
+        """`batched` is answered here, of the model of this name; `more` is passed on as well.
+
+        An entry of `more` that ends with `/*` stands for all paths below it.
+        """
+        self._ours = Routes(name)
+        self._here = _OURS | {batched}
+        rules = [(Endpoint.PASSED_ON, *rule) for rule in _PASSED_ON[protocol]]
+        rules.append((Endpoint.ALONE, "POST", _ALONE[protocol]))
+        if protocol is ServerProtocol.OPENAI:
+            rules.append((Endpoint.GENERATES, "POST", _GENERATES))
+        self._rules = [(endpoint, takes, re.compile(paths)) for endpoint, takes, paths in rules]
+        below = (re.escape(path.removesuffix("*")) + _PARTS for path in more if path[-1] == "*")
+        exact = (re.escape(path) for path in more if path[-1] != "*")
+        self._more = re.compile("|".join([*below, *exact])) if more else None
+
+    def find(self, method: str, path: str) -> Found | Lost:
+        """What the request means. `HEAD` asks for what `GET` would answer."""
+        ours = self._ours.find(method, path)
+        if isinstance(ours, Found) and ours.endpoint in self._here:
+            return ours
+        if _DOTTED.search(path):
+            return self._not_passed_on(path)
+        known = {takes: endpoint for endpoint, takes, paths in self._rules if paths.fullmatch(path)}
+        endpoint = known.get("GET" if method == "HEAD" else method)
+        if endpoint is not None:
+            return Found(endpoint)
+        if self._more is not None and self._more.fullmatch(path):
+            return Found(Endpoint.PASSED_ON)
+        if isinstance(ours, Found) and ours.endpoint is Endpoint.OPENAPI:
+            return ours  # unless it is passed on, for the server has its own
+        for takes in known:
+            return Lost(405, f"{path} takes {takes}, not {method}", allow=takes)
+        return self._not_passed_on(path)
+
+    @staticmethod
+    def _not_passed_on(path: str) -> Lost:
+        message = (
+            f"{shown(path)} is not passed on to the model's server: only inference, metadata and "
+            "health of its protocol are, and what spec.model.passPaths names"
+        )
+        return Lost(404, message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upstream:
+    """One protocol for one model."""
+
+    protocol: BackendProtocol
+    endpoint: Endpoint
+    """Requests to it are batched."""
+    ours: Adapter
+    """Of the same protocol, for our own server; it words our errors."""
+    routes: UpstreamRoutes
+
+    def adapter(self, path: str, query: str, headers: Mapping[str, str]) -> Adapter:
+        """The adapter of one request; only requests of the same path and query share a batch."""
+        return UpstreamAdapter(
+            self.protocol,
+            self.ours,
+            path=path + query,
+            headers=forwarded(headers),
+            trace=trace_context(headers),
+        )
+
+
+def upstream(
+    protocol: ServerProtocol,
+    name: str,
+    replicated: Collection[str] = (),
+    pass_paths: Collection[str] = (),
+) -> Upstream:
+    """The protocol for a model of this name; of its outputs, the `replicated` have no rows.
+
+    `pass_paths`: what is passed on beside the protocol's own paths.
+    """
+    spoken: BackendProtocol
+    match protocol:
+        case ServerProtocol.V2:
+            spoken = V2(name, replicated)
+        case ServerProtocol.V1:
+            spoken = V1(name)
+        case ServerProtocol.OPENAI:
+            spoken = OpenAI(name)
+    endpoint = _ENDPOINTS[protocol]
+    return Upstream(
+        protocol=spoken,
+        endpoint=endpoint,
+        ours=adapters()[endpoint],
+        routes=UpstreamRoutes(name, protocol, endpoint, pass_paths),
+    )

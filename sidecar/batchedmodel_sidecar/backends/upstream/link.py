@@ -1,0 +1,349 @@
+"""The link to a server of somebody else's: its readiness, and the batches on their way to it.
+
+Such a server has no events and no batch extension: it is asked for its readiness, and it has one
+status for all rows of a request. `Isolation` cuts what it refuses into parts; this shell sends the
+parts and keeps what came back for each row.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Final
+
+from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
+from batchedmodel_contract.inference.isolation import Isolation, Rows
+from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_scheduling.core.policy import MemoryCap
+from batchedmodel_sidecar.answers import RawBatch
+from batchedmodel_sidecar.backends.base import LinkListener, LinkStatus
+from batchedmodel_sidecar.backends.upstream.batch_result import (
+    BatchResult,
+    Evidence,
+    MemoryRoom,
+    Verdict,
+    judged,
+)
+from batchedmodel_sidecar.backends.upstream.client import Client, Deaf, Unreachable
+from batchedmodel_sidecar.backends.upstream.protocol import (
+    BackendProtocol,
+    BackendRequest,
+    NotReady,
+    Response,
+    Subject,
+)
+from batchedmodel_sidecar.backends.upstream.visits import Visit, Visits
+from batchedmodel_sidecar.batching.batch_reply import UncutReply
+from batchedmodel_sidecar.codec.codec import Codec
+from batchedmodel_sidecar.errors import Busy, Lost, Refused, Unserved
+from batchedmodel_sidecar.model import ReadyModel
+
+logger: Final = logging.getLogger(__name__)
+
+_CHECK_SECONDS: Final = 2.0  # between questions for readiness
+_OFTEN_SECONDS: Final = 0.2  # while it is not ready, or may not be for long
+_DOUBT_SECONDS: Final = 2.0  # after a broken connection: a server that stops may answer for a while
+_ANSWER_WITHIN: Final = 5.0
+_JUDGED_BYTES: Final = 16_384
+_GROW_AFTER_SECONDS: Final = 60.0
+_NONSENSE: Final = "nonsense"
+_FEW_CALLERS: Final = 3
+
+
+@dataclass(slots=True)
+class _Search:
+    """What is known of one batch until each of its rows is settled."""
+
+    batch: RawBatch
+    subject: Subject | None
+    isolation: Isolation
+    started: float
+    result: BatchResult
+    seconds: float = 0.0
+    """For how long the server had it, where its answer is divided behind that."""
+
+
+class UpstreamLink:
+    """Follows one server and carries batches to it in its own protocol."""
+
+    def __init__(
+        self,
+        *,
+        client: Client,
+        protocol: BackendProtocol,
+        codec: Codec,
+        listener: LinkListener,
+        idempotent: bool,
+        workers: Callable[[], int],
+    ) -> None:
+        """`idempotent` says whether a row may be sent again after its batch was refused; `workers`
+        how many batches the server may have at a time.
+        """
+        self._client = client
+        self._protocol = protocol
+        self._codec = codec
+        self._listener = listener
+        self._idempotent = idempotent
+        self._model: ReadyModel | None = None
+        self._reason = "the model has not been reached yet"
+        self._stuck = False
+        self._closely = False
+        self._doubted_until = -math.inf
+        self._ask_now = asyncio.Event()
+        self._at_work = 0
+        """Requests that the server has now, or that wait for it to be free."""
+        self._visits = Visits(lambda: asyncio.get_running_loop().time())
+        """What goes alone, and is at the server now."""
+        self._workers = workers
+        self._places = asyncio.Semaphore(0)
+        """One for each worker; a search may go on while the server has the next batch."""
+        self._most = 0
+        """How many places there are."""
+        self._cutting = False
+        """Whether a batch's answer is being divided while the server has the next."""
+        self._room = MemoryRoom(grow_after=_GROW_AFTER_SECONDS)
+        self._evidence = Evidence()
+
+    @property
+    def status(self) -> LinkStatus:
+        """Whether the model can be asked now."""
+        return LinkStatus(model=self._model, reason=self._reason, stuck=self._stuck)
+
+    async def follow(self) -> None:
+        """Ask for readiness for ever: nothing else says when an upstream server comes or goes."""
+        while True:
+            self._ask_now.clear()
+            try:
+                async with asyncio.timeout(_ANSWER_WITHIN):
+                    await self._check()
+            except TimeoutError:
+                # A server with one thread answers nothing while it computes, and that is no loss.
+                if not (self._at_work or self._visits):
+                    self._lose("the model does not answer the question for readiness")
+            except (NotReady, InvalidInput, Unreachable) as error:
+                self._lose(str(error))
+            except asyncio.CancelledError:
+                raise
+            except BaseException as bug:
+                # What a server says must not end the process that stands in front of it.
+                logger.error("check", exc_info=bug)
+                self._lose(f"error in the sidecar: {type(bug).__name__}")
+            doubted = asyncio.get_running_loop().time() < self._doubted_until
+            often = self._model is None or self._closely or doubted
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_OFTEN_SECONDS if often else _CHECK_SECONDS):
+                    await self._ask_now.wait()
+
+    async def infer(self, request: BatchRequest, seconds: float) -> BatchReply:
+        """One request for the whole batch, and more if it is refused; raises `Unserved`."""
+        assert isinstance(request, RawBatch), "a call without an envelope came here: our bug"
+        await asyncio.sleep(0)  # what follows needs a task
+        return await self._served(self._search(request), seconds)
+
+    def working(self) -> AbstractContextManager[Visit]:
+        """What passes through is the server's work while the block runs."""
+        return self._visits.one()
+
+    def watch(self, closely: bool) -> None:
+        """See `Link`."""
+        self._closely = closely
+        self._ask_now.set()
+
+    async def close(self) -> None:
+        """Hang up."""
+        await self._client.close()
+
+    def _search(self, batch: RawBatch) -> _Search:
+        subject = self._protocol.subject(batch.envelope, batch.rows[0])
+        isolation = Isolation(
+            batch.owners,
+            batch.deadlines,
+            idempotent=self._idempotent,
+            callers=batch.callers,
+            # Asked before each request: a trial that was refused has proven nothing.
+            trial=lambda rows: self._evidence.wants_trial(subject, len(rows)),
+        )
+        started = asyncio.get_running_loop().time()
+        return _Search(batch, subject, isolation, started, BatchResult(batch.owners))
+
+    async def _served(self, search: _Search, seconds: float) -> BatchReply:
+        """Send requests until every row of a batch is settled; raises `Unserved`.
+
+        Each request has so many seconds, whatever earlier ones took. The search ends, because no
+        row is sent again after its deadline.
+        """
+        clock = asyncio.get_running_loop().time
+        batch, isolation, result = search.batch, search.isolation, search.result
+        while (rows := isolation.next(clock())) is not None:
+            members = [batch.rows[row] for row in rows]
+            request = self._protocol.backend_request(members, batch.envelope)
+            if result.of_one_call(rows):
+                request = replace(request, headers=(*request.headers, *batch.traces[rows[0]]))
+            try:
+                response = await self._post(request, seconds)
+                verdict = judged(response.status, bytes(response.body[:_JUDGED_BYTES]))
+                whole = len(rows) == len(batch.rows)
+                if verdict is Verdict.SPOILT and whole and self._in_parts(batch):
+                    raise result.in_parts(rows, response)
+                if verdict in (Verdict.BUSY, Verdict.WHOLE):
+                    raise result.refusal(isolation.whole(), response)
+            except Unserved as fault:
+                if isolation.calls == 1:
+                    raise
+                # It is no row's fault: what has no answer yet fares as a whole batch would have.
+                result.fault = fault
+                break
+            if verdict is Verdict.FINE:
+                first = isolation.calls == 1 and whole
+                if first and response.memory is not None and not self._cutting:
+                    return self._uncut(search, rows, response, seconds)
+                await self._divide(search, rows, response)
+            elif verdict is Verdict.SPOILT:
+                settled = isolation.spoilt((response.status, bytes(response.body)))
+                if isolation.broken:
+                    raise result.refusal(tuple(range(len(batch.rows))), response)
+                result.refused(settled, response)
+            else:
+                result.refused(isolation.outgrown(), response)
+        result.failed(isolation.expired, Unserved("no time was left to try this alone", status=504))
+        self._learn(isolation, clock())
+        # One request that was refused took the time of nothing.
+        passes = isolation.calls if isolation.largest_fine else 0
+        return result.reply(search.seconds or clock() - search.started, passes=passes)
+
+    def _in_parts(self, batch: RawBatch) -> bool:
+        """Whether a batch with a bad call is sent again in parts, instead of searched here.
+
+        So others wait for one more batch and not for a search: whoever is in it, where that is few
+        callers, and who waits where it is one. Of many callers a search takes fewer batches.
+        """
+        if not self._idempotent or len(set(batch.owners)) == 1:
+            return False
+        callers = len(set(batch.callers))
+        return batch.contended if callers == 1 else callers <= _FEW_CALLERS
+
+    def _uncut(self, search: _Search, rows: Rows, response: Response, seconds: float) -> UncutReply:
+        """A large answer to a whole batch: the server may have the next while it is divided."""
+        search.seconds = asyncio.get_running_loop().time() - search.started
+
+        async def cut() -> BatchReply:
+            self._cutting = True
+            try:
+                await self._divide(search, rows, response)
+            finally:
+                self._cutting = False
+            # Where it made no sense, the search goes on.
+            return await self._served(search, seconds)
+
+        return UncutReply(
+            outputs=(),
+            statuses=(),
+            errors=(),
+            compute_seconds=search.seconds,
+            queue_seconds=0.0,
+            tokens=len(rows),
+            padded_tokens=len(rows),
+            cut=cut,
+        )
+
+    async def _divide(self, search: _Search, rows: Rows, response: Response) -> None:
+        """Give rows their parts of an answer; raises `Unserved` when the server is broken."""
+        isolation, result, subject = search.isolation, search.result, search.subject
+        members = [search.batch.rows[row] for row in rows]
+        alone, unproven = result.of_one_call(rows), None
+        try:
+            dealt = await self._codec.dealt(self._protocol, response, members, alone=alone)
+            names = [output.name for output in dealt.outputs]
+            unproven = self._evidence.saw(subject, names, len(rows))
+            if unproven is not None and not alone:
+                rule = (
+                    f"is {len(rows)} long for {len(rows)} rows, which may be chance: "
+                    "no other number was seen yet"
+                )
+                raise InvalidInput(f"outputs.{unproven}.shape", rule)
+        except InvalidInput as error:
+            if unproven is None:
+                self._evidence.contradicted(subject)
+            message = f"the model answers nonsense: {error}"
+            # Of a first request, which may be a trial of one call only.
+            if unproven is None and isolation.calls == 1 and self._in_parts(search.batch):
+                raise Refused(message, status=502, answered=True) from error
+            nonsense = Unserved(message, status=502, answered=True)
+            result.failed(isolation.spoilt(_NONSENSE), nonsense)
+            if isolation.broken:
+                raise nonsense from error
+        except Unserved as failure:
+            # The server did its part: neither it nor a row is to blame.
+            isolation.fine()
+            result.failed(rows, failure)
+        else:
+            isolation.fine()
+            result.answered(rows, dealt, response)
+
+    async def _post(self, request: BackendRequest, seconds: float) -> Response:
+        """The answer to one request; how it ends may change the status. Raises `Unserved`."""
+        if self._most != self._workers():
+            self._most = self._workers()
+            self._places = asyncio.Semaphore(self._most)
+        self._at_work += 1
+        try:
+            async with self._places:
+                with self._visits.batch():
+                    response = await self._client.post(request, seconds)
+        except Deaf:
+            self._stuck = True
+            raise
+        except Busy as refused:
+            if self._at_work + len(self._visits) > 1:
+                self._doubt_it()  # it has other batches, so perhaps it is there
+            else:
+                self._lose(refused.message)
+                self._ask_now.set()
+            raise
+        except Lost:
+            # Perhaps only one worker or this connection died: ask before all callers are refused.
+            self._doubt_it()
+            raise
+        finally:
+            self._at_work -= 1
+        self._stuck = False
+        return response
+
+    def _doubt_it(self) -> None:
+        self._doubted_until = asyncio.get_running_loop().time() + _DOUBT_SECONDS
+        self._ask_now.set()
+
+    def _learn(self, search: Isolation, now: float) -> None:
+        """Pass on what the server's memory seems to hold."""
+        if search.room is not None:
+            self._room.outgrown(search.room, now)
+            logger.warning("the model ran out of memory; at most %s rows", self._room.rows)
+        elif not self._room.fine(search.largest_fine, now):
+            return
+        if self._room.rows is not None:
+            self._listener.memory_bound(MemoryCap(cost=None, rows=self._room.rows))
+
+    async def _check(self) -> None:
+        await self._protocol.check_ready(self._client.ask)
+        # It answers again: whatever it was stuck in is over.
+        self._stuck = False
+        if self._model is not None:
+            return
+        description = await self._protocol.describe(self._client.ask)
+        self._room = MemoryRoom(grow_after=_GROW_AFTER_SECONDS)
+        self._evidence = Evidence()
+        self._model = ReadyModel(
+            description=description, profile=None, tokens=None, depth=1, rows_pad=False
+        )
+        self._reason = ""
+        self._listener.model_ready(self._model)
+
+    def _lose(self, reason: str) -> None:
+        if reason != self._reason:
+            logger.warning("model not ready: %s", reason)
+        self._model = None
+        self._reason = reason
+        self._listener.model_lost(reason)

@@ -1,0 +1,1 @@
+"""One module for each protocol that an upstream server may speak."""

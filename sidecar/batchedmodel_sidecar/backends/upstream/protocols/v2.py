@@ -1,0 +1,400 @@
+"""A server of the Open Inference Protocol v2 behind.
+
+Where the server says in its metadata that it speaks the binary extension, rows travel as bytes;
+otherwise as the JSON text in which they came. Only callers who want the other form than the server
+speaks make the sidecar convert. What has no rows to be told apart (no batch dimension, zero rows,
+inputs that disagree) goes alone, as it came.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from batchedmodel_contract.inference.description import ModelDescription
+from batchedmodel_contract.inference.tensors import Buffer, Tensor
+from batchedmodel_contract.inference.v2 import (
+    BINARY,
+    BINARY_OUTPUT,
+    BINARY_SIZE,
+    HEADER_LENGTH,
+    MOST_STRINGS,
+    read_body,
+)
+from batchedmodel_contract.invalid_input import InvalidInput, Unbatchable
+from batchedmodel_http.response import size_of
+from batchedmodel_sidecar.answers import Answer, Output
+from batchedmodel_sidecar.backends.upstream.protocol import (
+    Ask,
+    BackendProtocol,
+    BackendRequest,
+    Envelope,
+    NotReady,
+    ParsedRequest,
+    Response,
+    SplitReply,
+    Subject,
+    digest_of,
+    estimated_length,
+)
+from batchedmodel_sidecar.backends.upstream.protocols import json_text
+from batchedmodel_sidecar.backends.upstream.protocols.v2_metadata import described, names_binary
+from batchedmodel_sidecar.backends.upstream.protocols.v2_rows import (
+    MOST_TENSORS,
+    Fields,
+    Input,
+    OutputSaid,
+    as_bytes,
+    as_text,
+    columns_of,
+    columns_of_tensors,
+    flag,
+    name_of,
+    object_in,
+    output_of,
+    refuse_lists,
+)
+from batchedmodel_sidecar.body.buffers import json_bytes
+from batchedmodel_sidecar.calls import Row, Value
+from batchedmodel_sidecar.errors import Unserved
+from batchedmodel_sidecar.protocols.adapter import Body
+from batchedmodel_sidecar.protocols.headers import PARAMETERS, RequestOptions, options_of_parameters
+
+_OCTETS: Final = "application/octet-stream"
+_ALIGNMENT: Final = 8
+_TAKEN_HERE: Final = frozenset({"inputs", "outputs", "parameters", "id"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Frame:
+    """What a request says beside its rows."""
+
+    inputs: tuple[Input, ...]
+    outputs: str | None
+    """JSON text of the array of outputs that are asked for; None: all."""
+    parameters: Fields
+    rest: Fields
+    binary: bool
+    """Whether the rows are bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Memo:
+    """How one caller wants its answer."""
+
+    id: str | None
+    """JSON text."""
+    binary: bool
+    outputs: dict[str, bool]
+    """Of outputs that are wanted otherwise."""
+
+    def wants_binary(self, output: str) -> bool:
+        return self.outputs.get(output, self.binary)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Said:
+    """What an answer says beside its rows."""
+
+    head: Fields
+    outputs: tuple[OutputSaid, ...]
+
+
+class V2(BackendProtocol):
+    """`POST /v2/models/{name}/infer`, with or without `/versions/{version}`."""
+
+    def __init__(self, name: str, replicated: Collection[str] = ()) -> None:
+        """`replicated`: outputs that are for a request as a whole, so that each caller gets all."""
+        self._name = name
+        self._replicated = frozenset(replicated)
+        self._model = f"/v2/models/{name}"
+        self._binary = False
+        self._ranks: dict[str, int] = {}
+        """Dimensions of each input that the metadata names."""
+
+    async def check_ready(self, ask: Ask) -> None:
+        """The protocol's own question; raises `NotReady`."""
+        status, _ = await ask(f"{self._model}/ready")
+        if status != 200:
+            raise NotReady(f"the model answers {status} to the question for readiness")
+
+    async def describe(self, ask: Ask) -> ModelDescription:
+        """The model's metadata, and whether model or server names the binary extension."""
+        status, body = await ask(self._model)
+        if status != 200:
+            raise NotReady(f"the model answers {status} to the question for metadata")
+        description = described(self._name, body)
+        of_server, server = await ask("/v2")
+        documents = [body, server] if of_server == 200 else [body]
+        self._binary = any(names_binary(document) for document in documents)
+        self._ranks = {spec.name: 1 + len(spec.shape) for spec in description.inputs}
+        return description
+
+    def converts(self, size: int, header_length: str | None) -> int:
+        """The head, or everything where caller and server do not both speak in bytes."""
+        return json_bytes(size, header_length) if self._binary else size
+
+    def parse(
+        self, body: Buffer, header_length: str | None, most_rows: int
+    ) -> ParsedRequest | None:
+        """The rows of all inputs; raises `InvalidInput`."""
+        end = len(body)
+        tensors: Sequence[Tensor] | None = None
+        if self._binary or header_length is not None:
+            most = max(most_rows, MOST_STRINGS)
+            _, tensors = read_body(body, header_length, "inputs", orjson.loads, most_strings=most)
+        if header_length is not None:
+            end = int(header_length)
+        head = json_text.checked_fields(body[:end], of_request=True)
+        memo, outputs = _wanted(head, as_bytes=self._binary)
+        parameters = object_in(head.get("parameters"), "parameters")
+        options = _options(parameters)
+        kept = {
+            name: value
+            for name, value in parameters.items()
+            if name not in PARAMETERS and name != BINARY_OUTPUT
+        }
+        found = None
+        if tensors is not None:
+            found = columns_of_tensors(tensors, head, self._ranks, most_rows, binary=self._binary)
+        else:
+            # What is wrong with a tensor is for the server to say.
+            with suppress(InvalidInput):
+                found = columns_of(head, self._ranks, most_rows)
+        if found is None:
+            return None
+        inputs, shapes, columns = found
+        beside = [(name, text) for name, text in head.items() if name != "inputs"]
+        for given in inputs:
+            beside += [(given.name, given.datatype), *given.parameters]
+        json_text.refuse_large(beside)
+        frame = _Frame(
+            inputs=inputs,
+            outputs=outputs,
+            parameters=tuple(sorted(kept.items())),
+            rest=tuple(sorted((n, v) for n, v in head.items() if n not in _TAKEN_HERE)),
+            binary=self._binary,
+        )
+        drafted = []
+        for row in zip(*columns, strict=True):
+            values = tuple(Value(shape, data) for shape, data in zip(shapes, row, strict=True))
+            length = max(estimated_length(data) for data in row)
+            drafted.append(Row(values=values, length=length))
+        return ParsedRequest(
+            rows=tuple(drafted), frame=frame, shapes=shapes, memo=memo, options=options
+        )
+
+    def backend_request(self, rows: Sequence[Row], envelope: Envelope) -> BackendRequest:
+        """One request; its answer is wanted in the form in which the rows travel."""
+        frame: _Frame = envelope.frame
+        data: list[Buffer] = []
+        entries = []
+        for index, given in enumerate(frame.inputs):
+            items = [row.values[index].data for row in rows]
+            parameters = list(given.parameters)
+            if frame.binary:
+                data += items
+                parameters.append((BINARY_SIZE, str(size_of(items))))
+            shape = [len(rows), *rows[0].values[index].shape]
+            entries.append(
+                _entry(
+                    given.name, shape, given.datatype, parameters, None if frame.binary else items
+                )
+            )
+        beside = []
+        parameters = list(frame.parameters)
+        if frame.binary:
+            parameters.append((BINARY_OUTPUT, "true"))
+        if frame.outputs is not None:
+            beside.append(("outputs", frame.outputs))
+        if parameters:
+            beside.append(("parameters", json_text.object_of(parameters)))
+        head = json_text.spliced("inputs", entries, after=[*beside, *frame.rest])
+        headers = envelope.headers
+        if data:
+            head, length = _aligned(head)
+            headers = (*headers, ("Content-Type", _OCTETS), (HEADER_LENGTH, str(length)))
+        return BackendRequest(path=envelope.path, headers=headers, parts=[*head, *data])
+
+    def subject(self, envelope: Envelope, row: Row) -> Subject:
+        """Digests: path, version, query and outputs; the rest of the request and the row's shapes.
+
+        The metadata of many servers say of every output that it has rows, or nothing of outputs.
+        """
+        frame: _Frame = envelope.frame
+        return Subject(
+            asked=digest_of(envelope.path, frame.outputs),
+            form=digest_of(envelope.headers, frame, [value.shape for value in row.values]),
+        )
+
+    def dealt(self, response: Response, rows: Sequence[Row], *, alone: bool) -> SplitReply:
+        """Each output cut into rows; raises `InvalidInput`."""
+        end = len(response.body)
+        tensors: dict[str, Tensor] = {}
+        if response.header_length is not None:
+            _, read = read_body(response.body, response.header_length, "outputs", orjson.loads)
+            tensors = {tensor.name: tensor for tensor in read}
+            end = int(response.header_length)
+        head = json_text.checked_fields(response.body[:end])
+        listed = json_text.elements(head.get("outputs", ""), "outputs")
+        if not listed:
+            raise InvalidInput("outputs", "is empty")
+        said, columns = [], []
+        for index, text in enumerate(listed):
+            one, column = output_of(text, f"outputs[{index}]", len(rows), tensors, self._replicated)
+            said.append(one)
+            if column is not None:
+                columns.append(column)
+        kept = [(n, v) for n, v in head.items() if n not in ("outputs", "id")]
+        if not alone:
+            refuse_lists(kept, said)
+        return SplitReply(
+            outputs=tuple(Output(one.name, one.datatype) for one in said if one.whole is None),
+            rows=list(zip(*columns, strict=True)) if columns else [()] * len(rows),
+            frame=_Said(head=tuple(kept), outputs=tuple(said)),
+        )
+
+    def texts(self, memo: Any, answer: Answer) -> int:
+        """The outputs whose form the server speaks and the caller does not want."""
+        wanted: _Memo = memo
+        return sum(
+            size_of([value.data for value in values])
+            for output, values in _columns(answer)
+            if wanted.wants_binary(output.name) != output.binary
+        )
+
+    def render(self, memo: Any, answer: Answer) -> Body:
+        """The outputs in the form that the caller wants; raises `InvalidInput`."""
+        wanted: _Memo = memo
+        said = _in_common(answer)
+        data: list[Buffer] = []
+        entries = []
+        for output, values in _columns(answer):
+            shape = values[0].shape
+            if any(value.shape != shape for value in values):
+                message = f"outputs.{output.name}: the rows of this request differ in shape"
+                raise Unserved(message, status=502)
+            whole = [len(values), *shape] if output.whole is None else list(shape)
+            items = [value.data for value in values]
+            parameters = list(output.parameters)
+            if wanted.wants_binary(output.name):
+                items = items if output.binary else [as_bytes(output, whole, items)]
+                data += items
+                parameters.append((BINARY_SIZE, str(size_of(items))))
+                entries.append(_entry(output.name, whole, output.datatype, parameters, None))
+            else:
+                items = [as_text(output, items)] if output.binary else [i for i in items if i]
+                entries.append(_entry(output.name, whole, output.datatype, parameters, items))
+        head = list(said.head)
+        if wanted.id is not None:
+            head.append(("id", wanted.id))
+        text = json_text.spliced("outputs", entries, before=head)
+        if not data:
+            return Body(data=text[0], tail=tuple(text[1:]))
+        (first, *rest), length = _aligned(text)
+        return Body(
+            data=first,
+            tail=(*rest, *data),
+            content_type=_OCTETS,
+            headers=((HEADER_LENGTH, str(length)),),
+        )
+
+
+def _wanted(head: dict[str, str], *, as_bytes: bool) -> tuple[_Memo, str | None]:
+    """How the caller wants its answer, and which outputs the server is to be asked for.
+
+    The second is JSON text, which asks for each output in the form that the server speaks.
+    """
+    identifier = head.get("id")
+    if identifier is not None and not identifier.startswith('"'):
+        raise InvalidInput("id", "is not a string")
+    parameters = object_in(head.get("parameters"), "parameters")
+    binary = flag(parameters.get(BINARY_OUTPUT), f"parameters.{BINARY_OUTPUT}", default=False)
+    listed = json_text.elements(head.get("outputs", "[]"), "outputs")
+    if len(listed) > MOST_TENSORS:
+        raise Unbatchable("outputs", f"names more than {MOST_TENSORS}")
+    wants: dict[str, bool] = {}
+    asked = []
+    for index, text in enumerate(listed):
+        field = f"outputs[{index}]"
+        entry = json_text.fields(text, field)
+        name = name_of(entry, field)
+        if entry.keys() - {"name", "parameters"}:
+            raise Unbatchable(field, "says more than a name and parameters")
+        if name in wants:
+            raise InvalidInput(f"{field}.name", "is named twice", name)
+        own = object_in(entry.get("parameters"), f"{field}.parameters")
+        marked = own.pop(BINARY, None)
+        wants[name] = flag(marked, f"{field}.parameters.{BINARY}", default=binary)
+        parts = [("name", entry["name"])]
+        if as_bytes:
+            own[BINARY] = "true"
+        if own:
+            parts.append(("parameters", json_text.object_of(sorted(own.items()))))
+        asked.append(json_text.object_of(parts))
+    otherwise = {name: wanted for name, wanted in wants.items() if wanted != binary}
+    memo = _Memo(id=identifier, binary=binary, outputs=otherwise)
+    return memo, json_text.array(asked) if listed else None
+
+
+def _options(parameters: dict[str, str]) -> RequestOptions:
+    known = {}
+    for name in PARAMETERS & parameters.keys():
+        try:
+            known[name] = orjson.loads(parameters[name])
+        except orjson.JSONDecodeError as error:
+            # Such as NaN, which may be passed on and cannot be read here.
+            raise InvalidInput(f"parameters.{name}", f"cannot be read: {error}") from error
+    return options_of_parameters(known)
+
+
+def _entry(
+    name: str,
+    shape: Sequence[int],
+    datatype: str,
+    parameters: Fields | list[tuple[str, str]],
+    items: Sequence[Buffer] | None,
+) -> list[Buffer]:
+    """One tensor of a body; without items its data follows as bytes."""
+    parts = [
+        ("name", _quoted(name)),
+        ("shape", orjson.dumps(list(shape)).decode()),
+        ("datatype", _quoted(datatype)),
+    ]
+    if parameters:
+        parts.append(("parameters", json_text.object_of(parameters)))
+    if items is None:
+        return [json_text.object_of(parts).encode()]
+    return json_text.spliced("data", [(item,) for item in items], before=parts)
+
+
+def _in_common(answer: Answer) -> _Said:
+    """What was said of all rows; raises `Unserved` when they were answered differently."""
+    said: _Said = answer.said[0].frame
+    if any(other.frame.outputs != said.outputs for other in answer.said):
+        raise Unserved("the model answered parts of this request differently", status=502)
+    return said
+
+
+def _columns(answer: Answer) -> Iterator[tuple[OutputSaid, Sequence[Value]]]:
+    """Each output with its rows, or with the one value that is for all; raises `Unserved`."""
+    index = 0
+    for output in _in_common(answer).outputs:
+        if output.whole is None:
+            yield output, answer.column(index)
+            index += 1
+        else:
+            yield output, (output.whole,)
+
+
+def _aligned(head: list[Buffer]) -> tuple[list[Buffer], int]:
+    """A head that bytes may follow, and its length."""
+    size = size_of(head)
+    padding = b" " * (-size % _ALIGNMENT)
+    return [*head, padding], size + len(padding)
+
+
+def _quoted(text: str) -> str:
+    return orjson.dumps(text).decode()

@@ -1,0 +1,107 @@
+"""An adapter that made room is read again, and a disk that hangs costs its own callers alone."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchedmodel_contract.lora.settings import ADAPTERS_FILE, AdapterSettings
+from batchedmodel_contract.lora.state import AdapterPhase, AdapterState
+from batchedmodel_contract.manifest.adapters import AdapterItem
+from batchedmodel_contract.manifest.source import Source
+from batchedmodel_model_server.lora import serving
+from batchedmodel_model_server.lora.device import DeviceAdapters
+from batchedmodel_model_server.lora.serving import Adapters
+from batchedmodel_model_server.sources.folder import content_of
+from support.adapting_handler import AddingBank
+
+
+class SlowDisk(AddingBank):
+    """Reads once the disk lets it."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.lets = threading.Event()
+        self.lets.set()
+        self.reads = 0
+
+    def read(self, folder: Path) -> Any:
+        """See `AddingBank`."""
+        self.reads += 1
+        self.lets.wait(30)
+        return super().read(folder)
+
+
+@pytest.fixture
+def disk() -> SlowDisk:
+    return SlowDisk()
+
+
+@pytest.fixture
+async def adapters(
+    tmp_path: Path, disk: SlowDisk, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Adapters]:
+    """Two of them, of which none stays in main memory unless somebody needs it."""
+    monkeypatch.setattr(serving, "_LONGEST_RETURN", 0.2)
+    items = []
+    for name, adds in (("one", "1"), ("two", "2")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "adds").write_text(adds)
+        items.append(AdapterItem(name=name, source=Source(path=str(tmp_path / name))))
+    settings = AdapterSettings(slots=1, cpu_memory_bytes=0, items=tuple(items))
+    (tmp_path / ADAPTERS_FILE).write_text(settings.to_json())
+    ready = asyncio.Event()
+
+    def told(states: tuple[AdapterState, ...]) -> None:
+        if [one.phase for one in states] == [AdapterPhase.READY] * 2:
+            ready.set()
+
+    found = Adapters(
+        DeviceAdapters(disk, 1),
+        tmp_path,
+        settings,
+        lambda source: content_of(source, tmp_path / "cache"),
+        count(1),
+        told,
+    )
+    found.begin()
+    async with asyncio.timeout(30):
+        await ready.wait()
+    yield found
+    disk.lets.set()
+    found.end()
+
+
+async def test_what_made_room_is_read_again_for_whoever_asks(
+    adapters: Adapters, disk: SlowDisk
+) -> None:
+    before = disk.reads
+    async with adapters.lent([1, 2]) as lent:
+        assert sorted(lent.weights.values()) == [1.0, 2.0]
+        assert not lent.missing
+    assert disk.reads == before + 2
+
+
+async def test_a_disk_that_hangs_holds_nobody_for_long_and_those_who_come_later_not_at_all(
+    adapters: Adapters, disk: SlowDisk
+) -> None:
+    disk.lets.clear()
+    async with asyncio.timeout(10):
+        async with adapters.lent([1]) as lent:
+            assert "have been read for" in lent.missing[1]
+        began = asyncio.get_running_loop().time()
+        reads = disk.reads
+        async with adapters.lent([1]) as lent:
+            assert 1 in lent.missing
+        assert asyncio.get_running_loop().time() - began < 0.15
+        assert disk.reads == reads, "the same reading goes on"
+        disk.lets.set()
+        while True:
+            async with adapters.lent([1]) as lent:
+                if lent.weights:
+                    break
+    assert lent.weights == {1: 1.0}

@@ -1,0 +1,210 @@
+"""The limit of what is at the server: given, from gauges, from streams, from completions."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchedmodel_scheduling.generation.at_server import Load
+from batchedmodel_scheduling.generation.requests import EngineView
+from batchedmodel_scheduling.generation.upstream.concurrency import Concurrency
+
+SPAN = 0.25
+
+
+def load(
+    taken: float, *, running: float | None = None, streams: bool = True, completed: int = 0
+) -> Load:
+    """A span in which the server ran so many of those it had."""
+    running = taken if running is None else running
+    return Load(
+        seconds=SPAN, taken=taken, streams=taken if streams else 0.0,
+        generating=running if streams else 0.0, reading=0.0, started=2.0, prompt_tokens=200,
+        overdue=0, tokens=100, whole_seconds=0.0, whole_tokens=0.0, completed=completed,
+    )  # fmt: skip
+
+
+def look(
+    limits: Concurrency, seen: Load, now: float, *, pressed: bool = True, token: float = 0.02
+) -> None:
+    limits.look(seen, pressed=pressed, token=token, first_token=0.04, prompts=0.0, now=now)
+
+
+def after(limits: Concurrency, seconds: float, *, places: int, token: float = 0.02) -> Concurrency:
+    """So long before a server with so many places and always more to do."""
+    for number in range(int(seconds / SPAN)):
+        look(
+            limits,
+            load(limits.limit, running=min(places, limits.limit)),
+            number * SPAN,
+            token=token,
+        )
+    return limits
+
+
+@given(st.integers(1, 5000), st.lists(st.tuples(st.integers(0, 5000), st.booleans()), max_size=30))
+def test_what_is_given_stays(given: int, events: list[tuple[int, bool]]) -> None:
+    limits = Concurrency(given)
+    for now, (number, refused) in enumerate(events):
+        if refused:
+            limits.refused(number, number, now)
+        limits.saw(EngineView(running=number, waiting=number), now)
+        look(limits, load(number, running=number / 2), now, token=1.0)
+        assert limits.limit == given
+
+
+def test_joiners_at_a_server_with_places_are_no_queue() -> None:
+    limits = Concurrency()
+    for now, (running, waiting) in enumerate([(8, 3), (6, 2), (8, 3), (5, 3), (4, 4), (5, 3)]):
+        limits.saw(EngineView(running=running, waiting=waiting), now * 0.5)
+    assert limits.limit == 16
+    for now in range(6):
+        limits.saw(EngineView(running=8, waiting=8), 10 + now * 0.5)
+    assert limits.limit == 9
+
+
+def test_more_that_wait_than_run_are_a_queue_though_the_limit_is_far() -> None:
+    limits = Concurrency()
+    for number in range(12):
+        look(limits, load(limits.limit), number * SPAN)
+    assert limits.limit >= 64
+    for now in range(3):
+        limits.saw(EngineView(running=8, waiting=20), 10 + now * 0.5)
+    assert limits.limit == 9
+
+
+def test_it_starts_at_16_and_doubles_each_second_while_more_would_go() -> None:
+    limits = Concurrency()
+    assert limits.limit == 16
+    seen = []
+    for number in range(40):
+        look(limits, load(limits.limit), number * SPAN)
+        seen.append(limits.limit)
+    assert sorted(set(seen))[:4] == [32, 64, 128, 256]
+    assert seen[-1] > 400
+
+
+def test_once_it_was_too_much_it_grows_by_an_eighth() -> None:
+    limits = Concurrency()
+    for number in range(3):
+        limits.saw(EngineView(running=8, waiting=8, cache_usage=None), float(number))
+    assert limits.limit == 9
+    limits.saw(EngineView(running=9, waiting=0, cache_usage=None), 3.0)
+    seen = []
+    for number in range(400):
+        now = 3.0 + number * SPAN
+        limits.saw(EngineView(running=limits.limit, waiting=0, cache_usage=None), now)
+        look(limits, load(limits.limit), now)
+        seen.append(limits.limit)
+    assert seen[-1] > 40
+    assert all(b - a <= max(1, a // 8) for a, b in pairwise(seen))
+
+
+def test_nobody_who_waits_here_needs_no_more() -> None:
+    limits = Concurrency()
+    for number in range(100):
+        look(limits, load(16), number * SPAN, pressed=False)
+    assert limits.limit == 16
+
+
+@pytest.mark.parametrize("places", [1, 4, 30, 64, 250])
+def test_streams_show_how_many_places_there_are(places: int) -> None:
+    limit = after(Concurrency(), 60, places=places).limit
+    assert places <= limit <= places + max(3, places // 4)
+
+
+@pytest.mark.parametrize("places", [1, 4, 30, 64, 250])
+def test_gauges_show_how_many_places_there_are(places: int) -> None:
+    limits = Concurrency()
+    for number in range(240):
+        now, running = number * SPAN, min(places, limits.limit)
+        limits.saw(EngineView(running=running, waiting=limits.limit - running), now)
+        look(limits, load(limits.limit, running=running), now)
+    assert places <= limits.limit <= places + max(2, places // 5)
+
+
+def test_a_full_cache_needs_no_more() -> None:
+    limits = Concurrency()
+    for number in range(40):
+        limits.saw(EngineView(running=16, waiting=0, cache_usage=0.96), number * SPAN)
+        look(limits, load(16), number * SPAN)
+    assert limits.limit == 16
+
+
+def test_gauges_that_are_heard_no_more_count_no_more() -> None:
+    limits = Concurrency()
+    limits.saw(EngineView(running=16, waiting=0, cache_usage=0.96), 0.0)
+    for number in range(80):
+        look(limits, load(limits.limit), number * SPAN)
+    assert limits.limit > 30
+
+
+def test_what_somebody_waits_for_one_look_only_is_no_queue() -> None:
+    limits = Concurrency()
+    for number in range(40):
+        limits.saw(EngineView(running=16, waiting=9 * (number % 2)), number * 1.0)
+    assert limits.limit == 16
+
+
+def test_tokens_that_come_too_slowly_make_it_less_until_they_do_not() -> None:
+    limits = Concurrency(token_target=0.04)
+    for number in range(200):
+        look(limits, load(limits.limit), number * SPAN, token=0.004 * limits.limit)
+    assert 8 <= limits.limit <= 10
+
+
+def test_it_does_not_grow_while_tokens_are_nearly_too_slow() -> None:
+    limits = after(Concurrency(token_target=0.04), 20, places=64, token=0.037)
+    assert limits.limit == 16
+
+
+def test_never_below_one() -> None:
+    limits = after(Concurrency(token_target=0.01), 300, places=64, token=1.0)
+    assert limits.limit == 1
+
+
+def test_never_above_4096() -> None:
+    assert after(Concurrency(), 200, places=100_000).limit == 4096
+
+
+def test_one_key_that_is_refused_says_nothing_of_the_server() -> None:
+    limits = Concurrency()
+    for number in range(50):
+        limits.refused("adapter", 16, number * 1.0)
+    assert limits.limit == 16
+
+
+def test_several_keys_that_are_refused_say_that_it_is_full() -> None:
+    limits = Concurrency()
+    for number in range(6):
+        limits.refused(f"adapter {number}", 16, number * 1.0)
+    assert 8 < limits.limit < 16
+
+
+@pytest.mark.parametrize("places", [20, 40, 100])
+def test_where_nothing_streams_it_grows_while_more_of_them_complete_more(places: int) -> None:
+    limits, left = Concurrency(), 0.0
+    for number in range(2400):
+        left += min(places, limits.limit) * SPAN / 0.8
+        look(limits, load(limits.limit, streams=False, completed=int(left)), number * SPAN)
+        left -= int(left)
+    assert 0.8 * places <= limits.limit <= 1.3 * places
+
+
+def test_other_settings_keep_what_was_learnt() -> None:
+    limits = after(Concurrency(), 30, places=64)
+    learnt = limits.limit
+    limits.configure(None, 0.1)
+    assert limits.limit == learnt
+    limits.configure(5, None)
+    assert limits.limit == 5
+
+
+def test_places_are_kept_for_who_uses_little_only_while_somebody_does() -> None:
+    limits = Concurrency()
+    assert limits.reserve == 0
+    limits.shared = True
+    assert limits.reserve == 1
+    limits.configure(8, None)
+    assert limits.reserve == 0
