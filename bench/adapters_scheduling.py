@@ -14,15 +14,15 @@ from typing import Final
 
 import numpy as np
 
+from batchedmodel_cli.simulator.arrivals import Poisson
+from batchedmodel_cli.simulator.engine import NANOSECONDS, AdapterCost, Request, simulate
+from batchedmodel_cli.simulator.plants import Plant
+from batchedmodel_cli.simulator.search import highest_rate
+from batchedmodel_cli.simulator.workload import Constant, Workload, stream
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_scheduling.core.policies import new_policy
-from batchedmodel_scheduling.simulator.arrivals import Poisson
-from batchedmodel_scheduling.simulator.engine import NANOSECONDS, AdapterCost, Request, simulate
-from batchedmodel_scheduling.simulator.plants import Plant
-from batchedmodel_scheduling.simulator.search import highest_rate
-from batchedmodel_scheduling.simulator.workload import Constant, Workload, stream
 from bench_report import Figure, at_least
 from scheduling_bench.affine import Affine, profile_of
 

@@ -23,19 +23,19 @@ from autoscaling_loop.pods import Device
 from autoscaling_loop.text_pods import TextDevice
 from autoscaling_text import STARTUP_SECONDS, text_device
 from batchedmodel_autoscaler.cluster.objects import read_model
+from batchedmodel_autoscaler.replicas.formula import (
+    outstanding,
+    queue_length,
+    queue_wait,
+    required_replicas,
+)
+from batchedmodel_cli.simulator.traces import read_trace
 from batchedmodel_contract.kubernetes.capacity import FIELD, Capacity
 from batchedmodel_contract.kubernetes.names import GROUP, VERSION
 from batchedmodel_contract.manifest.workload import ScalingMetric
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.reconcile.state import model_from
 from batchedmodel_operator.render.autoscaler import autoscaler
-from batchedmodel_scheduling.autoscaling.formula import (
-    outstanding,
-    queue_length,
-    queue_wait,
-    required_replicas,
-)
-from batchedmodel_scheduling.simulator.traces import read_trace
 from bench_report import Figure, at_least, at_most, new_parser, report
 
 MOST_COST: Final = 1.10

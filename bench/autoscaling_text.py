@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from autoscaling_loop.text_pods import TextDevice
+from batchedmodel_cli.simulator.token_engine import EngineFigures
+from batchedmodel_cli.simulator.traces import read_trace
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.generation import Generation
 from batchedmodel_contract.manifest.spec import Model, ServerProtocol, Spec
-from batchedmodel_scheduling.simulator.token_engine import EngineFigures
-from batchedmodel_scheduling.simulator.traces import read_trace
 
 STARTUP_SECONDS: Final = 180.0
 _TRACE: Final = Path(__file__).parent / "data" / "azure_conversation.csv"

@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from batchedmodel_cli.simulator.engine import NANOSECONDS
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_scheduling.simulator.engine import NANOSECONDS
 from same_arrivals import finished, latencies, percentiles, poisson
 from scheduling_bench.affine import Affine
 from scheduling_bench.scenarios import MAX_ROWS, equal

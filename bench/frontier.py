@@ -15,9 +15,9 @@ from typing import Final
 
 import numpy as np
 
+from batchedmodel_cli.simulator.engine import Request, Run, simulate
+from batchedmodel_cli.simulator.traces import read_trace
 from batchedmodel_contract.manifest.spec import Objective
-from batchedmodel_scheduling.simulator.engine import Request, Run, simulate
-from batchedmodel_scheduling.simulator.traces import read_trace
 from bench_report import Figure, new_parser, report, tell
 from scheduling_bench.unseen import Unseen, written_down
 from scheduling_bench.unseen_trials import ours, plant_of, requests_of, rivals

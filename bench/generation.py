@@ -28,6 +28,10 @@ from typing import Final
 
 sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("tests", "images")]
 
+from batchedmodel_cli.simulator.planned_engine import PlannedEngine, Planner
+from batchedmodel_cli.simulator.token_engine import Call
+from batchedmodel_cli.simulator.token_pods import TokenPod
+from batchedmodel_cli.simulator.traces import read_trace
 from batchedmodel_contract.manifest.spec import Lateness
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_scheduling.engine.step_cost import StepCost
@@ -37,10 +41,6 @@ from batchedmodel_scheduling.generation.admission import (
     AdmissionSettings,
     EngineLimits,
 )
-from batchedmodel_scheduling.simulator.planned_engine import PlannedEngine, Planner
-from batchedmodel_scheduling.simulator.token_engine import Call
-from batchedmodel_scheduling.simulator.token_pods import TokenPod
-from batchedmodel_scheduling.simulator.traces import read_trace
 from bench_report import Figure, at_least, at_most, new_parser, report, tell
 from engine_rivals import measure_rivals, restart_as_in_image
 from generation_chain import measure_chain

@@ -21,11 +21,11 @@ from batchedmodel_autoscaler.metrics_api.certificates import make_identity, serv
 from batchedmodel_autoscaler.metrics_api.server import MetricsApi
 from batchedmodel_autoscaler.polling.poller import Poller
 from batchedmodel_autoscaler.polling.sidecars import Sidecars, most_kept
+from batchedmodel_autoscaler.replicas.formula import Target
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_autoscaler.telemetry import POLLS, PollResult, Telemetry
 from batchedmodel_contract.processes.descriptors import raise_descriptors
 from batchedmodel_http.ports.listener import Listener
-from batchedmodel_scheduling.autoscaling.formula import Target
 
 _POLL_SECONDS: Final = 2.0
 _TARGET: Final = Target(utilization=0.8, queue_length=32, outstanding=32, queue_wait_seconds=0.5)

@@ -21,9 +21,9 @@ from typing import Any, Final
 
 from autoscaling_loop.loop import TICK_SECONDS, WARM_UP_TICKS
 from autoscaling_loop.pods import Device, Replicas, SimulatedPod
+from batchedmodel_cli.simulator.workload import stream
 from batchedmodel_contract.processes import sidecar_api
 from batchedmodel_contract.processes.stats import SidecarStats
-from batchedmodel_scheduling.simulator.workload import stream
 from many_sidecars import NOT_FOUND, answer_for_all, written
 
 _SEED: Final = 1

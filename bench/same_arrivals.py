@@ -9,14 +9,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from batchedmodel_cli.simulator.arrivals import Poisson
+from batchedmodel_cli.simulator.curves import Curve
+from batchedmodel_cli.simulator.engine import NANOSECONDS, simulate
+from batchedmodel_cli.simulator.plants import Plant
+from batchedmodel_cli.simulator.workload import requests, stream
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_scheduling.core.policies import new_policy
-from batchedmodel_scheduling.simulator.arrivals import Poisson
-from batchedmodel_scheduling.simulator.curves import Curve
-from batchedmodel_scheduling.simulator.engine import NANOSECONDS, simulate
-from batchedmodel_scheduling.simulator.plants import Plant
-from batchedmodel_scheduling.simulator.workload import requests, stream
 from scheduling_bench.devices import warmed_up
 
 _DEPTH: Final = 2  # batches that our model server holds

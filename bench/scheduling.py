@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from batchedmodel_scheduling.simulator.traces import Trace, read_trace
+from batchedmodel_cli.simulator.traces import Trace, read_trace
 from bench_report import Figure, new_parser, report
 from scheduling_bench import (
     callers,

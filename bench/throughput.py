@@ -25,9 +25,9 @@ from typing import Final
 
 import numpy as np
 
+from batchedmodel_cli.simulator.engine import NANOSECONDS
 from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_contract.processes import sidecar_api, sidecar_metrics
-from batchedmodel_scheduling.simulator.engine import NANOSECONDS
 from bench_report import Figure, new_parser, report
 from cpu_quota import held_to
 from device_chain import Chain, Plan, Process, device_chain, target

@@ -16,16 +16,16 @@ from typing import Final
 from autoscaling_loop import hpa
 from autoscaling_loop.pods import Device
 from autoscaling_loop.text_pods import TextDevice
-from batchedmodel_scheduling.autoscaling.formula import (
+from batchedmodel_autoscaler.replicas.formula import (
     ModelObservation,
     Target,
     Unseen,
     Verdict,
     required_replicas,
 )
-from batchedmodel_scheduling.autoscaling.observation import PodState, model_sight
-from batchedmodel_scheduling.autoscaling.windows import History, Window
-from batchedmodel_scheduling.simulator.workload import stream
+from batchedmodel_autoscaler.replicas.observation import PodState, model_sight
+from batchedmodel_autoscaler.replicas.windows import History, Window
+from batchedmodel_cli.simulator.workload import stream
 
 TICK_SECONDS: Final = 1.0
 _POLL_TICKS: Final = 2

@@ -13,13 +13,13 @@ from typing import Final
 from numpy.random import Generator
 
 from autoscaling_loop.pods import Tally
+from batchedmodel_cli.simulator.token_engine import Call, EngineFigures, TokenEngine
+from batchedmodel_cli.simulator.token_pods import TokenPod, Watcher
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_scheduling.generation.admission import Admission, AdmissionSettings
-from batchedmodel_scheduling.simulator.token_engine import Call, EngineFigures, TokenEngine
-from batchedmodel_scheduling.simulator.token_pods import TokenPod, Watcher
 from batchedmodel_sidecar.telemetry.generation_counts import GenerationWork
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from batchedmodel_cli.simulator.curves import Curve
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile, ProfilePoint
-from batchedmodel_scheduling.simulator.curves import Curve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import Generator
 
-from batchedmodel_scheduling.simulator.arrivals import inverted, nanoseconds, unit_points
-from batchedmodel_scheduling.simulator.traces import Trace
-from batchedmodel_scheduling.simulator.workload import Recorded
+from batchedmodel_cli.simulator.arrivals import inverted, nanoseconds, unit_points
+from batchedmodel_cli.simulator.traces import Trace
+from batchedmodel_cli.simulator.workload import Recorded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,13 +8,13 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from typing import Final
 
+from batchedmodel_cli.simulator.engine import NANOSECONDS, Request, simulate
+from batchedmodel_cli.simulator.workload import requests as patient_requests
+from batchedmodel_cli.simulator.workload import stream
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_scheduling.core.policies import new_policy
 from batchedmodel_scheduling.core.policy import Priority
-from batchedmodel_scheduling.simulator.engine import NANOSECONDS, Request, simulate
-from batchedmodel_scheduling.simulator.workload import requests as patient_requests
-from batchedmodel_scheduling.simulator.workload import stream
 from bench_report import Figure
 from scheduling_bench.affine import profile_of
 from scheduling_bench.bursts import Clumps

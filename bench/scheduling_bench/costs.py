@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from batchedmodel_cli.simulator.engine import simulate
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import HoldReason
 from batchedmodel_scheduling.core.policy import (
@@ -23,7 +24,6 @@ from batchedmodel_scheduling.core.policy import (
     Refusal,
     Slots,
 )
-from batchedmodel_scheduling.simulator.engine import simulate
 from bench_report import Figure, at_most
 from scheduling_bench.scenarios import Plan, mixed
 from scheduling_bench.trials import ours, plant_of, requests_of

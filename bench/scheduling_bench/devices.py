@@ -9,6 +9,8 @@ from typing import Final
 import numpy as np
 from numpy.random import Generator
 
+from batchedmodel_cli.simulator.curves import Curve
+from batchedmodel_cli.simulator.workload import stream
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile, ProfilePoint
 from batchedmodel_model_server.profiling.shapes import (
@@ -24,8 +26,6 @@ from batchedmodel_model_server.profiling.warmup import (
     FIRST_PASS_SECONDS,
     LOOKING_SECONDS,
 )
-from batchedmodel_scheduling.simulator.curves import Curve
-from batchedmodel_scheduling.simulator.workload import stream
 
 _PASSES: Final = 4  # of each shape: one that is not counted, and three samples
 _SHORT: Final = 16

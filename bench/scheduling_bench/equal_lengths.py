@@ -5,7 +5,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from typing import Final
 
-from batchedmodel_scheduling.simulator.verdicts import Verdict
+from batchedmodel_cli.simulator.verdicts import Verdict
 from bench_report import Figure, at_least
 from scheduling_bench.scenarios import NOISE, Plan, Scenario, equal
 from scheduling_bench.summaries import over_seeds

@@ -11,9 +11,9 @@ from typing import Final
 
 import numpy as np
 
+from batchedmodel_cli.simulator.engine import NANOSECONDS
+from batchedmodel_cli.simulator.plants import Disturbances, Plant
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
-from batchedmodel_scheduling.simulator.engine import NANOSECONDS
-from batchedmodel_scheduling.simulator.plants import Disturbances, Plant
 from bench_report import Figure, at_most
 from scheduling_bench.scenarios import Plan, Scenario, equal
 from scheduling_bench.summaries import over_seeds

@@ -9,8 +9,8 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Final
 
-from batchedmodel_scheduling.simulator.traces import Trace
-from batchedmodel_scheduling.simulator.verdicts import Verdict
+from batchedmodel_cli.simulator.traces import Trace
+from batchedmodel_cli.simulator.verdicts import Verdict
 from bench_report import Figure, at_least
 from scheduling_bench.fluid import highest_fluid_rate
 from scheduling_bench.scenarios import MAX_ROWS, Plan, Scenario, beginning, mixed, replayed

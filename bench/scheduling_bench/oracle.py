@@ -15,8 +15,8 @@ from typing import Final
 
 import numpy as np
 
-from batchedmodel_scheduling.simulator.curves import Curve
-from batchedmodel_scheduling.simulator.engine import NANOSECONDS, Request
+from batchedmodel_cli.simulator.curves import Curve
+from batchedmodel_cli.simulator.engine import NANOSECONDS, Request
 
 _NEVER: Final = 1 << 60  # so far off that a batch time may be added
 _FIRST_GUESS: Final = 16

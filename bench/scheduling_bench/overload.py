@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Final
 
-from batchedmodel_scheduling.simulator.verdicts import Verdict
+from batchedmodel_cli.simulator.verdicts import Verdict
 from bench_report import Figure, at_least, at_most
 from scheduling_bench import equal_lengths, mixed_lengths
 from scheduling_bench.equal_lengths import OVERLOADS

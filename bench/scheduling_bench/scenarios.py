@@ -7,11 +7,11 @@ from typing import Final
 
 from numpy.random import Generator
 
+from batchedmodel_cli.simulator.arrivals import Arrivals, Gamma, Poisson
+from batchedmodel_cli.simulator.plants import Disturbances
+from batchedmodel_cli.simulator.traces import Trace
+from batchedmodel_cli.simulator.workload import Constant, Lengths, Lognormal
 from batchedmodel_contract.inference.description import CostRule
-from batchedmodel_scheduling.simulator.arrivals import Arrivals, Gamma, Poisson
-from batchedmodel_scheduling.simulator.plants import Disturbances
-from batchedmodel_scheduling.simulator.traces import Trace
-from batchedmodel_scheduling.simulator.workload import Constant, Lengths, Lognormal
 from scheduling_bench.affine import Affine
 from scheduling_bench.bursts import Clumps, Mmpp, scaled_lengths
 

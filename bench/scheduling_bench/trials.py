@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
+from batchedmodel_cli.simulator.engine import Device, Request, simulate
+from batchedmodel_cli.simulator.plants import Plant
+from batchedmodel_cli.simulator.search import highest_rate
+from batchedmodel_cli.simulator.verdicts import Verdict, verdict
+from batchedmodel_cli.simulator.workload import Workload
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import Lateness, PolicyName
 from batchedmodel_scheduling.core.base import BasePolicy
 from batchedmodel_scheduling.core.policies import new_policy
 from batchedmodel_scheduling.core.policy import Policy
-from batchedmodel_scheduling.simulator.engine import Device, Request, simulate
-from batchedmodel_scheduling.simulator.plants import Plant
-from batchedmodel_scheduling.simulator.search import highest_rate
-from batchedmodel_scheduling.simulator.verdicts import Verdict, verdict
-from batchedmodel_scheduling.simulator.workload import Workload
 from rival_policies.bucket_window import BucketWindow
 from scheduling_bench.affine import profile_of
 from scheduling_bench.early_end import EarlyEnd, TooManyMissedError

@@ -11,12 +11,12 @@ from typing import Final, TypeVar
 
 from numpy.random import Generator
 
+from batchedmodel_cli.simulator.arrivals import Arrivals, Gamma, Poisson
+from batchedmodel_cli.simulator.curves import Curve
+from batchedmodel_cli.simulator.plants import Disturbances
+from batchedmodel_cli.simulator.traces import Trace
+from batchedmodel_cli.simulator.workload import Constant, Lengths, Lognormal, stream
 from batchedmodel_contract.inference.description import CostRule
-from batchedmodel_scheduling.simulator.arrivals import Arrivals, Gamma, Poisson
-from batchedmodel_scheduling.simulator.curves import Curve
-from batchedmodel_scheduling.simulator.plants import Disturbances
-from batchedmodel_scheduling.simulator.traces import Trace
-from batchedmodel_scheduling.simulator.workload import Constant, Lengths, Lognormal, stream
 from scheduling_bench.bursts import Mmpp, scaled_lengths
 from scheduling_bench.devices import Bimodal, Kneed, Stepped, Tiled
 

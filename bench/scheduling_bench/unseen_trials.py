@@ -14,16 +14,16 @@ from typing import Final
 
 import numpy as np
 
+from batchedmodel_cli.simulator.engine import NANOSECONDS, Request, Run, simulate
+from batchedmodel_cli.simulator.plants import Plant
+from batchedmodel_cli.simulator.traces import Trace
+from batchedmodel_cli.simulator.workload import Workload
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import Lateness, Objective
 from batchedmodel_scheduling.core.policies import new_policy
 from batchedmodel_scheduling.core.policy import Policy
-from batchedmodel_scheduling.simulator.engine import NANOSECONDS, Request, Run, simulate
-from batchedmodel_scheduling.simulator.plants import Plant
-from batchedmodel_scheduling.simulator.traces import Trace
-from batchedmodel_scheduling.simulator.workload import Workload
 from bench_report import Figure, at_least, at_most
 from rival_policies.bucket_window import BucketWindow
 from rival_policies.clockwork import Clockwork

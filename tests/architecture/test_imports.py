@@ -53,7 +53,7 @@ BLOCKED: dict[str, set[str]] = {
     "operator": PACKAGES - CLIENTS - SERVERS
     | TORCH
     | {"asyncinotify", "jinja2", "numpy", "prometheus_client", "tokenizers", "uvloop"},
-    "autoscaler": PACKAGES - SHARED - CLIENTS - SERVERS
+    "autoscaler": PACKAGES - CLIENTS - SERVERS
     | TORCH
     | {"asyncinotify", "jinja2", "kopf", "numpy", "orjson", "tokenizers", "uvloop"},
     # It uses the pure parts of operator and autoscaler, so it needs none of their libraries. Only

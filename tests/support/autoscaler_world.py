@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from batchedmodel_autoscaler.cluster.objects import Model, ModelKey, Owned, Pod
+from batchedmodel_autoscaler.replicas.formula import Target
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_contract.processes.stats import BUCKETS, SidecarStats
-from batchedmodel_scheduling.autoscaling.formula import Target
 
 KEY = ModelKey("team", "minilm")
 TARGET = Target(utilization=0.8, queue_length=32, outstanding=32, queue_wait_seconds=0.5)

@@ -4,10 +4,10 @@ import random
 from collections.abc import Iterable
 from itertools import count
 
+from batchedmodel_cli.simulator.token_engine import Call, EngineFigures, TokenEngine
+from batchedmodel_cli.simulator.token_pods import TokenPod, Watcher
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_scheduling.generation.admission import Admission, AdmissionSettings
-from batchedmodel_scheduling.simulator.token_engine import Call, EngineFigures, TokenEngine
-from batchedmodel_scheduling.simulator.token_pods import TokenPod, Watcher
 
 
 class World(Watcher):

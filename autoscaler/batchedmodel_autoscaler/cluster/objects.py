@@ -10,6 +10,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Final, NamedTuple
 
+from batchedmodel_autoscaler.replicas.formula import Target
 from batchedmodel_contract.kubernetes.capacity import Capacity, capacity_of
 from batchedmodel_contract.kubernetes.names import NAME_LABEL, REVISION_LABEL
 from batchedmodel_contract.manifest.effective import (
@@ -21,7 +22,6 @@ from batchedmodel_contract.manifest.effective import (
 from batchedmodel_contract.manifest.spec import Batching
 from batchedmodel_contract.processes.logs import about
 from batchedmodel_kube.reading import Object
-from batchedmodel_scheduling.autoscaling.formula import Target
 
 MOST_CONDITIONS: Final = 16
 _CONDITION_TYPE: Final = re.compile(r"[A-Za-z]{1,64}")

@@ -25,6 +25,17 @@ from batchedmodel_autoscaler.errors import (
 )
 from batchedmodel_autoscaler.metrics_api import documents
 from batchedmodel_autoscaler.metrics_api.documents import Document
+from batchedmodel_autoscaler.replicas.formula import (
+    ModelObservation,
+    Target,
+    Unseen,
+    Verdict,
+    outstanding,
+    queue_length,
+    queue_wait,
+    required_replicas,
+)
+from batchedmodel_autoscaler.replicas.windows import GAUGE_SECONDS, WINDOW_SECONDS
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_autoscaler.telemetry import Telemetry
 from batchedmodel_contract.kubernetes.names import (
@@ -38,17 +49,6 @@ from batchedmodel_contract.kubernetes.names import (
     REQUIRED_REPLICAS_METRIC,
 )
 from batchedmodel_kube.errors import ENDINGS
-from batchedmodel_scheduling.autoscaling.formula import (
-    ModelObservation,
-    Target,
-    Unseen,
-    Verdict,
-    outstanding,
-    queue_length,
-    queue_wait,
-    required_replicas,
-)
-from batchedmodel_scheduling.autoscaling.windows import GAUGE_SECONDS, WINDOW_SECONDS
 
 logger: Final = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from batchedmodel_contract.manifest.model_class import CLASS_KIND
 
 if TYPE_CHECKING:
     from batchedmodel_cli.diff.dry_run import LiveModel
-    from batchedmodel_cli.simulate.simulator import SimulatedPods
+    from batchedmodel_cli.simulate.pods import SimulatedPods
     from batchedmodel_contract.manifest.manifest import BatchedModel
     from batchedmodel_contract.manifest.model_class import ModelClass
     from batchedmodel_contract.manifest.spec import Spec

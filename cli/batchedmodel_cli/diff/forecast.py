@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from batchedmodel_cli.diff.dry_run import Outcome
 from batchedmodel_cli.diff.effects import Difference
+from batchedmodel_cli.simulate.pods import SimulatedPods
 from batchedmodel_cli.simulate.report import notes
-from batchedmodel_cli.simulate.simulator import SimulatedPods
 from batchedmodel_cli.simulate.study import Outlook, Study
 from batchedmodel_cli.simulate.traffic import Traffic
 from batchedmodel_contract.inference.profile import Profile

@@ -12,6 +12,10 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from batchedmodel_cli.simulator.planned_engine import PlannedEngine
+from batchedmodel_cli.simulator.token_engine import EngineFigures, TokenEngine
+from batchedmodel_cli.simulator.token_pods import TokenPod
+from batchedmodel_cli.simulator.token_verdicts import SimulatedPod
 from batchedmodel_contract.generation.description import StepBounds
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_scheduling.engine.giving_way import GivingWay
@@ -22,10 +26,6 @@ from batchedmodel_scheduling.generation.admission import (
     AdmissionSettings,
     EngineLimits,
 )
-from batchedmodel_scheduling.simulator.planned_engine import PlannedEngine
-from batchedmodel_scheduling.simulator.token_engine import EngineFigures, TokenEngine
-from batchedmodel_scheduling.simulator.token_pods import TokenPod
-from batchedmodel_scheduling.simulator.token_verdicts import SimulatedPod
 
 BLOCK_TOKENS: Final = 32
 """Of our engine's cache, unless it tells another number."""

@@ -123,7 +123,7 @@ def pods(
 
 def _upstream_engine(arguments: SimpleNamespace) -> SimulatedEngine:
     from batchedmodel_cli.simulate.generation_engines import UpstreamEngine
-    from batchedmodel_scheduling.simulator.token_engine import EngineFigures
+    from batchedmodel_cli.simulator.token_engine import EngineFigures
 
     if arguments.context_us_per_token is not None:
         raise inputs.Refused("--context-us-per-token is for models of a handler")

@@ -13,13 +13,13 @@ import numpy as np
 
 from batchedmodel_cli.simulate.generation_engines import SimulatedEngine
 from batchedmodel_cli.simulate.generation_traffic import TextTraffic
+from batchedmodel_cli.simulator.arrivals import Poisson
+from batchedmodel_cli.simulator.token_engine import Call
+from batchedmodel_cli.simulator.token_verdicts import TokenVerdict, served
+from batchedmodel_cli.simulator.workload import stream
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import Lateness
 from batchedmodel_contract.manifest.tenants import Share
-from batchedmodel_scheduling.simulator.arrivals import Poisson
-from batchedmodel_scheduling.simulator.token_engine import Call
-from batchedmodel_scheduling.simulator.token_verdicts import TokenVerdict, served
-from batchedmodel_scheduling.simulator.workload import stream
 
 _NANOSECONDS: Final = 1e9
 _MOST_DRAWN: Final = 1_000_000

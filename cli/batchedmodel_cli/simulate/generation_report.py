@@ -14,11 +14,11 @@ from batchedmodel_cli.simulate.generation_study import GenerationAnswers, Limit,
 from batchedmodel_cli.simulate.inputs import MOST_REPLICAS
 from batchedmodel_cli.simulate.report import VERSION, count_of, sustaining
 from batchedmodel_cli.simulate.study import IN_TIME, Measure, utilisation
+from batchedmodel_cli.simulator.token_verdicts import TokenVerdict
+from batchedmodel_cli.simulator.verdicts import Latency
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.manifest import BatchedModel
 from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_scheduling.simulator.token_verdicts import TokenVerdict
-from batchedmodel_scheduling.simulator.verdicts import Latency
 
 _FEW: Final = 1000
 _ABSENT: Final = "absent"

@@ -11,10 +11,10 @@ from typing import Final
 from batchedmodel_cli.simulate.generation_pods import GenerationPods
 from batchedmodel_cli.simulate.inputs import MOST_REPLICAS
 from batchedmodel_cli.simulate.study import IN_TIME, Measure, smallest, utilisation
+from batchedmodel_cli.simulator.search import highest_rate
+from batchedmodel_cli.simulator.token_verdicts import TokenVerdict
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_scheduling.simulator.search import highest_rate
-from batchedmodel_scheduling.simulator.token_verdicts import TokenVerdict
 
 WORTH: Final = {Measure.IN_TIME: 0.02, Measure.P99: 0.05}
 """The least gain for which another limit is advised."""

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from batchedmodel_cli.simulate.inputs import LengthsWish
+from batchedmodel_cli.simulator.arrivals import Arrivals, Gamma, Poisson, Replay
+from batchedmodel_cli.simulator.traces import Trace, read_trace
+from batchedmodel_cli.simulator.workload import Constant, Lengths, Lognormal, Recorded
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_scheduling.simulator.arrivals import Arrivals, Gamma, Poisson, Replay
-from batchedmodel_scheduling.simulator.traces import Trace, read_trace
-from batchedmodel_scheduling.simulator.workload import Constant, Lengths, Lognormal, Recorded
 
 _NANOSECONDS: Final = 1e9
 _LONGEST: Final = 1_000_000

@@ -27,7 +27,7 @@ from batchedmodel_contract.manifest.model_class import ModelClass
 from batchedmodel_contract.manifest.spec import Spec
 
 if TYPE_CHECKING:
-    from batchedmodel_cli.simulate.simulator import SimulatedPods
+    from batchedmodel_cli.simulate.pods import SimulatedPods
     from batchedmodel_cli.simulate.traffic import Traffic
 
 INTERRUPTED: Final = 130
@@ -201,7 +201,7 @@ def profile(option: str, place: str, model: str) -> Profile:
 
 def pods(arguments: SimpleNamespace, of: BatchedModel, on_run: Callable[[], None]) -> SimulatedPods:
     """The manifest's pods with the traffic and the profile of the options; raises `Refused`."""
-    from batchedmodel_cli.simulate.simulator import SimulatedPods
+    from batchedmodel_cli.simulate.pods import SimulatedPods
 
     measured = profile("--profile", arguments.profile, of.name)
     return SimulatedPods(

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from batchedmodel_cli import formatting
 from batchedmodel_cli.simulate.inputs import MOST_REPLICAS
-from batchedmodel_cli.simulate.simulator import SimulatedPods, Trial
+from batchedmodel_cli.simulate.pods import SimulatedPods, Trial
 from batchedmodel_cli.simulate.study import (
     IN_TIME,
     Answers,

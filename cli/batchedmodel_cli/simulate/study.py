@@ -13,14 +13,14 @@ from enum import StrEnum
 from typing import Any, Final
 
 from batchedmodel_cli.simulate.inputs import MOST_REPLICAS
-from batchedmodel_cli.simulate.simulator import SimulatedPods, Trial
+from batchedmodel_cli.simulate.pods import SimulatedPods, Trial
+from batchedmodel_cli.simulator.search import highest_rate
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.cross_field_rules import CHECKS
 from batchedmodel_contract.manifest.effective import target_utilization_percent
 from batchedmodel_contract.manifest.spec import Batching, Lateness, Objective, PolicyName, Spec
 from batchedmodel_contract.schema.reading import Setting, declarations
 from batchedmodel_contract.schema.rules import Broken
-from batchedmodel_scheduling.simulator.search import highest_rate
 
 IN_TIME: Final = 0.99
 """The part of the traffic that must be in time for a rate to count as sustained."""

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from batchedmodel_cli.simulate.inputs import LengthsWish
+from batchedmodel_cli.simulator.arrivals import Arrivals, Gamma, Poisson, Replay
+from batchedmodel_cli.simulator.traces import read_trace
+from batchedmodel_cli.simulator.workload import Constant, Lengths, Lognormal, Recorded
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_scheduling.core.policy import Priority
-from batchedmodel_scheduling.simulator.arrivals import Arrivals, Gamma, Poisson, Replay
-from batchedmodel_scheduling.simulator.traces import read_trace
-from batchedmodel_scheduling.simulator.workload import Constant, Lengths, Lognormal, Recorded
 
 _NANOSECONDS: Final = 1e9
 

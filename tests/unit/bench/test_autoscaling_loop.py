@@ -14,8 +14,8 @@ from autoscaling_loop.loop import (
     run,
 )
 from autoscaling_loop.pods import Device, Replicas, SimulatedPod, Tally
-from batchedmodel_scheduling.autoscaling.formula import Target, queue_length
-from batchedmodel_scheduling.simulator.workload import stream
+from batchedmodel_autoscaler.replicas.formula import Target, queue_length
+from batchedmodel_cli.simulator.workload import stream
 
 DEVICE = Device(
     fixed=0.030,

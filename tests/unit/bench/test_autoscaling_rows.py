@@ -16,7 +16,7 @@ from autoscaling import (
     setup_of,
 )
 from autoscaling_loop.loop import Outage
-from batchedmodel_scheduling.autoscaling.formula import (
+from batchedmodel_autoscaler.replicas.formula import (
     outstanding,
     queue_length,
     queue_wait,

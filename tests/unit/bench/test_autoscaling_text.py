@@ -8,8 +8,8 @@ from autoscaling import TEXT, quiet, setup_of
 from autoscaling_loop.loop import Result, run
 from autoscaling_loop.text_pods import TextDevice, TextReplicas
 from autoscaling_text import text_device
+from batchedmodel_cli.simulator.workload import stream
 from batchedmodel_contract.processes.stats import BUCKETS
-from batchedmodel_scheduling.simulator.workload import stream
 
 DEVICE = text_device(limited=True)
 

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from batchedmodel_cli.simulator.workload import Lognormal, stream
 from batchedmodel_contract.inference.description import CostRule
-from batchedmodel_scheduling.simulator.workload import Lognormal, stream
 from scheduling_bench.affine import Affine
 from scheduling_bench.fluid import highest_fluid_rate
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_scheduling.simulator.engine import Request
-from batchedmodel_scheduling.simulator.workload import requests
+from batchedmodel_cli.simulator.engine import Request
+from batchedmodel_cli.simulator.workload import requests
 from scheduling_bench.affine import Affine
 from scheduling_bench.oracle import (
     Machine,

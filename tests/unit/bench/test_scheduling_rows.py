@@ -10,8 +10,8 @@ from typing import TypeVar
 import pytest
 
 import scheduling
-from batchedmodel_scheduling.simulator.traces import Trace, read_trace
-from batchedmodel_scheduling.simulator.workload import Recorded, stream
+from batchedmodel_cli.simulator.traces import Trace, read_trace
+from batchedmodel_cli.simulator.workload import Recorded, stream
 from bench_report import at_least
 from scheduling_bench import (
     callers,

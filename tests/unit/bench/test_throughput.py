@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
+from batchedmodel_cli.simulator.engine import NANOSECONDS
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH, read_body
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
-from batchedmodel_scheduling.simulator.engine import NANOSECONDS
 from bench_report import Figure
 from load_generator import Errors, Latency, LoadResult
 from process_cpu import cpu_seconds

@@ -231,7 +231,7 @@ def test_nothing_of_the_simulator_is_loaded_before_it_is_needed(tmp_path: Path) 
         "import sys\n"
         "from batchedmodel_cli.__main__ import main\n"
         f"codes = [main(line) for line in {lines!r}]\n"
-        "late = ('numpy', 'batchedmodel_scheduling.simulator')\n"
+        "late = ('numpy', 'batchedmodel_cli.simulator')\n"
         "print(codes, [name for name in sys.modules if name.startswith(late)])"
     )
     ran = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.kubernetes.names import BLIND
-from batchedmodel_operator.kinds import Kind
-from batchedmodel_scheduling.autoscaling.formula import (
+from batchedmodel_autoscaler.replicas.formula import (
     ModelObservation,
     Target,
     Unseen,
     required_replicas,
 )
+from batchedmodel_contract.kubernetes.names import BLIND
+from batchedmodel_operator.kinds import Kind
 from support.operator_world import SIMULATED, World
 
 SCALED: dict[str, Any] = {**SIMULATED, "autoscaling": {"minReplicas": 2, "maxReplicas": 5}}

@@ -18,6 +18,7 @@ from batchedmodel_autoscaler.cluster.objects import (
 from batchedmodel_autoscaler.errors import MetricsUnavailable, RefusedAnswer, Untrusted
 from batchedmodel_autoscaler.metrics_api import documents
 from batchedmodel_autoscaler.metrics_api.server import require_front_proxy, selected_model
+from batchedmodel_autoscaler.replicas.formula import Target
 from batchedmodel_contract.kubernetes.capacity import Capacity
 from batchedmodel_contract.kubernetes.names import (
     EXTERNAL_METRICS_GROUP,
@@ -25,7 +26,6 @@ from batchedmodel_contract.kubernetes.names import (
     NAME_LABEL,
     REQUIRED_REPLICAS_METRIC,
 )
-from batchedmodel_scheduling.autoscaling.formula import Target
 
 KEY = ModelKey("team", "minilm")
 TAKEN = datetime(2026, 11, 20, 10, 0, 0, tzinfo=UTC)

@@ -22,13 +22,13 @@ from batchedmodel_autoscaler.metrics_api.certificates import Identity, make_iden
 from batchedmodel_autoscaler.metrics_api.server import MetricsApi
 from batchedmodel_autoscaler.polling.poller import Poller
 from batchedmodel_autoscaler.polling.sidecars import Sidecars
+from batchedmodel_autoscaler.replicas.formula import Target
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_autoscaler.telemetry import Telemetry
 from batchedmodel_contract.kubernetes.names import ADMIN_PORT, METRICS_GROUP
 from batchedmodel_contract.processes.sidecar_api import STATS, Whom
 from batchedmodel_http.ports.admin_client import NoAnswer
 from batchedmodel_http.ports.listener import CannotListen, Listener
-from batchedmodel_scheduling.autoscaling.formula import Target
 from cluster.certificates import Authority, Pair
 from support.autoscaler_world import CALM, busy, fleet, pod
 

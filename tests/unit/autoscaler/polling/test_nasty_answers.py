@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from batchedmodel_autoscaler.polling.poller import Poller
-from batchedmodel_autoscaler.telemetry import Telemetry
-from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.processes.sidecar_api import Whom
-from batchedmodel_contract.processes.stats import BUCKETS, SidecarStats, stats_from_mapping
-from batchedmodel_http.ports.admin_client import NoAnswer
-from batchedmodel_scheduling.autoscaling.formula import (
+from batchedmodel_autoscaler.replicas.formula import (
     Unseen,
     outstanding,
     queue_length,
     queue_wait,
     required_replicas,
 )
+from batchedmodel_autoscaler.telemetry import Telemetry
+from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.processes.sidecar_api import Whom
+from batchedmodel_contract.processes.stats import BUCKETS, SidecarStats, stats_from_mapping
+from batchedmodel_http.ports.admin_client import NoAnswer
 from support.autoscaler_world import CALM, KEY, TARGET, busy, fleet, pod
 from support.examples import examples
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from batchedmodel_autoscaler.replicas.windows import WINDOW_SECONDS, Window
 from batchedmodel_autoscaler.state.cluster_state import (
     MOST_OF_A_MODEL,
     MOST_OF_A_POD,
@@ -11,7 +12,6 @@ from batchedmodel_autoscaler.state.cluster_state import (
     Departed,
 )
 from batchedmodel_contract.processes.stats import BUCKETS
-from batchedmodel_scheduling.autoscaling.windows import WINDOW_SECONDS, Window
 from support.autoscaler_world import CALM, KEY, busy, fleet, pod
 from support.steps import steps
 

@@ -10,9 +10,9 @@ from batchedmodel_cli.__main__ import main
 from batchedmodel_cli.simulate.generation_engines import Knob
 from batchedmodel_cli.simulate.generation_traffic import Wishes, drawn_as_in, replayed
 from batchedmodel_cli.simulate.inputs import LengthsWish
+from batchedmodel_cli.simulator.workload import Constant, stream
 from batchedmodel_contract.generation.description import GenerationDescription, StepSeconds
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_scheduling.simulator.workload import Constant, stream
 from support.simulate_command import refusal
 
 DOCS = Path(__file__).parents[4] / "docs"

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchedmodel_cli.simulate import report
-from batchedmodel_cli.simulate.simulator import SimulatedPods, Trial
+from batchedmodel_cli.simulate.pods import SimulatedPods, Trial
 from batchedmodel_cli.simulate.study import Answers, Comparison, Measure, Outlook
 from batchedmodel_cli.simulate.traffic import drawn
 from batchedmodel_contract.manifest.manifest import BatchedModel

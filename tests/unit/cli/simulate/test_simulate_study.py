@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from batchedmodel_cli.simulate import report
 from batchedmodel_cli.simulate.inputs import LengthsWish
-from batchedmodel_cli.simulate.simulator import SimulatedPods, Trial
+from batchedmodel_cli.simulate.pods import SimulatedPods, Trial
 from batchedmodel_cli.simulate.study import Answers, Measure, Study, changes, smallest
 from batchedmodel_cli.simulate.traffic import drawn
+from batchedmodel_cli.simulator.verdicts import Latency
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import (
     Batching,
@@ -21,7 +22,6 @@ from batchedmodel_contract.manifest.spec import (
     Spec,
 )
 from batchedmodel_contract.manifest.workload import Autoscaling
-from batchedmodel_scheduling.simulator.verdicts import Latency
 from support.simulate_command import PROFILE
 
 

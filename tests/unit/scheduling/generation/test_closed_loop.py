@@ -2,9 +2,9 @@
 
 import pytest
 
+from batchedmodel_cli.simulator.token_engine import EngineFigures
 from batchedmodel_contract.manifest.spec import Lateness
 from batchedmodel_scheduling.generation.admission import AdmissionSettings
-from batchedmodel_scheduling.simulator.token_engine import EngineFigures
 from support.simulated_engine import World, p99
 
 pytestmark = pytest.mark.slow

@@ -11,6 +11,9 @@ from collections.abc import Callable
 
 import pytest
 
+from batchedmodel_cli.simulator.planned_engine import PlannedEngine
+from batchedmodel_cli.simulator.token_engine import Call, EngineFigures, TokenEngine
+from batchedmodel_cli.simulator.token_pods import TokenPod, Watcher
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_scheduling.engine.giving_way import GivingWay
@@ -23,9 +26,6 @@ from batchedmodel_scheduling.generation.admission import (
     Shed,
 )
 from batchedmodel_scheduling.generation.requests import AtOnce
-from batchedmodel_scheduling.simulator.planned_engine import PlannedEngine
-from batchedmodel_scheduling.simulator.token_engine import Call, EngineFigures, TokenEngine
-from batchedmodel_scheduling.simulator.token_pods import TokenPod, Watcher
 from support.generation_requests import busy, experienced, offered, request
 
 PLACES = 16

@@ -5,6 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from batchedmodel_cli.simulator.planned_engine import PlannedEngine
+from batchedmodel_cli.simulator.token_engine import Call
+from batchedmodel_cli.simulator.token_pods import TokenPod
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_scheduling.engine.giving_way import GivingWay
 from batchedmodel_scheduling.engine.step_cost import StepCost
@@ -14,9 +17,6 @@ from batchedmodel_scheduling.generation.admission import (
     AdmissionSettings,
     EngineLimits,
 )
-from batchedmodel_scheduling.simulator.planned_engine import PlannedEngine
-from batchedmodel_scheduling.simulator.token_engine import Call
-from batchedmodel_scheduling.simulator.token_pods import TokenPod
 
 COST = StepCost(base=0.010, prefill_token=60e-6, sequence=0.2e-3, context_token=0.05e-6)
 STEPS = StepSettings(

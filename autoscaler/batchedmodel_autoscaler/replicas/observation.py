@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from batchedmodel_scheduling.autoscaling.formula import Demand, ModelObservation, PodObservation
-from batchedmodel_scheduling.autoscaling.windows import (
+from batchedmodel_autoscaler.replicas.formula import Demand, ModelObservation, PodObservation
+from batchedmodel_autoscaler.replicas.windows import (
     PANIC_SECONDS,
     SHORTEST_SECONDS,
     History,

@@ -5,10 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_scheduling.core.policy import Priority
-from batchedmodel_scheduling.simulator.arrivals import Poisson, Replay
-from batchedmodel_scheduling.simulator.workload import (
+from batchedmodel_cli.simulator.arrivals import Poisson, Replay
+from batchedmodel_cli.simulator.workload import (
     Constant,
     Lognormal,
     Recorded,
@@ -16,6 +14,8 @@ from batchedmodel_scheduling.simulator.workload import (
     requests,
     stream,
 )
+from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_scheduling.core.policy import Priority
 from scheduling_bench.bursts import Mmpp
 
 LENGTHS = Lognormal(mu=4, sigma=1, lowest=1, highest=512)

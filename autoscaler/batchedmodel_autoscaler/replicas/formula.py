@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from batchedmodel_scheduling.autoscaling.windows import PANIC_SECONDS, WINDOW_SECONDS
+from batchedmodel_autoscaler.replicas.windows import PANIC_SECONDS, WINDOW_SECONDS
 
 SHORTEST_DRAIN_SECONDS: Final = 30.0
 PANIC_DEVIATIONS: Final = 2.0

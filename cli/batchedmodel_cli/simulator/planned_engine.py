@@ -2,6 +2,7 @@
 
 from typing import Final, Protocol
 
+from batchedmodel_cli.simulator.token_engine import Call
 from batchedmodel_scheduling.core.policy import NEVER
 from batchedmodel_scheduling.engine.giving_way import GivingWay
 from batchedmodel_scheduling.engine.step_cost import StepCost, StepLoad
@@ -12,7 +13,6 @@ from batchedmodel_scheduling.engine.step_planner import (
     load_of,
 )
 from batchedmodel_scheduling.generation.requests import EngineStep
-from batchedmodel_scheduling.simulator.token_engine import Call
 
 
 class Planner(Protocol):

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from batchedmodel_cli.simulator.arrivals import Arrivals, Gamma, Poisson, Ramp, Replay
+from batchedmodel_cli.simulator.workload import stream
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_scheduling.simulator.arrivals import Arrivals, Gamma, Poisson, Ramp, Replay
-from batchedmodel_scheduling.simulator.workload import stream
 from scheduling_bench.bursts import Clumps, Mmpp
 
 PROCESSES: list[Arrivals] = [

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchedmodel_cli.simulator.curves import curve_of
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile, ProfilePoint
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_scheduling.simulator.curves import curve_of
 from scheduling_bench.affine import Affine, profile_of
 
 rules = st.sampled_from(CostRule)

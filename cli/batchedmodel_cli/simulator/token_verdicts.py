@@ -7,10 +7,10 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from batchedmodel_scheduling.simulator.planned_engine import PlannedEngine
-from batchedmodel_scheduling.simulator.token_engine import Call, TokenEngine
-from batchedmodel_scheduling.simulator.token_pods import TokenPod
-from batchedmodel_scheduling.simulator.verdicts import Latency
+from batchedmodel_cli.simulator.planned_engine import PlannedEngine
+from batchedmodel_cli.simulator.token_engine import Call, TokenEngine
+from batchedmodel_cli.simulator.token_pods import TokenPod
+from batchedmodel_cli.simulator.verdicts import Latency
 
 _MEASURED: Final = (50, 95, 99)
 _REST: Final = 60.0

@@ -10,9 +10,9 @@ from typing import Final
 
 from numpy.random import Generator
 
-from batchedmodel_scheduling.simulator.curves import Curve
-from batchedmodel_scheduling.simulator.engine import NANOSECONDS
-from batchedmodel_scheduling.simulator.workload import stream
+from batchedmodel_cli.simulator.curves import Curve
+from batchedmodel_cli.simulator.engine import NANOSECONDS
+from batchedmodel_cli.simulator.workload import stream
 
 _DRAWN_AT_ONCE: Final = 1024  # single draws would cost more than everything else here
 

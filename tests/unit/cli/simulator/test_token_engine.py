@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from batchedmodel_cli.simulator.token_engine import Call, EngineFigures, TokenEngine
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_scheduling.core.policy import NEVER
-from batchedmodel_scheduling.simulator.token_engine import Call, EngineFigures, TokenEngine
 
 FIGURES = EngineFigures(
     sequences=2,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from batchedmodel_scheduling.simulator.plants import Disturbances, Plant
+from batchedmodel_cli.simulator.plants import Disturbances, Plant
 from scheduling_bench.affine import Affine
 
 CURVE = Affine(fixed=0.005, per_row=0.001)

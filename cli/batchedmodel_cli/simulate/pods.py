@@ -1,4 +1,4 @@
-"""Simulates a manifest's pods; with `traffic` the only module here that knows the simulator.
+"""Simulates a manifest's pods that serve batches; `generation_pods` does so for generated text.
 
 A Kubernetes Service spreads requests over its pods at random, so each pod gets a random part of the
 traffic. Drawn traffic can be of any length: of a large fleet only as many pods are simulated as
@@ -16,17 +16,17 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from batchedmodel_cli.simulate.traffic import Traffic
+from batchedmodel_cli.simulator.arrivals import Ramp
+from batchedmodel_cli.simulator.curves import curve_of
+from batchedmodel_cli.simulator.engine import NANOSECONDS, Request, simulate
+from batchedmodel_cli.simulator.plants import Plant
+from batchedmodel_cli.simulator.verdicts import Latency, Verdict, verdict
+from batchedmodel_cli.simulator.workload import requests, stream
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import Lateness
 from batchedmodel_scheduling.core.policies import new_policy
 from batchedmodel_scheduling.core.policy import MemoryCap, Policy
-from batchedmodel_scheduling.simulator.arrivals import Ramp
-from batchedmodel_scheduling.simulator.curves import curve_of
-from batchedmodel_scheduling.simulator.engine import NANOSECONDS, Request, simulate
-from batchedmodel_scheduling.simulator.plants import Plant
-from batchedmodel_scheduling.simulator.verdicts import Latency, Verdict, verdict
-from batchedmodel_scheduling.simulator.workload import requests, stream
 
 _OUR_DEPTH: Final = 2
 _UPSTREAM_DEPTH: Final = 1

@@ -2,11 +2,11 @@
 
 import pytest
 
+from batchedmodel_cli.simulator.engine import Run
+from batchedmodel_cli.simulator.verdicts import Part, verdict
+from batchedmodel_cli.simulator.workload import requests
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_scheduling.core.policy import Priority
-from batchedmodel_scheduling.simulator.engine import Run
-from batchedmodel_scheduling.simulator.verdicts import Part, verdict
-from batchedmodel_scheduling.simulator.workload import requests
 
 MILLISECOND = 1_000_000
 TIMES = [n * 10 * MILLISECOND for n in range(6)]

@@ -5,17 +5,17 @@ from collections.abc import Callable
 
 import pytest
 
+from batchedmodel_cli.simulator.arrivals import Arrivals, Gamma, Poisson, Replay
+from batchedmodel_cli.simulator.engine import NANOSECONDS, simulate
+from batchedmodel_cli.simulator.plants import Disturbances, Plant
+from batchedmodel_cli.simulator.search import highest_rate
+from batchedmodel_cli.simulator.verdicts import verdict
+from batchedmodel_cli.simulator.workload import Constant, Lognormal, Workload, stream
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_scheduling.core.policies import new_policy
 from batchedmodel_scheduling.core.policy import Policy
-from batchedmodel_scheduling.simulator.arrivals import Arrivals, Gamma, Poisson, Replay
-from batchedmodel_scheduling.simulator.engine import NANOSECONDS, simulate
-from batchedmodel_scheduling.simulator.plants import Disturbances, Plant
-from batchedmodel_scheduling.simulator.search import highest_rate
-from batchedmodel_scheduling.simulator.verdicts import verdict
-from batchedmodel_scheduling.simulator.workload import Constant, Lognormal, Workload, stream
 from scheduling_bench.affine import Affine, profile_of
 from scheduling_bench.bursts import Clumps, Mmpp
 from scheduling_bench.oracle import least_dropped, machine, on_time_at_least

@@ -13,9 +13,9 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from batchedmodel_cli.simulator.engine import NANOSECONDS, Request, Run
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_scheduling.core.policy import Priority
-from batchedmodel_scheduling.simulator.engine import NANOSECONDS, Request, Run
 
 _Name = TypeVar("_Name", bound=int)
 _GIVEN_UP: Final = (Outcome.SHED, Outcome.EVICTED)

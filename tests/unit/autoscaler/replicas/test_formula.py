@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_scheduling.autoscaling.formula import (
+from batchedmodel_autoscaler.replicas.formula import (
     PANIC_DEVIATIONS,
     Demand,
     ModelObservation,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_scheduling.simulator.search import highest_rate
+from batchedmodel_cli.simulator.search import highest_rate
 
 
 @given(st.floats(1, 1e5), st.floats(0.0011, 900), st.sampled_from([0.01, 0.1]))

@@ -13,9 +13,9 @@ from datetime import datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Final, NamedTuple, TypeVar
 
+from batchedmodel_cli.simulator.arrivals import Replay
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_scheduling.core.policy import Priority
-from batchedmodel_scheduling.simulator.arrivals import Replay
 
 _Value = TypeVar("_Value")
 _NANOSECONDS: Final = 1_000_000_000

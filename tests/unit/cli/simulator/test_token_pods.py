@@ -4,13 +4,13 @@ import random
 
 import pytest
 
+from batchedmodel_cli.simulator.token_engine import Call, EngineFigures, TokenEngine
+from batchedmodel_cli.simulator.token_pods import TokenPod, Watcher
+from batchedmodel_cli.simulator.token_verdicts import TokenVerdict, served
 from batchedmodel_contract.manifest.spec import Lateness
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_scheduling.generation.admission import Admission, AdmissionSettings
-from batchedmodel_scheduling.simulator.token_engine import Call, EngineFigures, TokenEngine
-from batchedmodel_scheduling.simulator.token_pods import TokenPod, Watcher
-from batchedmodel_scheduling.simulator.token_verdicts import TokenVerdict, served
 
 FIGURES = EngineFigures(sequences=8, step_seconds=0.02, prefill_seconds_per_token=1e-4)
 FIRST, TOKEN = 0.5, 0.05

@@ -12,10 +12,10 @@ from typing import Protocol
 import numpy as np
 from numpy.random import PCG64, Generator
 
+from batchedmodel_cli.simulator.arrivals import Arrivals
+from batchedmodel_cli.simulator.engine import NANOSECONDS, Request
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_scheduling.core.policy import Priority
-from batchedmodel_scheduling.simulator.arrivals import Arrivals
-from batchedmodel_scheduling.simulator.engine import NANOSECONDS, Request
 
 
 def stream(seed: int, name: str) -> Generator:
