@@ -37,10 +37,7 @@ _COMPILED: Final = {
     f"{_CONTRACT}/generation": ("frames",),
     f"{_CONTRACT}/inference": ("batch", "ragged", "tensors", "v2"),
     f"{_CONTRACT}/link": ("batches", "connection", "pieces", "texts"),
-    _HTTP: (
-        *("connection", "eager_coroutine", "head_cache", "incoming", "request_head", "response"),
-        "streamed_response",
-    ),
+    _HTTP: ("connection", "eager_coroutine", "request_head", "response"),
     f"{_SCHEDULING}/core": ("*",),
     f"{_SCHEDULING}/deadline": ("*",),
     f"{_SCHEDULING}/engine": ("step_cost",),

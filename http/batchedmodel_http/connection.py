@@ -9,18 +9,29 @@ import logging
 import socket
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import Any, Final, Generic, Protocol
+from typing import Any, Final, Generic, Protocol, TypeVar
 
-from batchedmodel_http.head_cache import LONGEST, HeadCache
-from batchedmodel_http.incoming import Incoming
-from batchedmodel_http.interfaces import Answers, Running
-from batchedmodel_http.request_head import AnyRequestHead
-from batchedmodel_http.response import Response
-from batchedmodel_http.streamed_response import Sending, StreamedResponse
-from batchedmodel_http.streaming import NeedsStreaming, StreamingProtocol
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.http import HttpRequestParser, HttpVersion11
+
+from batchedmodel_http.request_head import AnyRequestHead, RequestHead, is_target
+from batchedmodel_http.response import Response, Sending, StreamedResponse
+from batchedmodel_http.streaming import UNREADABLE, NeedsStreaming, StreamingProtocol
 
 logger: Final = logging.getLogger(__name__)
 
+Reply = Callable[[Response | StreamedResponse | None, BaseException | None], None]
+"""Hears how a call ended: one of the two. A streamed answer ends by itself."""
+AskedIn = TypeVar("AskedIn", bound=RequestHead, contravariant=True)
+
+_LONGEST_HEAD: Final = 4096
+"""Bytes of a head that is read here."""
+_MOST_HEADS: Final = 256
+"""That are kept. Each takes up to 32 KiB, whatever the budget of bodies."""
+_PARSER_BUFFER: Final = 64 * 1024
+_ARRIVED: Final = memoryview(bytearray(64 * 1024))
+"""What just came, over whichever connection: it is taken from here before anything else can come.
+A process serves with one loop."""
 _LARGEST: Final = 32 * 1024
 """Bytes of a body that is answered here; what HTTP costs is little beside a larger one."""
 _MOST_PIPELINED: Final = 64 * 1024
@@ -31,6 +42,30 @@ _PARTIAL_SECONDS: Final = 0.05
 """Seconds for the rest of a request that came in pieces; `StreamingProtocol` bounds slower ones."""
 _LARGE_ANSWER: Final = 64 * 1024
 _END_OF_HEAD: Final = b"\r\n\r\n"
+
+
+class Running(Protocol):
+    """A call that is being answered."""
+
+    def cancel(self) -> None:
+        """Its caller has left: end it. Nobody is told anything any more."""
+        ...
+
+
+class Answers(Protocol[AskedIn]):
+    """Who answers what is asked."""
+
+    def is_call(self, asked: AskedIn) -> bool:
+        """Whether `answer` is asked; `StreamingProtocol` gets all else."""
+        ...
+
+    def answer(self, asked: AskedIn, source: bytes, caller: str, reply: Reply) -> Running:
+        """Begin to answer a call with this body.
+
+        `reply` is called once, perhaps before this returns: with a response or `NeedsStreaming`, or
+        with an error where there is a bug.
+        """
+        ...
 
 
 class ConnectionHost(Protocol):
@@ -75,13 +110,85 @@ class _Stage(Enum):
     STREAMING_FOR_GOOD = auto()
 
 
+class HeadCache(Generic[AnyRequestHead]):
+    """Heads of requests, each read once: clients send the same bytes again and again.
+
+    What a head means is aiohttp's parser's judgement, and what that does not take, or what is not a
+    plain request whose end is known, is nothing here. Bounded, and forgotten as a whole.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, make: Callable[..., AnyRequestHead]
+    ) -> None:
+        """`make`: given what `RequestHead` is made of."""
+        self._make = make
+        self._loop = loop
+        self._protocol = BaseProtocol(loop)  # the parser wants one to hold back; nothing is held
+        self._known: dict[bytes, AnyRequestHead | None] = {}
+
+    def of(self, head: bytes) -> AnyRequestHead | None:
+        """What a head says, which ends with its empty line; None if it is not a plain request."""
+        try:
+            return self._known[head]
+        except KeyError:
+            asked = self._read(head)
+            if len(self._known) >= _MOST_HEADS:
+                self._known.clear()  # callers that never repeat a head gain nothing by an order
+            self._known[head] = asked
+            return asked
+
+    def _read(self, head: bytes) -> AnyRequestHead | None:
+        # Any: what its extension in C makes is no such class as its types say.
+        parser: Any = HttpRequestParser(
+            self._protocol, self._loop, _PARSER_BUFFER, auto_decompress=False
+        )
+        try:
+            messages, _, tail = parser.feed_data(head)
+        except UNREADABLE:
+            return None
+        if len(messages) != 1 or tail:
+            return None
+        message = messages[0][0]
+        declared = message.headers.get("Content-Length", "0")
+        if (
+            message.version != HttpVersion11
+            or message.should_close
+            or message.method == "CONNECT"
+            or message.chunked
+            or "Expect" in message.headers
+            or not declared.isdecimal()
+            or not is_target(message.path)
+        ):
+            return None
+        return self._make(
+            method=message.method,
+            target=message.path,
+            headers=message.headers,
+            declared=int(declared),
+        )
+
+
+class _Direct:
+    """Memory that is being filled by what comes."""
+
+    __slots__ = ("arrived", "filled", "full", "memory")
+
+    def __init__(
+        self, memory: memoryview, arrived: Callable[[int], None], full: "asyncio.Future[None]"
+    ) -> None:
+        self.memory = memory
+        self.arrived = arrived
+        self.full = full
+        self.filled = 0
+
+
 class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
     """Tells the requests of one connection apart, and who answers each."""
 
     __slots__ = (
-        "_answers", "_caller", "_charged", "_heads", "_host", "_left",
+        "_answers", "_caller", "_charged", "_direct", "_heads", "_host", "_left",
         "_left_early", "_loop", "_partial_timer", "_pipelined", "_reading_paused", "_request",
-        "_running", "_sending", "_stage", "_streaming", "_writing_paused", "answered", "incoming",
+        "_running", "_sending", "_stage", "_streaming", "_writing_paused", "answered",
         "last_used", "transport",
     )  # fmt: skip
 
@@ -108,8 +215,8 @@ class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
         self._stage = _Stage.BETWEEN
         self._pipelined = b""
         """Bytes of requests that are not taken yet, or not whole."""
-        self.incoming: Final = Incoming(loop)
-        """Whoever streams a request may have its body written straight to memory."""
+        self._direct: _Direct | None = None
+        """Where what comes next goes, if not through the buffer."""
         self._charged = False
         """Whether the host counts the pipelined bytes."""
         self._request = b""
@@ -194,16 +301,49 @@ class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
                 self._stream_for_good(data)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go."""
-        return self.incoming.room()
+        """Where the next bytes go: through one buffer, or straight to memory of a body.
+
+        Through the buffer a piece becomes an object of its own; a large body would be copied.
+        """
+        direct = self._direct
+        return _ARRIVED if direct is None else direct.memory[direct.filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
         """So many bytes came."""
-        data = self.incoming.taken(nbytes)
-        if data is not None:
-            self.data_received(data)
-        elif self._stage is _Stage.STREAMING:
+        direct = self._direct
+        if direct is None:
+            self.data_received(bytes(_ARRIVED[:nbytes]))
+            return
+        if self._stage is _Stage.STREAMING:
             self._left -= nbytes
+        direct.filled += nbytes
+        try:
+            direct.arrived(nbytes)
+        except Exception as error:
+            self._direct = None
+            if not direct.full.done():
+                direct.full.set_exception(error)
+            # The error keeps this frame, which must not keep the future that keeps the error.
+            del direct
+        else:
+            if direct.filled == len(direct.memory):
+                # What comes behind is not part of it.
+                self._direct = None
+                if not direct.full.done():
+                    direct.full.set_result(None)
+
+    async def receive(self, memory: memoryview, arrived: Callable[[int], None]) -> None:
+        """Have what comes next written straight to memory; returns when that is full.
+
+        `arrived` is told how many bytes came; what it raises is raised.
+        """
+        full: asyncio.Future[None] = self._loop.create_future()
+        self._direct = _Direct(memory, arrived, full)
+        try:
+            await full
+        finally:
+            self._direct = None
+            del memory, full  # as an error keeps this frame
 
     def pause_writing(self) -> None:
         """The caller reads more slowly than it asks."""
@@ -228,7 +368,7 @@ class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
         """Look at what begins with a request."""
         asked, end = self._begun(data)
         if asked is None:
-            self._stream_for_good(data) if end or len(data) >= LONGEST else self._wait(data)
+            self._stream_for_good(data) if end or len(data) >= _LONGEST_HEAD else self._wait(data)
             return
         whole = end + asked.declared
         if asked.declared > _LARGEST or not self._answers.is_call(asked):
@@ -263,7 +403,7 @@ class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
 
     def _begun(self, data: bytes) -> tuple[AnyRequestHead | None, int]:
         """The head, if it is a plain one, and where its body begins; 0 where that has not come."""
-        end = data.find(_END_OF_HEAD, 0, LONGEST) + len(_END_OF_HEAD)
+        end = data.find(_END_OF_HEAD, 0, _LONGEST_HEAD) + len(_END_OF_HEAD)
         return (self._heads.of(data[:end]), end) if end >= len(_END_OF_HEAD) else (None, 0)
 
     def _answer(self, asked: AnyRequestHead, request: bytes, body: bytes) -> None:

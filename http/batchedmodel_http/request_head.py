@@ -1,24 +1,17 @@
 """What the head of a request says.
 
-Made by the head cache. Clients send the same head again and again, so it is kept and used for many
+Clients send the same head again and again, so it is kept and used for many
 requests: nothing here belongs to one of them.
 """
 
 import re
 from collections.abc import Mapping
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
+
+from batchedmodel_contract.invalid_input import InvalidInput
 
 _AUTHORITY: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?]*")
 _TARGET: Final = re.compile(r"[!\"$-~]+")
-
-
-class Head(Protocol):
-    """What a connection asks of a head. A process adds what it concludes from it."""
-
-    @property
-    def declared(self) -> int:
-        """How long the body is, 0 when nothing says so."""
-        ...
 
 
 class RequestHead:
@@ -54,4 +47,17 @@ def is_target(text: str) -> bool:
     return _TARGET.fullmatch(text) is not None
 
 
-AnyRequestHead = TypeVar("AnyRequestHead", bound=Head)
+def only(headers: Mapping[str, str], name: str) -> str | None:
+    """The one value of a header, None if it was not sent.
+
+    Raises `InvalidInput` if it was sent with several: a proxy on the way may have read another.
+    """
+    given = headers.get(name)
+    if given is not None:
+        lowered = name.lower()
+        if any(value != given for other, value in headers.items() if other.lower() == lowered):
+            raise InvalidInput(name, "is sent more than once, with different values")
+    return given
+
+
+AnyRequestHead = TypeVar("AnyRequestHead", bound=RequestHead)

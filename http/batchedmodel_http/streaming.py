@@ -1,7 +1,13 @@
 """Requests that `Connection` does not answer directly: large, slow, in chunks, or with odd heads.
 
-aiohttp's public parser reads them, and its requests and responses carry them. One request is
-answered at a time. Its body streams to its handler, and reading is paused while nobody takes it.
+They are told apart head by head, each body exactly as long as its head says. aiohttp's public
+parser judges heads, each up to its end, and bodies in chunks. These it reads as if their head had
+offered another protocol: such a parser stops behind the body and hands back what it was given too
+much, as others do not. So nothing of a request is ever read as a part of another, whatever a caller
+offers. Of a body whose length is known the bytes are counted.
+
+aiohttp's requests and responses carry them. One request is answered at a time. Its body streams to
+its handler, and reading is paused while nobody takes it.
 """
 
 import asyncio
@@ -19,20 +25,37 @@ from aiohttp.http import (
     RawRequestMessage,
     StreamWriter,
 )
+from aiohttp.http_exceptions import BadHttpMessage, HttpProcessingError, LineTooLong
 from aiohttp.streams import StreamReader
 
-from batchedmodel_http.incoming import Incoming
 from batchedmodel_http.request_head import is_target
-from batchedmodel_http.request_reader import BAD_REQUEST, UNREADABLE, Reader, fault
-from batchedmodel_http.response import LARGE, Response
-from batchedmodel_http.streamed_response import Sender, StreamedResponse
-from batchedmodel_http.web_request import RequestFactory
+from batchedmodel_http.response import LARGE, Response, Sending, StreamedResponse
 
 logger: Final = logging.getLogger(__name__)
 
 Handler = Callable[[Any], Awaitable[web.StreamResponse | StreamedResponse | Response]]
 """Answers a request. A `Response` is written at once: a small one, to HTTP/1.1, not to HEAD."""
+Receive = Callable[[memoryview, Callable[[int], None]], Awaitable[None]]
+"""Has what comes next written straight to memory; returns when that is full."""
 
+UNREADABLE: Final = (HttpProcessingError, ValueError, IndexError)
+"""Errors of bytes that are no request; the last two come from the library that reads targets."""
+_BAD_REQUEST: Final = 400
+_HEAD_TOO_LARGE: Final = 431
+_NOT_IMPLEMENTED: Final = 501
+_SHOWN: Final = 200  # characters of what the parser says, which may quote all that was sent
+_BUFFER: Final = 64 * 1024
+"""Bytes of a body that are read ahead of its handler; twice as much holds the caller back."""
+_LONGEST_HEAD: Final = 64 * 1024
+"""Bytes of a head, as of what stands between two pieces of a body or behind the last one.
+
+The parser bounds each line and their number, which together are a mebibyte of one caller.
+"""
+_END_OF_HEAD: Final = b"\r\n\r\n"
+_BODY_IN_CHUNKS: Final = (
+    b"POST / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n"
+)
 HEAD_SECONDS: Final = 10.0
 """A head has so long from its first byte."""
 _MOST_BEHIND: Final = 64 * 1024
@@ -51,6 +74,140 @@ class NeedsStreaming(Exception):
     """A call that only `StreamingProtocol` can answer; nothing was done for it so far."""
 
 
+class _Reader:
+    """Reads heads and bodies in turn, as it is asked to."""
+
+    def __init__(self, protocol: BaseProtocol, loop: asyncio.AbstractEventLoop) -> None:
+        """`protocol` is told to hold the caller back when nobody reads a body."""
+        self._protocol: BaseProtocol | None = protocol
+        self._event_loop = loop
+        self._parser: HttpRequestParser | None = self._new_parser()
+        self._last = b""
+        """The last bytes of a head that is not whole; its end may begin with them."""
+        self._overhead = 0
+        """Bytes of the present head, or of the present body since it last grew."""
+        self._body: StreamReader | None = None
+        self._left: int | None = None
+        """Bytes of the present body that are still to come; None where its head did not say."""
+
+    def close(self) -> None:
+        """The caller has left; nothing more is read.
+
+        Protocol, reader and parser know each other, and would all stay until somebody looks for
+        garbage.
+        """
+        self._protocol = self._parser = self._body = None
+
+    @property
+    def left(self) -> int | None:
+        """Bytes of the present body that are still to come, where that is known."""
+        return self._left
+
+    @property
+    def unfinished(self) -> int:
+        """Bytes of a head that is not whole, while no body is read."""
+        return self._overhead
+
+    def head(self, data: bytes) -> tuple[RawRequestMessage, StreamReader, bytes] | None:
+        """The head that ends in this data, its body to come, and what is behind the head.
+
+        None as long as none ends; raises what `UNREADABLE` names.
+        """
+        while data:
+            found = (self._last + data).find(_END_OF_HEAD)
+            if found < 0:
+                piece, behind = data, b""
+                self._last = (self._last + data)[1 - len(_END_OF_HEAD) :]
+            else:
+                end = found + len(_END_OF_HEAD) - len(self._last)
+                piece, behind = data[:end], data[end:]
+                self._last = b""
+            self._count(len(piece))
+            messages, _, _ = self._open_parser().feed_data(piece)
+            if messages:
+                message, body = messages[0]
+                self._parser, self._overhead = self._new_parser(), 0
+                self._body = self._body_of(message, body)
+                return message, self._body, behind
+            data = behind
+        return None
+
+    def body(self, data: bytes) -> bytes:
+        """Some bytes of the present body; what is behind it. Raises what `UNREADABLE` names."""
+        assert self._body is not None, "a body is read behind its head: our bug"
+        if self._left is not None:
+            piece, behind = data[: self._left], data[self._left :]
+            if piece:
+                self._body.feed_data(piece)
+            self.passed(len(piece))
+            return behind
+        size = self._body.total_bytes
+        _, is_whole, behind = self._open_parser().feed_data(data)
+        if is_whole:
+            self._parser, self._overhead = self._new_parser(), 0
+        elif self._body.total_bytes > size:
+            self._overhead = 0
+        else:
+            self._count(len(data))
+        return behind
+
+    def passed(self, size: int) -> None:
+        """So many bytes of the present body, whose length is known, went to whoever reads it."""
+        assert self._body is not None, "a body is read behind its head: our bug"
+        assert self._left is not None, "its length is known: our bug"
+        self._left -= size
+        if not self._left and not self._body.is_eof():
+            self._body.feed_eof()
+
+    def pause_reading(self) -> None:
+        """The present body is not read: keep the rest of what came."""
+        if self._left is None and self._parser is not None:
+            self._parser.pause_reading()
+
+    def _count(self, size: int) -> None:
+        self._overhead += size
+        if self._overhead > _LONGEST_HEAD:
+            # What stands between the pieces of a body, or behind it, is a line or some as well.
+            raise LineTooLong(b"", _LONGEST_HEAD)
+
+    def _body_of(self, message: RawRequestMessage, body: StreamReader) -> StreamReader:
+        """What will be read of the body; `body` where there is none, or nobody knows its end."""
+        self._left = None
+        coding = message.headers.get("Transfer-Encoding", "chunked")
+        if message.chunked and coding.lower() != "chunked":
+            # The others would be dropped, and their bytes taken for the body.
+            told = f"Transfer-Encoding {coding!r}, of which only chunked is taken"
+            raise HttpProcessingError(code=_NOT_IMPLEMENTED, message=told)
+        length = message.headers.get("Content-Length", "0")
+        if message.method == "CONNECT" or not (message.chunked or int(length)):
+            return body
+        if body.is_eof():
+            # The largest number that the parser knows means to it that nothing was declared.
+            raise BadHttpMessage("Content-Length overflow")
+        if not message.chunked:
+            self._left = int(length)
+            return StreamReader(self._open_protocol(), _BUFFER, loop=self._event_loop)
+        messages, _, _ = self._open_parser().feed_data(_BODY_IN_CHUNKS)
+        return messages[0][1]
+
+    def _new_parser(self) -> HttpRequestParser:
+        return HttpRequestParser(
+            self._open_protocol(),
+            self._event_loop,
+            _BUFFER,
+            payload_exception=web.RequestPayloadError,
+            auto_decompress=False,  # the handlers do it, within their own bounds
+        )
+
+    def _open_protocol(self) -> BaseProtocol:
+        assert self._protocol is not None, "nothing is read behind the end: our bug"
+        return self._protocol
+
+    def _open_parser(self) -> HttpRequestParser:
+        assert self._parser is not None, "nothing is read behind the end: our bug"
+        return self._parser
+
+
 class StreamingProtocol(BaseProtocol):
     """Reads and answers such requests, one after the other."""
 
@@ -62,28 +219,29 @@ class StreamingProtocol(BaseProtocol):
     def __init__(
         self,
         handler: Handler,
-        factory: RequestFactory,
         *,
+        max_body_bytes: int,
         unreadable: Callable[[int, str], Response],
         ends: Callable[[], bool],
         used: Callable[[], None],
         behind: Callable[[int], bool] = lambda size: True,
         takes: int = 0,
-        incoming: Incoming | None = None,
+        receive: Receive | None = None,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """`unreadable` answers what is not taken: a status, and the rule that it breaks.
+        """`max_body_bytes`: what a handler may read at once.
 
+        `unreadable` answers what is not taken: a status, and the rule that it breaks.
         `ends` says whether the present answer is the last, `used` is told of each answer.
         `behind` is told how many bytes a request holds that is not whole, and what waits behind
         one, and says whether they may; `takes`: of these, what each takes beside its bytes.
-        `incoming` can have a body written straight to memory.
+        `receive` has the rest of a body written straight to memory.
         """
-        self._reader = Reader(self, loop)
+        self._reader = _Reader(self, loop)
         # Of its parser a protocol asks only to pause, which ours does in the place of the present.
         super().__init__(loop, cast(HttpRequestParser, self._reader))
         self._handler = handler
-        self._factory = factory
+        self._max_body_bytes = max_body_bytes
         self._unreadable = unreadable
         self._ends = ends
         self._used = used
@@ -91,7 +249,7 @@ class StreamingProtocol(BaseProtocol):
         self._takes = takes
         self._held = 0
         """Bytes that are held for the present request, or its head."""
-        self._incoming = incoming
+        self._receive = receive
         self._waits_for: StreamReader | None = None
         """The large body whose rest is not taken before somebody reads it."""
         self._event_loop = loop
@@ -104,7 +262,8 @@ class StreamingProtocol(BaseProtocol):
         """Whether the caller is, because too much is behind."""
         self._over = False
         """Whether nothing more is read on this connection."""
-        self._sender: Final = Sender()
+        self._sending: Sending | None = None
+        """The streamed answer that is on its way."""
         self._head_timer: asyncio.TimerHandle | None = None
         self.peername: Any = None
         self.sockname: Any = None
@@ -165,7 +324,7 @@ class StreamingProtocol(BaseProtocol):
     @property
     def lacks(self) -> int:
         """Bytes of the present body that may come straight to memory; 0 where none may."""
-        return 0 if self._incoming is None else self._reader.left or 0
+        return 0 if self._receive is None else self._reader.left or 0
 
     async def receive(self, memory: memoryview, arrived: Callable[[int], None]) -> None:
         """Let the rest of the present body come straight into memory of just that size.
@@ -179,16 +338,14 @@ class StreamingProtocol(BaseProtocol):
             self._reader.passed(size)
             arrived(size)
 
-        if not memory or self._incoming is None:
+        if not memory or self._receive is None:
             return
-        full = self._incoming.receive(memory, passed)
         try:
-            await full
+            await self._receive(memory, passed)
             if self._body is not None:
                 self._hold_no_more(self._body)
         finally:
-            self._incoming.stop()
-            del memory, full  # as an error keeps this frame
+            del memory  # as an error keeps this frame
 
     def _wait_for_reader(self, body: StreamReader) -> None:
         """Take no more of a large body than its beginning before somebody reads it.
@@ -204,7 +361,7 @@ class StreamingProtocol(BaseProtocol):
         try:
             request = self._reader.head(data)
         except UNREADABLE as error:
-            self._refuse(*fault(error))
+            self._refuse(*_fault(error))
             return
         if request is not None:
             self._stop_head_timer()
@@ -223,10 +380,10 @@ class StreamingProtocol(BaseProtocol):
 
     def _begin(self, message: RawRequestMessage, body: StreamReader) -> None:
         if message.version not in (HttpVersion10, HttpVersion11):
-            self._refuse(BAD_REQUEST, "the request line names no version of HTTP read here")
+            self._refuse(_BAD_REQUEST, "the request line names no version of HTTP read here")
             return
         if not is_target(message.path):
-            self._refuse(BAD_REQUEST, "the target of the request is no URL")
+            self._refuse(_BAD_REQUEST, "the target of the request is no URL")
             return
         self._body = body
         self._work = self._event_loop.create_task(self._serve(message, body))
@@ -267,7 +424,7 @@ class StreamingProtocol(BaseProtocol):
         Nobody knows where another request would begin, so the connection ends behind the answer.
         """
         self._over = True
-        body.set_exception(web.RequestPayloadError(fault(error)[1]))
+        body.set_exception(web.RequestPayloadError(_fault(error)[1]))
 
     def _refuse(self, status: int, rule: str) -> None:
         self._over = True
@@ -305,7 +462,12 @@ class StreamingProtocol(BaseProtocol):
     async def _answer(self, message: RawRequestMessage, body: StreamReader) -> bool:
         """Whether the connection may go on behind the answer."""
         writer = StreamWriter(self, self._event_loop)
-        request = self._factory(message, body, self, writer, asyncio.current_task())
+        task: Any = asyncio.current_task()
+        served: Any = self  # has all that such a request asks of its protocol
+        most = self._max_body_bytes
+        request = web.BaseRequest(
+            message, body, served, writer, task, self._event_loop, client_max_size=most
+        )
         response: web.StreamResponse | StreamedResponse | Response
         try:
             response = await self._handler(request)
@@ -326,7 +488,7 @@ class StreamingProtocol(BaseProtocol):
             ends |= response.length is None and not chunked  # which the end of the connection tells
             goes_on = not (ends or message.should_close)
             transport, close = self._transport(), not goes_on
-            if not await self._sender.send(response, transport, close=close, chunked=chunked):
+            if not await self._sent(response, transport, close=close, chunked=chunked):
                 return False
         elif isinstance(response, Response):
             goes_on = not (ends or message.should_close)
@@ -348,12 +510,35 @@ class StreamingProtocol(BaseProtocol):
     def pause_writing(self) -> None:
         """The caller reads more slowly than its answer comes."""
         super().pause_writing()
-        self._sender.pause()
+        if self._sending is not None:
+            self._sending.pause()
 
     def resume_writing(self) -> None:
         """It has caught up."""
         super().resume_writing()
-        self._sender.resume()
+        if self._sending is not None:
+            self._sending.resume()
+
+    async def _sent(
+        self, response: StreamedResponse, transport: Any, *, close: bool, chunked: bool
+    ) -> bool:
+        """Whether all of an answer went out; see `Sending`."""
+        whole: asyncio.Future[bool] = self._event_loop.create_future()
+
+        def ended(out: bool) -> None:
+            if not whole.done():  # its caller may just have left
+                whole.set_result(out)
+
+        sending = Sending(response, transport, close=close, chunked=chunked, ended=ended)
+        self._sending = sending
+        if self.writing_paused:
+            sending.pause()
+        response.source.begin(sending)
+        try:
+            return await whole
+        finally:
+            self._sending = None
+            sending.cancel()
 
     def _written(self, response: Response, *, close: bool) -> bool:
         try:
@@ -395,3 +580,19 @@ class StreamingProtocol(BaseProtocol):
     def _transport(self) -> asyncio.Transport:
         assert self.transport is not None, "there is a connection as long as it is read: our bug"
         return self.transport
+
+
+def _fault(error: Exception) -> tuple[int, str]:
+    """The status for what `UNREADABLE` names, and the rule that was broken."""
+    if isinstance(error, LineTooLong):
+        return (
+            _HEAD_TOO_LARGE,
+            "the head of the request, or a line of it, is longer than taken here",
+        )
+    if not isinstance(error, HttpProcessingError):
+        return _BAD_REQUEST, "the target of the request is no URL"
+    said = error.message.partition("\n")[0].strip(" :")
+    return (
+        error.code or _BAD_REQUEST,
+        f"the request is not HTTP as it is read here: {said[:_SHOWN]}",
+    )

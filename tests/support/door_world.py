@@ -7,12 +7,10 @@ from typing import Final
 
 from aiohttp import web
 
-from batchedmodel_http.connection import Connection
-from batchedmodel_http.head_cache import HeadCache
+from batchedmodel_http.connection import Connection, HeadCache
 from batchedmodel_http.request_head import RequestHead
 from batchedmodel_http.response import Response
 from batchedmodel_http.streaming import NeedsStreaming, StreamingProtocol
-from batchedmodel_http.web_request import request_factory
 from support.responding import Responds
 from support.wire import Wire
 
@@ -96,7 +94,7 @@ class PretendHouse:
         loop = asyncio.get_running_loop()
         general = StreamingProtocol(
             self._handle,
-            request_factory(1_000_000, loop),
+            max_body_bytes=1_000_000,
             unreadable=unreadable,
             ends=lambda: False,
             used=connection.used,

@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
-from batchedmodel_http.response import Response
-from batchedmodel_http.streamed_response import StreamedResponse
+from batchedmodel_http.response import Response, StreamedResponse
 from batchedmodel_sidecar.backends.base import LinkStatus
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.body.shared_regions import SharedRegions

@@ -12,8 +12,7 @@ from typing import Final, NamedTuple, Protocol
 
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.outcomes import Outcome
-from batchedmodel_http.response import Headers, Response
-from batchedmodel_http.streamed_response import Sending, StreamedResponse
+from batchedmodel_http.response import Headers, Response, Sending, StreamedResponse
 from batchedmodel_scheduling.generation.admission import GenerationRequest
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.errors import Busy, CallError, Expired, Unserved

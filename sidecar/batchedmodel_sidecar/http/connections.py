@@ -6,6 +6,7 @@ as may be, the address that holds most of them loses its idle ones.
 """
 
 import asyncio
+import contextlib
 import math
 import random
 from collections.abc import Callable
@@ -17,14 +18,9 @@ from typing import Final, Protocol
 from aiohttp import web
 
 from batchedmodel_contract.manifest.tenants import address_group
-from batchedmodel_http.connection import Connection
-from batchedmodel_http.connection_set import ConnectionSet
-from batchedmodel_http.head_cache import HeadCache
-from batchedmodel_http.interfaces import Answers
-from batchedmodel_http.response import Response
-from batchedmodel_http.streamed_response import StreamedResponse
+from batchedmodel_http.connection import Answers, Connection, HeadCache
+from batchedmodel_http.response import Response, StreamedResponse
 from batchedmodel_http.streaming import StreamingProtocol
-from batchedmodel_http.web_request import request_factory
 from batchedmodel_sidecar.body.byte_budget import STREAMED, Hold
 from batchedmodel_sidecar.http.routed_head import RequestHead
 from batchedmodel_sidecar.http.unread_answers import UnreadAnswers
@@ -104,8 +100,11 @@ class Connections:
         self._mean_age = mean_age
         self._at_most = at_most
         self._terms: dict[Connection[RequestHead], _Term] = {}
-        self._open = ConnectionSet()
-        self._make_request = request_factory(max_body_bytes, self._loop)
+        self._closing = False
+        """Whether each connection ends behind its present answer."""
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._max_body_bytes = max_body_bytes
         self._heads = HeadCache(self._loop, RequestHead)
 
     def open(self) -> Connection[RequestHead]:
@@ -123,7 +122,19 @@ class Connections:
 
     async def close(self, seconds: float) -> None:
         """Hang up behind the answers that are under way, which have so long."""
-        await self._open.close(seconds)
+        self._closing = True
+        for connection in self._terms:
+            if not connection.at_work:
+                connection.transport.close()
+        await self._all_left(seconds)
+        for connection in self._terms:
+            connection.transport.abort()
+        await self._all_left(seconds)
+
+    async def _all_left(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._empty.wait()
 
     def entered(self, connection: Connection[RequestHead]) -> bool:
         """A caller has come, and has an age; False when there are too many."""
@@ -134,7 +145,7 @@ class Connections:
         if len(self._terms) >= self._at_most:
             return False
         self._of_address.setdefault(group, {})[connection] = None
-        self._open.add(connection)
+        self._empty.clear()
         age = self._mean_age * random.uniform(1 - _SPREAD, 1 + _SPREAD)
         self._terms[connection] = _Term(
             retires_at=self._loop.time() + age,
@@ -157,7 +168,8 @@ class Connections:
             self._unread.forget(connection.transport)
             if term.behind is not None:
                 term.behind.become(0)
-        self._open.remove(connection)
+        if not self._terms:
+            self._empty.set()
 
     def pipelined(self, connection: Connection[RequestHead], size: int) -> bool:
         """So many bytes are here behind the present request; False when they do not fit."""
@@ -181,7 +193,7 @@ class Connections:
         term = self._terms.get(connection)
         return (
             self._front.closing
-            or self._open.closing
+            or self._closing
             or term is None
             or self._loop.time() >= term.retires_at
         )
@@ -190,13 +202,13 @@ class Connections:
         """What answers the other requests of a connection."""
         return StreamingProtocol(
             self._front.handle,
-            self._make_request,
+            max_body_bytes=self._max_body_bytes,
             unreadable=self._front.unreadable,
             ends=partial(self.ends, connection),
             used=connection.used,
             behind=partial(self.pipelined, connection),
             takes=STREAMED,
-            incoming=connection.incoming,
+            receive=connection.receive,
             loop=self._loop,
         )
 

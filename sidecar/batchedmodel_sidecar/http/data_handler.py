@@ -17,11 +17,10 @@ from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.tenants import NOBODY, share_of
 from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_http.connection import Reply, Running
 from batchedmodel_http.eager_coroutine import EagerCoroutine
-from batchedmodel_http.interfaces import Reply, Running
 from batchedmodel_http.ports.local_hosts import refused_locally
-from batchedmodel_http.response import Response, size_of
-from batchedmodel_http.streamed_response import StreamedResponse
+from batchedmodel_http.response import Response, StreamedResponse, size_of
 from batchedmodel_sidecar.backends.base import MAX_ORDER_BYTES, Link, Repository
 from batchedmodel_sidecar.backends.upstream.catalogue import Upstream
 from batchedmodel_sidecar.batching.batcher import Batcher

@@ -5,10 +5,10 @@ from typing import Final
 
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.tenants import Share, TenantSettings, share_for
+from batchedmodel_http.request_head import only
 from batchedmodel_sidecar.calls import Call
 from batchedmodel_sidecar.lora.served import ChosenAdapter, ServedAdapters
 from batchedmodel_sidecar.protocols.adapter import Parsed
-from batchedmodel_sidecar.protocols.headers import only
 
 
 def named(model: str, *, told: str | None, header: str | None, header_name: str) -> str:

@@ -14,6 +14,7 @@ from batchedmodel_contract.invalid_input import InvalidInput, shown
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import Lateness
 from batchedmodel_contract.schema.rules import Broken, Whole
+from batchedmodel_http.request_head import only
 from batchedmodel_scheduling.core.policy import Priority, RequestGroup
 
 TIMEOUT_HEADER: Final = "x-request-timeout-ms"
@@ -170,19 +171,6 @@ def unmet_expectation(headers: Mapping[str, str]) -> str | None:
             if name.lower() == "expect" and value.lower() != _CONTINUE:
                 return f"Expect: {shown(value)} is not understood; {_CONTINUE} is"
     return None
-
-
-def only(headers: Mapping[str, str], name: str) -> str | None:
-    """The one value of a header, None if it was not sent.
-
-    Raises `InvalidInput` if it was sent with several: a proxy on the way may have read another.
-    """
-    given = headers.get(name)
-    if given is not None:
-        lowered = name.lower()
-        if any(value != given for other, value in headers.items() if other.lower() == lowered):
-            raise InvalidInput(name, "is sent more than once, with different values")
-    return given
 
 
 def _switch(headers: Mapping[str, str], name: str, *, default: bool) -> bool:

@@ -3,8 +3,7 @@
 import asyncio
 from contextlib import closing
 
-from batchedmodel_http.connection import Connection
-from batchedmodel_http.head_cache import HeadCache
+from batchedmodel_http.connection import Connection, HeadCache
 from batchedmodel_http.request_head import RequestHead
 from support.door_world import PretendFront, PretendHouse
 

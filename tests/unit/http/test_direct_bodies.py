@@ -14,11 +14,9 @@ import pytest
 import uvloop
 from aiohttp import web
 
-from batchedmodel_http.connection import Connection
-from batchedmodel_http.head_cache import HeadCache
+from batchedmodel_http.connection import Connection, HeadCache
 from batchedmodel_http.request_head import RequestHead
 from batchedmodel_http.streaming import StreamingProtocol
-from batchedmodel_http.web_request import request_factory
 from support.door_world import PretendFront, PretendHouse, call, unreadable
 from support.raw_caller import RawCaller
 
@@ -70,11 +68,11 @@ class DirectHouse(PretendHouse):
         loop = asyncio.get_running_loop()
         return StreamingProtocol(
             self._direct,
-            request_factory(1_000_000, loop),
+            max_body_bytes=1_000_000,
             unreadable=unreadable,
             ends=lambda: False,
             used=connection.used,
-            incoming=connection.incoming,
+            receive=connection.receive,
             loop=loop,
         )
 

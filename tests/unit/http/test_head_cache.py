@@ -10,7 +10,7 @@ from aiohttp.http_parser import HttpRequestParser
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from batchedmodel_http.head_cache import HeadCache
+from batchedmodel_http.connection import HeadCache
 from batchedmodel_http.request_head import RequestHead, path_and_query
 
 LOOP: Final = asyncio.new_event_loop()

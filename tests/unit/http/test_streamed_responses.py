@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 import pytest
 from aiohttp import web
 
-from batchedmodel_http.interfaces import Reply
+from batchedmodel_http.connection import Reply
 from batchedmodel_http.request_head import RequestHead
-from batchedmodel_http.response import Headers, Response
-from batchedmodel_http.streamed_response import Sending, StreamedResponse
+from batchedmodel_http.response import Headers, Response, Sending, StreamedResponse
 from support.door_world import DoorWorld, PretendFront, PretendHouse, call, turns
 
 pytestmark = pytest.mark.looptime

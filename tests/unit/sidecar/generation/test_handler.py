@@ -13,8 +13,7 @@ from batchedmodel_contract.manifest.spec import Lateness
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_http.eager_coroutine import EagerCoroutine
-from batchedmodel_http.response import Response
-from batchedmodel_http.streamed_response import Sending, StreamedResponse
+from batchedmodel_http.response import Response, Sending, StreamedResponse
 from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.generation.engine_client import AnswerListener, EngineHead

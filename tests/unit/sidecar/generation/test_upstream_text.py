@@ -9,7 +9,7 @@ import pytest
 
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome
-from batchedmodel_http.streamed_response import Sending, StreamedResponse
+from batchedmodel_http.response import Sending, StreamedResponse
 from batchedmodel_scheduling.generation.admission import GenerationRequest
 from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.errors import Busy, CallError, Expired, Lost, Unserved

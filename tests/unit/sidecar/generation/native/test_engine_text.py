@@ -18,8 +18,7 @@ from batchedmodel_contract.generation.frames import Finish, Sampling, Submit, To
 from batchedmodel_contract.lora.state import AdapterPhase, AdapterState
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome
-from batchedmodel_http.response import Response
-from batchedmodel_http.streamed_response import Sending
+from batchedmodel_http.response import Response, Sending
 from batchedmodel_scheduling.generation.admission import GenerationRequest
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.errors import Unserved
