@@ -1,6 +1,7 @@
 """The answer to a batch: outputs of one or several passes, and a status for each item. Pure."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from batchedmodel_contract.inference.batch import OK, BatchReply
@@ -8,7 +9,6 @@ from batchedmodel_contract.inference.ragged import Ragged, ragged
 from batchedmodel_model_server.batching.collate import Collated, Output, no_outputs, split
 from batchedmodel_model_server.batching.declaration import Declaration
 from batchedmodel_model_server.batching.validation import Examined
-from batchedmodel_model_server.execution.retry_plan import Failure
 
 _INVALID: Final = 400
 _FAILED: Final = 500
@@ -30,17 +30,34 @@ class Part(NamedTuple):
     outputs: Mapping[str, Output]
 
 
-class Computed(NamedTuple):
-    """What came of a batch's passes."""
+class Failure(NamedTuple):
+    """What an item without an answer is told."""
 
-    parts: tuple[Part, ...]
-    failures: Mapping[int, Failure]
+    status: int
+    error: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Computed:
+    """What has come of a batch's passes so far."""
+
+    arrived: float
+    """When the batch came, in seconds of the clock that times its passes."""
+    parts: list[Part] = field(default_factory=list)
+    failures: dict[int, Failure]
     """By item."""
-    passes: int
-    compute_seconds: float
-    queue_seconds: float
+    passes: int = 0
+    compute_seconds: float = 0.0
+    queue_seconds: float = 0.0
     long_rows: int = 0
     """Rows that ran alone beside texts, for longer than these had time for."""
+
+    def ran(self, began: float, ended: float) -> None:
+        """Count a pass, by the same clock."""
+        if not self.passes:
+            self.queue_seconds = began - self.arrived
+        self.passes += 1
+        self.compute_seconds += ended - began
 
     @property
     def size(self) -> int:

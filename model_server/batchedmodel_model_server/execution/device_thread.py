@@ -18,8 +18,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from batchedmodel_model_server.errors import ModelServerError
-from batchedmodel_model_server.execution.torch_errors import words
+from batchedmodel_model_server.errors import ModelServerError, words
 from batchedmodel_model_server.execution.watchdog import Watchdog
 from batchedmodel_scheduling.engine.device_shares import DEFAULT_TOKEN_SECONDS, DeviceShares
 

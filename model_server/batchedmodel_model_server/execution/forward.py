@@ -17,9 +17,8 @@ from batchedmodel_model_server.api.batch import Array
 from batchedmodel_model_server.api.handler import Batch, Handler, Spec
 from batchedmodel_model_server.batching.collate import Collated, Output, joined, parts
 from batchedmodel_model_server.batching.declaration import Declaration
-from batchedmodel_model_server.errors import ForwardFailed
+from batchedmodel_model_server.errors import ForwardFailed, translated
 from batchedmodel_model_server.execution.compute_threads import COMPUTE_THREADS
-from batchedmodel_model_server.execution.torch_errors import translated
 from batchedmodel_model_server.sources.folder import Content
 
 _SIZES: Final = np.dtype(np.int64)

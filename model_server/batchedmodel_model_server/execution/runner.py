@@ -23,15 +23,18 @@ from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.lora.state import NO_ADAPTER
 from batchedmodel_model_server.api.handler import Handler, Invalid
 from batchedmodel_model_server.batching.collate import Collated, Output, collate
-from batchedmodel_model_server.batching.reply import Computed, Part, Prepared, reply
+from batchedmodel_model_server.batching.reply import Computed, Failure, Part, Prepared, reply
 from batchedmodel_model_server.batching.validation import Examined, examine
-from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, NotReady
-from batchedmodel_model_server.execution.batch_parts import BatchParts, PartTimes, PassResult
+from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, NotReady, translated, words
 from batchedmodel_model_server.execution.device_thread import DeviceThread, fit_for_a_future
 from batchedmodel_model_server.execution.forward import LoadedModel, forward
 from batchedmodel_model_server.execution.memory import MemoryCap
-from batchedmodel_model_server.execution.retry_plan import Failure, RetryPlan
-from batchedmodel_model_server.execution.torch_errors import translated, words
+from batchedmodel_model_server.execution.passes import (
+    BatchParts,
+    PartTimes,
+    PassResult,
+    RetryPlan,
+)
 from batchedmodel_model_server.execution.watchdog import Watchdog, allowed_seconds
 from batchedmodel_model_server.lora.serving import GONE, Adapters, Lent
 from batchedmodel_scheduling.lora.passes import passes
@@ -46,11 +49,15 @@ _log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
-class _Times(NamedTuple):
-    """Of a batch."""
+class _Batch(NamedTuple):
+    """A batch on its way through its passes, and what has come of them."""
 
-    arrived: float
+    examined: Examined
+    lent: Lent
+    computed: Computed
     wanted_until: float
+    is_big: bool
+    """Whether to put its rows together would hold up the event loop."""
 
 
 class Runner:
@@ -115,13 +122,17 @@ class Runner:
         takes_long = is_big or items > _MANY or declaration.checks_items
         judge = partial(prepare, self._model, request, lent.missing)
         prepared = await _aside(judge) if takes_long else judge()
-        found: list[Computed] = []
+        failures = {
+            row: Failure(_NOT_THERE, lent.missing[number])
+            for row, number in enumerate(request.adapters)
+            if number in lent.missing
+        }
+        computed = Computed(arrived=arrived, failures=failures)
         if prepared.collated is not None:
             wanted = math.inf if request.wanted_seconds is None else request.wanted_seconds
-            times = _Times(arrived, arrived + wanted)
             for examined, whole in self._passes(prepared):
-                found += await self._computed(examined, whole, lent, times, is_big=is_big)
-        computed = _all_of(found, request, lent)
+                batch = _Batch(examined, lent, computed, arrived + wanted, is_big)
+                await self._run(batch, whole)
         answer = partial(reply, declaration, prepared, computed, self.max_cost)
         return await _aside(answer) if computed.size > _BIG else answer()
 
@@ -138,34 +149,34 @@ class Runner:
         parts = [examined.only({whole.items[row] for row in rows}) for rows in groups]
         return [(part, collate(self._model.declaration, part)) for part in parts]
 
-    async def _computed(
-        self, examined: Examined, whole: Collated, lent: Lent, times: _Times, *, is_big: bool
-    ) -> list[Computed]:
+    async def _run(self, batch: _Batch, whole: Collated) -> None:
         """Run the whole, or parts of it, until every item has its own verdict.
 
         Where a part fails its rows are run again, and those behind it go on.
         """
-        left, found = whole, list[Computed]()
+        left = whole
         while left.rows == 1 or self._fits(left):
             # Nearly every batch ends here, without a plan for what nearly never follows.
-            bound, only = self._cap.cost, partial(self._only, examined, left)
-            run_pass = partial(self._pass, lent=lent, handed_over=self._clock())
+            bound, only = self._cap.cost, partial(self._only, batch.examined, left)
+            run_pass = partial(self._pass, lent=batch.lent, handed_over=self._clock())
             work = BatchParts(left, only, run_pass, self._part_times)
             with self._watchdog.awaited():
                 await self._compute.divided(work)
-            found.append(self._answers(work, times))
+            batch.computed.long_rows += work.long_rows
+            for part, result in work.done:
+                if not isinstance(result.outcome, ForwardFailed):
+                    self._cap.fine(self._cost(part))
+                    batch.computed.ran(result.began, result.ended)
+                    batch.computed.parts.append(Part(part, result.outcome))
             if (failed := work.failed) is None:
-                return found
+                return
             part, first = failed
-            found.append(
-                await self._retried(examined, part, lent, times, bound, first, is_big=is_big)
-            )
+            await self._run_again(batch, part, bound, first)
             if work.rows_done == left.rows:
-                return found
+                return
             rest = partial(only, range(work.rows_done, left.rows))
-            left = await _aside(rest) if is_big else rest()
-        bound = self._cap.cost
-        return [*found, await self._retried(examined, left, lent, times, bound, is_big=is_big)]
+            left = await _aside(rest) if batch.is_big else rest()
+        await self._run_again(batch, left, self._cap.cost)
 
     def _only(self, examined: Examined, collated: Collated, rows: Sequence[int]) -> Collated:
         items = {collated.items[row] for row in rows}
@@ -178,66 +189,55 @@ class Runner:
         """Whether the device's memory should hold it."""
         return self._cap.cost is None or self._cost(collated) <= self._cap.cost
 
-    def _answers(self, work: BatchParts, times: _Times) -> Computed:
-        """What came of the passes of a batch that went well."""
-        parts, passes = [], []
-        for part, result in work.done:
-            if not isinstance(result.outcome, ForwardFailed):
-                self._cap.fine(self._cost(part))
-                parts.append(Part(collated=part, outputs=result.outcome))
-                passes.append(result)
-        return _computed(parts, {}, passes, times.arrived, work.long_rows)
-
-    async def _retried(
+    async def _run_again(
         self,
-        examined: Examined,
+        batch: _Batch,
         whole: Collated,
-        lent: Lent,
-        times: _Times,
         bound: int | None,
         first: PassResult | None = None,
-        *,
-        is_big: bool,
-    ) -> Computed:
+    ) -> None:
         """Run parts of what failed or does not fit, until every item has its own verdict.
 
         `first`: the pass over the whole that failed; `bound`: the cap's cost when it began.
         """
-        items, only = whole.items, partial(self._only, examined, whole)
+        items, only, computed = (
+            whole.items,
+            partial(self._only, batch.examined, whole),
+            batch.computed,
+        )
         retry_plan = RetryPlan(
             whole.rows,
             partial(whole.cost, self._model.declaration),
             self._cap,
             bound=bound,
             idempotent=self._model.idempotent,
-            wanted_until=times.wanted_until,
+            wanted_until=batch.wanted_until,
         )
-        parts: list[Part] = []
-        passes: list[PassResult] = []
+        is_first = True
         try:
             while (rows := retry_plan.next(self._clock())) is not None:
                 collated = whole
                 if len(rows) < len(items):
                     again = partial(only, rows)
-                    collated = await _aside(again) if is_big else again()
-                done = await self._forward(collated, lent) if first is None else first
+                    collated = await _aside(again) if batch.is_big else again()
+                done = await self._forward(collated, batch.lent) if first is None else first
                 first = None
-                passes.append(done)
+                computed.ran(done.began, done.ended)
                 if not isinstance(done.outcome, ForwardFailed):
                     retry_plan.answered()
-                    parts.append(Part(collated=collated, outputs=done.outcome))
+                    computed.parts.append(Part(collated, done.outcome))
                     continue
                 retry_plan.failed(done.outcome)
-                if len(passes) == 1:
+                if is_first:
                     told = f"{done.outcome}\n{done.outcome.trace}"
                     _log.error("a batch of %d rows failed: %s", len(rows), told)
                 else:
                     _log.info("%d rows of it failed: %s", len(rows), done.outcome)
+                is_first = False
         finally:
             # Also when the caller leaves in the middle: the next batch should fit.
             retry_plan.learn()
-        failures = {items[row]: failure for row, failure in retry_plan.failures.items()}
-        return _computed(parts, failures, passes, times.arrived)
+        computed.failures |= {items[row]: why for row, why in retry_plan.failures.items()}
 
     async def _forward(self, collated: Collated, lent: Lent) -> PassResult:
         work = partial(self._pass, collated, lent=lent, handed_over=self._clock())
@@ -301,44 +301,6 @@ def prepare(
         examined = replace(examined, faults={**examined.faults, **refused, **crashed})
     collated = collate(model.declaration, examined) if examined.valid else None
     return Prepared(examined=examined, crashed=crashed, collated=collated)
-
-
-def _computed(
-    parts: Sequence[Part],
-    failures: Mapping[int, Failure],
-    passes: Sequence[PassResult],
-    arrived: float,
-    long_rows: int = 0,
-) -> Computed:
-    return Computed(
-        parts=tuple(parts),
-        failures=failures,
-        passes=len(passes),
-        compute_seconds=sum([done.ended - done.began for done in passes]),
-        queue_seconds=passes[0].began - arrived if passes else 0.0,
-        long_rows=long_rows,
-    )
-
-
-def _all_of(found: Sequence[Computed], request: BatchRequest, lent: Lent) -> Computed:
-    """What came of all passes, and that rows without their adapter were not in any."""
-    failures = {
-        row: Failure(_NOT_THERE, lent.missing[number])
-        for row, number in enumerate(request.adapters)
-        if number in lent.missing
-    }
-    if len(found) == 1 and not failures:
-        return found[0]
-    for one in found:
-        failures.update(one.failures)
-    return Computed(
-        parts=tuple([part for one in found for part in one.parts]),
-        failures=failures,
-        passes=sum([one.passes for one in found]),
-        compute_seconds=sum([one.compute_seconds for one in found]),
-        queue_seconds=next((one.queue_seconds for one in found if one.passes), 0.0),
-        long_rows=sum([one.long_rows for one in found]),
-    )
 
 
 async def _aside(work: Callable[[], Result]) -> Result:

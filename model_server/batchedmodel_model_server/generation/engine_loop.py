@@ -35,8 +35,7 @@ from batchedmodel_contract.generation.frames import (
 )
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.lora.state import NO_ADAPTER
-from batchedmodel_model_server.errors import CannotLoad, DeviceLost
-from batchedmodel_model_server.execution.torch_errors import words
+from batchedmodel_model_server.errors import CannotLoad, DeviceLost, words
 from batchedmodel_model_server.generation.engine import Engine
 from batchedmodel_model_server.generation.submit_rules import TakenRequest
 from batchedmodel_model_server.lora.serving import GONE

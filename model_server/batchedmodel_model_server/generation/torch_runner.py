@@ -10,9 +10,8 @@ from typing import Any, Final
 import numpy as np
 
 from batchedmodel_model_server.api.generator import Sampled, StepPart
-from batchedmodel_model_server.errors import ForwardFailed
+from batchedmodel_model_server.errors import ForwardFailed, translated
 from batchedmodel_model_server.execution.compute_threads import COMPUTE_THREADS
-from batchedmodel_model_server.execution.torch_errors import translated
 from batchedmodel_model_server.generation.paged_attention import StepAttention
 from batchedmodel_model_server.generation.paged_cache import PagedCache
 from batchedmodel_model_server.generation.sampling import sampled

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from batchedmodel_model_server.api.generator import Sampled, StepPart, StepRunner
-from batchedmodel_model_server.errors import ForwardFailed
-from batchedmodel_model_server.execution.torch_errors import translated
+from batchedmodel_model_server.errors import ForwardFailed, translated
 from batchedmodel_model_server.execution.watchdog import Watchdog, longest_seconds
 from batchedmodel_scheduling.engine.step_cost import LearntStepCost, StepLoad
 

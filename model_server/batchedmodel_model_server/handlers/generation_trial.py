@@ -26,8 +26,7 @@ from typing import Any, Final, NamedTuple
 
 from batchedmodel_contract.generation.frames import Sampling
 from batchedmodel_model_server.api.generator import Draw, StepPart
-from batchedmodel_model_server.errors import CannotLoad, DeviceLost
-from batchedmodel_model_server.execution.torch_errors import translated
+from batchedmodel_model_server.errors import CannotLoad, DeviceLost, translated
 from batchedmodel_model_server.generation.paged_attention import Terms
 from batchedmodel_model_server.generation.paged_cache import LayerShape
 from batchedmodel_model_server.generation.torch_runner import TorchRunner

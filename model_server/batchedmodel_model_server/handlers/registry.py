@@ -18,8 +18,7 @@ from typing import Final
 
 from batchedmodel_contract.manifest.source import is_file_handler
 from batchedmodel_model_server.api.handler import PARAMETERS, Handler
-from batchedmodel_model_server.errors import CannotLoad
-from batchedmodel_model_server.execution.torch_errors import words_with_place
+from batchedmodel_model_server.errors import CannotLoad, words_with_place
 
 _OURS: Final = {
     "hf": "batchedmodel_model_server.handlers.hf:HuggingFace",

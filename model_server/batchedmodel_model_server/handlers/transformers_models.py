@@ -23,8 +23,7 @@ from batchedmodel_model_server.api.batch import Batch
 from batchedmodel_model_server.api.generator import Generator
 from batchedmodel_model_server.api.handler import PARAMETERS, Spec
 from batchedmodel_model_server.api.weights import on_device, weightless
-from batchedmodel_model_server.errors import CannotLoad
-from batchedmodel_model_server.execution.torch_errors import words
+from batchedmodel_model_server.errors import CannotLoad, words
 from batchedmodel_model_server.handlers import packed_attention
 from batchedmodel_model_server.handlers.checkpoint import SERVED
 from batchedmodel_model_server.handlers.gguf_models import dequantised

@@ -25,9 +25,8 @@ from batchedmodel_model_server.api.generator import CacheSettings
 from batchedmodel_model_server.api.handler import Handler
 from batchedmodel_model_server.api.weights import while_files
 from batchedmodel_model_server.batching.declaration import declaration_of
-from batchedmodel_model_server.errors import CannotLoad, DeviceLost
+from batchedmodel_model_server.errors import CannotLoad, DeviceLost, translated, words_with_place
 from batchedmodel_model_server.execution.forward import LoadedModel
-from batchedmodel_model_server.execution.torch_errors import translated, words_with_place
 from batchedmodel_model_server.handlers.registry import forget, make_handler
 from batchedmodel_model_server.handlers.tokenizer_trial import try_tokenizer
 from batchedmodel_model_server.machine import bound_operators, require_accelerator

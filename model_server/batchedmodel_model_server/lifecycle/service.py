@@ -20,11 +20,10 @@ from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_contract.lora.state import AdapterState
 from batchedmodel_contract.manifest.source import Source
 from batchedmodel_contract.processes.environment import ModelServerSettings
-from batchedmodel_model_server.errors import CannotLoad, DeviceLost, NotReady, Overloaded
+from batchedmodel_model_server.errors import CannotLoad, DeviceLost, NotReady, Overloaded, words
 from batchedmodel_model_server.execution.device_thread import DeviceThread, TrialScheduling, either
 from batchedmodel_model_server.execution.memory import MemoryCap
 from batchedmodel_model_server.execution.runner import Runner
-from batchedmodel_model_server.execution.torch_errors import words
 from batchedmodel_model_server.execution.watchdog import Watchdog
 from batchedmodel_model_server.generation.engine_loop import Rules
 from batchedmodel_model_server.generation.serving import (

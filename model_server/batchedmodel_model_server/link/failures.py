@@ -12,8 +12,8 @@ from batchedmodel_model_server.errors import (
     Overloaded,
     UnknownModel,
     legible,
+    words,
 )
-from batchedmodel_model_server.execution.torch_errors import words
 
 CANCELLED: Final = BatchFailure(status=499, message="cancelled")
 _STATUSES: Final[dict[type[Exception], int]] = {

@@ -22,8 +22,7 @@ from batchedmodel_contract.lora.state import AdapterState
 from batchedmodel_contract.manifest.source import Source
 from batchedmodel_contract.processes.environment import ModelServerSettings
 from batchedmodel_model_server.api.adapters import Adapters as Bank
-from batchedmodel_model_server.errors import CannotLoad, legible
-from batchedmodel_model_server.execution.torch_errors import words
+from batchedmodel_model_server.errors import CannotLoad, legible, words
 from batchedmodel_model_server.lora.device import DeviceAdapters
 from batchedmodel_model_server.lora.roster import AT_ONCE, Job, Roster
 from batchedmodel_model_server.lora.store import AdapterStore, Kept, Weights

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from batchedmodel_contract.lora.state import NO_ADAPTER
-from batchedmodel_model_server.errors import DeviceLost, ForwardFailed
-from batchedmodel_model_server.execution.torch_errors import translated
+from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, translated
 from batchedmodel_model_server.lora.device import NO_SLOT, DeviceAdapters
 from batchedmodel_model_server.lora.store import Weights
 from batchedmodel_scheduling.engine.step_planner import EngineSequence

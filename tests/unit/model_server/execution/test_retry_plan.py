@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_model_server.errors import ForwardFailed, NoSlotFree, OutOfMemory
 from batchedmodel_model_server.execution.memory import MemoryCap
-from batchedmodel_model_server.execution.retry_plan import RetryPlan
+from batchedmodel_model_server.execution.passes import RetryPlan
 
 
 def cost_of(rule: CostRule, lengths: Sequence[int], rows: Sequence[int]) -> int:

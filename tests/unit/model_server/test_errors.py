@@ -2,8 +2,7 @@
 
 import pytest
 
-from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, OutOfMemory
-from batchedmodel_model_server.execution.torch_errors import translated
+from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, OutOfMemory, translated
 
 
 class Wordless(Exception):
@@ -73,7 +72,7 @@ def test_the_place_of_the_fault_is_kept_for_the_log_and_nothing_of_its_frames() 
         raise ValueError("x" * 2000)
     except ValueError as error:
         failure = translated(error)
-    assert "test_torch_errors.py" in failure.trace
+    assert "test_errors.py" in failure.trace
     assert failure.__cause__ is None
     assert failure.__context__ is None
     assert len(str(failure)) < 600
