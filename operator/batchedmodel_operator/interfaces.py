@@ -64,6 +64,10 @@ class Sidecars(Protocol):
         """What is said of the model's start, or None when the pod gives no answer."""
         ...
 
+    async def link_version(self, address: str, whom: Whom) -> int | None:
+        """The version of the link that it speaks with its model server, 0 where it tells none."""
+        ...
+
     async def adapters(self, address: str, whom: Whom) -> Sequence[AdapterState] | None:
         """What is said of the model's adapters, or None when the pod gives no answer."""
         ...

@@ -13,6 +13,7 @@ RECORDS = {
         "Cancel", "Configure", "Finish", "Frame", "Refusal", "Refused", "Sampling", "StepReport",
         "Submit", "Token", "MOST_LOGPROBS",
     },
+    "batchedmodel_contract.link.hello": {"MAX_VERSION"},
     "batchedmodel_contract.link.model_frames": {"State"},
     "batchedmodel_contract.link.model_state": {"ModelState", "ON_THE_CPU"},
 }  # fmt: skip

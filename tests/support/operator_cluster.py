@@ -161,6 +161,8 @@ class FakeSidecars:
         self.startups_asked: list[str] = []
         self.adapters_told: dict[str, list[AdapterState]] = {}
         """What is said of the model's adapters, by address."""
+        self.link_versions: dict[str, int] = {}
+        """Of the link to the model server, by address; other sidecars tell none."""
 
     async def settings_hash(self, address: str, whom: Whom) -> str | None:
         self.asked.append(address)
@@ -169,6 +171,9 @@ class FakeSidecars:
     async def model_startup(self, address: str, whom: Whom) -> str | None:
         self.startups_asked.append(address)
         return self.startups.get(address)
+
+    async def link_version(self, address: str, whom: Whom) -> int | None:
+        return self.link_versions.get(address, 0)
 
     async def adapters(self, address: str, whom: Whom) -> list[AdapterState] | None:
         return self.adapters_told.get(address)

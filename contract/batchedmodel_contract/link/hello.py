@@ -13,7 +13,8 @@ from batchedmodel_contract.invalid_input import InvalidInput
 MIN_VERSION: Final = 1
 MAX_VERSION: Final = 1
 """Versions of the frames that this release reads and writes. A release serves the frames of the one
-before it, so these differ once the frames change."""
+before it, so these differ once the frames change. The operator brings its sidecar beside a model
+server of the manifest's own image where the running one tells one of them."""
 OTHER_RELEASE: Final = "the model server's image is of another release"
 """What a sidecar's reason begins with where it has no version of the frames in common with it."""
 _HELLO: Final = struct.Struct("<8sHH?3x")

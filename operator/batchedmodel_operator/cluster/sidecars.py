@@ -1,5 +1,5 @@
 """Asks the sidecars of pods which batch settings they use, how their model's start goes, and which
-adapters they have.
+adapters they have, and by which version of the link they speak with their model server.
 
 Anybody may answer at a pod's address. So an answer that does not fit the question counts as none.
 """
@@ -46,6 +46,17 @@ class SidecarAdmin:
         except (Unreadable, KeyError, TypeError):
             return None
         return answer if isinstance(answer, str) and len(answer) <= _LONGEST_HASH else None
+
+    async def link_version(self, address: str, whom: Whom) -> int | None:
+        """The version of the link that it speaks with its model server, 0 where it tells none."""
+        status, body = await self._get(address, sidecar_api.SETTINGS, whom)
+        if status != HTTPStatus.OK:
+            return None
+        try:
+            answer = parsed(body).get("link_version", 0)
+        except (Unreadable, AttributeError):
+            return None
+        return answer if isinstance(answer, int) else 0
 
     async def model_startup(self, address: str, whom: Whom) -> str | None:
         """What the sidecar says of the model's start, or None when the pod gives no answer."""

@@ -66,6 +66,7 @@ class Reason(StrEnum):
     UPGRADE_PINNED = "UpgradePinned"
     WAITING_FOR_TURN = "WaitingForTurn"
     WAITING_FOR_HEALTH = "WaitingForHealth"
+    WAITING_FOR_MODEL_IMAGE = "WaitingForModelImage"
 
     ADAPTERS_LOADED = "AdaptersLoaded"
     ADAPTERS_LOADING = "AdaptersLoading"

@@ -160,6 +160,12 @@ def up_to_date(view: View) -> Finding:
             return no(Reason.UPGRADE_PINNED, text)
         case Hold.HEALTH:
             return no(Reason.WAITING_FOR_HEALTH, f"{what}; pods are replaced once these serve")
+        case Hold.MODEL_IMAGE:
+            text = (
+                f"{what}; the sidecar keeps its image, for spec.model.image is not known to speak "
+                "with that one: build it on the present release, and name it by another tag"
+            )
+            return no(Reason.WAITING_FOR_MODEL_IMAGE, text)
     text = f"{what}; pods are replaced once fewer models roll and none that did is degraded"
     return no(Reason.WAITING_FOR_TURN, text)
 

@@ -110,6 +110,9 @@ class Memory:
     """By uid of a pod: what its sidecar said last of the model's start."""
     adapters: Mapping[str, Sequence[AdapterState]] = field(default_factory=dict)
     """By uid of a pod: what its sidecar said last of its adapters."""
+    link_versions: Mapping[str, int] = field(default_factory=dict)
+    """By uid of a pod: the version of the link that its sidecar and model server speak; 0 for none.
+    """
     silences: Mapping[str, Tries] = field(default_factory=dict)
     """By uid of a pod, for those that did not answer when they were asked last."""
     replica_sets: Mapping[str, str | None] = field(default_factory=dict)

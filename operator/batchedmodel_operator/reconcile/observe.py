@@ -34,6 +34,7 @@ from batchedmodel_operator.reconcile.state import (
     pod_from,
     revisions_from,
 )
+from batchedmodel_operator.reconcile.target import serves_by_own_image
 
 KnownReplicaSets = Mapping[str, str | None]
 """ReplicaSets by uid, those that are still to be read in the order of their turns.
@@ -49,6 +50,8 @@ _MOST_WAITING: Final = 1024
 """ReplicaSets that are remembered though they are not, or not yet, known to be the model's."""
 _ASKED_AT_ONCE: Final = 16
 """Sidecars of one model at the same time."""
+_ASKED_OF_LINK: Final = 4
+"""Pods of one model that are asked for the version of their link; an old sidecar tells none."""
 _ANSWERS_SECONDS: Final = 0.5
 """In one reconcile for the answers of all its pods. Healthy ones take milliseconds."""
 
@@ -195,12 +198,15 @@ def _controller(body: Body) -> Mapping[str, Any]:
 async def _asked(sidecars: Sidecars, observed: Observed, now: float) -> Memory:
     """What is remembered once the pods' sidecars have been asked.
 
-    Asked are those that must have changed their settings, and those that say why they do not serve.
+    Asked are those that must have changed their settings, those that say why they do not serve,
+    and what only they know of adapters and of a model server whose image the manifest names.
     """
     memory, spec = observed.memory, observed.model.spec
     in_force = _of(observed.pods, memory.in_force)
     startups = _of(observed.loading, memory.startups)
     adapters = _of(observed.newest, memory.adapters)
+    versions = _of(observed.newest, memory.link_versions)
+    answering = [pod for pod in observed.newest if pod.answers and pod.ready]
     questions: list[tuple[Pod, _Question, dict[str, Any]]] = []
     if spec is not None:
         wanted = BatchSettings.of(spec).digest()
@@ -213,11 +219,18 @@ async def _asked(sidecars: Sidecars, observed: Observed, now: float) -> Memory:
     questions += [(pod, sidecars.model_startup, startups) for pod in observed.loading]
     if spec is not None and spec.adapters is not None:
         # Last: settings come first where there is no time for all.
-        answering = [pod for pod in observed.newest if pod.answers and pod.ready]
         questions += [(pod, sidecars.adapters, adapters) for pod in answering]
+    if spec is not None and serves_by_own_image(spec) and not any(versions.values()):
+        # They have the same images, so one that tells is enough.
+        questions += [(pod, sidecars.link_version, versions) for pod in answering[:_ASKED_OF_LINK]]
     silences = await _answers(questions, observed, now)
     return replace(
-        memory, in_force=in_force, startups=startups, adapters=adapters, silences=silences
+        memory,
+        in_force=in_force,
+        startups=startups,
+        adapters=adapters,
+        link_versions=versions,
+        silences=silences,
     )
 
 

@@ -2,17 +2,23 @@
 
 An edit of the manifest has its template at once. Other images of the operator, and an edit of the
 class, concern many models: each waits for its turn, so that a bad one is seen on the first.
+
+A model server whose image the manifest names may be of an earlier release. While that image stays
+the sidecar's stays too, unless the running one tells that both speak a version of the link that the
+operator's sidecar speaks.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from batchedmodel_contract.kubernetes.names import BATCHER_CONTAINER, MODEL_CONTAINER
+from batchedmodel_contract.link.hello import MAX_VERSION, MIN_VERSION
 from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.manifest.workload import UpgradeMode
 from batchedmodel_operator import render
 from batchedmodel_operator.interfaces import Body
-from batchedmodel_operator.reconcile.state import Observed, Revision, condition
+from batchedmodel_operator.reconcile.state import Observed, Revision, condition, revision_of
 from batchedmodel_operator.rollout.rollout import Cause, Record
 
 
@@ -25,6 +31,8 @@ class Hold(StrEnum):
     """That fewer models roll, and none that did is degraded."""
     HEALTH = "Health"
     """That the pods of the present one serve."""
+    MODEL_IMAGE = "ModelImage"
+    """A model server of the manifest's image that is known to speak with the other sidecar."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +60,35 @@ class Target:
 
 def choose(observed: Observed, spec: Spec, images: render.Images, *, may_begin: bool) -> Target:
     """`may_begin`: whether it is this model's turn to follow what others follow too."""
+    kept = _kept_sidecar(observed, spec)
+    if kept is None or kept == images.sidecar:
+        return _chosen(observed, spec, images, may_begin=may_begin)
+    target = _chosen(observed, spec, replace(images, sidecar=kept), may_begin=may_begin)
+    waits = Pending(cause=Cause.UPGRADE, hold=Hold.MODEL_IMAGE, images=(images.sidecar,))
+    return target if target.pending is not None else replace(target, pending=waits)
+
+
+def serves_by_own_image(spec: Spec) -> bool:
+    """Whether the manifest names the image of a model server of ours, and not the sidecar's."""
+    is_ours, own = spec.model.handler is not None, spec.model.image is not None
+    return is_ours and own and spec.sidecar.image is None
+
+
+def _kept_sidecar(observed: Observed, spec: Spec) -> str | None:
+    """The running sidecar's image, where the model server may be too old for another."""
+    record = Record.of(observed.model.status)
+    in_use = next((one for one in observed.revisions if one.name == record.target), None)
+    if in_use is None or not serves_by_own_image(spec):
+        return None
+    running, revision = render.images_of(in_use.template), revision_of(in_use.template)
+    pods = (pod.uid for pod in observed.pods if pod.revision == revision)
+    versions = (observed.memory.link_versions.get(pod, 0) for pod in pods)
+    if any(MIN_VERSION <= version <= MAX_VERSION for version in versions):
+        return None
+    return running[BATCHER_CONTAINER] if running[MODEL_CONTAINER] == spec.model.image else None
+
+
+def _chosen(observed: Observed, spec: Spec, images: render.Images, *, may_begin: bool) -> Target:
     model, record = observed.model, Record.of(observed.model.status)
     name, said = render.revision_name(model, spec), render.said_of_pods(model)
     fresh = render.pod_template(model, spec, images, render.pinned_batching(spec))

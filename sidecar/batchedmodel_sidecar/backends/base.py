@@ -34,6 +34,8 @@ class LinkStatus:
     """Why there is no model; empty while there is one."""
     stuck: bool = False
     """The server holds its connections and answers nothing: only a restart will help."""
+    link_version: int = 0
+    """Of the frames that both ends speak; 0 while there is no link, and for an upstream."""
 
 
 class LinkListener(Protocol):

@@ -125,11 +125,15 @@ class Admin:
         return web.Response(body=body, headers={"Content-Type": _METRICS_TYPE})
 
     async def _settings(self, request: web.Request) -> web.Response:
-        settings = self._batcher.settings
-        document = {"hash": settings.digest(), "settings": asdict(settings)}
-        model = self._link.status.model
-        extent = extent_of(None if model is None else model.profile)
-        return _json(document | {"compiled": is_compiled(), "profile": extent})
+        settings, status = self._batcher.settings, self._link.status
+        document: dict[str, object] = {
+            "hash": settings.digest(),
+            "settings": asdict(settings),
+            "compiled": is_compiled(),
+            "profile": extent_of(None if status.model is None else status.model.profile),
+            "link_version": status.link_version,
+        }
+        return _json(document)
 
     async def _adapter_states(self, request: web.Request) -> web.Response:
         return _json({"adapters": [state.to_mapping() for state in self._adapters.states]})

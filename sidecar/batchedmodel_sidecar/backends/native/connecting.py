@@ -29,8 +29,10 @@ class RefusedLink(Exception):
     """The server does not speak as we do; the message says why."""
 
 
-async def connect(path: str, opened: Callable[[], LinkConnection], regions: SharedRegions) -> None:
+async def connect(path: str, opened: Callable[[], LinkConnection], regions: SharedRegions) -> int:
     """Connect to the server at a Unix socket; frames go over what is `opened` then.
+
+    Returns the version of the frames that both ends speak.
 
     Raises `AbsentServer`, `RefusedLink`, and `OSError` where the server goes away meanwhile.
     """
@@ -52,6 +54,7 @@ async def connect(path: str, opened: Callable[[], LinkConnection], regions: Shar
         elif pair is not None:
             logger.info("no memory is shared with the model server: it cannot map it")
         await loop.create_unix_connection(opened, sock=plug)
+        return hello.max_version
     except BaseException:
         plug.close()
         raise

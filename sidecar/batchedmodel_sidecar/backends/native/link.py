@@ -71,6 +71,8 @@ class NativeLink:
         self._models = ReadyModels(name)
         self._batches = PendingBatches(self, regions, self)
         self._connection: LinkConnection | None = None
+        self._version = 0
+        """Of the frames that were last agreed on."""
         self._ended: asyncio.Future[str] | None = None
         """Of the connection: why it has ended."""
         self._orders: dict[int, asyncio.Future[Answer]] = {}
@@ -102,7 +104,8 @@ class NativeLink:
         # One unanswered batch may have been a pause that is over. After a second one a new
         # connection proves nothing: what answers it is not the pass that hangs.
         stuck = self._hung or self._stuck or self._unanswered >= _MAX_UNANSWERED
-        return LinkStatus(model=self._model, reason=self._reason, stuck=stuck)
+        version = 0 if self._connection is None else self._version
+        return LinkStatus(model=self._model, reason=self._reason, stuck=stuck, link_version=version)
 
     async def follow(self) -> None:
         """Keep connected for ever, with growing pauses while that fails."""
@@ -237,7 +240,7 @@ class NativeLink:
         """Connect, and return when the connection has ended, with the reason."""
         self._ended = asyncio.get_running_loop().create_future()
         async with asyncio.timeout(_HELLO_SECONDS):
-            await connect(self._socket_path, self._opened, self._regions)
+            self._version = await connect(self._socket_path, self._opened, self._regions)
         return await self._ended or "the model server closed the connection"
 
     def _opened(self) -> LinkConnection:

@@ -73,6 +73,24 @@ async def test_what_a_sidecar_answers_is_a_hash_or_nothing(
 
 
 @pytest.mark.parametrize(
+    ("status", "body", "expected"),
+    [
+        (200, b'{"hash": "abc", "link_version": 3}', 3),
+        (200, b'{"hash": "abc"}', 0),
+        (200, b'{"link_version": "3"}', 0),
+        (200, b"[]", None),
+        (200, b"no JSON", None),
+        (503, b'{"link_version": 3}', None),
+    ],
+)
+async def test_a_sidecar_that_tells_no_version_of_its_link_has_answered(
+    status: int, body: bytes, expected: int | None
+) -> None:
+    with _server(status, body) as port:
+        assert await SidecarAdmin(port).link_version("127.0.0.1", WHOM) == expected
+
+
+@pytest.mark.parametrize(
     ("model", "pod", "is_meant"),
     [
         ("minilm", "uid-1", True),

@@ -1,6 +1,7 @@
 """Whatever people do to the spec and to the children, the last spec comes out, and then silence."""
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -79,6 +80,53 @@ def test_any_edits_and_drifts_end_in_what_the_last_spec_says(
         assert world.cluster.writes == before, "a restart is no reason to write"
 
     asyncio.run(scenario())
+
+
+_OWN_IMAGES: tuple[Mapping[str, Any], ...] = tuple(
+    {
+        "model": {"handler": "simulated", "image": f"registry.example/own:{tag}", "env": env},
+        "sidecar": {"upgrade": upgrade},
+    }
+    for tag in (1, 2)
+    for env in ({}, {"LEVEL": "2"})
+    for upgrade in ("Pinned", "Rolling")
+)
+_OPERATORS = (IMAGES, dataclasses.replace(IMAGES, sidecar="registry.example/sidecar:2"))
+
+
+@pytest.mark.slow
+@settings(max_examples=examples(150))
+@given(st.lists(st.sampled_from((*_OWN_IMAGES, *_OPERATORS)), max_size=8))
+def test_no_edit_and_no_operator_brings_another_sidecar_to_a_model_server_that_was_not_replaced(
+    events: list[Mapping[str, Any] | render.Images],
+) -> None:
+    async def scenario() -> None:
+        world = World(_OWN_IMAGES[0])
+        await world.settle()
+        sidecar_of: dict[str, str] = {}
+        images = IMAGES
+        for event in events:
+            if isinstance(event, render.Images):
+                images = event
+                world.restart(images)
+            else:
+                world.spec(event)
+            before = _images(world)
+            await world.settle()
+            after = _images(world)
+            if before["model"] == after["model"]:
+                assert before["batcher"] == after["batcher"]
+            elif after["model"] not in sidecar_of:
+                assert after["batcher"] == images.sidecar, "it was built anew"
+            sidecar_of[after["model"]] = after["batcher"]
+            waits = world.verdict("UpToDate")[1] == "WaitingForModelImage"
+            assert waits == (after["batcher"] != images.sidecar)
+
+    asyncio.run(scenario())
+
+
+def _images(world: World) -> dict[str, str]:
+    return render.images_of(world.child(Kind.DEPLOYMENT)["spec"]["template"])
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from batchedmodel_contract.link.hello import MAX_VERSION
 from batchedmodel_contract.manifest.workload import UpgradeMode
 from batchedmodel_kube.errors import Gone, Invalid, Refused
 from batchedmodel_operator.kinds import Kind
@@ -31,6 +32,8 @@ FAILED = Standing(rolls=False, failed=True)
 OTHER = Key(namespace="team", name="another")
 OLD = {"batcher": "registry.example/sidecar:1", "model": "registry.example/model-server:1"}
 NEW = {"batcher": "registry.example/sidecar:2", "model": "registry.example/model-server:2"}
+OWN: dict[str, Any] = {**GOOD, "model": {"handler": "simulated", "image": "registry.example/own:7"}}
+OWN_ROLLING: dict[str, Any] = {**OWN, "sidecar": {"upgrade": "Rolling"}}
 
 
 async def test_pods_keep_their_images_and_it_is_said_which_the_operator_has() -> None:
@@ -95,6 +98,84 @@ async def test_images_of_the_manifest_are_nobody_elses_matter() -> None:
         "model": "registry.example/own:7",
     }
     assert world.verdict("UpToDate") == ("True", "UpToDate")
+
+
+def sidecar(world: World) -> str:
+    return images_of(template(world))["batcher"]
+
+
+def tell_link_versions(world: World, version: int) -> None:
+    """Sidecars of pods 1 and 2 are of a release that tells the version of their link."""
+    world.sidecars.link_versions |= dict.fromkeys(("10.0.0.1", "10.0.0.2"), version)
+
+
+@pytest.mark.parametrize("spec", [OWN, OWN_ROLLING], ids=["pinned", "rolling"])
+async def test_a_model_server_of_ones_own_image_keeps_the_sidecar_that_it_speaks_with(
+    spec: dict[str, Any],
+) -> None:
+    world = await serving(spec)
+    before = template(world)
+    world.restart(upgraded_images(2))
+    await world.settle()
+    assert template(world) == before
+    assert world.verdict("UpToDate") == ("False", "WaitingForModelImage")
+    message = world.condition("UpToDate")["message"]
+    assert "the operator has other images: registry.example/sidecar:2; the sidecar" in message
+    assert world.verdict("Ready") == ("True", "Serving")
+    assert world.turns.may_begin(OTHER)
+
+
+async def test_an_edit_keeps_the_sidecar_unless_it_names_another_image_of_the_model_server() -> (
+    None
+):
+    world = await serving(OWN)
+    world.restart(upgraded_images(2))
+    edited = {**OWN["model"], "env": {"LEVEL": "9"}}
+    world.spec({**OWN, "model": edited})
+    await world.settle()
+    assert {"name": "LEVEL", "value": "9"} in template(world)["spec"]["containers"][0]["env"]
+    assert sidecar(world) == "registry.example/sidecar:1"
+    await all_replaced(world)
+    assert world.verdict("UpToDate") == ("False", "WaitingForModelImage")
+    world.spec({**OWN, "model": {**edited, "image": "registry.example/own:8"}})
+    await world.settle()
+    assert sidecar(world) == "registry.example/sidecar:2"
+    await all_replaced(world)
+    assert world.verdict("UpToDate") == ("True", "UpToDate")
+
+
+@pytest.mark.parametrize(("version", "follows"), [(MAX_VERSION, True), (MAX_VERSION + 1, False)])
+async def test_a_sidecar_that_tells_what_the_present_one_speaks_is_replaced(
+    version: int, *, follows: bool
+) -> None:
+    world = await serving(OWN_ROLLING)
+    tell_link_versions(world, version)
+    world.restart(upgraded_images(2))
+    await world.settle()
+    assert sidecar(world) == f"registry.example/sidecar:{2 if follows else 1}"
+    if follows:
+        # None has told of the new one's link yet, which is no way back.
+        tell_link_versions(world, 0)
+        await all_replaced(world)
+        assert sidecar(world) == "registry.example/sidecar:2"
+        assert world.verdict("UpToDate") == ("True", "UpToDate")
+
+
+async def test_a_pinned_sidecar_that_could_be_replaced_is_said_to_be_pinned() -> None:
+    world = await serving(OWN)
+    tell_link_versions(world, MAX_VERSION)
+    world.restart(upgraded_images(2))
+    await world.settle()
+    assert sidecar(world) == "registry.example/sidecar:1"
+    assert world.verdict("UpToDate") == ("False", "UpgradePinned")
+
+
+async def test_an_upstream_server_has_any_sidecar() -> None:
+    model = {"protocol": "V2", "image": "registry.example/triton:1"}
+    world = await serving({**ROLLING, "model": model})
+    world.restart(upgraded_images(2))
+    await world.settle()
+    assert sidecar(world) == "registry.example/sidecar:2"
 
 
 async def test_a_model_waits_for_its_turn_and_is_looked_at_when_it_comes() -> None:

@@ -13,7 +13,7 @@ import pytest
 from batchedmodel_contract.inference.description import RAGGED, TensorSpec, TextInput
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.link.connection import LinkConnection
-from batchedmodel_contract.link.hello import OTHER_RELEASE, Hello
+from batchedmodel_contract.link.hello import MAX_VERSION, OTHER_RELEASE, Hello
 from batchedmodel_contract.link.kinds import Kind
 from batchedmodel_contract.link.model_frames import (
     Adapters,
@@ -171,6 +171,18 @@ async def test_what_is_said_again_of_a_model_that_is_ready_changes_nothing(
         peer.reply(number)
         await answered
         assert here.link.status.model is model
+
+
+async def test_the_version_of_the_frames_is_told_while_there_is_a_link(tmp_path: Path) -> None:
+    path = tmp_path / "m.sock"
+    async with followed(path) as here:
+        assert here.link.status.link_version == 0
+        async with LinkServer().serving(path) as server:
+            (await server.peer()).ready()
+            await here.listener.ready()
+            assert here.link.status.link_version == MAX_VERSION
+        await here.listener.lost(UNREACHABLE)
+        assert here.link.status.link_version == 0
 
 
 @pytest.mark.parametrize(
