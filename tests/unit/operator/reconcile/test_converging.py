@@ -103,7 +103,8 @@ def test_no_edit_and_no_operator_brings_another_sidecar_to_a_model_server_that_w
     async def scenario() -> None:
         world = World(_OWN_IMAGES[0])
         await world.settle()
-        sidecar_of: dict[str, str] = {}
+        first = _images(world)
+        sidecar_of = {first["model"]: first["batcher"]}
         images = IMAGES
         for event in events:
             if isinstance(event, render.Images):
