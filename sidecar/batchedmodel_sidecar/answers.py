@@ -25,8 +25,6 @@ class RawBatch(BatchRequest):
     """For each row, the `trace` of its call."""
     deadlines: tuple[float, ...]
     """For each row, the time after which it is not sent again, by the batcher's clock."""
-    contended: bool = False
-    """Whether others wait for the server: no search for a bad call keeps it for long then."""
 
 
 class Output(NamedTuple):

@@ -107,10 +107,6 @@ class Unserved(CallError):
         """Whether the server is there and refused this request: it may answer others."""
 
 
-class Refused(Unserved):
-    """The server refused a batch, perhaps for one of its calls: it is sent again in parts."""
-
-
 class Fatal(Unserved):
     """The server died twice with this in work, the second time sent by itself."""
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from batchedmodel_contract.inference.description import CostRule
-from batchedmodel_contract.inference.isolation import Isolation, Rows
+from batchedmodel_contract.inference.bisection import Bisection, Rows
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_model_server.batching.collate import Collated, Output
 from batchedmodel_model_server.batching.reply import Failure
@@ -142,7 +142,7 @@ class RetryPlan:
         self._cost = cost
         self._cap = cap
         self._bound = bound
-        self._search = Isolation(
+        self._search = Bisection(
             range(rows),
             [wanted_until] * rows,
             idempotent=idempotent,
@@ -183,7 +183,7 @@ class RetryPlan:
             # Several that may not be tried again here would fit in smaller batches.
             status = _TOO_LARGE if len(settled) == 1 else _RETRY
         else:
-            settled = self._search.spoilt(str(error))
+            settled = self._search.refused(str(error))
             status = _RETRY if isinstance(error, NoSlotFree) else _FAILED
         for row in settled:
             self.failures[row] = Failure(status, str(error))

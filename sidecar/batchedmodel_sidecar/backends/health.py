@@ -21,9 +21,8 @@ from batchedmodel_sidecar.batching.batch_reply import RawReply
 from batchedmodel_sidecar.batching.circuit_breaker import CircuitBreaker
 from batchedmodel_sidecar.batching.in_flight import InFlight, Sent, patience, replied
 from batchedmodel_sidecar.batching.isolation import Alone, Standing
-from batchedmodel_sidecar.batching.retry import told_apart
 from batchedmodel_sidecar.calls import Call, Row, Value, request_of
-from batchedmodel_sidecar.errors import Busy, Lost, Refused, Unserved
+from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.model import ReadyModel, take
 
 logger: Final = logging.getLogger(__name__)
@@ -72,13 +71,13 @@ class Health:
 
         It rests for the one caller whose rows the batch had: others may fare better with that key.
         """
-        now, key = self._clock(), batch.items[0].key
-        in_parts = sent.shared or isinstance(error, Refused)
-        if in_parts and told_apart(error, idempotent=self._idempotent):
-            self.circuit.wants_probe |= isinstance(error, Busy)
-            return None  # the parts of it will tell
-        if isinstance(error, Busy) and error.answered and not isinstance(key, Alone):
-            return self.circuit.rest_of_key(now, error.seconds)
+        now = self._clock()
+        if isinstance(error, Busy) and error.answered:
+            rest_ends = self.circuit.rest_of_key(now, error.seconds)
+            if sent.shared:
+                return None  # the rows of each caller are tried again by themselves
+            if not isinstance(batch.items[0].key, Alone):
+                return rest_ends
         # What ends connections for one who goes apart ends them for nobody else.
         own = all(map(self.standing.goes_apart, sent.callers))
         self.circuit.unserved(error, now, since=sent.began, callers=sent.callers, pauses=not own)

@@ -85,9 +85,7 @@ class Batcher:
         ask = self._decisions.ask
         self._quarantine = Quarantine(self._in_flight, ask)
         self._health = Health(infer, clock, self._in_flight, ask, idempotent=idempotent)
-        self._retries = Retries(
-            ledger, self._window, self._quarantine, self._health.standing, idempotent=idempotent
-        )
+        self._retries = Retries(ledger, self._window, self._quarantine, idempotent=idempotent)
         self._unsettled = 0
         """Accepted calls. The ledger counts texts as well."""
         self._idle = asyncio.Event()
@@ -295,10 +293,9 @@ class Batcher:
         self._counts.leaves(batch, members, now)
         # It is sent before the rest is noted: the device may be idle.
         limit = patience(batch, self.settings, now, self._policy.pipeline)
-        waiting = self._window.callers if self._health.standing.answers else ()
         callers = {pending.tenant for pending, _ in members}
         sent = self._in_flight.start(batch, now, self._policy.pipeline, callers)
-        ask = partial(self._ask, members, now, waiting, limit)
+        ask = partial(self._ask, members, now, limit)
         self._in_flight.carry(sent, self._carry(batch, members, ask))
         self._window.left(batch.items, members, self._policy)
         noted(self._policy.observe, HandedOver(batch=batch.id), now)
@@ -307,10 +304,8 @@ class Batcher:
                 self._rows[pending.ids[index]] = (pending, index)
         sent.noted = True
 
-    def _ask(
-        self, members: Members, now: float, waiting: Collection[str], limit: float
-    ) -> Awaitable[BatchReply]:
-        return self._infer(batch_of(members, now, waiting), limit)
+    def _ask(self, members: Members, now: float, limit: float) -> Awaitable[BatchReply]:
+        return self._infer(batch_of(members, now), limit)
 
     async def _carry(
         self, batch: Batch, members: Members, ask: Callable[[], Awaitable[BatchReply]]

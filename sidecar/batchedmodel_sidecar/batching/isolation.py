@@ -1,9 +1,8 @@
 """Callers whose rows share no batch with others', and callers whose rows rest for a while.
 
-Pure; owned by the batcher and by its request window. A request that is refused costs those who
-share its batch: what a server says of a whole batch says nothing of each of them, and the search
-for those to blame takes as long as several batches. So one caller's bad requests would slow all
-others down.
+Pure; owned by the batcher and by its request window. A refused request costs the callers who share
+its batch: a server's verdict on a batch says nothing of each row, and to find the bad rows takes as
+long as several batches. So one caller's bad requests would slow all others down.
 """
 
 import math
@@ -20,9 +19,6 @@ from batchedmodel_sidecar.errors import CallError, Fatal, Unserved
 _FROM: Final = 3.0
 """Refusals, less what answers made good, from which a caller goes apart."""
 _MOST: Final = 10.0
-_MOSTLY: Final = 1 / 3
-"""Of a caller's calls are refused: to look for those costs more than to send each by itself."""
-_LATELY: Final = 0.1
 _MADE_GOOD: Final = 0.1
 """By an answer."""
 _MOST_CALLERS: Final = 1_024
@@ -41,7 +37,7 @@ class Apart(NamedTuple):
     key: Hashable
     caller: str
     call: int = 0
-    """A number of the call's own, or of some calls, that share batches with none of the others."""
+    """The number of a call that shares batches with no other."""
 
 
 def original(key: Hashable) -> Hashable:
@@ -49,14 +45,11 @@ def original(key: Hashable) -> Hashable:
     return key.key if isinstance(key, Apart) else key
 
 
-def apart(item: Item, caller: str, part: int = 0) -> Item:
-    """The row with a key of its caller's own, or of a part of its calls.
-
-    It stays as it is where it has such a key already, but for another part.
-    """
-    if not part and isinstance(item.key, Apart | Alone):
+def apart(item: Item, caller: str) -> Item:
+    """The row with a key of its caller's own; it stays as it is where it has such a key already."""
+    if isinstance(item.key, Apart | Alone):
         return item
-    return item._replace(key=Apart(original(item.key), caller, part))
+    return item._replace(key=Apart(item.key, caller))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,8 +57,6 @@ class _Record:
     refused: float = 0.0
     answered: int = 0
     """Calls of its own, since there is this record."""
-    part: float = 0.0
-    """Of its calls that are refused, lately."""
     others: int = -1
     """Calls of others that had been answered when a refusal counted last; -1: none has."""
 
@@ -73,15 +64,14 @@ class _Record:
 class Standing:
     """How callers fared lately; of too many the first are forgotten.
 
-    Whoever is refused more often than about every tenth time gets batches of its own. Whoever is
-    refused more often than every third time has each call sent by itself. A refusal counts only if
-    others were answered since the last one that counted: where a server refuses everybody, nobody
-    is to blame. A caller over whose row alone a server died goes apart at once.
+    A caller that is refused more often than about every tenth time goes apart: each of its calls is
+    sent by itself. A refusal counts only if others were answered since the last one that counted:
+    where a server refuses everybody, no caller is to blame. A caller over whose row alone a server
+    died goes apart at once.
     """
 
     def __init__(self) -> None:
         self._answered = 0
-        self._halved_at = -1
         self._numbers = count(1)
         self._records: dict[str, _Record] = {}
 
@@ -90,25 +80,10 @@ class Standing:
         return len(self._records)
 
     def placed(self, call: Call, caller: str) -> Call:
-        """The call, with a key of its caller's own if that goes apart, or one of its own."""
+        """The call, with a key of its own if its caller goes apart."""
         if not self.goes_apart(caller):
             return call
-        by_itself = self._records[caller].part > _MOSTLY
-        number = next(self._numbers) if by_itself else 0
-        return call.apart(Apart(call.key, caller, number))
-
-    @property
-    def answers(self) -> bool:
-        """Whether somebody was answered since a batch was halved last.
-
-        A server that answers nobody is to be found out, and not to be tried in ever more parts.
-        """
-        return self._answered > self._halved_at
-
-    def halves(self) -> tuple[int, int]:
-        """Numbers for halves of a caller's batch, which share batches with nothing else."""
-        self._halved_at = self._answered
-        return next(self._numbers), next(self._numbers)
+        return call.apart(Apart(call.key, caller, next(self._numbers)))
 
     def goes_apart(self, caller: str) -> bool:
         """Whether a caller's calls share no batch with others'."""
@@ -132,7 +107,6 @@ class Standing:
         if record is None:
             return  # nothing bad is known of it, as of nearly everybody
         record.answered += 1
-        record.part -= _LATELY * record.part
         record.refused -= _MADE_GOOD
         if record.refused <= 0:
             del self._records[caller]
@@ -141,7 +115,6 @@ class Standing:
         if caller not in self._records and len(self._records) >= _MOST_CALLERS:
             del self._records[next(iter(self._records))]
         record = self._records.setdefault(caller, _Record())
-        record.part += _LATELY * (1 - record.part)
         if self._answered - record.answered > record.others:
             record.others = self._answered - record.answered
             record.refused = min(_MOST, record.refused + weight)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from batchedmodel_contract.inference.batch import BatchRequest
@@ -163,8 +163,8 @@ Members = Sequence[tuple[PendingRequest, int]]
 """Rows of a batch, each as its request and its place there."""
 
 
-def batch_of(members: Members, now: float, waiting: Collection[str] = ()) -> BatchRequest:
-    """Rows of equal keys as a batch for the server, for which rows of these callers wait."""
+def batch_of(members: Members, now: float) -> BatchRequest:
+    """Rows of equal keys as a batch for the server."""
     rows = [pending.call.rows[index] for pending, index in members]
     first = members[0][0].call
     if first.envelope is None:
@@ -175,14 +175,12 @@ def batch_of(members: Members, now: float, waiting: Collection[str] = ()) -> Bat
         if not any(adapters):
             adapters = []
         return request_of(rows, first.description, wanted, params, adapters)
-    callers = tuple(pending.tenant for pending, _ in members)
     return RawBatch(
         inputs=(),
         rows=tuple(rows),
         envelope=first.envelope,
         owners=tuple(pending.ids[0] for pending, _ in members),
-        callers=callers,
+        callers=tuple(pending.tenant for pending, _ in members),
         traces=tuple(pending.call.trace for pending, _ in members),
         deadlines=tuple(pending.deadline for pending, _ in members),
-        contended=len(waiting) > len(set(callers)),
     )

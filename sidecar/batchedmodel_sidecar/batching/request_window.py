@@ -149,13 +149,9 @@ class RequestWindow:
             self._leave_line(item.id)
             self._take_turns(policy, now).add(caller, apart(item, caller), policy)
 
-    def come_back(
-        self, item: Item, pending: PendingRequest, policy: BasePolicy, *, in_line: bool = False
-    ) -> None:
-        """A row that left waits once more; it had its turn, unless it is to be in line for it."""
-        if in_line and self._turns is not None:
-            self._turns.add(pending.tenant, item, policy)
-        elif not self.backoff.takes(item, pending.tenant):
+    def come_back(self, item: Item, pending: PendingRequest, policy: BasePolicy) -> None:
+        """A row that left waits once more; it had its turn."""
+        if not self.backoff.takes(item, pending.tenant):
             policy.take_over(item)
 
     def show_more(self, pending: PendingRequest, policy: BasePolicy, now: float) -> range:
@@ -183,6 +179,7 @@ class RequestWindow:
         """A batch took so long: the tenants that were refused in it pay for unexpected time.
 
         Where the server hung or died nobody knows why, so no more than a full batch is charged.
+        Where nothing is learnt yet, time is counted by the cheapest batches.
         Where nobody has measured the device, a price says nothing of a row's size: who makes a
         batch longer than a full one of the cheapest rows pays for that, though all were served.
         """
@@ -207,8 +204,8 @@ class RequestWindow:
             return
         tenants = [pending.tenant for pending, _ in refused(reply, members)]
         took = policy.work_of(seconds, max(lengths))
-        if self._turns is None or took is None:
-            return
+        if took is None:
+            took = min(_MOST_UNLEARNT, seconds / self._unit_seconds)
         if isinstance(reply, Unserved) and not reply.answered:
             took = min(took, policy.work(max(lengths)) * policy.settings.max_batch_size)
         self._charge(tenants, took - policy.batch_work(lengths))

@@ -1,9 +1,8 @@
-"""What becomes of a row whose batch came to nothing: another try, or an end.
+"""What becomes of a row whose batch has no answer: another try, or an end.
 
 Used by the batcher. A row over which the server died is tried once more with nothing beside it, so
 that a row that kills servers takes no other with it the second time. It is blamed only for a death
-with nothing beside it. A batch of one caller that was refused while others wait is sent again in
-halves, between which they have their turn.
+with nothing beside it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,22 +13,13 @@ from batchedmodel_scheduling.core.base import BasePolicy
 from batchedmodel_scheduling.core.pipeline import Pipeline
 from batchedmodel_scheduling.core.policy import Batch, Item, ItemId
 from batchedmodel_sidecar.batching.in_flight import InFlight, Sent
-from batchedmodel_sidecar.batching.isolation import Alone, Standing, apart
+from batchedmodel_sidecar.batching.isolation import Alone, apart
 from batchedmodel_sidecar.batching.pending_request import PendingRequest
 from batchedmodel_sidecar.batching.request_window import RequestWindow
-from batchedmodel_sidecar.errors import Busy, Fatal, Lost, Refused, Unserved
+from batchedmodel_sidecar.errors import Busy, Fatal, Lost, Unserved
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 
 _MOST_RESTS: Final = 3  # per row of a call
-
-
-def told_apart(error: Unserved, *, idempotent: bool) -> bool:
-    """Whether each caller of a batch that is told so has its rows tried again without the others'.
-
-    What a server answers to several may be meant for one of them alone. If it did nothing, or rows
-    may be sent twice, that is found out.
-    """
-    return error.answered and (idempotent or isinstance(error, Busy))
 
 
 def again(
@@ -40,26 +30,25 @@ def again(
     idempotent: bool,
     alone: bool,
     shared: bool,
-    part: int,
 ) -> Item | Unserved:
-    """The row of a batch as it is tried again, or what its call is told.
+    """The row of a batch as it is tried again, or the error that ends its call.
 
     `idempotent`: the settings let a row be sent again when nobody knows what became of it; the
     model may forbid it. `alone`: the server had nothing beside the batch, and `shared`: the batch
-    had rows of several callers. `part`: a number for the half of a refused batch that it is in.
+    had rows of several callers, of whom one may have caused that the server is busy.
     """
-    if (shared or part) and told_apart(error, idempotent=idempotent):
-        return apart(item, pending.tenant, part)._replace(request_group=None)
+    row = item._replace(request_group=None)  # the model knows its group already
     if isinstance(error, Busy):
         # Nothing was done for it, so it may be sent again in any case.
+        if shared and error.answered:
+            return apart(row, pending.tenant)
         pending.rests += 1
-        again = item._replace(request_group=None)  # the model knows its group already
-        return again if pending.rests <= _MOST_RESTS * len(pending.call.rows) else error
+        return row if pending.rests <= _MOST_RESTS * len(pending.call.rows) else error
     if not (isinstance(error, Lost) and idempotent and pending.call.description.idempotent):
         return error
     if isinstance(item.key, Alone):
         return Fatal() if alone else error
-    return item._replace(key=Alone(item.id), request_group=None)
+    return row._replace(key=Alone(item.id))
 
 
 class Retries:
@@ -70,14 +59,12 @@ class Retries:
         ledger: Ledger,
         window: RequestWindow,
         quarantine: "Quarantine",
-        standing: Standing,
         *,
         idempotent: bool,
     ) -> None:
         self._ledger = ledger
         self._window = window
         self._quarantine = quarantine
-        self._standing = standing
         self._idempotent = idempotent
 
     def of(
@@ -91,13 +78,11 @@ class Retries:
         *,
         over: bool,
     ) -> Iterator[tuple[PendingRequest, Unserved]]:
-        """The calls that end, with what they are told, one after the other: one may end others.
+        """The calls that end, each with its error, one after the other: one may end others.
 
         `rows` are those of calls that have not ended; `over`: nothing is tried again.
         """
         alone = sent.alone and not self._ledger.passing
-        halved = isinstance(error, Refused) and not sent.shared
-        part_of = self._halves(items, rows) if halved else {}
         for item in items:
             if (pending := rows.get(item.id, (None, 0))[0]) is None:
                 continue  # no longer wanted
@@ -110,7 +95,6 @@ class Retries:
                     idempotent=self._idempotent,
                     alone=alone,
                     shared=sent.shared,
-                    part=part_of.get(pending, 0),
                 )
             if isinstance(tried, Unserved):
                 yield pending, tried
@@ -118,16 +102,7 @@ class Retries:
             self._window.waits_again(pending)
             self._ledger.come_back(len(pending.call.rows), pending.waiting, now)
             if not self._quarantine.takes(tried):
-                # Who waits while a bad call of another caller's is looked for has its turn between.
-                self._window.come_back(tried, pending, policy, in_line=halved)
-
-    def _halves(
-        self, items: Sequence[Item], rows: Mapping[ItemId, tuple[PendingRequest, int]]
-    ) -> dict[PendingRequest, int]:
-        """A number for each half of the calls."""
-        calls = list(dict.fromkeys(rows[item.id][0] for item in items if item.id in rows))
-        first, second = self._standing.halves()
-        return {call: first if 2 * at < len(calls) else second for at, call in enumerate(calls)}
+                self._window.come_back(tried, pending, policy)
 
 
 class Quarantine:

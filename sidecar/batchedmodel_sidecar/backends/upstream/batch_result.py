@@ -8,12 +8,12 @@ from collections.abc import Hashable, Iterable, Sequence
 from enum import Enum, auto
 from typing import Final, TypeVar
 
-from batchedmodel_contract.inference.isolation import Rows
+from batchedmodel_contract.inference.bisection import Rows
 from batchedmodel_sidecar.answers import Output
 from batchedmodel_sidecar.backends.upstream.headers import end_to_end, shared
 from batchedmodel_sidecar.backends.upstream.protocol import Response, SplitReply, Subject
 from batchedmodel_sidecar.batching.batch_reply import RawReply, RowAnswer, RowFailure
-from batchedmodel_sidecar.errors import Busy, Refused, Unserved
+from batchedmodel_sidecar.errors import Busy, Unserved
 from batchedmodel_sidecar.said import Said
 
 _SHOWN_BYTES: Final = 500
@@ -183,11 +183,6 @@ class BatchResult:
             self._answers[row] = RowFailure(
                 status=error.status, message=error.message, answered=error.answered
             )
-
-    def in_parts(self, rows: Rows, response: Response) -> Refused:
-        """The error for rows of which the bad ones are looked for in smaller batches."""
-        said, message = self._words(rows, response)
-        return Refused(message, status=response.status, said=said, answered=True)
 
     def refusal(self, rows: Rows, response: Response) -> Unserved:
         """The error for rows of which none is to blame for what the server answered."""

@@ -1,7 +1,7 @@
 """The link to a server of somebody else's: its readiness, and the batches on their way to it.
 
 Such a server has no events and no batch extension: it is asked for its readiness, and it has one
-status for all rows of a request. `Isolation` cuts what it refuses into parts; this shell sends the
+status for all rows of a request. `Bisection` cuts what it refuses into parts; this shell sends the
 parts and keeps what came back for each row.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
-from batchedmodel_contract.inference.isolation import Isolation, Rows
+from batchedmodel_contract.inference.bisection import Bisection, Rows
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_scheduling.core.policy import MemoryCap
 from batchedmodel_sidecar.answers import RawBatch
@@ -38,7 +38,7 @@ from batchedmodel_sidecar.backends.upstream.protocol import (
 from batchedmodel_sidecar.backends.upstream.visits import Visit, Visits
 from batchedmodel_sidecar.batching.batch_reply import UncutReply
 from batchedmodel_sidecar.codec.codec import Codec
-from batchedmodel_sidecar.errors import Busy, Lost, Refused, Unserved
+from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.model import ReadyModel
 
 logger: Final = logging.getLogger(__name__)
@@ -50,7 +50,6 @@ _ANSWER_WITHIN: Final = 5.0
 _JUDGED_BYTES: Final = 16_384
 _GROW_AFTER_SECONDS: Final = 60.0
 _NONSENSE: Final = "nonsense"
-_FEW_CALLERS: Final = 3
 
 
 @dataclass(slots=True)
@@ -59,7 +58,7 @@ class _Search:
 
     batch: RawBatch
     subject: Subject | None
-    isolation: Isolation
+    bisection: Bisection
     started: float
     result: BatchResult
     seconds: float = 0.0
@@ -158,16 +157,18 @@ class UpstreamLink:
 
     def _search(self, batch: RawBatch) -> _Search:
         subject = self._protocol.subject(batch.envelope, batch.rows[0])
-        isolation = Isolation(
+        result = BatchResult(batch.owners)
+        bisection = Bisection(
             batch.owners,
             batch.deadlines,
             idempotent=self._idempotent,
             callers=batch.callers,
-            # Asked before each request: a trial that was refused has proven nothing.
-            trial=lambda rows: self._evidence.wants_trial(subject, len(rows)),
+            # Where nothing is proven of the outputs, calls go alone until something is.
+            fits=lambda rows: (
+                result.of_one_call(rows) or not self._evidence.wants_trial(subject, len(rows))
+            ),
         )
-        started = asyncio.get_running_loop().time()
-        return _Search(batch, subject, isolation, started, BatchResult(batch.owners))
+        return _Search(batch, subject, bisection, asyncio.get_running_loop().time(), result)
 
     async def _served(self, search: _Search, seconds: float) -> BatchReply:
         """Send requests until every row of a batch is settled; raises `Unserved`.
@@ -176,54 +177,50 @@ class UpstreamLink:
         row is sent again after its deadline.
         """
         clock = asyncio.get_running_loop().time
-        batch, isolation, result = search.batch, search.isolation, search.result
-        while (rows := isolation.next(clock())) is not None:
+        batch, bisection, result = search.batch, search.bisection, search.result
+        while (rows := bisection.next(clock())) is not None:
             members = [batch.rows[row] for row in rows]
             request = self._protocol.backend_request(members, batch.envelope)
             if result.of_one_call(rows):
                 request = replace(request, headers=(*request.headers, *batch.traces[rows[0]]))
             try:
                 response = await self._post(request, seconds)
-                verdict = judged(response.status, bytes(response.body[:_JUDGED_BYTES]))
-                whole = len(rows) == len(batch.rows)
-                if verdict is Verdict.SPOILT and whole and self._in_parts(batch):
-                    raise result.in_parts(rows, response)
-                if verdict in (Verdict.BUSY, Verdict.WHOLE):
-                    raise result.refusal(isolation.whole(), response)
             except Unserved as fault:
-                if isolation.calls == 1:
+                if fault.answered:
+                    settled = bisection.refused(fault.message, by_caller=True)
+                    if len(settled) == len(batch.rows):
+                        raise
+                    result.failed(settled, fault)
+                    continue
+                if bisection.calls == 1:
                     raise
-                # It is no row's fault: what has no answer yet fares as a whole batch would have.
+                # It is no row's fault: what has no answer yet fares as a whole batch would.
                 result.fault = fault
                 break
+            verdict = judged(response.status, bytes(response.body[:_JUDGED_BYTES]))
             if verdict is Verdict.FINE:
-                first = isolation.calls == 1 and whole
+                first = bisection.calls == 1 and len(rows) == len(batch.rows)
                 if first and response.memory is not None and not self._cutting:
                     return self._uncut(search, rows, response, seconds)
                 await self._divide(search, rows, response)
-            elif verdict is Verdict.SPOILT:
-                settled = isolation.spoilt((response.status, bytes(response.body)))
-                if isolation.broken:
+            elif verdict is Verdict.OUTGROWN:
+                result.refused(bisection.outgrown(), response)
+            elif verdict is Verdict.BUSY:
+                busy = result.refusal(bisection.whole(), response)
+                if bisection.calls == 1:
+                    raise busy
+                result.fault = busy
+            else:
+                is_whole, words = verdict is Verdict.WHOLE, bytes(response.body)
+                settled = bisection.refused((response.status, words), by_caller=is_whole)
+                if bisection.broken or (is_whole and len(settled) == len(batch.rows)):
                     raise result.refusal(tuple(range(len(batch.rows))), response)
                 result.refused(settled, response)
-            else:
-                result.refused(isolation.outgrown(), response)
-        result.failed(isolation.expired, Unserved("no time was left to try this alone", status=504))
-        self._learn(isolation, clock())
+        result.failed(bisection.expired, Unserved("no time was left to try this alone", status=504))
+        self._learn(bisection, clock())
         # One request that was refused took the time of nothing.
-        passes = isolation.calls if isolation.largest_fine else 0
+        passes = bisection.calls if bisection.largest_fine else 0
         return result.reply(search.seconds or clock() - search.started, passes=passes)
-
-    def _in_parts(self, batch: RawBatch) -> bool:
-        """Whether a batch with a bad call is sent again in parts, instead of searched here.
-
-        So others wait for one more batch and not for a search: whoever is in it, where that is few
-        callers, and who waits where it is one. Of many callers a search takes fewer batches.
-        """
-        if not self._idempotent or len(set(batch.owners)) == 1:
-            return False
-        callers = len(set(batch.callers))
-        return batch.contended if callers == 1 else callers <= _FEW_CALLERS
 
     def _uncut(self, search: _Search, rows: Rows, response: Response, seconds: float) -> UncutReply:
         """A large answer to a whole batch: the server may have the next while it is divided."""
@@ -251,7 +248,7 @@ class UpstreamLink:
 
     async def _divide(self, search: _Search, rows: Rows, response: Response) -> None:
         """Give rows their parts of an answer; raises `Unserved` when the server is broken."""
-        isolation, result, subject = search.isolation, search.result, search.subject
+        bisection, result, subject = search.bisection, search.result, search.subject
         members = [search.batch.rows[row] for row in rows]
         alone, unproven = result.of_one_call(rows), None
         try:
@@ -268,19 +265,16 @@ class UpstreamLink:
             if unproven is None:
                 self._evidence.contradicted(subject)
             message = f"the model answers nonsense: {error}"
-            # Of a first request, which may be a trial of one call only.
-            if unproven is None and isolation.calls == 1 and self._in_parts(search.batch):
-                raise Refused(message, status=502, answered=True) from error
             nonsense = Unserved(message, status=502, answered=True)
-            result.failed(isolation.spoilt(_NONSENSE), nonsense)
-            if isolation.broken:
+            result.failed(bisection.refused(_NONSENSE), nonsense)
+            if bisection.broken:
                 raise nonsense from error
         except Unserved as failure:
             # The server did its part: neither it nor a row is to blame.
-            isolation.fine()
+            bisection.fine()
             result.failed(rows, failure)
         else:
-            isolation.fine()
+            bisection.fine()
             result.answered(rows, dealt, response)
 
     async def _post(self, request: BackendRequest, seconds: float) -> Response:
@@ -316,7 +310,7 @@ class UpstreamLink:
         self._doubted_until = asyncio.get_running_loop().time() + _DOUBT_SECONDS
         self._ask_now.set()
 
-    def _learn(self, search: Isolation, now: float) -> None:
+    def _learn(self, search: Bisection, now: float) -> None:
         """Pass on what the server's memory seems to hold."""
         if search.room is not None:
             self._room.outgrown(search.room, now)

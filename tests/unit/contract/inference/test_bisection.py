@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_contract.inference.isolation import Isolation, Rows
+from batchedmodel_contract.inference.bisection import Bisection, Rows
 
 NEVER = math.inf
 
@@ -17,7 +17,7 @@ NEVER = math.inf
 class Course:
     """How a search went."""
 
-    search: Isolation
+    search: Bisection
     sent: list[Rows] = field(default_factory=list)
     answered: list[int] = field(default_factory=list)
     refused: list[int] = field(default_factory=list)
@@ -37,17 +37,15 @@ def course(
     callers: Sequence[str] = (),
     known_to_hold: int = 10_000,
     gives_up: bool = True,
-    trial: bool = False,
 ) -> Course:
     """A whole search, against a server that holds so many rows; each request takes one second."""
-    search = Isolation(
+    search = Bisection(
         owners,
         deadlines or [NEVER] * len(owners),
         idempotent=idempotent,
         callers=callers,
         fits=lambda rows: len(rows) <= known_to_hold,
         gives_up=gives_up,
-        trial=lambda rows: trial and not found.answered,
     )
     found = Course(search)
     now = 0.0
@@ -57,7 +55,7 @@ def course(
         if len(rows) > holds:
             found.refused += search.outgrown()
         elif any(is_bad(row) for row in rows):
-            found.refused += search.spoilt(words(rows))
+            found.refused += search.refused(words(rows))
         else:
             found.answered += rows
             search.fine()
@@ -169,7 +167,7 @@ def test_what_does_not_fit_is_halved_until_it_does(rows: int, holds: int) -> Non
 
 
 def test_one_giant_row_does_not_make_the_server_look_small() -> None:
-    search = Isolation(singles(32), [NEVER] * 32, idempotent=True)
+    search = Bisection(singles(32), [NEVER] * 32, idempotent=True)
     refused: list[int] = []
     while (rows := search.next(0.0)) is not None:
         if 5 in rows:
@@ -187,9 +185,9 @@ def test_a_giant_row_that_was_alone_says_nothing_about_batches() -> None:
     assert found.search.room is None
 
 
-def giant_whose_time_is_over(callers: Sequence[str]) -> Isolation:
+def giant_whose_time_is_over(callers: Sequence[str]) -> Bisection:
     """Of four rows the first is too large for the server; it and the next have a second."""
-    search = Isolation(singles(4), [0.5, 0.5, NEVER, NEVER], idempotent=True, callers=callers)
+    search = Bisection(singles(4), [0.5, 0.5, NEVER, NEVER], idempotent=True, callers=callers)
     assert search.next(0.0) == (0, 1, 2, 3)
     search.outgrown()
     while search.next(1.0) is not None:
@@ -237,11 +235,8 @@ def test_it_also_finds_one_bad_row_of_32_within_11_tries(bad: int) -> None:
     assert len(found.sent) <= 11
 
 
-def test_where_many_are_bad_it_goes_on_row_by_row() -> None:
-    every = course(singles(32), lambda row: True, gives_up=False)
-    assert len(every.sent) == 41, "halving to the end would take 63"
-    half = course(singles(32), lambda row: row % 2 == 0, gives_up=False)
-    assert len(half.sent) <= 44, "halving to the end would take 63"
+def test_where_all_are_bad_halving_to_the_end_takes_two_tries_for_each() -> None:
+    assert len(course(singles(32), lambda row: True, gives_up=False).sent) == 63
 
 
 @pytest.mark.slow
@@ -267,39 +262,31 @@ def test_without_idempotence_what_was_cut_before_its_first_try_is_still_tried() 
     assert found.answered == [4, 5, 6, 7]
 
 
-def test_a_trial_is_one_call_and_not_half_of_the_rows_if_there_is_another() -> None:
-    assert course([0, 0, 1, 2], never_bad, trial=True).sent == [(2,), (0, 1, 3)]
-    assert course([0, 1, 2], never_bad, trial=True, idempotent=False).sent == [(0,), (1, 2)]
-    assert course([0, 0, 1, 1], never_bad, trial=True).sent == [(0, 1), (2, 3)]
-    assert course([0, 0], never_bad, trial=True).sent == [(0, 1)]
+def by_caller(callers: str, bad: str) -> Course:
+    """A bisection by a server that judges callers and not rows."""
+    search = Bisection(singles(len(callers)), [NEVER] * 32, idempotent=True, callers=[*callers])
+    found = Course(search)
+    while (rows := search.next(0.0)) is not None:
+        found.sent.append(rows)
+        if any(callers[row] in bad for row in rows):
+            found.refused += search.refused("no", by_caller=True)
+        else:
+            search.fine()
+            found.answered += rows
+    return found
 
 
-def test_a_trial_that_was_refused_is_followed_by_another_until_one_is_answered() -> None:
-    for idempotent in (True, False):
-        found = course([0, 1, 2, 3], {0}.__contains__, trial=True, idempotent=idempotent)
-        assert found.sent == [(0,), (1,), (2, 3)]
-        assert found.refused == [0]
-        worse = course([0, 1, 2, 3, 4], {0, 1}.__contains__, trial=True, idempotent=idempotent)
-        assert worse.sent == [(0,), (1,), (2,), (3, 4)]
-        assert worse.refused == [0, 1]
+@given(callers=st.text("abcdef", min_size=1, max_size=32), bad=st.text("abcdef", max_size=4))
+def test_where_the_caller_is_to_blame_its_calls_are_not_told_apart(callers: str, bad: str) -> None:
+    found = by_caller(callers, bad)
+    assert found.settled() == list(range(len(callers)))
+    assert {callers[row] for row in found.refused} == set(callers) & set(bad)
+    assert len(found.sent) <= 2 * len(set(callers)) - 1
 
 
-@pytest.mark.parametrize("bad", range(32))
-def test_a_trial_does_not_make_the_search_for_one_bad_call_of_32_longer(bad: int) -> None:
-    found = course(singles(32), lambda row: row == bad, words=lambda rows: "no", trial=True)
-    assert found.refused == [bad]
-    assert len(found.sent) <= 11
-
-
-def never_bad(row: int) -> bool:
-    return False
-
-
-@given(st.lists(st.integers(0, 6), min_size=1, max_size=30), st.sets(st.integers(0, 29)))
-def test_with_a_trial_every_row_is_settled_once_and_rightly(
-    owners: list[int], bad: set[int]
-) -> None:
-    found = course(owners, bad.__contains__, trial=True)
-    assert found.settled() == list(range(len(owners)))
-    guilty = {owner for row, owner in enumerate(owners) if row in bad}
-    assert sorted(found.refused) == [i for i, owner in enumerate(owners) if owner in guilty]
+def test_rows_of_one_caller_go_together_however_they_came() -> None:
+    assert by_caller("abababab", "a").sent == [
+        (0, 2, 4, 6, 1, 3, 5, 7),
+        (0, 2, 4, 6),
+        (1, 3, 5, 7),
+    ]
