@@ -40,8 +40,12 @@ class BatchListener(Protocol):
         """There was no answer in time."""
         ...
 
+    def distrust(self, reason: str) -> None:
+        """The server's answers make no sense, or do not come: send it no more batches."""
+        ...
+
     def hang_up(self, reason: str) -> None:
-        """The server's answers make no sense, or do not come."""
+        """A server that is distrusted has no batch any more."""
         ...
 
 
@@ -72,6 +76,8 @@ class PendingBatches:
         self._regions: Final = regions
         self._listener: Final = listener
         self._batches: dict[int, _Batch] = {}
+        self._distrusted: str | None = None
+        """Why the connection ends behind the batches that are under way."""
 
     def send(
         self, request: BatchRequest, outputs: Outputs, seconds: float
@@ -137,7 +143,7 @@ class PendingBatches:
         self._end(lambda: Unserved(NONSENSE, status=502))
 
     def _end(self, error: Callable[[], Unserved]) -> None:
-        batches, self._batches = self._batches, {}
+        batches, self._batches, self._distrusted = self._batches, {}, None
         for batch in batches.values():
             if not batch.answer.done():
                 batch.answer.set_exception(error())
@@ -153,16 +159,25 @@ class PendingBatches:
             batch.answer.cancel()
             if number in self._batches:
                 self._channel.send(Kind.CANCEL, number, [write_cancel(NO_ENGINE)])
+            if self._distrusted is not None and self._all_done():
+                self._listener.hang_up(self._distrusted)
 
     def _time_out(self, batch: _Batch) -> None:
         if not batch.answer.done():
             batch.answer.set_exception(Unserved(_SILENT, status=504))
             self._listener.batch_unanswered()
-            self._listener.hang_up(_SILENT)
+            self._distrust(_SILENT)
 
     def _nonsense(self, batch: _Batch, reason: str, message: str | None = None) -> None:
         """`reason` is logged and told to other callers, so it quotes no answer: that may quote a
         request.
         """
         batch.answer.set_exception(Unserved(message or reason, status=502))
-        self._listener.hang_up(reason)
+        self._distrust(reason)
+
+    def _distrust(self, reason: str) -> None:
+        self._distrusted = reason
+        self._listener.distrust(reason)
+
+    def _all_done(self) -> bool:
+        return all(batch.answer.done() for batch in self._batches.values())

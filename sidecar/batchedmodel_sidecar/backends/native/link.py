@@ -2,7 +2,8 @@
 
 The server says at once how its model is, and when that changes; the connection's end says that the
 server is gone. Nothing is asked periodically. What the server sends and makes no sense ends the
-connection, and the model is ready again once a new one says so.
+connection, and the model is ready again once a new one says so. Over a batch that is not answered,
+or with nonsense, the connection ends behind the other batches that are under way.
 """
 
 import asyncio
@@ -89,6 +90,8 @@ class NativeLink:
         self._stuck = False
         self._hung = False
         """Whether the server itself says that its pass hangs."""
+        self._distrusted: str | None = None
+        """Why this connection carries no new batch and ends behind those that are under way."""
         self._max_cost: int | None = None
         """What its memory holds, as the listener was told last."""
         self._failures = 0
@@ -136,7 +139,7 @@ class NativeLink:
         outputs = self._outputs.get(request.version or "")
         if outputs is None:
             raise Busy(f"version {request.version} of the model is not served any more")
-        if self._connection is None or not self._connection.is_open:
+        if self._connection is None or not self._connection.is_open or self._distrusted:
             raise Busy(_UNREACHABLE)  # nothing was sent, so nothing was in work
         return self._batches.send(request, outputs, seconds)
 
@@ -212,6 +215,7 @@ class NativeLink:
         if self.texts is not None:
             self.texts.disconnected()
         self._adapters.lost()
+        reason, self._distrusted = self._distrusted or reason, None
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(reason)
 
@@ -229,11 +233,17 @@ class NativeLink:
         self._stuck = True
         self._unanswered += 1
 
-    def hang_up(self, reason: str) -> None:
-        """End the connection: the model is not ready until a new one says so."""
-        if self._connection is not None:
+    def distrust(self, reason: str) -> None:
+        """From the batches: the model is not ready until a new connection says so."""
+        if self._distrusted is None and self._connection is not None:
             self._distrusts += 1
+            self._distrusted = reason
             self._lose(reason)
+
+    def hang_up(self, reason: str) -> None:
+        """End the connection at once, with what is under way."""
+        self.distrust(reason)
+        if self._connection is not None:
             self._connection.abort(reason)
 
     async def _connected(self) -> str:
@@ -266,6 +276,8 @@ class NativeLink:
 
     def _hear_state(self, event: State) -> None:
         self._hung = event.state is ModelState.HUNG
+        if self._distrusted is not None:
+            return
         if event.state is ModelState.READY:
             if self._model is None or self._is_new:
                 self._is_ready()

@@ -11,6 +11,7 @@ from batchedmodel_contract.inference.ragged import Ragged
 from batchedmodel_contract.inference.tensors import Buffer, Datatype
 from batchedmodel_contract.link.batches import write_failure
 from batchedmodel_contract.link.kinds import Kind
+from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_contract.link.texts import read_cancel
 from batchedmodel_scheduling.core.policy import MemoryCap
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
@@ -100,6 +101,37 @@ async def test_a_reply_that_does_not_fit_ends_the_connection(
         assert raised.value.status == 502
         assert here.link.status.reason == reason
         assert here.link.status.model is None
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+async def test_behind_a_late_reply_or_a_wrong_one_the_other_batches_get_theirs(
+    is_late: bool, tmp_path: Path
+) -> None:
+    async with linked(tmp_path) as (here, peer):
+        others = [asyncio.ensure_future(here.link.infer(batch_of(), SECONDS)) for _ in range(3)]
+        numbers = [(await peer.batch())[0] for _ in others]
+        bad = here.link.infer(batch_of(rows=2), 0.05 if is_late else SECONDS)
+        number, _ = await peer.batch()
+        if not is_late:
+            peer.reply(number, reply_of(3))
+        with pytest.raises(Unserved) as raised:
+            await bad
+        assert raised.value.status == (504 if is_late else 502)
+        reason = here.link.status.reason
+        peer.state(ModelState.READY, version="1")
+        peer.reply(numbers[0])
+        await others[0]
+        assert here.link.status.model is None, "whatever it says, it gets no new batch"
+        with pytest.raises(Busy, match="cannot be reached"):
+            await here.link.infer(batch_of(), SECONDS)
+        others[1].cancel()
+        await peer.next(Kind.CANCEL)
+        assert not peer.ended.is_set()
+        peer.reply(numbers[2])
+        await others[2]
+        await peer.ended.wait()
+        assert here.link.status.reason == reason
+        assert here.listener.models.empty()
 
 
 @pytest.mark.parametrize("kind", [Kind.REPLY, Kind.FAILED])
