@@ -18,6 +18,7 @@ from aiohttp import web
 
 from batchedmodel_contract.manifest.spec import ServerProtocol
 from support.chain import Chain, in_front_of
+from support.json_numbers import by_value
 from support.large_bodies import LARGEST, MEBIBYTE, children_of, helper_of, numbers, v2_body
 from support.row_server import SHARING, DataHandler, Fronts, RowServer, fronting
 
@@ -59,8 +60,8 @@ async def in_pieces(body: bytes) -> AsyncIterator[bytes]:
 
 
 def shown(answer: tuple[int, bytes]) -> tuple[int, Any]:
-    """An answer whose numbers are the text that they were."""
-    return answer[0], json.loads(answer[1], parse_float=str, parse_int=str, parse_constant=str)
+    """An answer by value."""
+    return answer[0], by_value(answer[1])
 
 
 def listed(count: int) -> str:
@@ -101,8 +102,8 @@ async def test_a_body_of_thirteen_mebibytes_is_answered_as_by_the_server_itself(
     if protocol is ServerProtocol.OPENAI:
         straight[1]["data"].sort(key=lambda entry: entry["index"])
     assert answer == straight[1]
-    given = json.loads(body, parse_float=str, parse_int=str)
-    sent = json.loads(server.bodies[1], parse_float=str, parse_int=str)
+    given = by_value(body)
+    sent = by_value(server.bodies[1])
     given.pop("id", None)
     assert sent == given
 

@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from batchedmodel_contract.manifest.spec import ServerProtocol
 from support.chain import Chain
+from support.json_numbers import by_value
 from support.row_server import in_front
 from support.upstream_server import kserve, mlserver
 
@@ -57,12 +58,7 @@ async def post(session: aiohttp.ClientSession, url: str, body: str) -> Said:
     async with session.post(url, data=body.encode(), headers=headers) as response:
         if response.content_type != "application/json":
             return response.status, await response.text()
-        return response.status, await response.json(loads=_with_text)
-
-
-def _with_text(text: str) -> Any:
-    """A number is its text."""
-    return json.loads(text, parse_float=str, parse_int=str, parse_constant=str)
+        return response.status, await response.json(loads=by_value)
 
 
 def tensor(datatype: str, *values: object) -> str:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName, ServerProtocol
-from batchedmodel_sidecar.backends.upstream.protocols import json_text
+from support.json_numbers import by_value
 from support.row_server import Fronts
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -181,32 +181,22 @@ binary_requests = st.sampled_from([*sorted(SIZES), "BYTES", "BYTES"]).flatmap(
 
 
 def v1_parts(said: Said) -> Any:
-    """The text of each prediction, and all that is beside them."""
-    document = json_text.fields(said.body.decode())
-    return json_text.elements(document.pop("predictions"), "predictions"), document
+    """The answer by value."""
+    return by_value(said.body)
 
 
 def openai_parts(said: Said) -> Any:
-    """The text of each vector in its place, and all that is beside them but usage."""
-    document = json_text.fields(said.body.decode())
-    entries = [json_text.fields(one) for one in json_text.elements(document.pop("data"), "data")]
+    """Each vector in its place, and all that is beside them but usage."""
+    document = by_value(said.body)
     document.pop("usage")
-    return {entry["index"]: entry["embedding"] for entry in entries}, document
+    entries = {entry["index"]: entry["embedding"] for entry in document.pop("data")}
+    return entries, document
 
 
 def v2_parts(said: Said) -> Any:
-    """The text of each value or row of values, the bytes behind the head, and all else by value."""
+    """The head by value, and the bytes behind it."""
     end = int(said.headers.get(HEADER_LENGTH, len(said.body)))
-    document = json_text.fields(said.body[:end].decode())
-    outputs = [json_text.fields(one) for one in json_text.elements(document.pop("outputs"), "o")]
-    data = [json_text.elements(one.pop("data", "[]"), "data") for one in outputs]
-    beside = [{name: by_value(text) for name, text in one.items()} for one in (document, *outputs)]
-    return data, said.body[end:], beside
-
-
-def by_value(text: str) -> Any:
-    """A document, a number in it being its text."""
-    return json.loads(text, parse_float=str, parse_int=str, parse_constant=str)
+    return by_value(said.body[:end]), said.body[end:]
 
 
 def usage_of(answers: list[Said]) -> list[int]:

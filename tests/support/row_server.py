@@ -1,6 +1,6 @@
 """A server whose answer to a row depends on that row alone, in all protocols that may be behind.
 
-It shows in its answers which text it was sent, so that a test sees whether a value was changed on
+It shows in its answers which values it was sent, so that a test sees whether a value was changed on
 the way; it can be told to refuse, to run out of memory, to be busy, or to answer nonsense.
 """
 
@@ -20,6 +20,7 @@ from aiohttp.typedefs import Handler
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName, ServerProtocol
 from support.chain import Chain, in_front_of
+from support.json_numbers import by_value
 from support.listening import Listener
 from support.ports import unused_port
 
@@ -222,8 +223,7 @@ class RowServer:
 
     async def _v1(self, request: web.Request) -> web.Response:
         body = await request.text()
-        # A number is shown as the text that arrived.
-        document = json.loads(body, parse_float=str, parse_int=str)
+        document = by_value(body)  # shows which numbers arrived
         instances = document.pop("instances", None)
         if instances is None:
             instances = document.pop("inputs")

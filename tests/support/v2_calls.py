@@ -4,6 +4,7 @@ import json
 from typing import Any, Final
 
 from support.chain import Chain
+from support.json_numbers import by_value
 
 LENGTH: Final = "Inference-Header-Content-Length"
 
@@ -23,10 +24,10 @@ async def infer(
 
 
 def output(answer: tuple[int, str]) -> dict[str, Any]:
-    """The only output, its numbers as their text."""
+    """The only output, its numbers as texts."""
     status, text = answer
     assert status == 200, text
-    document = json.loads(text, parse_float=str, parse_int=str, parse_constant=str)
+    document = by_value(text)
     (found,) = document["outputs"]
     return dict(found)
 

@@ -10,7 +10,7 @@ from batchedmodel_contract.inference.v2 import BINARY_SIZE, HEADER_LENGTH
 from batchedmodel_contract.manifest.spec import ServerProtocol
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_sidecar.backends.upstream.catalogue import upstream
-from batchedmodel_sidecar.backends.upstream.protocols.v2_metadata import described
+from batchedmodel_sidecar.backends.upstream.protocols.v2 import described
 from batchedmodel_sidecar.errors import Rejected
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Adapter

@@ -6,7 +6,7 @@ passes to a caller who was alone, and an answer for several callers that has one
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import ClassVar, Final
+from typing import Any, ClassVar
 
 from batchedmodel_contract.inference.description import CostRule, ModelDescription
 from batchedmodel_contract.inference.tensors import Buffer
@@ -19,16 +19,16 @@ from batchedmodel_sidecar.backends.upstream.protocol import (
     ParsedRequest,
     estimated_length,
 )
-from batchedmodel_sidecar.backends.upstream.protocols import json_text
+from batchedmodel_sidecar.backends.upstream.protocols.json_values import (
+    Fields,
+    Write,
+    refuse_large,
+    spliced,
+    texts,
+)
 from batchedmodel_sidecar.calls import Row, Value
 from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.protocols.adapter import Body
-
-Field = tuple[str, str]
-"""A name and the text of its value."""
-Frame = tuple[Field, ...]
-
-_COMPOUND: Final = ("[", "{")
 
 
 class JsonRows(BackendProtocol):
@@ -55,55 +55,50 @@ class JsonRows(BackendProtocol):
     def backend_request(self, rows: Sequence[Row], envelope: Envelope) -> BackendRequest:
         """The rows in their field, and beside them what their calls said."""
         elements = [(row.values[0].data,) for row in rows]
-        parts = json_text.spliced(self.rows_field, elements, after=envelope.frame)
+        parts = spliced(self.rows_field, elements, after=envelope.frame)
         return BackendRequest(path=envelope.path, headers=envelope.headers, parts=parts)
 
 
-def value_of(element: str) -> Value:
-    """An element of an array, as it came."""
-    return Value((), element.encode())
-
-
 def drafted(
-    elements: Sequence[str], given: Mapping[str, str], shapes: Hashable = None
+    elements: Sequence[Any], given: Mapping[str, Any], write: Write, shapes: Hashable = None
 ) -> ParsedRequest:
     """One row for each element; whatever else was given must be equal in rows of one request.
 
     Raises `InvalidInput` where that is too large.
     """
-    json_text.refuse_large(given.items())
-    values = map(value_of, elements)
+    beside = texts(given, write)
+    refuse_large(beside)
+    values = [Value((), write(element)) for element in elements]
     return ParsedRequest(
         rows=tuple(Row(values=(value,), length=estimated_length(value.data)) for value in values),
-        frame=tuple(sorted(given.items())),
+        frame=tuple(sorted(beside)),
         shapes=shapes,
     )
 
 
-def body_of(field: str, elements: Iterable[Sequence[Buffer]], frame: Iterable[Field]) -> Body:
+def body_of(field: str, elements: Iterable[Sequence[Buffer]], frame: Fields) -> Body:
     """An answer with these elements in their field."""
-    data, *tail = json_text.spliced(field, elements, after=frame)
+    data, *tail = spliced(field, elements, after=frame)
     return Body(data=data, tail=tuple(tail))
 
 
-def beside(given: Mapping[str, str], *, alone: bool) -> Frame:
+def beside(given: Mapping[str, Any], write: Write, *, alone: bool) -> Fields:
     """The frame of an answer; raises `InvalidInput` when it is for several and has no one owner."""
-    if not alone:
-        for name, text in given.items():
-            if text.startswith(_COMPOUND):
-                rule = "is not a single value, and the answer is for several callers"
-                raise InvalidInput(name, rule)
-    return tuple(given.items())
+    for name, value in given.items():
+        if isinstance(value, list | dict) and not alone:
+            rule = "is not a single value, and the answer is for several callers"
+            raise InvalidInput(name, rule)
+    return texts(given, write)
 
 
-def in_common(frames: Sequence[Frame]) -> Frame:
+def in_common(frames: Sequence[Fields]) -> Fields:
     """The frame of a call whose rows were answered together or in several requests.
 
     Of single values that differ, such as times, the first stands; raises `Unserved` for others.
     """
     first = frames[0]
     for name, text in first:
-        if text.startswith(_COMPOUND) and any((name, text) not in frame for frame in frames):
+        if text.startswith(("[", "{")) and any((name, text) not in frame for frame in frames):
             message = f"the model answered parts of this request with different {name}"
             raise Unserved(message, status=502)
     return first

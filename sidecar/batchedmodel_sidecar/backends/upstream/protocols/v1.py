@@ -1,12 +1,10 @@
 """KServe's v1 protocol behind: instances in, predictions out.
 
-Instances and predictions stay the text in which they came. Whatever else a body holds must be equal
-in calls that share a request. A body without a list of instances (such as TensorFlow Serving's
-columnar `inputs`) goes alone, as it came.
+Whatever a body holds beside its instances must be equal in calls that share a request. A body
+without a list of instances (such as TensorFlow Serving's columnar `inputs`) goes alone, as it came.
 """
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -21,8 +19,9 @@ from batchedmodel_sidecar.backends.upstream.protocol import (
     Response,
     SplitReply,
 )
-from batchedmodel_sidecar.backends.upstream.protocols import json_rows, json_text
-from batchedmodel_sidecar.calls import Row
+from batchedmodel_sidecar.backends.upstream.protocols import json_rows
+from batchedmodel_sidecar.backends.upstream.protocols.json_values import read
+from batchedmodel_sidecar.calls import Row, Value
 from batchedmodel_sidecar.errors import refuse_many
 from batchedmodel_sidecar.protocols.adapter import Body
 
@@ -52,29 +51,30 @@ class V1(json_rows.JsonRows):
         self, body: Buffer, header_length: str | None, most_rows: int
     ) -> ParsedRequest | None:
         """One row for each instance; raises `InvalidInput`."""
-        given = json_text.checked_fields(body, of_request=True)
-        if not given.get(_INSTANCES, "").startswith("["):
+        given, write = read(body, of_request=True)
+        instances = given.pop(_INSTANCES, None)
+        if not isinstance(instances, list) or not instances:
             return None
-        refuse = partial(refuse_many, most=most_rows)
-        instances = json_text.elements(given.pop(_INSTANCES), _INSTANCES, refuse)
-        refuse(len(instances))
-        return json_rows.drafted(instances, given) if instances else None
+        refuse_many(len(instances), most_rows)
+        return json_rows.drafted(instances, given, write)
 
     def dealt(self, response: Response, rows: Sequence[Row], *, alone: bool) -> SplitReply:
         """One prediction for each row; raises `InvalidInput`."""
-        given = json_text.checked_fields(response.body)
-        predictions = json_text.elements(given.pop(_PREDICTIONS, ""), _PREDICTIONS)
+        given, write = read(response.body)
+        predictions = given.pop(_PREDICTIONS, None)
+        if not isinstance(predictions, list):
+            raise InvalidInput(_PREDICTIONS, "is not an array")
         if len(predictions) != len(rows):
             rule = f"has {len(predictions)} entries for {len(rows)} instances"
             raise InvalidInput(_PREDICTIONS, rule)
         return SplitReply(
             outputs=_OUTPUTS,
-            rows=[(json_rows.value_of(prediction),) for prediction in predictions],
-            frame=json_rows.beside(given, alone=alone),
+            rows=[(Value((), write(prediction)),) for prediction in predictions],
+            frame=json_rows.beside(given, write, alone=alone),
         )
 
     def render(self, memo: Any, answer: Answer) -> Body:
-        """The predictions, as the server wrote them."""
+        """The predictions of the server."""
         predictions = [(row[0].data,) for row in answer.rows]
         frame = json_rows.in_common([said.frame for said in answer.said])
         return json_rows.body_of(_PREDICTIONS, predictions, frame)

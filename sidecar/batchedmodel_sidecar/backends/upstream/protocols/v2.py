@@ -1,22 +1,29 @@
 """A server of the Open Inference Protocol v2 behind.
 
 Where the server says in its metadata that it speaks the binary extension, rows travel as bytes;
-otherwise as the JSON text in which they came. Only callers who want the other form than the server
+otherwise as JSON. Only callers who want the other form than the server
 speaks make the sidecar convert. What has no rows to be told apart (no batch dimension, zero rows,
 inputs that disagree) goes alone, as it came.
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 import orjson
 
-from batchedmodel_contract.inference.description import ModelDescription
-from batchedmodel_contract.inference.tensors import Buffer, Tensor
+from batchedmodel_contract.inference.description import (
+    RAGGED,
+    CostRule,
+    ModelDescription,
+    TensorSpec,
+)
+from batchedmodel_contract.inference.tensors import Buffer, Datatype, Tensor
 from batchedmodel_contract.inference.v2 import (
     BINARY,
+    BINARY_EXTENSION,
     BINARY_OUTPUT,
     BINARY_SIZE,
     HEADER_LENGTH,
@@ -39,20 +46,25 @@ from batchedmodel_sidecar.backends.upstream.protocol import (
     digest_of,
     estimated_length,
 )
-from batchedmodel_sidecar.backends.upstream.protocols import json_text
-from batchedmodel_sidecar.backends.upstream.protocols.v2_metadata import described, names_binary
+from batchedmodel_sidecar.backends.upstream.protocols.json_values import (
+    Fields,
+    Write,
+    object_in,
+    object_of,
+    read,
+    refuse_large,
+    spliced,
+    texts,
+)
 from batchedmodel_sidecar.backends.upstream.protocols.v2_rows import (
     MOST_TENSORS,
-    Fields,
     Input,
     OutputSaid,
     as_bytes,
-    as_text,
+    as_json,
     columns_of,
-    columns_of_tensors,
     flag,
     name_of,
-    object_in,
     output_of,
     refuse_lists,
 )
@@ -60,11 +72,12 @@ from batchedmodel_sidecar.body.buffers import json_bytes
 from batchedmodel_sidecar.calls import Row, Value
 from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.protocols.adapter import Body
-from batchedmodel_sidecar.protocols.headers import PARAMETERS, RequestOptions, options_of_parameters
+from batchedmodel_sidecar.protocols.headers import PARAMETERS, options_of_parameters
 
 _OCTETS: Final = "application/octet-stream"
 _ALIGNMENT: Final = 8
 _TAKEN_HERE: Final = frozenset({"inputs", "outputs", "parameters", "id"})
+_PARAMETERS_HERE: Final = PARAMETERS | {BINARY_OUTPUT}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,41 +153,33 @@ class V2(BackendProtocol):
         self, body: Buffer, header_length: str | None, most_rows: int
     ) -> ParsedRequest | None:
         """The rows of all inputs; raises `InvalidInput`."""
-        end = len(body)
         tensors: Sequence[Tensor] | None = None
         if self._binary or header_length is not None:
             most = max(most_rows, MOST_STRINGS)
             _, tensors = read_body(body, header_length, "inputs", orjson.loads, most_strings=most)
-        if header_length is not None:
-            end = int(header_length)
-        head = json_text.checked_fields(body[:end], of_request=True)
-        memo, outputs = _wanted(head, as_bytes=self._binary)
+            body = body[: len(body) if header_length is None else int(header_length)]
+        head, write = read(body, of_request=True)
+        memo, outputs = _wanted(head, write, as_bytes=self._binary)
         parameters = object_in(head.get("parameters"), "parameters")
-        options = _options(parameters)
-        kept = {
-            name: value
-            for name, value in parameters.items()
-            if name not in PARAMETERS and name != BINARY_OUTPUT
-        }
+        options = options_of_parameters(parameters)
         found = None
-        if tensors is not None:
-            found = columns_of_tensors(tensors, head, self._ranks, most_rows, binary=self._binary)
-        else:
-            # What is wrong with a tensor is for the server to say.
-            with suppress(InvalidInput):
-                found = columns_of(head, self._ranks, most_rows)
+        # What is wrong with a tensor of JSON is for the server to say.
+        with nullcontext() if tensors is not None else suppress(InvalidInput):
+            found = columns_of(
+                head.get("inputs"), tensors, self._ranks, most_rows, write, binary=self._binary
+            )
         if found is None:
             return None
         inputs, shapes, columns = found
-        beside = [(name, text) for name, text in head.items() if name != "inputs"]
-        for given in inputs:
-            beside += [(given.name, given.datatype), *given.parameters]
-        json_text.refuse_large(beside)
+        beside = texts({name: head[name] for name in head if name != "inputs"}, write)
+        of_inputs = [((given.name, given.datatype), *given.parameters) for given in inputs]
+        refuse_large(chain(beside, *of_inputs))
+        kept = {name: parameters[name] for name in parameters if name not in _PARAMETERS_HERE}
         frame = _Frame(
             inputs=inputs,
             outputs=outputs,
-            parameters=tuple(sorted(kept.items())),
-            rest=tuple(sorted((n, v) for n, v in head.items() if n not in _TAKEN_HERE)),
+            parameters=tuple(sorted(texts(kept, write))),
+            rest=tuple(sorted(field for field in beside if field[0] not in _TAKEN_HERE)),
             binary=self._binary,
         )
         drafted = []
@@ -210,8 +215,8 @@ class V2(BackendProtocol):
         if frame.outputs is not None:
             beside.append(("outputs", frame.outputs))
         if parameters:
-            beside.append(("parameters", json_text.object_of(parameters)))
-        head = json_text.spliced("inputs", entries, after=[*beside, *frame.rest])
+            beside.append(("parameters", object_of(parameters)))
+        head = spliced("inputs", entries, after=[*beside, *frame.rest])
         headers = envelope.headers
         if data:
             head, length = _aligned(head)
@@ -234,26 +239,36 @@ class V2(BackendProtocol):
         end = len(response.body)
         tensors: dict[str, Tensor] = {}
         if response.header_length is not None:
-            _, read = read_body(response.body, response.header_length, "outputs", orjson.loads)
-            tensors = {tensor.name: tensor for tensor in read}
+            _, listed = read_body(response.body, response.header_length, "outputs", orjson.loads)
+            tensors = {tensor.name: tensor for tensor in listed}
             end = int(response.header_length)
-        head = json_text.checked_fields(response.body[:end])
-        listed = json_text.elements(head.get("outputs", ""), "outputs")
-        if not listed:
+        head, write = read(response.body[:end])
+        entries = head.pop("outputs", None)
+        if not isinstance(entries, list) or not entries:
             raise InvalidInput("outputs", "is empty")
         said, columns = [], []
-        for index, text in enumerate(listed):
-            one, column = output_of(text, f"outputs[{index}]", len(rows), tensors, self._replicated)
+        for index, entry in enumerate(entries):
+            one, column = output_of(
+                entry,
+                f"outputs[{index}]",
+                len(rows),
+                tensors,
+                self._replicated,
+                write,
+                alone=alone,
+            )
             said.append(one)
             if column is not None:
                 columns.append(column)
-        kept = [(n, v) for n, v in head.items() if n not in ("outputs", "id")]
+        head.pop("id", None)
         if not alone:
-            refuse_lists(kept, said)
+            parameters = object_in(head.get("parameters"), "parameters")
+            refuse_lists((name, head[name]) for name in head if name != "parameters")
+            refuse_lists((f"parameters.{name}", value) for name, value in parameters.items())
         return SplitReply(
             outputs=tuple(Output(one.name, one.datatype) for one in said if one.whole is None),
             rows=list(zip(*columns, strict=True)) if columns else [()] * len(rows),
-            frame=_Said(head=tuple(kept), outputs=tuple(said)),
+            frame=_Said(head=texts(head, write), outputs=tuple(said)),
         )
 
     def texts(self, memo: Any, answer: Answer) -> int:
@@ -285,12 +300,16 @@ class V2(BackendProtocol):
                 parameters.append((BINARY_SIZE, str(size_of(items))))
                 entries.append(_entry(output.name, whole, output.datatype, parameters, None))
             else:
-                items = [as_text(output, items)] if output.binary else [i for i in items if i]
+                items = (
+                    [as_json(b"".join(items), output.datatype, f"outputs.{output.name}")]
+                    if output.binary
+                    else [i for i in items if i]
+                )
                 entries.append(_entry(output.name, whole, output.datatype, parameters, items))
         head = list(said.head)
         if wanted.id is not None:
             head.append(("id", wanted.id))
-        text = json_text.spliced("outputs", entries, before=head)
+        text = spliced("outputs", entries, before=head)
         if not data:
             return Body(data=text[0], tail=tuple(text[1:]))
         (first, *rest), length = _aligned(text)
@@ -302,52 +321,44 @@ class V2(BackendProtocol):
         )
 
 
-def _wanted(head: dict[str, str], *, as_bytes: bool) -> tuple[_Memo, str | None]:
+def _wanted(head: dict[str, Any], write: Write, *, as_bytes: bool) -> tuple[_Memo, str | None]:
     """How the caller wants its answer, and which outputs the server is to be asked for.
 
     The second is JSON text, which asks for each output in the form that the server speaks.
     """
     identifier = head.get("id")
-    if identifier is not None and not identifier.startswith('"'):
+    if "id" in head and not isinstance(identifier, str):
         raise InvalidInput("id", "is not a string")
     parameters = object_in(head.get("parameters"), "parameters")
     binary = flag(parameters.get(BINARY_OUTPUT), f"parameters.{BINARY_OUTPUT}", default=False)
-    listed = json_text.elements(head.get("outputs", "[]"), "outputs")
+    listed = head.get("outputs", [])
+    if not isinstance(listed, list):
+        raise InvalidInput("outputs", "is not an array")
     if len(listed) > MOST_TENSORS:
         raise Unbatchable("outputs", f"names more than {MOST_TENSORS}")
     wants: dict[str, bool] = {}
     asked = []
-    for index, text in enumerate(listed):
+    for index, entry in enumerate(listed):
         field = f"outputs[{index}]"
-        entry = json_text.fields(text, field)
+        if not isinstance(entry, dict):
+            raise InvalidInput(field, "is not a JSON object")
         name = name_of(entry, field)
         if entry.keys() - {"name", "parameters"}:
             raise Unbatchable(field, "says more than a name and parameters")
         if name in wants:
             raise InvalidInput(f"{field}.name", "is named twice", name)
-        own = object_in(entry.get("parameters"), f"{field}.parameters")
-        marked = own.pop(BINARY, None)
-        wants[name] = flag(marked, f"{field}.parameters.{BINARY}", default=binary)
-        parts = [("name", entry["name"])]
+        own = dict(object_in(entry.get("parameters"), f"{field}.parameters"))
+        wants[name] = flag(own.pop(BINARY, None), f"{field}.parameters.{BINARY}", default=binary)
         if as_bytes:
-            own[BINARY] = "true"
-        if own:
-            parts.append(("parameters", json_text.object_of(sorted(own.items()))))
-        asked.append(json_text.object_of(parts))
+            own[BINARY] = True
+        asked.append({"name": name, "parameters": dict(sorted(own.items()))} if own else entry)
     otherwise = {name: wanted for name, wanted in wants.items() if wanted != binary}
-    memo = _Memo(id=identifier, binary=binary, outputs=otherwise)
-    return memo, json_text.array(asked) if listed else None
-
-
-def _options(parameters: dict[str, str]) -> RequestOptions:
-    known = {}
-    for name in PARAMETERS & parameters.keys():
-        try:
-            known[name] = orjson.loads(parameters[name])
-        except orjson.JSONDecodeError as error:
-            # Such as NaN, which may be passed on and cannot be read here.
-            raise InvalidInput(f"parameters.{name}", f"cannot be read: {error}") from error
-    return options_of_parameters(known)
+    memo = _Memo(
+        id=None if identifier is None else write(identifier).decode(),
+        binary=binary,
+        outputs=otherwise,
+    )
+    return memo, write(asked).decode() if listed else None
 
 
 def _entry(
@@ -364,10 +375,10 @@ def _entry(
         ("datatype", _quoted(datatype)),
     ]
     if parameters:
-        parts.append(("parameters", json_text.object_of(parameters)))
+        parts.append(("parameters", object_of(parameters)))
     if items is None:
-        return [json_text.object_of(parts).encode()]
-    return json_text.spliced("data", [(item,) for item in items], before=parts)
+        return [object_of(parts).encode()]
+    return spliced("data", [(item,) for item in items], before=parts)
 
 
 def _in_common(answer: Answer) -> _Said:
@@ -398,3 +409,40 @@ def _aligned(head: list[Buffer]) -> tuple[list[Buffer], int]:
 
 def _quoted(text: str) -> str:
     return orjson.dumps(text).decode()
+
+
+def described(name: str, document: bytes) -> ModelDescription:
+    """What can be learnt from v2 metadata; raises `InvalidInput` when it cannot be batched."""
+    try:
+        metadata = orjson.loads(document)
+        return ModelDescription(
+            name=name,
+            version=str((metadata.get("versions") or ["1"])[-1]),
+            platform=str(metadata.get("platform", "")),
+            # Some servers describe no model unless its author did.
+            inputs=tuple(_spec(entry) for entry in metadata.get("inputs") or []),
+            outputs=tuple(_spec(entry) for entry in metadata.get("outputs") or []),
+            cost_rule=CostRule.ROWS,
+        )
+    except InvalidInput:
+        raise
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        raise InvalidInput("metadata", f"is not that of a v2 model: {error!r}") from error
+
+
+def _spec(entry: Any) -> TensorSpec:
+    shape = tuple(int(size) for size in entry["shape"])
+    if not shape or shape[0] != RAGGED:
+        rule = "has no variable first dimension, so its rows cannot be batched"
+        raise InvalidInput(f"metadata of {entry['name']}", rule, list(shape))
+    return TensorSpec(name=entry["name"], datatype=Datatype(entry["datatype"]), shape=shape[1:])
+
+
+def names_binary(document: bytes) -> bool:
+    """Whether a model or its server says that it speaks the binary extension."""
+    try:
+        metadata = orjson.loads(document)
+    except orjson.JSONDecodeError:
+        return False
+    extensions = metadata.get("extensions") if isinstance(metadata, dict) else None
+    return isinstance(extensions, list) and BINARY_EXTENSION in extensions

@@ -1,10 +1,10 @@
-"""Reads the tensors of a v2 body as rows, text or bytes, without looking at their values."""
+"""Reads the tensors of a v2 body as rows, JSON or bytes, without a look at their values."""
 
 import math
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from itertools import chain
+from typing import Any, Final
 
 import numpy as np
 import orjson
@@ -14,28 +14,31 @@ from batchedmodel_contract.inference.tensors import (
     Datatype,
     Shape,
     Tensor,
+    bytes_to_values,
     rows,
     values_to_bytes,
 )
 from batchedmodel_contract.inference.v2 import BINARY_SIZE
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_sidecar.backends.upstream.protocols import json_text
+from batchedmodel_sidecar.backends.upstream.protocols.json_values import (
+    Fields,
+    Write,
+    object_in,
+    texts,
+)
 from batchedmodel_sidecar.calls import Value
 from batchedmodel_sidecar.errors import Unserved, refuse_many
 
-Fields = tuple[tuple[str, str], ...]
-"""Names and the JSON text of their values."""
-
 _FLOATS: Final = {Datatype.FP32: "<f4", Datatype.FP64: "<f8"}
-_NESTED: Final = re.compile(r"\[\s*\[")
-_STRING: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
-_NO_VALUE: Final = re.compile(r"\[\s*\]")
-_NO_MARKS: Final = bytes(byte for byte in range(256) if byte not in b"[],")
 _OF_INPUTS: Final = frozenset({"name", "shape", "datatype", "parameters", "data"})
 """What is understood of an input; a request that says more of one is passed on as it came."""
+_COMPOUND: Final = frozenset({list, dict})
 MOST_TENSORS: Final = 256
 """Of a request that shares batches: each is an object of its own until the call is answered."""
 _MOST_DIMENSIONS: Final = 64  # of any array library; to look at more would only cost time
+_AT_ONCE: Final = 16_384
+"""Numbers that are made into text together."""
+_NOT_ITS_SHAPE: Final = "has other than its shape says"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,189 +56,128 @@ Columns = tuple[tuple[Input, ...], tuple[Shape, ...], list[list[Buffer]]]
 """Inputs, their shapes without batch dimension, and for each input its rows."""
 
 
-def columns_of(head: Mapping[str, str], ranks: Mapping[str, int], most_rows: int) -> Columns | None:
-    """The inputs of a JSON body as text; None when they have no rows in common.
+def columns_of(
+    listed: Any,
+    tensors: Sequence[Tensor] | None,
+    ranks: Mapping[str, int],
+    most_rows: int,
+    write: Write,
+    *,
+    binary: bool,
+) -> Columns | None:
+    """The inputs of a body; None when they have no rows in common.
 
-    `ranks`: what is known of the model's inputs. Raises `InvalidInput` for a tensor that cannot be
-    understood, and `Rejected` for more than so many rows.
+    `tensors`: the same inputs, where the caller or the server, or both, use bytes. `ranks`: what is
+    known of the model's inputs. `binary`: the rows are wanted as bytes. Raises `InvalidInput` for a
+    tensor that cannot be understood, and `Rejected` for more than so many rows.
     """
-    entries = []
-    texts = json_text.elements(head.get("inputs", "[]"), "inputs")
-    if len(texts) > MOST_TENSORS:
+    if not isinstance(listed, list) or len(listed) > MOST_TENSORS:
         return None
-    for index, text in enumerate(texts):
-        field = f"inputs[{index}]"
-        entry = json_text.fields(text, field)
-        shape, data = shape_of(entry.get("shape", "")), entry.get("data", "")
-        if not entry.keys() <= _OF_INPUTS or shape is None or not data.startswith("["):
-            return None
-        entries.append((field, name_of(entry, field), entry, shape, data))
-    if not _have_rows([(name, shape) for _, name, _, shape, _ in entries], ranks, most_rows):
+    if any(not isinstance(entry, dict) or not entry.keys() <= _OF_INPUTS for entry in listed):
         return None
-    inputs, shapes, columns = [], [], []
-    for field, name, entry, shape, data in entries:
-        nested = is_nested(data, shape)
-        if not is_block(data, shape, nested=nested):
-            return None
-        column = cut(data, shape, nested=nested, field=field)
-        if column is None:
+    if tensors is None:
+        shapes = [shape_of(entry.get("shape")) for entry in listed]
+    else:
+        shapes = [tensor.shape if tensor.elements else None for tensor in tensors]
+    known = [shape for shape in shapes if shape]
+    names = [name_of(entry, f"inputs[{index}]") for index, entry in enumerate(listed)]
+    if len(known) != len(names) or not _have_rows(names, known, ranks, most_rows):
+        return None
+    inputs, columns = [], []
+    for index, (name, entry, shape) in enumerate(zip(names, listed, known, strict=True)):
+        parameters = object_in(entry.get("parameters"), f"inputs[{index}].parameters")
+        data = entry.get("data")
+        nested = tensors is None and is_nested(data, shape)
+        if tensors is not None:
+            parameters = {one: parameters[one] for one in parameters if one != BINARY_SIZE}
+            column = rows(tensors[index]) if binary else _texts(tensors[index])
+        elif is_block(data, shape):
+            column = cut(data, shape, write)
+        else:
             return None
         inputs.append(
             Input(
                 name=name,
-                datatype=datatype_of(entry, field).value,
-                parameters=tuple(
-                    sorted(object_in(entry.get("parameters"), f"{field}.parameters").items())
-                ),
+                datatype=datatype_of(entry, f"inputs[{index}]").value,
+                parameters=tuple(sorted(texts(parameters, write))),
                 nested=nested,
             )
         )
-        shapes.append(shape[1:])
         columns.append(column)
-    if len({len(column) for column in columns}) != 1:
-        return None
-    return tuple(inputs), tuple(shapes), columns
-
-
-def columns_of_tensors(
-    tensors: Sequence[Tensor],
-    head: Mapping[str, str],
-    ranks: Mapping[str, int],
-    most_rows: int,
-    *,
-    binary: bool,
-) -> Columns | None:
-    """The same where the caller or the server, or both, use bytes.
-
-    `binary` says whether the rows are wanted as bytes.
-    """
-    if len(tensors) > MOST_TENSORS:
-        return None
-    if any(tensor.elements == 0 or not tensor.shape for tensor in tensors):
-        return None
-    if not _have_rows([(tensor.name, tensor.shape) for tensor in tensors], ranks, most_rows):
-        return None
-    texts = json_text.elements(head["inputs"], "inputs")
-    inputs = []
-    for tensor, text in zip(tensors, texts, strict=True):
-        entry = json_text.fields(text)
-        if not entry.keys() <= _OF_INPUTS:
-            return None
-        parameters = object_in(entry.get("parameters"), "parameters")
-        parameters.pop(BINARY_SIZE, None)
-        inputs.append(
-            Input(
-                name=tensor.name,
-                datatype=tensor.datatype.value,
-                parameters=tuple(sorted(parameters.items())),
-                nested=False,
-            )
-        )
-    shapes = tuple(tensor.shape[1:] for tensor in tensors)
-    columns = [rows(tensor) if binary else _texts(tensor) for tensor in tensors]
-    return tuple(inputs), shapes, columns
+    return tuple(inputs), tuple(shape[1:] for shape in known), columns
 
 
 def _have_rows(
-    shapes: Sequence[tuple[str, Shape]], ranks: Mapping[str, int], most_rows: int
+    names: Sequence[str], shapes: Sequence[Shape], ranks: Mapping[str, int], most_rows: int
 ) -> bool:
     """Whether the inputs have rows in common; raises `Rejected` for more than so many.
 
     Where a rank is another than the model's, the first dimension may not be what counts rows.
     """
-    counts = {shape[:1] for _, shape in shapes}
-    if any(ranks.get(name, len(shape)) != len(shape) for name, shape in shapes):
+    if not shapes or any(shape[0] != shapes[0][0] for shape in shapes):
         return False
-    if len(counts) != 1 or counts == {()}:
+    if any(ranks.get(*one) != one[1] for one in zip(names, map(len, shapes), strict=True)):
         return False
-    ((count,),) = counts
-    refuse_many(count, most_rows)
+    refuse_many(shapes[0][0], most_rows)
     return True
 
 
 def _texts(tensor: Tensor) -> list[Buffer]:
     """The rows of a tensor as JSON text."""
-    column = cut(
-        f"[{json_text.numbers(tensor.data, tensor.datatype).decode()}]",
-        tensor.shape,
-        nested=False,
-        field=tensor.name,
-    )
-    assert column is not None, "a tensor holds as many values as its shape says"
-    return column
+    return [as_json(row, tensor.datatype, tensor.name) for row in rows(tensor)]
 
 
-def is_nested(data: str, shape: Shape) -> bool:
+def is_nested(data: Any, shape: Shape) -> bool:
     """Whether each row of this array is an array of its own."""
-    return len(shape) > 1 and _NESTED.match(data) is not None
+    return len(shape) > 1 and isinstance(data, list) and bool(data) and isinstance(data[0], list)
 
 
-def is_block(data: str, shape: Shape, *, nested: bool) -> bool:
-    """Whether this JSON array holds exactly the values of a shape, flat or nested as it says.
+def is_block(data: Any, shape: Shape) -> bool:
+    """Whether this array holds exactly the values of a shape, flat or nested as it says.
 
     A row that held more or fewer would move the values of others for a server that flattens what
-    it is sent. Only brackets and commas are looked at: what is between them is the server's matter.
+    it is sent. What the values are is the server's matter.
     """
-    if len(shape) > _MOST_DIMENSIONS or math.prod(shape) > len(data):
+    if not isinstance(data, list) or len(shape) > _MOST_DIMENSIONS:
         return False
-    plain = _STRING.sub("0", data) if '"' in data else data
-    if "{" in plain or _NO_VALUE.search(plain):
-        return False
-    marks = plain.encode().translate(None, _NO_MARKS)
-    sizes = shape if nested else (math.prod(shape),)
-    length = 0
-    for size in reversed(sizes):
-        length = size * (length + 1) + 1
-    if length != len(marks):  # sizes of one cost no value, and two brackets
-        return False
-    block = b""
-    for size in reversed(sizes):
-        block = b"[" + ((block + b",") * size)[:-1] + b"]"
-    return marks == block
+    level: list[Any] = [data]
+    sizes = shape if is_nested(data, shape) else (math.prod(shape),)
+    for size in sizes[:-1]:
+        if any(not isinstance(one, list) or len(one) != size for one in level):
+            return False
+        level = list(chain.from_iterable(level))
+    return all(
+        isinstance(one, list) and len(one) == sizes[-1] and _COMPOUND.isdisjoint(map(type, one))
+        for one in level
+    )
 
 
-def cut(data: str, shape: Shape, *, nested: bool, field: str) -> list[Buffer] | None:
-    """The text of each row of an array; None when the shape says otherwise."""
-    count = shape[0]
-    if not nested and len(shape) > 1:
-        large = json_text.every(data, math.prod(shape[1:]))
-        if large is not None:
-            return list(large) if len(large) == count else None
-    parts = json_text.elements(data, field)
-    if nested or len(shape) == 1:
-        return [part.encode() for part in parts] if len(parts) == count else None
+def cut(data: list[Any], shape: Shape, write: Write) -> list[Buffer]:
+    """The text of each row of an array that has the rows, or all the values, of a shape."""
+    if len(shape) == 1 or is_nested(data, shape):
+        return [write(row) for row in data]
     step = math.prod(shape[1:])
-    if len(parts) != count * step:
-        return None
-    return [",".join(parts[at : at + step]).encode() for at in range(0, len(parts), step)]
+    return [write(data[at : at + step])[1:-1] for at in range(0, len(data), step)]
 
 
-def name_of(entry: Mapping[str, str], field: str) -> str:
+def name_of(entry: Mapping[str, Any], field: str) -> str:
     """The name of a tensor; raises `InvalidInput`."""
-    text = entry.get("name", "")
-    if not text.startswith('"'):
+    name = entry.get("name")
+    if not isinstance(name, str):
         raise InvalidInput(f"{field}.name", "is not a string")
-    try:
-        name: str = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise InvalidInput(f"{field}.name", f"cannot be read: {error}") from error
     return name
 
 
-def datatype_of(entry: Mapping[str, str], field: str) -> Datatype:
+def datatype_of(entry: Mapping[str, Any], field: str) -> Datatype:
     """The datatype of a tensor; raises `InvalidInput`."""
     try:
-        return Datatype(entry.get("datatype", "").strip('"'))
+        return Datatype(str(entry.get("datatype")))
     except ValueError as error:
         raise InvalidInput(f"{field}.datatype", "is not a datatype of the protocol") from error
 
 
-def shape_of(text: str, smallest: int = 1) -> Shape | None:
+def shape_of(sizes: Any, smallest: int = 1) -> Shape | None:
     """A shape whose rows can be told apart; None for any other."""
-    try:
-        sizes = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return None
     if not isinstance(sizes, list) or not sizes:
         return None
     if any(type(size) is not int or size < smallest for size in sizes):
@@ -243,18 +185,13 @@ def shape_of(text: str, smallest: int = 1) -> Shape | None:
     return tuple(sizes)
 
 
-def object_in(text: str | None, field: str) -> dict[str, str]:
-    """The fields of an object that may be absent; raises `InvalidInput`."""
-    return {} if text in (None, "null") else json_text.fields(str(text), field)
-
-
-def flag(text: str | None, field: str, *, default: bool) -> bool:
+def flag(given: Any, field: str, *, default: bool) -> bool:
     """True or false, which may be absent; raises `InvalidInput`."""
-    if text is None:
+    if given is None:
         return default
-    if text not in ("true", "false"):
+    if not isinstance(given, bool):
         raise InvalidInput(field, "is not true or false")
-    return text == "true"
+    return given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,105 +207,97 @@ class OutputSaid:
 
 
 def output_of(
-    text: str,
+    entry: Any,
     field: str,
     rows_asked: int,
     tensors: dict[str, Tensor],
-    replicated: Collection[str] = (),
+    replicated: Collection[str],
+    write: Write,
+    *,
+    alone: bool,
 ) -> tuple[OutputSaid, list[Value] | None]:
     """One output and its rows; raises `InvalidInput` when they are not as many as were asked.
 
-    One of the `replicated` has none.
+    One of the `replicated` has none. `alone`: the answer is one caller's.
     """
-    entry = json_text.fields(text, field)
+    if not isinstance(entry, dict):
+        raise InvalidInput(field, "is not a JSON object")
     name = name_of(entry, field)
-    parameters = object_in(entry.get("parameters"), f"{field}.parameters")
-    size = parameters.pop(BINARY_SIZE, "null")
-    binary = size != "null"
+    parameters = dict(object_in(entry.get("parameters"), f"{field}.parameters"))
+    size = parameters.pop(BINARY_SIZE, None)
+    tensor = tensors.get(name)
     # Where no output has a byte, some servers send no binary part.
-    if binary and name not in tensors and size != "0":
+    if size and tensor is None:
         rule = "names the size of binary data, and the answer has none"
         raise InvalidInput(f"outputs.{name}.parameters.{BINARY_SIZE}", rule)
+    binary = size is not None
+    whole, values = None, None
     if name in replicated:
-        said = OutputSaid(
-            name=name,
-            datatype=datatype_of(entry, field),
-            parameters=tuple(parameters.items()),
-            binary=binary,
-            whole=_whole(entry, field, tensors.get(name) if binary else None),
-        )
-        return said, None
-    shape = shape_of(entry.get("shape", ""), smallest=0)
-    if shape is None or shape[0] != rows_asked:
-        rule = (
-            f"has not {rows_asked} rows in its first dimension; "
-            "an output without rows must be one of spec.model.replicatedOutputs"
-        )
-        raise InvalidInput(f"outputs.{name}.shape", rule, shape and list(shape))
-    if binary:
-        tensor = tensors.get(name)
-        if tensor is None and 0 not in shape:
-            raise InvalidInput(f"outputs.{name}.data", "has other than its shape says")
-        items = rows(tensor) if tensor is not None and tensor.elements else [b""] * rows_asked
+        whole = _whole(entry, field, tensor if binary else None, write)
     else:
-        data = entry.get("data", "")
-        nested = is_nested(data, shape)
-        if math.prod(shape) == 0 and not nested:
-            if data and json_text.elements(data, field):
-                raise InvalidInput(f"outputs.{name}.data", "has other than its shape says")
-            items = [b""] * rows_asked
-        else:
-            column = cut(data, shape, nested=nested, field=field)
-            if column is None:
-                raise InvalidInput(f"outputs.{name}.data", "has other than its shape says")
-            items = column
+        if not alone:
+            refuse_lists((f"outputs.{name}.{one}", value) for one, value in parameters.items())
+        shape = shape_of(entry.get("shape"), smallest=0)
+        if shape is None or shape[0] != rows_asked:
+            rule = (
+                f"has not {rows_asked} rows in its first dimension; "
+                "an output without rows must be one of spec.model.replicatedOutputs"
+            )
+            raise InvalidInput(f"outputs.{name}.shape", rule, shape and list(shape))
+        column = _column(entry.get("data"), shape, tensor, write, binary=binary)
+        if column is None:
+            raise InvalidInput(f"outputs.{name}.data", _NOT_ITS_SHAPE)
+        values = [Value(shape[1:], row) for row in column]
     said = OutputSaid(
         name=name,
         datatype=datatype_of(entry, field),
-        parameters=tuple(parameters.items()),
+        parameters=texts(parameters, write),
         binary=binary,
+        whole=whole,
     )
-    return said, [Value(shape[1:], item) for item in items]
+    return said, values
 
 
-def refuse_lists(kept: Sequence[tuple[str, str]], said: Sequence[OutputSaid]) -> None:
+def _column(
+    data: Any, shape: Shape, tensor: Tensor | None, write: Write, *, binary: bool
+) -> list[Buffer] | None:
+    """The rows of an output; None where it has other than its shape says."""
+    if binary:
+        if tensor is not None and tensor.elements:
+            return rows(tensor)
+        return [b""] * shape[0] if tensor is not None or 0 in shape else None
+    nested = is_nested(data, shape)
+    if math.prod(shape) == 0 and not nested:
+        return None if data else [b""] * shape[0]
+    count = shape[0] if nested else math.prod(shape)
+    if not isinstance(data, list) or len(data) != count:
+        return None
+    return cut(data, shape, write)
+
+
+def refuse_lists(beside: Iterable[tuple[str, Any]]) -> None:
     """Raise `InvalidInput` for what may hold something for each row of several callers.
 
-    `kept`: what an answer says beside its outputs.
+    `beside`: what an answer says beside its rows, by field.
     """
-    parameters = object_in(dict(kept).get("parameters"), "parameters")
-    beside = [
-        *((name, text) for name, text in kept if name != "parameters"),
-        *((f"parameters.{name}", text) for name, text in parameters.items()),
-        *(
-            (f"outputs.{one.name}.{name}", text)
-            for one in said
-            for name, text in one.parameters
-            if one.whole is None
-        ),
-    ]
-    for name, text in beside:
-        if text.startswith(("[", "{")) and text[1:-1].strip():
+    for field, value in beside:
+        if type(value) in _COMPOUND and value:
             rule = "is not a single value, and the answer is for several callers"
-            raise InvalidInput(name, rule)
+            raise InvalidInput(field, rule)
 
 
-def _whole(entry: Mapping[str, str], field: str, tensor: Tensor | None) -> Value:
+def _whole(entry: Mapping[str, Any], field: str, tensor: Tensor | None, write: Write) -> Value:
     """An output as it is, whatever its shape; raises `InvalidInput`."""
     if tensor is not None:
         return Value(tensor.shape, bytes(tensor.data))
-    try:
-        sizes = orjson.loads(entry.get("shape", ""))
-    except orjson.JSONDecodeError:
-        sizes = None
-    data = entry.get("data", "")
+    sizes, data = entry.get("shape"), entry.get("data")
     if not isinstance(sizes, list) or any(type(size) is not int or size < 0 for size in sizes):
         raise InvalidInput(f"{field}.shape", "is not a shape")
-    if not data and math.prod(sizes) == 0:
+    if data is None and math.prod(sizes) == 0:
         return Value(tuple(sizes), b"")
-    if not data.startswith("["):
+    if not isinstance(data, list):
         raise InvalidInput(f"{field}.data", "is not an array")
-    return Value(tuple(sizes), data[1:-1].encode())
+    return Value(tuple(sizes), write(data)[1:-1])
 
 
 def as_bytes(output: OutputSaid, shape: list[int], items: list[Buffer]) -> bytes:
@@ -382,13 +311,21 @@ def as_bytes(output: OutputSaid, shape: list[int], items: list[Buffer]) -> bytes
     return values_to_bytes(values, output.datatype, tuple(shape), f"outputs.{output.name}")
 
 
-def as_text(output: OutputSaid, items: list[Buffer]) -> bytes:
-    """The values as JSON, floating-point numbers in the shortest text that means the same."""
-    data = b"".join(items)
-    if output.datatype not in _FLOATS:
-        return json_text.numbers(data, output.datatype)
-    numbers = np.frombuffer(data, _FLOATS[output.datatype])
+def as_json(data: Buffer, datatype: Datatype, field: str) -> bytes:
+    """Binary values as JSON between commas, floating-point numbers in the shortest text for them.
+
+    Made in pieces: as values they take much more memory. Raises `InvalidInput` for what has no
+    JSON form.
+    """
+    view = memoryview(data)
+    if datatype not in _FLOATS:
+        step = _AT_ONCE * datatype.size or max(1, len(view))
+        pieces = [view[at : at + step] for at in range(0, len(view), step)]
+        return b",".join(
+            orjson.dumps(bytes_to_values(piece, datatype, field))[1:-1] for piece in pieces
+        )
+    numbers = np.frombuffer(view, _FLOATS[datatype])
     if not np.isfinite(numbers).all():
         rule = "holds NaN or infinity, which JSON cannot express; ask for binary data"
-        raise InvalidInput(f"outputs.{output.name}", rule)
+        raise InvalidInput(field, rule)
     return orjson.dumps(numbers, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]

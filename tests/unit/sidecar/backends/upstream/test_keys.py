@@ -11,7 +11,7 @@ from batchedmodel_contract.inference.v2 import BINARY_SIZE, HEADER_LENGTH
 from batchedmodel_contract.manifest.spec import ServerProtocol
 from batchedmodel_sidecar.backends.upstream.catalogue import upstream
 from batchedmodel_sidecar.backends.upstream.headers import forwarded
-from batchedmodel_sidecar.backends.upstream.protocols.v2_metadata import described
+from batchedmodel_sidecar.backends.upstream.protocols.v2 import described
 from batchedmodel_sidecar.model import ReadyModel
 
 PATH = "/v2/models/m/infer"

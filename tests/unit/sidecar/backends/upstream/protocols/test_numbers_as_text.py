@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_sidecar.backends.upstream.protocols.v2_rows import OutputSaid, as_text
+from batchedmodel_sidecar.backends.upstream.protocols.v2_rows import as_json
 from support.examples import examples
 
 FLOATS: dict[Datatype, np.dtype[Any]] = {
@@ -20,12 +20,8 @@ FLOATS: dict[Datatype, np.dtype[Any]] = {
 }
 
 
-def said(datatype: Datatype) -> OutputSaid:
-    return OutputSaid(name="y", datatype=datatype, parameters=(), binary=True)
-
-
 def texts(datatype: Datatype, *rows: bytes) -> list[str]:
-    return as_text(said(datatype), list(rows)).decode().split(",")
+    return as_json(b"".join(rows), datatype, "y").decode().split(",")
 
 
 @pytest.mark.parametrize("datatype", FLOATS)
