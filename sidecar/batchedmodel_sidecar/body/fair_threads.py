@@ -30,16 +30,10 @@ class FairTurns:
         """`at_once`: works that are done at a time; `room`: work that may wait or be done."""
         self._at_once = at_once
         self._begun = 0
-        self._urgent: FairQueue[int] = FairQueue()
-        self._others: FairQueue[int] = FairQueue()
+        self._line: FairQueue[int] = FairQueue()
         self._turns: dict[int, asyncio.Future[None]] = {}
         self._numbers = count()
         self.room: Final = SharedRoom(room)
-
-    @property
-    def waiting(self) -> int:
-        """How many works wait for their turn, urgent ones not counted."""
-        return self._others.unseen
 
     def refusal(self, share: Share, size: int) -> Rejection | None:
         """Why so much work may not come; None if it may."""
@@ -52,13 +46,12 @@ class FairTurns:
         begin: Callable[[], asyncio.Future[Result]],
         *,
         room: int,
-        urgent: bool = False,
     ) -> Result:
-        """What a work gives that is begun once it is its tenant's turn; urgent ones go first.
+        """What a work gives that is begun once it is its tenant's turn.
 
         Tenants take turns by `size`. There must be as much `room`.
         """
-        number, line = next(self._numbers), self._urgent if urgent else self._others
+        number, line = next(self._numbers), self._line
         self.room.take(share, room)
         line.add(share.tenant, number, work=size, rank=number, weight=share.weight)
         turn = self._turns[number] = asyncio.get_running_loop().create_future()
@@ -89,10 +82,9 @@ class FairTurns:
 
     def _begin(self) -> None:
         while self._turns and self._begun < self._at_once():
-            line = self._urgent if self._urgent.unseen else self._others
-            (number,) = line.show(0.0)
+            (number,) = self._line.show(0.0)
             # As if it had been served already, so that the next one may be shown.
-            line.left(number)
+            self._line.left(number)
             self._begun += 1
             turn = self._turns.pop(number)
             if not turn.cancelled():

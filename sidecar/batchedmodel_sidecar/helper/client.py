@@ -4,6 +4,9 @@ In front of it tenants take turns by the bytes that they send; answers go before
 are for callers who were accepted. What has no turn yet can still be dropped, so the process has no
 more than it needs to be busy, and does it in its order. So when it ends, the oldest job without an
 answer may be why: a fresh process tries that one once more, and the others as often as it takes.
+
+A job is a record and callbacks, and no task: one is needed only to start a process, to send it a
+model, and to write a large content.
 """
 
 import asyncio
@@ -16,14 +19,16 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Any, Final
 
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_scheduling.core.fair_queue import FairQueue
+from batchedmodel_scheduling.core.shared_room import SharedRoom
 from batchedmodel_sidecar.body.buffers import pieces_of
 from batchedmodel_sidecar.body.byte_budget import Hold
-from batchedmodel_sidecar.body.fair_threads import FairTurns
 from batchedmodel_sidecar.errors import RETRY_SOON, Rejected
 from batchedmodel_sidecar.helper import messages
 from batchedmodel_sidecar.helper.messages import (
@@ -59,6 +64,15 @@ class HelperEnded(Exception):
         self.tries: Final = tries
 
 
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """A job that is with the process."""
+
+    seconds: float
+    """That it may take, once it is the oldest."""
+    then: Callable[[Message | HelperEnded], None]
+
+
 class HelperProcess:
     """A running helper, which does jobs in their order."""
 
@@ -67,8 +81,10 @@ class HelperProcess:
         self._loop = asyncio.get_running_loop()
         self._socket = connection
         self._child = child
-        self._asked: deque[tuple[asyncio.Future[Message], float]] = deque()
-        """The oldest first, with the seconds that it may take."""
+        self._asked: deque[_Asked] = deque()
+        """The oldest first."""
+        self._late_at = 0.0
+        """When the oldest has taken too long."""
         self._timer: asyncio.TimerHandle | None = None
         self.has_answered = False
         self.has_ended = False
@@ -90,28 +106,31 @@ class HelperProcess:
         logger.info("started a helper for %s, process %d", what, child.pid)
         return cls(ours, child)
 
+    @property
+    def jobs(self) -> int:
+        """How many it has."""
+        return len(self._asked)
+
     def send(self, kind: Kind, content: Content, *lies: SharedMemory | None) -> None:
         """See `messages.send`; raises `HelperEnded`."""
         try:
             messages.send(self._socket, kind, content, *lies)
         except OSError as error:
-            self._lose(f"nothing can be sent to it: {error.strerror}")
+            self.lose(f"nothing can be sent to it: {error.strerror}")
             raise HelperEnded("ended", 1) from error
 
-    def answer(self, seconds: float) -> asyncio.Future[Message]:
-        """The answer to the job that was sent last, or `HelperEnded`.
+    def expect(self, seconds: float, then: Callable[[Message | HelperEnded], None]) -> None:
+        """Call `then` once with what comes of the job that was sent last.
 
         The process is stuck when the oldest job takes longer than its seconds.
         """
-        answer: asyncio.Future[Message] = self._loop.create_future()
-        self._asked.append((answer, seconds))
+        self._asked.append(_Asked(seconds, then))
         if len(self._asked) == 1:
             self._watch()
-        return answer
 
     async def end(self) -> None:
         """Kill it, if it is alive, and return when nothing of it is left."""
-        self._lose("it is not needed")
+        self.lose("it is not needed")
         logger.info("a helper ended with %d", await self._child.wait())
 
     def _readable(self) -> None:
@@ -122,23 +141,36 @@ class HelperProcess:
         except OSError:
             message = None
         if message is None:
-            self._lose("it hung up")
+            self.lose("it hung up")
             return
         self.has_answered = True
-        answer, _ = self._asked.popleft()
-        self._watch()
-        if not answer.done():
-            answer.set_result(message)
+        oldest = self._asked.popleft()
+        if self._asked:
+            self._watch()
+        oldest.then(message)
 
     def _watch(self) -> None:
+        """The oldest job is one that was not before."""
+        self._late_at = self._loop.time() + self._asked[0].seconds
+        # As a rule the timer of a job before it comes first, and is set anew then.
+        if self._timer is None or self._late_at < self._timer.when():
+            self._wait()
+
+    def _wait(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        if self._asked:
-            stuck = partial(self._lose, "it is stuck", "is stuck", _MOST_TRIES)
-            self._timer = self._loop.call_later(self._asked[0][1], stuck)
+        self._timer = self._loop.call_at(self._late_at, self._look)
 
-    def _lose(self, why: str, how: str = "ended", tries: int = 1) -> None:
+    def _look(self) -> None:
+        self._timer = None
+        if not self._asked:
+            return
+        if self._loop.time() < self._late_at:
+            self._wait()
+        else:
+            self.lose("it is stuck", "is stuck", _MOST_TRIES)
+
+    def lose(self, why: str, how: str = "ended", tries: int = 1) -> None:
         """It works no more. Only the oldest job may be why."""
         if self.has_ended:
             return
@@ -149,22 +181,32 @@ class HelperProcess:
             self._child.kill()
         self._loop.remove_reader(self._socket)
         self._socket.close()
-        for answer, _ in self._asked:
-            if not answer.done():
-                answer.set_exception(HelperEnded(how, tries))
-            tries = 0
-        self._asked.clear()
-        self._watch()
+        if self._timer is not None:
+            self._timer.cancel()
+        while self._asked:
+            newest = self._asked.pop()  # so that each goes back in front of those behind it
+            newest.then(HelperEnded(how, 0 if self._asked else tries))
 
 
 @dataclass(slots=True, eq=False)
-class _Task:
+class _Job:
+    number: int
+    share: Share
+    room: int
     content: Content
     body: SharedMemory | None
     model: Pickled | None
     size: int
     hold: Hold | None
     must: bool
+    answer: asyncio.Future[Message]
+    kind: Kind = Kind.JOB
+    began: float = 0.0
+    """When its turn came."""
+    memory: SharedMemory | None = None
+    """Where a large content lies, from its turn on."""
+    lent: Hold | None = None
+    tries: int = 0
     wanted: bool = True
     """Whether its caller still waits; one that left has closed the body's memory."""
 
@@ -190,17 +232,24 @@ class HelperClient:
         `stuck_seconds`: how long a small one may take. `hold` lends memory that no caller does.
         """
         self._what = what
-        self._jobs = jobs
+        self._module = jobs
         self._clock = clock
+        self._at_once = at_once
         self._stuck_seconds = stuck_seconds
         self._hold = hold
-        self._turns = FairTurns(at_once=lambda: at_once, room=places)
+        self._room: Final = SharedRoom(places)
+        self._urgent: FairQueue[int] = FairQueue()
+        self._others: FairQueue[int] = FairQueue()
+        self._numbers = count()
+        self._waiting: dict[int, _Job] = {}
+        """Jobs whose turn has not come."""
+        self._due: deque[_Job] = deque()
+        """Those whose turn it is, and that the process does not have: they go in this order."""
         self._process: HelperProcess | None = None
         self._model: Pickled | None = None
         """That the process knows."""
-        self._sending = asyncio.Lock()
-        """Held while a process is started, sent a model and sent a job."""
-        self._beginning: asyncio.Task[None] | None = None
+        self._readying: asyncio.Task[None] | None = None
+        """Starts a process, and sends it what takes long; meanwhile nothing else is sent."""
         self._failures = 0
         """Processes in a row that ended without an answer."""
         self._seconds = 0.0
@@ -209,11 +258,12 @@ class HelperClient:
 
     def begin(self) -> None:
         """Have the process there before the first job."""
-        self._beginning = asyncio.create_task(self._begin())
+        if self._readying is None:
+            self._readying = asyncio.create_task(self._ready())
 
     def check_place(self, share: Share) -> None:
         """Raise `Rejected` when there is no place for one more job of a tenant."""
-        refusal = self._turns.refusal(share, 1)
+        refusal = self._room.refusal(share, 1)
         if refusal is not None:
             message = f"as many {self._what} are being read as may be at once"
             raise Rejected(refusal, message, retry_after=self.delay)
@@ -221,7 +271,7 @@ class HelperClient:
     @property
     def delay(self) -> float:
         """Seconds after which what was refused may come again: when half of what waits is done."""
-        return max(_LEAST_DELAY_SECONDS, self._seconds * self._turns.waiting / 2)
+        return max(_LEAST_DELAY_SECONDS, self._seconds * self._others.unseen / 2)
 
     async def do(
         self,
@@ -233,97 +283,181 @@ class HelperClient:
         urgent: bool = False,
         hold: Hold | None = None,
         must: bool = False,
+        seconds: float | None = None,
     ) -> tuple[Any, int]:
         """The result of a job, and the bytes of memory that it may refer to.
 
-        Raises what the job raises, `Rejected` where the process cannot do it, and `NoMemory` where
-        `hold` does not lend what the values of the body take, unless it `must`. A job whose caller
-        is cancelled is not begun, and not tried again.
+        Raises what the job raises, `Rejected` where the process cannot do it, `NoMemory` where
+        `hold` does not lend what the values of the body take, unless it `must`, and `TimeoutError`
+        after so many `seconds`. A job whose caller is cancelled is not begun, and not tried again.
         """
+        loop = asyncio.get_running_loop()
         lies = body if isinstance(body, SharedMemory) else None
         content = content_of((job, apart(body) if lies is None else None))
-        size = content.size + (0 if lies is None else len(lies))
-        task = _Task(content, lies, model, size, hold or self._hold, must)
-        begin = partial(self._begun, task)
-        room = 0 if urgent else 1
+        asked = _Job(
+            number=next(self._numbers),
+            share=share,
+            room=0 if urgent else 1,
+            content=content,
+            body=lies,
+            model=model,
+            size=content.size + (0 if lies is None else len(lies)),
+            hold=hold or self._hold,
+            must=must,
+            answer=loop.create_future(),
+        )
+        line = self._urgent if urgent else self._others
+        self._room.take(share, asked.room)
+        line.add(
+            share.tenant, asked.number, work=asked.size, rank=asked.number, weight=share.weight
+        )
+        self._waiting[asked.number] = asked
+        timer = None if seconds is None else loop.call_later(seconds, _late, asked)
+        self._send()
         try:
-            message = await self._turns.take_turn(share, size, begin, room=room, urgent=urgent)
+            message = await asked.answer
         finally:
-            task.wanted = False
+            asked.wanted = False
+            if timer is not None:
+                timer.cancel()
+            if self._waiting.pop(asked.number, None) is not None:
+                line.discard(asked.number)
+                self._room.give_back(share.tenant, asked.room)
         return message.load(), len(message.content)
 
     async def close(self) -> None:
         """End the process; what waits fails."""
         self._closed = True
         await self._end()
-        async with self._sending:
+        if self._readying is not None:
+            await asyncio.wait([self._readying])
             await self._end()  # what was being started
+        self._send()
 
-    async def _begin(self) -> None:
-        # Jobs say why they fail.
-        with contextlib.suppress(OSError, Rejected):
-            async with self._sending:
-                await self._running()
+    def _send(self) -> None:
+        """Send what has its turn, as far as that needs no waiting."""
+        while self._readying is None and (job := self._next()) is not None:
+            process = self._process
+            if not job.wanted:
+                self._finish(job, _failed("its caller has left"))
+            elif self._closed:
+                self._finish(job, _failed("this pod is stopping"))
+            elif process is None or process.has_ended or not self._is_ready_for(job):
+                self._readying = asyncio.create_task(self._ready())
+            else:
+                try:
+                    process.send(job.kind, job.content, job.memory, job.body)
+                except HelperEnded as ended:
+                    self._try_again(job, ended)
+                except Exception as bug:
+                    self._fail(job, bug)
+                else:
+                    self._due.popleft()
+                    seconds = self._stuck_seconds + job.size / _BYTES_PER_SECOND
+                    process.expect(seconds, partial(self._answered, job))
 
-    def _begun(self, task: _Task) -> asyncio.Task[Message]:
-        return asyncio.create_task(self._carried(task))
+    def _next(self) -> _Job | None:
+        """The first of the jobs whose turn it is."""
+        if not self._due:
+            line = self._urgent if self._urgent.unseen else self._others
+            has = 0 if self._process is None else self._process.jobs
+            if has >= self._at_once or not line.unseen:
+                return None
+            (number,) = line.show(0.0)
+            # As if it had been served already, so that the next one may be shown.
+            line.left(number)
+            job = self._waiting.pop(number)
+            job.began = self._clock()
+            self._due.append(job)
+        return self._due[0]
 
-    async def _carried(self, task: _Task) -> Message:
-        """Do one job. When the process ends over it, a fresh one tries it once more.
+    def _is_ready_for(self, job: _Job) -> bool:
+        """Whether the process knows what the job is for, and its content lies where it is read."""
+        if job.model is not None and self._model != job.model:
+            return False
+        return job.memory is not None or job.content.size <= INLINE_BYTES
+
+    async def _ready(self) -> None:
+        """Have a process, and make it ready for the first job, if there is one."""
+        job = self._due[0] if self._due else None
+        try:
+            process = await self._running()
+            job = self._due[0] if self._due else None
+            if job is not None and job.wanted:
+                if job.model is not None and self._model != job.model:
+                    await self._introduce(process, job.model)
+                job.memory = await _stored(job.content)
+        except HelperEnded as ended:
+            if job is not None:
+                self._try_again(job, ended)
+        except Exception as bug:
+            if job is not None:
+                self._fail(job, bug)
+        finally:
+            self._readying = None
+            self._send()
+
+    def _answered(self, job: _Job, answer: Message | HelperEnded) -> None:
+        """From the process: what came of a job."""
+        if isinstance(answer, HelperEnded):
+            self._due.appendleft(job)
+            self._try_again(job, answer)
+        elif answer.kind is Kind.NEEDS:
+            self._due.appendleft(job)
+            self._lend(job, answer)
+        else:
+            self._finish(job, answer)
+        self._send()
+
+    def _lend(self, job: _Job, asks: Message) -> None:
+        """A job asks for memory: it goes once more when that is lent."""
+        try:
+            needs = asks.load()
+        except Exception as bug:
+            self._fail(job, bug)
+            return
+        # A part of its own: its caller may leave before the job is done.
+        hold = job.hold if job.wanted else None
+        job.lent = None if hold is None else hold.lend(needs, must=job.must)
+        job.kind = Kind.GRANTED
+        if job.lent is None:
+            self._finish(job, NoMemory(needs))
+
+    def _try_again(self, job: _Job, ended: HelperEnded) -> None:
+        """The process ended with a job that is due: a fresh one tries it once more.
 
         Once may be an accident. Twice is likely the job's own doing, and others wait.
         """
-        started, tries = self._clock(), 0
-        memory: SharedMemory | None = None
-        try:
-            memory = await _stored(task.content)
-            while True:
-                try:
-                    return await self._granted(task, memory)
-                except HelperEnded as ended:
-                    tries += ended.tries
-                    if tries >= _MOST_TRIES:
-                        text = f"the process that works on {self._what} {ended}"
-                        raise _failed(text) from None
-        except (Rejected, NoMemory, asyncio.CancelledError):
-            raise
-        except BaseException as bug:
-            logger.error("the helper for %s cannot be used", self._what, exc_info=bug)
-            await self._end()
-            raise _failed(f"{self._what} cannot be worked on at present") from None
-        finally:
-            if memory is not None:
-                memory.close()
-            if task.wanted:
-                seconds = self._clock() - started
-                self._seconds += _WEIGHT * (seconds - self._seconds) if self._seconds else seconds
+        job.tries += ended.tries
+        if job.tries >= _MOST_TRIES:
+            self._finish(job, _failed(f"the process that works on {self._what} {ended}"))
 
-    async def _granted(self, task: _Task, memory: SharedMemory | None) -> Message:
-        """Do one job, with the memory that it asks for; raises `NoMemory`."""
-        message = await self._asked(task, Kind.JOB, memory)
-        if message.kind is not Kind.NEEDS:
-            return message
-        needs = message.load()
-        # A part of its own: its caller may leave before the job is done.
-        hold = task.hold if task.wanted else None
-        lent = None if hold is None else hold.lend(needs, must=task.must)
-        if lent is None:
-            raise NoMemory(needs)
-        with lent:
-            return await self._asked(task, Kind.GRANTED, memory)
+    def _fail(self, job: _Job, bug: Exception) -> None:
+        """What nobody foresaw: the process may be why."""
+        logger.error("the helper for %s cannot be used", self._what, exc_info=bug)
+        self._finish(job, _failed(f"{self._what} cannot be worked on at present"))
+        if self._process is not None:
+            self._process.lose("it cannot be used")
 
-    async def _asked(self, task: _Task, kind: Kind, memory: SharedMemory | None) -> Message:
-        """Do one job in the process that is there, or in a new one."""
-        async with self._sending:
-            if task.wanted:
-                process = await self._running()
-                if task.model is not None and self._model != task.model:
-                    await self._introduce(process, task.model)
-            if not task.wanted:
-                raise _failed("its caller has left")
-            process.send(kind, task.content, memory, task.body)
-            answer = process.answer(self._stuck_seconds + task.size / _BYTES_PER_SECOND)
-        return await answer
+    def _finish(self, job: _Job, outcome: Message | Exception) -> None:
+        """Nothing more is done for a job."""
+        if job in self._due:
+            self._due.remove(job)
+        if job.lent is not None:
+            job.lent.release()
+        if job.memory is not None:
+            job.memory.close()
+        self._room.give_back(job.share.tenant, job.room)
+        if not job.wanted:
+            return
+        seconds = self._clock() - job.began
+        self._seconds += _WEIGHT * (seconds - self._seconds) if self._seconds else seconds
+        if job.answer.done():
+            return  # its time was over just now
+        if isinstance(outcome, Exception):
+            job.answer.set_exception(outcome)
+        else:
+            job.answer.set_result(outcome)
 
     async def _running(self) -> HelperProcess:
         if self._process is not None and self._process.has_ended:
@@ -333,9 +467,9 @@ class HelperClient:
                 doublings = min(self._failures - 1, _MOST_DOUBLINGS)
                 await asyncio.sleep(_FIRST_PAUSE_SECONDS * 2**doublings)
         if self._closed:
-            raise _failed("this pod is stopping")
+            raise HelperEnded("is not started any more", 0)
         if self._process is None:
-            self._process = await HelperProcess.start(self._what, self._jobs)
+            self._process = await HelperProcess.start(self._what, self._module)
         return self._process
 
     async def _introduce(self, process: HelperProcess, model: Pickled) -> None:
@@ -361,6 +495,11 @@ async def _stored(content: Content) -> SharedMemory | None:
         memory.write(piece)
         await asyncio.sleep(0)
     return memory
+
+
+def _late(job: _Job) -> None:
+    if not job.answer.done():
+        job.answer.set_exception(TimeoutError())
 
 
 def _failed(message: str) -> Rejected:

@@ -16,12 +16,10 @@ class Line:
         self._doing: asyncio.Future[None] | None = None
 
     async def join(
-        self, name: str, share: Share = NOBODY, *, size: int = 1, urgent: bool = False
+        self, name: str, share: Share = NOBODY, *, size: int = 1
     ) -> "asyncio.Task[None]":
-        """A work comes that takes one place, or none if it is urgent."""
-        turn = self.turns.take_turn(
-            share, size, lambda: self._begin(name), room=0 if urgent else 1, urgent=urgent
-        )
+        """A work comes that takes one place."""
+        turn = self.turns.take_turn(share, size, lambda: self._begin(name), room=1)
         task = asyncio.create_task(turn)
         await settled()
         return task
@@ -47,22 +45,6 @@ class Line:
 async def settled() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
-
-
-async def test_urgent_works_go_before_others_and_each_in_their_order() -> None:
-    line = Line()
-    await line.join("first")
-    tasks = [await line.join(name, urgent=name in "xy") for name in "abxy"]
-    assert await line.order() == ["first", "x", "y", "a", "b"]
-    assert all(task.done() for task in tasks)
-
-
-async def test_a_flood_of_urgent_works_keeps_another_tenant_waiting_for_one_of_its_size() -> None:
-    line = Line()
-    for n in range(8):
-        await line.join(f"flood {n}", Share("flood"), size=100, urgent=True)
-    await line.join("mine", Share("mine"), size=10, urgent=True)
-    assert (await line.order()).index("mine") <= 2
 
 
 async def test_the_work_that_is_being_done_has_a_place_too() -> None:
@@ -98,22 +80,13 @@ async def test_one_tenant_leaves_places_for_another() -> None:
     assert line.turns.refusal(flood, 1) is None
 
 
-async def test_urgent_works_take_no_place_from_others() -> None:
-    line = Line(room=1)
-    for _ in range(5):
-        await line.join("x", urgent=True)
-    assert line.turns.refusal(NOBODY, 1) is None
-
-
 async def test_a_caller_that_leaves_leaves_the_line() -> None:
     line = Line()
     await line.join("first")
     gone = await line.join("gone")
     await line.join("stays")
-    assert line.turns.waiting == 2
     gone.cancel()
     await settled()
-    assert line.turns.waiting == 1
     assert await line.order() == ["first", "stays"]
 
 

@@ -42,6 +42,7 @@ class Played:
         for end in (ours, self._end):
             end.setblocking(False)
         self.killed = False
+        self.answers = 0
         self._taken: list[Message] = []
         self.process = HelperProcess(ours, cast("Any", self))
 
@@ -76,6 +77,7 @@ class Played:
 
     def answer(self, kind: Kind = Kind.RESULT, value: object = RESULT) -> None:
         send(self._end, kind, content_of(value))
+        self.answers += 1
 
     def babble(self) -> None:
         send(self._end, Kind.NEEDS, Content([b"", b"no pickle"], 0))
@@ -123,15 +125,18 @@ class Caller:
         model: Pickled = MODEL,
         budget: ByteBudget = AMPLE,
         must: bool = False,
+        **terms: Any,
     ) -> None:
         self._memory = SharedMemory()
         self._memory.write(name)
-        self._task = asyncio.create_task(self._asks(helper, model, budget.hold(NOBODY), must))
+        self._task = asyncio.create_task(
+            self._asks(helper, model, budget.hold(NOBODY), must=must, **terms)
+        )
 
-    async def _asks(self, helper: HelperClient, model: Pickled, hold: Hold, must: bool) -> object:
+    async def _asks(self, helper: HelperClient, model: Pickled, hold: Hold, **terms: Any) -> object:
         try:
             with hold:
-                result, _ = await helper.do(repr, self._memory, model, hold=hold, must=must)
+                result, _ = await helper.do(repr, self._memory, model, hold=hold, **terms)
                 return result
         finally:
             self._memory.close()
@@ -419,3 +424,58 @@ async def test_a_helper_that_is_begun_early_takes_the_first_job(started: list[Pl
         started[0].answer()
         assert await caller == RESULT
         assert len(started) == 1
+
+
+async def order(played: Played) -> list[bytes]:
+    """The names of all jobs in the order in which they were done."""
+    await turns()
+    while len(played.bodies) > (done := played.answers):
+        assert done < 40
+        played.answer()
+        await turns()
+    return [body.rstrip() for body in played.bodies]
+
+
+async def test_urgent_jobs_go_before_others_and_each_in_their_order(started: list[Played]) -> None:
+    async with a_helper() as helper:
+        first = Caller(helper, b"first")
+        await turns()
+        others = [Caller(helper, name, urgent=name in b"xy") for name in (b"a", b"b", b"x", b"y")]
+        assert await order(started[0]) == [b"first", b"x", b"y", b"a", b"b"]
+        for caller in (first, *others):
+            assert await caller == RESULT
+
+
+async def test_a_flood_of_urgent_jobs_keeps_another_tenant_waiting_for_one_of_its_size(
+    started: list[Played],
+) -> None:
+    async with a_helper() as helper:
+        for n in range(8):
+            Caller(helper, b"flood %d" % n + b" " * 1000, share=Share("flood"), urgent=True)
+        await turns()
+        Caller(helper, b"mine", share=Share("mine"), urgent=True)
+        assert (await order(started[0])).index(b"mine") <= 2
+
+
+async def test_urgent_jobs_take_no_place_from_others(started: list[Played]) -> None:
+    async with a_helper() as helper:
+        for _ in range(40):
+            Caller(helper, urgent=True)
+        await turns()
+        helper.check_place(NOBODY)
+
+
+async def test_a_job_whose_time_is_over_is_given_up_and_the_next_one_is_done(
+    started: list[Played],
+) -> None:
+    async with a_helper() as helper:
+        late, waits, stays = (
+            Caller(helper, b"late", seconds=1.0),
+            Caller(helper, b"waits", seconds=1.5),
+            Caller(helper, b"stays"),
+        )
+        for caller in (late, waits):
+            with pytest.raises(TimeoutError):
+                await caller
+        assert await order(started[0]) == [b"late", b"stays"]
+        assert await stays == RESULT
