@@ -36,7 +36,7 @@ _SOURCES: Final = (
 _COMPILED: Final = {
     f"{_CONTRACT}/generation": ("frames",),
     f"{_CONTRACT}/inference": ("batch", "ragged", "tensors", "v2"),
-    f"{_CONTRACT}/link": ("batches", "connection", "pieces", "texts"),
+    f"{_CONTRACT}/link": ("batches", "connection", "pieces"),
     _HTTP: ("connection", "eager_coroutine", "request_head", "response"),
     f"{_SCHEDULING}/core": ("*",),
     f"{_SCHEDULING}/deadline": ("*",),

@@ -27,6 +27,12 @@ from batchedmodel_contract.generation.frames import (
     StepReport,
     Submit,
     Token,
+    read_refused,
+    read_step,
+    write_cancel,
+    write_configure,
+    write_refused,
+    write_submit,
 )
 from batchedmodel_contract.inference.batch import BatchFailure, BatchReply, BatchRequest
 from batchedmodel_contract.inference.description import ModelDescription
@@ -61,14 +67,6 @@ from batchedmodel_contract.link.model_frames import (
 from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_contract.link.pieces import FrameReader, FrameWriter
 from batchedmodel_contract.link.region import mapped
-from batchedmodel_contract.link.texts import (
-    read_refused,
-    read_step,
-    write_cancel,
-    write_configure,
-    write_refused,
-    write_submit,
-)
 from batchedmodel_contract.lora.state import AdapterState
 from support.link_server import LinkPeer, LinkServer
 

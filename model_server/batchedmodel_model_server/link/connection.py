@@ -6,6 +6,7 @@ from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Final
 
+from batchedmodel_contract.generation.frames import read_cancel, read_configure, read_submit
 from batchedmodel_contract.inference.batch import BatchFailure, BatchReply
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput
@@ -18,7 +19,6 @@ from batchedmodel_contract.link.model_frames import (
     read_order,
     write_answer,
 )
-from batchedmodel_contract.link.texts import read_cancel, read_configure, read_submit
 from batchedmodel_model_server.errors import NotReady, Overloaded, UnknownModel
 from batchedmodel_model_server.lifecycle.service import MAX_IN_FLIGHT, ModelService
 from batchedmodel_model_server.lifecycle.state import Topic

@@ -5,11 +5,18 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import NamedTuple
 
-from batchedmodel_contract.generation.frames import Cancel, Configure, Refused, StepReport, Submit
+from batchedmodel_contract.generation.frames import (
+    Cancel,
+    Configure,
+    Refused,
+    StepReport,
+    Submit,
+    write_refused,
+    write_step,
+)
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.link.kinds import Kind
 from batchedmodel_contract.link.model_frames import write_engine
-from batchedmodel_contract.link.texts import write_refused, write_step
 from batchedmodel_model_server.generation.engine_loop import Caller, EngineLoop
 from batchedmodel_model_server.lifecycle.service import ModelService
 

@@ -8,12 +8,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
+from batchedmodel_contract.generation.frames import write_cancel
 from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.link.batches import read_failure, read_reply, write_batch
 from batchedmodel_contract.link.kinds import Kind
-from batchedmodel_contract.link.texts import write_cancel
 from batchedmodel_sidecar.backends.base import FrameChannel
 from batchedmodel_sidecar.body.shared_regions import SharedRegions
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved

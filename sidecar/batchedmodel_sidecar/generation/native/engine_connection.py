@@ -14,9 +14,11 @@ from batchedmodel_contract.generation.frames import (
     StepReport,
     Submit,
     Token,
+    write_cancel,
+    write_configure,
+    write_submit,
 )
 from batchedmodel_contract.link.kinds import Kind
-from batchedmodel_contract.link.texts import write_cancel, write_configure, write_submit
 from batchedmodel_sidecar.backends.base import FrameChannel
 from batchedmodel_sidecar.errors import Busy, Unserved
 from batchedmodel_sidecar.generation.native.engine_text import EngineText

@@ -12,11 +12,16 @@ from collections import deque
 from typing import Final, Protocol
 
 from batchedmodel_contract.generation.description import GenerationDescription
-from batchedmodel_contract.generation.frames import Configure, Finish, StepReport
+from batchedmodel_contract.generation.frames import (
+    Configure,
+    Finish,
+    StepReport,
+    read_refused,
+    read_step,
+)
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.link.kinds import Kind
 from batchedmodel_contract.link.model_frames import read_engine
-from batchedmodel_contract.link.texts import read_refused, read_step
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.generation.admission import EngineLimits, EngineStep, EngineView

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from batchedmodel_contract.generation.frames import read_cancel
 from batchedmodel_contract.inference.batch import BatchFailure, BatchReply
 from batchedmodel_contract.inference.ragged import Ragged
 from batchedmodel_contract.inference.tensors import Buffer, Datatype
 from batchedmodel_contract.link.batches import write_failure
 from batchedmodel_contract.link.kinds import Kind
 from batchedmodel_contract.link.model_state import ModelState
-from batchedmodel_contract.link.texts import read_cancel
 from batchedmodel_scheduling.core.policy import MemoryCap
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from support.followed_link import Followed, batch_of, linked

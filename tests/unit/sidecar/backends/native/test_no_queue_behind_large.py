@@ -8,12 +8,17 @@ from pathlib import Path
 
 from aiohttp import ClientSession, web
 
-from batchedmodel_contract.generation.frames import StepReport
+from batchedmodel_contract.generation.frames import (
+    StepReport,
+    read_cancel,
+    read_step,
+    write_cancel,
+    write_step,
+)
 from batchedmodel_contract.inference.batch import BatchRequest
 from batchedmodel_contract.inference.ragged import Ragged
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.link.kinds import Kind
-from batchedmodel_contract.link.texts import read_cancel, read_step, write_cancel, write_step
 from support.followed_link import linked
 
 LARGE = 19 << 20

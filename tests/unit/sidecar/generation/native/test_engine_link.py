@@ -20,18 +20,16 @@ from batchedmodel_contract.generation.frames import (
     StepReport,
     Submit,
     Token,
-)
-from batchedmodel_contract.inference.tensors import Buffer
-from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.link.kinds import Kind
-from batchedmodel_contract.link.model_frames import write_engine
-from batchedmodel_contract.link.texts import (
     read_cancel,
     read_configure,
     read_submit,
     write_refused,
     write_step,
 )
+from batchedmodel_contract.inference.tensors import Buffer
+from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.link.kinds import Kind
+from batchedmodel_contract.link.model_frames import write_engine
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome

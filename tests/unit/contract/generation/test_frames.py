@@ -22,10 +22,6 @@ from batchedmodel_contract.generation.frames import (
     StepReport,
     Submit,
     Token,
-)
-from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.link.kinds import Kind
-from batchedmodel_contract.link.texts import (
     read_cancel,
     read_configure,
     read_refused,
@@ -37,6 +33,8 @@ from batchedmodel_contract.link.texts import (
     write_step,
     write_submit,
 )
+from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.link.kinds import Kind
 from support.examples import examples
 
 Frame = Submit | Cancel | Configure | StepReport | Refused
