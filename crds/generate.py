@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from batchedmodel_contract.schema.custom_resource import class_resource, custom_resource
+from custom_resource import class_resource, custom_resource
 
 _HEAD = (
     "# The custom resource {}. Written by crds/generate.py from the declarations in\n"

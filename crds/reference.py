@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_contract.schema.custom_resource import class_schema, custom_resource
 from batchedmodel_contract.schema.reading import Setting, declared_at
+from custom_resource import class_schema, custom_resource
 
 Schema = dict[str, Any]
 

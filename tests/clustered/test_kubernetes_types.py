@@ -13,9 +13,9 @@ import pytest
 
 from batchedmodel_contract.invalid_input import InvalidManifest
 from batchedmodel_contract.manifest.manifest import LARGEST_SPEC, read_manifest
-from batchedmodel_contract.schema.custom_resource import spec_schema
 from cluster.errors import CommandFailed
 from cluster.kubernetes import ControlPlane
+from custom_resource import spec_schema
 from support.described_types import DescribedTypes
 from support.manifest_table import ordinary_pods
 from support.plane import install_crd

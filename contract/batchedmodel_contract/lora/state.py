@@ -14,6 +14,8 @@ from batchedmodel_contract.invalid_input import InvalidInput
 NO_ADAPTER: Final = 0
 """In place of a number: the model itself."""
 LARGEST_NUMBER: Final = 2**31 - 1
+STATUS_FIELD: Final = "adapters"
+"""Of a BatchedModel's status: its adapters, as its pods tell of them."""
 
 
 class AdapterPhase(StrEnum):

@@ -2,7 +2,8 @@
 
 A `Condition` is a predicate in Python and the same in CEL; both grow together from small ones. A
 `Check` says which condition is a fault, and what its author is told. `cross_field_rules` makes
-them, `manifest` applies them where a file is read, `custom_resource` states them to an API server.
+them, `manifest` applies them where a file is read, `crds/custom_resource` states them to an API
+server.
 """
 
 import json

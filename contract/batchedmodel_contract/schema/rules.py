@@ -1,6 +1,6 @@
 """The kinds of single values that a manifest field may hold, each with its rule and its message.
 
-`reading` applies them to a manifest, `custom_resource` states them to an API server, and
+`reading` applies them to a manifest, `crds/custom_resource` states them to an API server, and
 docs/reference.md is drawn from them. A rule either returns the value in its final form or raises
 `Broken` with the end of the sentence. Whatever `read` refuses its `schema` must refuse too, and the
 other way round: one manifest serves on one machine and in a cluster.

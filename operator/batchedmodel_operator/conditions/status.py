@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from batchedmodel_contract.kubernetes import capacity
 from batchedmodel_contract.kubernetes.names import NAME_LABEL
+from batchedmodel_contract.lora.state import STATUS_FIELD
 from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_contract.schema.custom_resource import ADAPTERS_FIELD
 from batchedmodel_operator.conditions import adapters, autoscaling, pods, serving
 from batchedmodel_operator.conditions.findings import Finding
 from batchedmodel_operator.conditions.view import View
@@ -45,7 +45,7 @@ def report(observed: Observed, plan: Plan, failure: Failure | None, *, at: str) 
     }
     listed_adapters = adapters.adapters_status(view)
     if listed_adapters:
-        status[ADAPTERS_FIELD] = listed_adapters
+        status[STATUS_FIELD] = listed_adapters
     rollout = plan.rollout
     if rollout.target:
         status["rollout"] = rollout.to_status()

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from batchedmodel_contract.kubernetes.capacity import Capacity, capacity_of
-from batchedmodel_contract.schema.custom_resource import capacity_schema
+from custom_resource import capacity_schema
 
 FULL = Capacity(
     revision="a", rows_per_second=410.0, startup_seconds=61.0, shortest_latency_seconds=0.0315

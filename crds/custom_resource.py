@@ -1,6 +1,6 @@
-"""The definitions of `BatchedModel` and `BatchedModelClass`, as the mappings that `crds/` holds.
+"""The definitions of `BatchedModel` and `BatchedModelClass`, as this folder holds them.
 
-Pure. `crds/generate.py` writes them to files, and a test holds the files to them. The schema of
+Pure. `generate.py` writes them to files, and a test holds the files to them. The schema of
 `spec` follows from its declarations: names, rules and descriptions come from the records, rules
 over several fields from `cross_field_rules`.
 """
@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from batchedmodel_contract.kubernetes.capacity import FIELD
 from batchedmodel_contract.kubernetes.names import CLASS_PLURAL, GROUP, PLURAL, VERSION
+from batchedmodel_contract.lora.state import STATUS_FIELD
 from batchedmodel_contract.manifest.adapters import MOST_ITEMS
 from batchedmodel_contract.manifest.cross_field_rule import Check
 from batchedmodel_contract.manifest.cross_field_rules import CHECKS
@@ -32,8 +33,6 @@ from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.schema.reading import Section, declarations, record_schema
 from batchedmodel_contract.schema.rules import LONGEST_OBJECT_NAME, Schema, anchored
 
-ADAPTERS_FIELD: Final = "adapters"
-"""Of the status."""
 _WIDE: Final = 1
 """Priority of columns that only `kubectl get --output wide` shows."""
 _READ: Final = re.compile(r"\bself\.([A-Za-z]+(?:\.[A-Za-z]+)*)(?![A-Za-z(])")
@@ -253,7 +252,7 @@ def _status_schema() -> Schema:
                 "description": "Values in force of fields that depend on others.",
                 **effective_schema(Spec),
             },
-            ADAPTERS_FIELD: _adapters_schema(),
+            STATUS_FIELD: _adapters_schema(),
             FIELD: capacity_schema(),
         },
     }

@@ -10,13 +10,13 @@ import pytest
 
 from batchedmodel_contract.kubernetes.object_text import DEEPEST
 from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_contract.schema.custom_resource import (
+from batchedmodel_contract.schema.reading import Section, Setting, declarations
+from batchedmodel_contract.schema.rules import Schema, anchored
+from custom_resource import (
     custom_resource,
     effective_schema,
     spec_schema,
 )
-from batchedmodel_contract.schema.reading import Section, Setting, declarations
-from batchedmodel_contract.schema.rules import Schema, anchored
 from support.repository import ROOT
 
 CRDS: Final = ROOT / "crds"
