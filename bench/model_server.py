@@ -105,8 +105,7 @@ class Models:
 
     def examined(self, ids: Ids) -> Any:
         """The batch as it comes, validated."""
-        from batchedmodel_contract.inference.batch import BatchRequest
-        from batchedmodel_contract.inference.ragged import ragged
+        from batchedmodel_contract.inference.batch import BatchRequest, ragged
         from batchedmodel_contract.inference.tensors import Datatype
         from batchedmodel_model_server.batching.validation import examine
 

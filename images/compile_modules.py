@@ -35,8 +35,8 @@ _SOURCES: Final = (
 """All whose types are read."""
 _COMPILED: Final = {
     f"{_CONTRACT}/generation": ("frames",),
-    f"{_CONTRACT}/inference": ("batch", "ragged", "tensors", "v2"),
-    f"{_CONTRACT}/link": ("batches", "connection", "pieces"),
+    f"{_CONTRACT}/inference": ("batch", "tensors", "v2"),
+    f"{_CONTRACT}/link": ("batches", "connection"),
     _HTTP: ("connection", "eager_coroutine", "request_head", "response"),
     f"{_SCHEDULING}/core": ("*",),
     f"{_SCHEDULING}/deadline": ("*",),

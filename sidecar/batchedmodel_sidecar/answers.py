@@ -3,8 +3,11 @@
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from batchedmodel_contract.inference.batch import BatchRequest
-from batchedmodel_contract.inference.ragged import flattened, ragged
+from batchedmodel_contract.inference.batch import (
+    BatchRequest,
+    flattened,
+    ragged,
+)
 from batchedmodel_contract.inference.tensors import Datatype, Scattered, Tensor
 from batchedmodel_sidecar.calls import Row, Value
 from batchedmodel_sidecar.said import Said

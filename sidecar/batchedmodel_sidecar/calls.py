@@ -3,10 +3,12 @@
 from collections.abc import Hashable, Sequence
 from typing import Final
 
-from batchedmodel_contract.inference.batch import BatchRequest
+from batchedmodel_contract.inference.batch import (
+    BatchRequest,
+    Ragged,
+)
 from batchedmodel_contract.inference.description import RAGGED, ModelDescription
 from batchedmodel_contract.inference.params import Values, columns
-from batchedmodel_contract.inference.ragged import Ragged
 from batchedmodel_contract.inference.tensors import Buffer, Datatype, Shape
 from batchedmodel_sidecar.lora.served import ChosenAdapter
 

@@ -29,7 +29,6 @@ OF_THE_WIRE = {
     "tests/unit/contract/link/test_batches.py",
     "tests/unit/contract/link/test_connection.py",
     "tests/unit/contract/link/test_model_frames.py",
-    "tests/unit/contract/link/test_pieces.py",
     "tests/unit/contract/generation/test_frames.py",
     "tests/unit/model_server/lifecycle/test_lifecycle.py",
     "tests/unit/model_server/link/test_listener.py",

@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
-from batchedmodel_contract.inference.ragged import ragged
+from batchedmodel_contract.inference.batch import (
+    BatchReply,
+    BatchRequest,
+    ragged,
+)
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_contract.lora.settings import ADAPTERS_FILE

@@ -10,9 +10,12 @@ from typing import Any, Final
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
+from batchedmodel_contract.inference.batch import (
+    BatchReply,
+    BatchRequest,
+    Ragged,
+)
 from batchedmodel_contract.inference.description import RAGGED
-from batchedmodel_contract.inference.ragged import Ragged
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_sidecar.backends.upstream.client import Client, Unreachable

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.inference.batch import BatchRequest
+from batchedmodel_contract.inference.batch import (
+    BatchRequest,
+    Ragged,
+    ragged,
+)
 from batchedmodel_contract.inference.description import CostRule
-from batchedmodel_contract.inference.ragged import Ragged, ragged
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.link.model_state import ModelState
 from support.model_server_handlers import arrays_of

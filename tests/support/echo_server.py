@@ -8,14 +8,17 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
+from batchedmodel_contract.inference.batch import (
+    BatchReply,
+    BatchRequest,
+    Ragged,
+)
 from batchedmodel_contract.inference.description import (
     RAGGED,
     CostRule,
     ModelDescription,
     TensorSpec,
 )
-from batchedmodel_contract.inference.ragged import Ragged
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.manifest.batching import BatchSettings
 from support.chain import Chain, running_chain

@@ -5,9 +5,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from batchedmodel_contract.inference.batch import BatchRequest
+from batchedmodel_contract.inference.batch import (
+    BatchRequest,
+    Ragged,
+)
 from batchedmodel_contract.inference.profile import Profile
-from batchedmodel_contract.inference.ragged import Ragged
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_scheduling.core.policy import MemoryCap
 from batchedmodel_sidecar.backends.native.link import NativeLink

@@ -8,12 +8,17 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from batchedmodel_contract.inference.batch import BatchReply
+from batchedmodel_contract.inference.batch import (
+    BatchReply,
+    Ragged,
+)
 from batchedmodel_contract.inference.description import CostRule, ModelDescription, TensorSpec
-from batchedmodel_contract.inference.ragged import Ragged
 from batchedmodel_contract.inference.tensors import Buffer, Datatype
 from batchedmodel_contract.link.batches import ArrivedBatch, read_batch, write_reply
-from batchedmodel_contract.link.connection import LinkConnection
+from batchedmodel_contract.link.connection import (
+    Frame,
+    LinkConnection,
+)
 from batchedmodel_contract.link.hello import (
     HELLO_BYTES,
     Hello,
@@ -29,7 +34,6 @@ from batchedmodel_contract.link.model_frames import (
     write_state,
 )
 from batchedmodel_contract.link.model_state import ModelState
-from batchedmodel_contract.link.pieces import Frame
 from support.simulate_command import PROFILE
 
 SECONDS = 10.0

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from batchedmodel_contract.inference.batch import BatchRequest
-from batchedmodel_contract.inference.ragged import ragged
+from batchedmodel_contract.inference.batch import (
+    BatchRequest,
+    ragged,
+)
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.manifest.spec import MAX_LENGTH
 from batchedmodel_model_server.api.handler import (

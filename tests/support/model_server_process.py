@@ -12,8 +12,10 @@ from typing import Any
 
 import orjson
 
-from batchedmodel_contract.inference.batch import BatchRequest
-from batchedmodel_contract.inference.ragged import ragged
+from batchedmodel_contract.inference.batch import (
+    BatchRequest,
+    ragged,
+)
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.link.model_frames import State
 from batchedmodel_contract.link.model_state import ModelState

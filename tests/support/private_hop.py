@@ -34,10 +34,14 @@ from batchedmodel_contract.generation.frames import (
     write_refused,
     write_submit,
 )
-from batchedmodel_contract.inference.batch import BatchFailure, BatchReply, BatchRequest
+from batchedmodel_contract.inference.batch import (
+    BatchFailure,
+    BatchReply,
+    BatchRequest,
+    Ragged,
+)
 from batchedmodel_contract.inference.description import ModelDescription
 from batchedmodel_contract.inference.profile import Profile
-from batchedmodel_contract.inference.ragged import Ragged
 from batchedmodel_contract.inference.tensors import Buffer, Datatype
 from batchedmodel_contract.link.batches import (
     read_batch,
@@ -47,7 +51,11 @@ from batchedmodel_contract.link.batches import (
     write_failure,
     write_reply,
 )
-from batchedmodel_contract.link.connection import LinkConnection
+from batchedmodel_contract.link.connection import (
+    FrameReader,
+    FrameWriter,
+    LinkConnection,
+)
 from batchedmodel_contract.link.hello import HELLO_BYTES, read_hello, write_hello
 from batchedmodel_contract.link.kinds import TO_SIDECAR, Kind
 from batchedmodel_contract.link.model_frames import (
@@ -65,7 +73,6 @@ from batchedmodel_contract.link.model_frames import (
     write_state,
 )
 from batchedmodel_contract.link.model_state import ModelState
-from batchedmodel_contract.link.pieces import FrameReader, FrameWriter
 from batchedmodel_contract.link.region import mapped
 from batchedmodel_contract.lora.state import AdapterState
 from support.link_server import LinkPeer, LinkServer

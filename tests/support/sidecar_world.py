@@ -7,7 +7,11 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
+from batchedmodel_contract.inference.batch import (
+    BatchReply,
+    BatchRequest,
+    Ragged,
+)
 from batchedmodel_contract.inference.description import (
     RAGGED,
     CostRule,
@@ -15,7 +19,6 @@ from batchedmodel_contract.inference.description import (
     TensorSpec,
 )
 from batchedmodel_contract.inference.profile import Profile, ProfilePoint
-from batchedmodel_contract.inference.ragged import Ragged
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName

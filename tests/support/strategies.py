@@ -6,8 +6,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from batchedmodel_contract.inference.batch import BatchReply
-from batchedmodel_contract.inference.ragged import Ragged
+from batchedmodel_contract.inference.batch import (
+    BatchReply,
+    Ragged,
+)
 from batchedmodel_contract.inference.tensors import Datatype, Tensor, join_byte_elements
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName

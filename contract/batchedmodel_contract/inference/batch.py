@@ -1,15 +1,110 @@
-"""A batch and its reply, whatever carries them."""
+"""Batches and their replies, and the tensors of items that differ in shape."""
 
+import math
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
-from batchedmodel_contract.inference.ragged import Ragged
-from batchedmodel_contract.inference.tensors import Tensor
+from batchedmodel_contract.inference.tensors import (
+    Buffer,
+    Datatype,
+    Scattered,
+    Shape,
+    Tensor,
+    contiguous,
+    join_byte_elements,
+    split_byte_elements,
+)
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.spec import MAX_BATCH_SIZE
 
 OK: Final = 200
 """Status of an item that was answered."""
+SHAPES: Final = ":shapes"
+"""Ends the name of the tensor with the shapes of another one's items."""
+
+
+class Ragged(NamedTuple):
+    """One named tensor of every item of a batch, concatenated and never padded.
+
+    Item i has `shapes[i]`, all of one rank.
+    """
+
+    name: str
+    datatype: Datatype
+    shapes: tuple[Shape, ...]
+    parts: tuple[Buffer, ...]
+    """All items' bytes, one behind the other, in any number of buffers."""
+    shared: bool = False
+    """Whether the parts lie in memory that another process may write to."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes the items have."""
+        return sum(map(len, self.parts))
+
+    @property
+    def data(self) -> Buffer:
+        """All items' bytes in one buffer; a copy unless they are in one already.
+
+        What another process may write to is always copied: once judged, it must not change.
+        """
+        return b"".join(self.parts) if self.shared else contiguous(self.parts)
+
+    def items(self) -> list[Buffer]:
+        """The bytes of each item; raises `InvalidInput` when shapes and data do not agree."""
+        sizes = [math.prod(shape) for shape in self.shapes]
+        each = self.datatype.size
+        apart = len(self.parts) == len(sizes) and not self.shared
+        if each and apart and [size * each for size in sizes] == [*map(len, self.parts)]:
+            return list(self.parts)
+        data = self.data
+        if self.datatype is Datatype.BYTES:
+            return self._byte_items(sizes, data)
+        view, position = memoryview(data), 0
+        items: list[Buffer] = []
+        for size in sizes:
+            end = position + size * each
+            items.append(view[position:end])
+            position = end
+        if position != len(view):
+            raise InvalidInput(self.name, f"is {len(view)} bytes long; its shapes need {position}")
+        return items
+
+    def _byte_items(self, sizes: list[int], data: Buffer) -> list[Buffer]:
+        elements = split_byte_elements(data)
+        if len(elements) != sum(sizes):
+            raise InvalidInput(
+                self.name, f"has {len(elements)} elements; its shapes need {sum(sizes)}"
+            )
+        return [
+            join_byte_elements(bytes(element) for element in elements[start:end])
+            for start, end in pairwise([0, *accumulate(sizes)])
+        ]
+
+
+def ragged(name: str, datatype: Datatype, items: Sequence[tuple[Shape, Buffer]]) -> Ragged:
+    """String the items' buffers together without looking into them."""
+    return Ragged(
+        name, datatype, tuple(shape for shape, _ in items), tuple(data for _, data in items)
+    )
+
+
+def flattened(tensors: Sequence[Ragged]) -> list[Tensor | Scattered]:
+    """Each tensor as callers get it whose items differ in shape: its data flat, and behind it
+    ``<name>:shapes`` (INT64, items x rank)."""
+    flat: list[Tensor | Scattered] = []
+    for tensor in tensors:
+        count, rank = len(tensor.shapes), len(tensor.shapes[0]) if tensor.shapes else 0
+        elements = sum([math.prod(shape) for shape in tensor.shapes])
+        sizes = array("q", [size for shape in tensor.shapes for size in shape])
+        flat += [
+            Scattered(tensor.name, tensor.datatype, (elements,), tensor.parts),
+            Tensor(tensor.name + SHAPES, Datatype.INT64, (count, rank), sizes.tobytes()),
+        ]
+    return flat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,15 +1,20 @@
 """The latency curve that a model server measures while it warms up.
 
 Schedulers start from it and correct it by what they observe; the simulator replays it.
+
+A device that pays in tiles, waves or captured sizes jumps. Between two measured sizes it is
+believed to go straight only where both lie on the lines through their own neighbours, or so little
+is between the two that it does not matter. Elsewhere the time jumps at some unknown size.
+The warm-up looks there next; a scheduler keeps to the safe side there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, Final
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
 
 from batchedmodel_contract.inference.description import CostRule
-from batchedmodel_contract.inference.stretches import Knot, unsure
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.spec import MAX_BATCH_SIZE
 from batchedmodel_contract.schema.reading import ruled
@@ -30,6 +35,8 @@ _MAX_PHASES: Final = 64
 _TEXT: Final = ANY_TEXT
 _TRUTH: Final = Truth()
 _CLOCK_TICK: Final = 1e-9  # seconds; a shorter time was not measured, and to divide by it is unsafe
+_STRAIGHT: Final = 0.03
+"""By what part of its time a size may be off the line and still lie on it: what noise does."""
 
 
 class ProfileExtent(StrEnum):
@@ -67,6 +74,13 @@ class FittedCurve:
     knee: int | None
     """Tokens, or rows where only these count, from which on a batch costs mostly what is in it: a
     larger one gains little. None when nothing grows with the batch."""
+
+
+class Knot(NamedTuple):
+    """A measured size, in rows or tokens, and the seconds that it takes."""
+
+    size: float
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +172,27 @@ def profile_from_mapping(mapping: Mapping[str, Any]) -> Profile:
         cached=ruled(_TRUTH, mapping.get("cached", False), "profile.cached"),
         partial=ruled(_TRUTH, mapping.get("partial", False), "profile.partial"),
     )
+
+
+def unsure(knots: Sequence[Knot]) -> list[bool]:
+    """Whether each stretch between neighbours may hold a jump; knots ascend in both."""
+    # The ends have one neighbour, which contradicts nothing.
+    straight = [
+        n in {0, len(knots) - 1} or _on_the_line(knots[n - 1], knots[n], knots[n + 1])
+        for n in range(len(knots))
+    ]
+    return [
+        after.size - before.size > 1
+        and after.seconds - before.seconds > _STRAIGHT * after.seconds
+        and not (straight[n] and straight[n + 1])
+        for n, (before, after) in enumerate(pairwise(knots))
+    ]
+
+
+def _on_the_line(before: Knot, middle: Knot, after: Knot) -> bool:
+    part = (middle.size - before.size) / (after.size - before.size)
+    line = before.seconds + part * (after.seconds - before.seconds)
+    return abs(middle.seconds - line) <= _STRAIGHT * middle.seconds
 
 
 def _curve(entry: object) -> FittedCurve | None:

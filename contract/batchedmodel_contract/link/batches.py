@@ -18,9 +18,9 @@ from batchedmodel_contract.inference.batch import (
     BatchFailure,
     BatchReply,
     BatchRequest,
+    Ragged,
     check_items,
 )
-from batchedmodel_contract.inference.ragged import Ragged
 from batchedmodel_contract.inference.tensors import (
     Buffer,
     Datatype,

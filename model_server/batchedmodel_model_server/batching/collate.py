@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from batchedmodel_contract.inference.ragged import Ragged
+from batchedmodel_contract.inference.batch import Ragged
 from batchedmodel_contract.inference.tensors import Datatype, Shape
 from batchedmodel_model_server.api.batch import Array, ParamColumn, mask_of
 from batchedmodel_model_server.api.handler import DTYPES, Spec

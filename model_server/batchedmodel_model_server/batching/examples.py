@@ -8,8 +8,10 @@ from typing import Final
 
 import numpy as np
 
-from batchedmodel_contract.inference.batch import BatchRequest
-from batchedmodel_contract.inference.ragged import ragged
+from batchedmodel_contract.inference.batch import (
+    BatchRequest,
+    ragged,
+)
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_model_server.api.batch import Array
 from batchedmodel_model_server.api.handler import Spec

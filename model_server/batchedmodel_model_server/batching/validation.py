@@ -13,9 +13,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from batchedmodel_contract.inference.batch import BatchRequest
+from batchedmodel_contract.inference.batch import (
+    BatchRequest,
+    Ragged,
+)
 from batchedmodel_contract.inference.params import Scalar, column_values
-from batchedmodel_contract.inference.ragged import Ragged
 from batchedmodel_contract.inference.tensors import Datatype, Shape
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_model_server.api.handler import DTYPES, Array, Spec

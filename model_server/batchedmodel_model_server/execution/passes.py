@@ -13,8 +13,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.bisection import Bisection, Rows
+from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_model_server.batching.collate import Collated, Output
 from batchedmodel_model_server.batching.reply import Failure

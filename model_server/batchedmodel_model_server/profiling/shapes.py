@@ -11,8 +11,11 @@ from typing import Final
 
 import numpy as np
 
-from batchedmodel_contract.inference.profile import ProfilePoint
-from batchedmodel_contract.inference.stretches import Knot, unsure
+from batchedmodel_contract.inference.profile import (
+    Knot,
+    ProfilePoint,
+    unsure,
+)
 
 SHORT_PASS_SECONDS: Final = 0.05
 """A caller waits no longer for a pass that began before it came. A moment counts as idle once

@@ -14,8 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchedmodel_contract.inference.description import CostRule
-from batchedmodel_contract.inference.profile import Profile, ProfilePoint
-from batchedmodel_contract.inference.stretches import Knot, unsure
+from batchedmodel_contract.inference.profile import (
+    Knot,
+    Profile,
+    ProfilePoint,
+    unsure,
+)
 
 Floats = NDArray[np.float64]
 _TABLED: Final = 1 << 20  # numbers in all tables together

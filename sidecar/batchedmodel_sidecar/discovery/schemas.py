@@ -2,9 +2,9 @@
 
 from typing import Any, Final
 
+from batchedmodel_contract.inference.batch import SHAPES
 from batchedmodel_contract.inference.description import RAGGED, ModelDescription, TensorSpec
 from batchedmodel_contract.inference.params import PRIORITY, TIMEOUT, Param
-from batchedmodel_contract.inference.ragged import SHAPES
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.inference.v2 import BINARY_OUTPUT
 

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import orjson
 
+from batchedmodel_contract.inference.batch import SHAPES
 from batchedmodel_contract.inference.params import read_values
-from batchedmodel_contract.inference.ragged import SHAPES
 from batchedmodel_contract.inference.tensors import (
     Buffer,
     Datatype,

@@ -7,7 +7,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from batchedmodel_contract.inference.batch import BatchRequest
+from batchedmodel_contract.inference.batch import (
+    BatchRequest,
+    ragged,
+)
 from batchedmodel_contract.inference.params import (
     Param,
     Scalar,
@@ -17,7 +20,6 @@ from batchedmodel_contract.inference.params import (
     param_from_mapping,
     read_values,
 )
-from batchedmodel_contract.inference.ragged import ragged
 from batchedmodel_contract.inference.tensors import Datatype, Tensor
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.link.batches import read_batch, write_batch

@@ -7,8 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_contract.inference.batch import AnswerRoom, BatchReply, BatchRequest
-from batchedmodel_contract.inference.ragged import Ragged
+from batchedmodel_contract.inference.batch import (
+    AnswerRoom,
+    BatchReply,
+    BatchRequest,
+    Ragged,
+)
 from batchedmodel_contract.inference.tensors import Datatype, Tensor, join_byte_elements
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.link.batches import read_batch, read_reply, write_batch, write_reply

@@ -1,13 +1,39 @@
-"""Two ends of a link over a real socket."""
+"""Two ends of a link over a real socket, and frames in pieces: none is lost, changed or reordered,
+and none waits for a whole other one.
+"""
 
 import asyncio
 import socket
 import struct
-from collections.abc import Iterable
-from functools import partial
-from typing import Any, Final
+from collections.abc import (
+    Iterable,
+)
+from functools import (
+    partial,
+)
+from typing import (
+    Any,
+    Final,
+)
 
-from batchedmodel_contract.link.connection import LinkConnection
+import pytest
+from hypothesis import (
+    given,
+)
+from hypothesis import (
+    strategies as st,
+)
+
+from batchedmodel_contract.invalid_input import (
+    InvalidInput,
+)
+from batchedmodel_contract.link.connection import (
+    PIECE_BYTES,
+    Frame,
+    FrameReader,
+    FrameWriter,
+    LinkConnection,
+)
 
 _HEAD: Final = struct.Struct("<IB3xQQ")
 _LIMITS: Final = {1: 64 << 20, 2: 64 << 20}
@@ -113,3 +139,87 @@ async def test_a_peer_that_goes_away_over_a_piece_is_sent_no_other() -> None:
     connection.connection_made(transport)
     connection.send(1, 1, [bytes(8 << 20)])
     assert transport.pieces == 1
+
+
+_FEW_BYTES: Final = {1: 4 << 20, 2: 64}
+
+
+def _read(reader: FrameReader, data: bytes, steps: list[int]) -> list[tuple[int, int, bytes]]:
+    frames: list[Frame] = []
+    position, turn = 0, 0
+    while position < len(data):
+        room = reader.buffer()
+        size = min(len(room), len(data) - position, steps[turn % len(steps)])
+        room[:size] = data[position : position + size]
+        position += size
+        turn += 1
+        frames += reader.received(size)
+    return [(frame.kind, frame.id, bytes(frame.content)) for frame in frames]
+
+
+def _wire(writer: FrameWriter, frames: list[tuple[int, int, list[bytes]]]) -> bytes:
+    wire = b""
+    for kind, frame_id, parts in frames:
+        now = writer.add(kind, frame_id, parts)
+        wire += b"".join(now or [])
+        wire += b"".join(writer.next_piece() or [])  # one piece goes between two frames
+    while (piece := writer.next_piece()) is not None:
+        wire += b"".join(piece)
+    return wire
+
+
+_SIZES: Final = st.one_of(
+    st.integers(0, 100), st.integers(PIECE_BYTES - 2, PIECE_BYTES + 2), st.integers(0, 900_000)
+)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.lists(_SIZES, min_size=1, max_size=3)), max_size=5),
+    st.lists(st.sampled_from([1, 7, 23, 24, 1000, 65_536, 262_144]), min_size=1, max_size=4),
+)
+def test_frames_arrive_whole_and_those_of_one_id_in_order(
+    drawn: list[tuple[int, list[int]]], steps: list[int]
+) -> None:
+    """Would have caught a piece cut at a part's end, and a cancel in front of its submit."""
+    frames = [
+        (1, frame_id, [bytes([turn + at]) * size for at, size in enumerate(sizes)])
+        for turn, (frame_id, sizes) in enumerate(drawn)
+    ]
+    # Steps of a byte would take minutes for a megabyte.
+    total = sum(len(part) for _, _, parts in frames for part in parts)
+    steps = [max(step, total // 500 + 1) for step in steps]
+    arrived = _read(FrameReader(_FEW_BYTES), _wire(FrameWriter(), frames), steps)
+    sent = [(kind, frame_id, b"".join(parts)) for kind, frame_id, parts in frames]
+    assert sorted(arrived) == sorted(sent)
+    for frame_id in range(4):
+        assert [one for one in arrived if one[1] == frame_id] == [
+            one for one in sent if one[1] == frame_id
+        ]
+
+
+def test_a_small_frame_goes_between_the_pieces_of_a_large_one() -> None:
+    """Would have caught a cancel that waits for all of a batch of 19 MB."""
+    writer = FrameWriter()
+    assert writer.add(1, 7, [bytes(3 * PIECE_BYTES)]) is None
+    assert writer.next_piece() is not None
+    assert writer.add(2, 8, [b"now"]) is not None
+    assert writer.add(2, 7, [b"behind"]) is None  # of the same id: it keeps its place
+
+
+@pytest.mark.parametrize(
+    ("head", "rule"),
+    [
+        (_HEAD.pack(PIECE_BYTES + 1, 1, 0, 0), "at most"),
+        (_HEAD.pack(0, 1, 5, 0), "or empty"),
+        (_HEAD.pack(1, 9, 0, 0), "not one that may come"),
+        (_HEAD.pack(1, 2, 64, 0), "longer than the 64 bytes"),
+        (_HEAD.pack(1, 1, 1 << 40, 0), "longer than the 4194304 bytes"),
+        (_HEAD.pack(1, 1, 9, 0) + b"x" + _HEAD.pack(1, 1, 9, 0), "not the next one"),
+        (_HEAD.pack(1, 1, 9, 0) + b"x" + _HEAD.pack(1, 2, 8, 0), "not the next one"),
+        (b"".join(_HEAD.pack(1, 1, 9, n) + b"x" for n in range(17)), "begins while 4 others"),
+    ],
+)
+def test_a_head_that_lies_ends_the_stream(head: bytes, rule: str) -> None:
+    """Would have caught memory taken for a length that never comes."""
+    with pytest.raises(InvalidInput, match=rule):
+        _read(FrameReader(_FEW_BYTES), head, [len(head)])

@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_contract.inference.batch import BatchRequest
-from batchedmodel_contract.inference.ragged import Ragged, ragged
+from batchedmodel_contract.inference.batch import (
+    BatchRequest,
+    Ragged,
+    ragged,
+)
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.link import model_frames

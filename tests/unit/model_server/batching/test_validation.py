@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
-from batchedmodel_contract.inference.batch import BatchRequest
-from batchedmodel_contract.inference.ragged import Ragged
+from batchedmodel_contract.inference.batch import (
+    BatchRequest,
+    Ragged,
+)
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_model_server.api.handler import Spec

@@ -13,8 +13,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from batchedmodel_contract.inference.batch import AnswerRoom, BatchReply
-from batchedmodel_contract.inference.ragged import ragged
+from batchedmodel_contract.inference.batch import (
+    AnswerRoom,
+    BatchReply,
+    ragged,
+)
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_sidecar.body.byte_budget import ByteBudget

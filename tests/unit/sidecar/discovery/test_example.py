@@ -12,13 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.generation.description import GenerationDescription
-from batchedmodel_contract.inference.batch import BatchRequest
+from batchedmodel_contract.inference.batch import (
+    BatchRequest,
+    ragged,
+)
 from batchedmodel_contract.inference.description import (
     ModelDescription,
     TensorSpec,
     description_from_metadata,
 )
-from batchedmodel_contract.inference.ragged import ragged
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.inference.v2 import read_body
 from batchedmodel_model_server.api.handler import DTYPES, Spec

@@ -207,9 +207,7 @@ async def test_workers_that_all_fail_for_a_moment_have_failed_once() -> None:
         failure = said(502, "no")
         world.server.reaction = lambda rows: failure if now() < until else well(rows)
         calls = asyncio.create_task(world.calls(ascii_letters))
-        await asyncio.sleep(
-            3.2 * SECONDS
-        )  # fours, their halves, then eight of one
+        await asyncio.sleep(3.2 * SECONDS)  # fours, their halves, then eight of one
         assert world.batcher.closed is None
         answers = await calls
         assert sum(isinstance(one, Unserved) for one in answers.values()) == 8

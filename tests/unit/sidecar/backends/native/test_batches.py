@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from batchedmodel_contract.generation.frames import read_cancel
-from batchedmodel_contract.inference.batch import BatchFailure, BatchReply
-from batchedmodel_contract.inference.ragged import Ragged
+from batchedmodel_contract.inference.batch import BatchFailure, BatchReply, Ragged
 from batchedmodel_contract.inference.tensors import Buffer, Datatype
 from batchedmodel_contract.link.batches import write_failure
 from batchedmodel_contract.link.kinds import Kind

@@ -15,8 +15,7 @@ from batchedmodel_contract.generation.frames import (
     write_cancel,
     write_step,
 )
-from batchedmodel_contract.inference.batch import BatchRequest
-from batchedmodel_contract.inference.ragged import Ragged
+from batchedmodel_contract.inference.batch import BatchRequest, Ragged
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.link.kinds import Kind
 from support.followed_link import linked
