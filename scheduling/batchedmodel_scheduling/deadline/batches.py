@@ -5,7 +5,7 @@ starvation guard lets lead.
 """
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -204,7 +204,6 @@ def _least_first(entry: QueuedItem) -> tuple[int, float]:
 
 
 _order: Final = attrgetter("order")
-_due: Final = attrgetter("due")
 
 
 def _length_class(lane: Lane, now: Situation) -> LengthClass:
@@ -225,17 +224,15 @@ def _cap(table: list[float], cap: int, turn: float, now: Situation) -> int:
     return bisect_right(table, turn if table[1] <= turn else longest, 0, cap + 1) - 1
 
 
-def _in_order(run: list[Lane], at_most: int, passed: Sequence[int] = ()) -> list[QueuedItem]:
-    """At most so many of the most urgent items of several lanes; of each the first are passed."""
-    begins = passed or [0] * len(run)
+def _in_order(run: list[Lane], at_most: int) -> list[QueuedItem]:
+    """At most so many of the most urgent items of several lanes."""
     if len(run) == 1:
-        return run[0].entries[begins[0] : begins[0] + at_most]
-    waiting = waiting_in(run) - sum(begins)
+        return run[0].entries[:at_most]
     # Of each lane a part of its size: merging all of a long queue would take too long.
-    part = min(1.0, 1.5 * at_most / waiting)
+    part = min(1.0, 1.5 * at_most / waiting_in(run))
     entries: list[QueuedItem] = []
-    for lane, begin in zip(run, begins, strict=True):
-        entries += lane.entries[begin : begin + int(part * (len(lane.entries) - begin)) + 4]
+    for lane in run:
+        entries += lane.entries[: int(part * len(lane.entries)) + 4]
     entries.sort(key=_order)  # of those that are as urgent the shorter ones first
     return entries[:at_most]
 
@@ -283,14 +280,9 @@ def _packed_run(run: list[Lane], rate: float, now: Situation) -> list[Candidate]
 
     `rate`: items that come per second, for each worker.
     """
-    at_most = 3 * now.limits.rows
-    entries = _in_order(run, at_most)
+    entries = _in_order(run, 3 * now.limits.rows)
     lengths = [entry.length for entry in entries]
     rows, table = _packed_rows(lengths, rate, now)
-    if passed := _passed_over(run, now.start + table[rows] * now.times.upper, now):
-        entries = _in_order(run, at_most, passed)
-        lengths = [entry.length for entry in entries]
-        rows, table = _packed_rows(lengths, rate, now)
     found: list[Candidate] = []
     while True:
         part = entries[:rows]
@@ -317,23 +309,6 @@ def _packed_rows(lengths: list[int], rate: float, now: Situation) -> tuple[int, 
     load = rate * table[half] * now.times.drift.scale / half
     turn = now.longest * max(0.5, load / (1 + load))
     return _cap(table, most, turn, now), table
-
-
-def _passed_over(run: list[Lane], end: float, now: Situation) -> list[int]:
-    """Of each lane how many would be late at `end`, when a full batch does; empty for none.
-
-    Where more waits than a batch takes, these would make batches small, again and again. They are
-    left out only as far as a batch of others is left, and only where all work counts alike.
-    """
-    spare = waiting_in(run) - now.limits.rows
-    if spare <= 0 or not now.by_due or not now.load:
-        return []
-    late = [bisect_left(lane.entries, end, key=_due) for lane in run]
-    count = sum(late)
-    if not count:
-        return []
-    part = min(1.0, spare / count)
-    return [int(part * one) for one in late]
 
 
 def _packed_batch(entries: list[QueuedItem], table: list[float], now: Situation) -> Candidate:

@@ -93,8 +93,7 @@ def _alike(lane: Lane, now: Situation) -> Plan:
             first = rows
         return Plan(batch=entries[:first], table=table, slack=slack, load=load)
     together = -(-cap // look_ahead.LARGEST_BATCH)
-    skipped = _passed_over(entries, together * look_ahead.LARGEST, table, now)
-    viewed = entries[skipped : skipped + together * look_ahead.LARGEST]
+    viewed = entries[: together * look_ahead.LARGEST]
     expected = now.times.table(lane.longest, cap)[: cap + 1 : together]
     device = look_ahead.Device(
         table=[seconds * now.times.drift.scale for seconds in expected],
@@ -106,7 +105,7 @@ def _alike(lane: Lane, now: Situation) -> Plan:
     )
     price = _price(viewed, table, now)
     first_batch = look_ahead.first_batch(_bundled(viewed, together), device, price)
-    dropped = skipped + together * first_batch.dropped
+    dropped = together * first_batch.dropped
     batch = entries[dropped : dropped + together * first_batch.size]
     return Plan(
         batch=batch,
@@ -143,17 +142,6 @@ def _usual_rows(table: list[float], now: Situation) -> int:
     if now.target is None:
         return len(table) - 1
     return max(1, bisect_right(table, now.target / 2) - 1)
-
-
-def _passed_over(
-    entries: list[QueuedItem], looked_at: int, table: list[float], now: Situation
-) -> int:
-    """Of a queue too long to be looked at as a whole, the heads that would make batches small."""
-    if len(entries) <= looked_at:
-        return 0
-    end = now.start + table[_usual_rows(table, now)]
-    first = next((n for n, entry in enumerate(entries) if entry.due >= end), len(entries))
-    return min(first, len(entries) - looked_at)
 
 
 def _price(entries: Sequence[QueuedItem], table: list[float], now: Situation) -> float:

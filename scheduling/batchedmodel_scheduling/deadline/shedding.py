@@ -12,14 +12,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from batchedmodel_scheduling.deadline.ready_queue import QueuedItem
-
-_WINDOWS: Final = 4
-"""Into so many parts are those divided that need not go; after each a batch is tried."""
-_LATER: Final = 0.8
-"""What an item is worth that may be served later as well."""
 
 
 class WorkerTimeline:
@@ -153,9 +148,6 @@ def select(
                 put_off.append(worst)
                 timeline = _before_the_last(run, free)
                 continue
-            if len(run) == 1 and _next_is_late(last, dropped, free):
-                oldest = _Oldest(dropped, loss, due)
-                dropped, loss, due = _fuller(last, oldest, begins, launch_price, remake)
             gone = last.entries[:dropped]
             given_up += gone
             last.entries = last.entries[dropped:]
@@ -206,111 +198,39 @@ def _cut(
     return (before, after) if seconds + after.seconds <= after.due else None
 
 
-def _next_is_late(candidate: Candidate, dropped: int, free: Sequence[float]) -> bool:
-    """Whether the next batch of the kind is late if only so many of the first one go."""
-    behind = candidate.behind
-    if behind is None or not behind.entries:
-        return False
-    left = candidate.table[len(candidate.entries) - dropped]
-    if candidate.without is not None:
-        left = candidate.without[dropped]
-    timeline = WorkerTimeline(free)
-    timeline.add(left * candidate.factor)
-    return timeline.begins + behind.seconds > behind.due
-
-
-def _fuller(
-    candidate: Candidate, oldest: _Oldest, begins: float, price: float, remake: Remake
-) -> _Oldest:
-    """Give up more of the oldest where that makes the batch worth more than the time it takes.
-
-    Items of the next batch then fill it up. Where more comes than can be served, batches would
-    otherwise be as small as their oldest members want them, again and again.
-    """
-    if not candidate.by_due:
-        return oldest
-    entries, count = candidate.entries, len(candidate.entries)
-    best, most = oldest, -math.inf
-    for dropped in range(oldest.dropped, count, max(1, (count - oldest.dropped) // _WINDOWS)):
-        gone, kept = entries[:dropped], entries[dropped:]
-        batch, _ = _filled(candidate, gone, kept, begins, remake)
-        own = sum([entry.weight for entry in kept])
-        others = sum([entry.weight for entry in batch.entries[count - dropped :]])
-        worth = own + _LATER * others - price * batch.seconds
-        if worth > most:
-            loss = sum([entry.weight for entry in gone])
-            best, most = _Oldest(dropped, loss, entries[dropped].due), worth
-    return best
-
-
 def _refill(candidate: Candidate, gone: list[QueuedItem], begins: float, remake: Remake) -> None:
     """Let items of the next batch take the places of those that were given up.
 
-    Otherwise batches become the smaller the more there is to do.
+    Nobody is late by them, and the batch costs no more than before. Otherwise batches become the
+    smaller the more there is to do.
     """
     behind = candidate.behind
     if behind is None or not candidate.by_due:
         return
-    fuller, taken = _filled(candidate, gone, candidate.entries, begins, remake)
-    if not taken:
-        return
-    _become(candidate, fuller)
-    rest = behind.entries[taken:]
-    if rest:
-        _become(behind, remake(rest))
-    else:
-        behind.entries = []
-
-
-def _filled(
-    candidate: Candidate,
-    gone: list[QueuedItem],
-    kept: list[QueuedItem],
-    begins: float,
-    remake: Remake,
-) -> tuple[Candidate, int]:
-    """What is kept and those of the next batch that take the places of who is gone; how many.
-
-    Nobody is late by them, and the batch costs no more than before.
-    """
-    assert candidate.behind is not None, "there is a next batch"
-    behind = candidate.behind.entries
+    kept = candidate.entries
     # Packed, only the sum of lengths counts.
     longest = math.inf
     if candidate.remaining is None:
         longest = float(max([entry.length for entry in gone + kept]))
     room = sum([entry.length for entry in gone])
     count = 0
-    for entry in behind[: len(gone)]:
+    for entry in behind.entries[: len(gone)]:
         room -= entry.length
         if entry.length > longest or room < 0:
             break
         count += 1
-    fuller = remake(kept + behind[:count])
+    fuller = remake(kept + behind.entries[:count])
     in_time = (fuller.due - begins) / fuller.factor
     first = len(kept)
     taken = max(0, bisect_right(fuller.table, in_time, first, first + count + 1) - 1 - first)
-    if taken < count:
-        packed = candidate.remaining is not None
-        fuller = _begin_of(fuller, first + taken) if packed else remake(kept + behind[:taken])
-    return fuller, taken
-
-
-def _begin_of(packed: Candidate, count: int) -> Candidate:
-    """Its first items by themselves; they are in order of due time."""
-    weight = 0.0
-    for entry in packed.entries[:count]:
-        weight += entry.weight
-    return Candidate(
-        entries=packed.entries[:count],
-        table=packed.table[: count + 1],
-        remaining=packed.remaining,
-        factor=packed.factor,
-        due=packed.due,
-        turn=packed.turn,
-        weight=weight,
-        by_due=packed.by_due,
-    )
+    if not taken:
+        return
+    _become(candidate, fuller if taken == count else remake(kept + behind.entries[:taken]))
+    rest = behind.entries[taken:]
+    if rest:
+        _become(behind, remake(rest))
+    else:
+        behind.entries = []
 
 
 def _become(candidate: Candidate, other: Candidate) -> None:

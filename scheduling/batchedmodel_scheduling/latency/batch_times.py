@@ -59,10 +59,10 @@ class Drift:
         self.margin = _FIRST_MARGIN
         """From the middle to the time that nine of ten batches keep, as a factor."""
 
-    def observe(self, ratio: float) -> int:
+    def observe(self, ratio: float) -> bool:
         """Learn from one batch; `ratio` is observed over expected seconds, without the scale.
 
-        Returns how many batches, this one the last, show that the device has changed; mostly none.
+        Returns whether the last batches show that the device has changed.
         """
         residual = math.log(ratio) - self._log_scale
         self._seen += 1
@@ -91,18 +91,18 @@ class Drift:
         self.scale = 1.0
         self._recent.clear()
 
-    def _jumped(self) -> int:
+    def _jumped(self) -> bool:
         recent = sorted(self._recent)
         if len(recent) < _RECENT // 2:
-            return 0
+            return False
         middle = recent[len(recent) // 2]
         above = sum(residual > 0 for residual in recent)
         one_sided = max(above, len(recent) - above) >= _ONE_SIDED * len(recent)
         if not one_sided or abs(middle) <= _SUDDEN * self.spread:
-            return 0
+            return False
         self._log_scale += middle
         self._recent.clear()
-        return max(above, len(recent) - above)
+        return True
 
     def _remember(self, residual: float) -> None:
         if len(self._residuals) == _REMEMBERED:
@@ -159,8 +159,9 @@ class BatchTimes:
         if table is None or len(table) <= rows:
             table = self._curve.rows_table(longest, rows)
             each = 1 if self.rule is CostRule.ROWS else max(1, longest)
-            paid = range(each, each * len(table), each)
-            table = [0.0, *self._corrected(table[1:], paid, longest)]
+            if self.profiled:
+                paid = range(each, each * len(table), each)
+                table = [0.0, *self._learnt.corrected(table[1:], paid)]
             if len(self._tables) >= _TABLES:
                 self._tables.clear()
             self._tables[longest] = table
@@ -183,14 +184,9 @@ class BatchTimes:
         if self._curve is None:
             return [0.0] * (len(lengths) + 1)
         table = self._curve.packed_table(lengths)
-        longest = max(lengths, default=1)
-        if not self.profiled or not self._learnt.knows(longest):
+        if not self.profiled:
             return table
-        return self._learnt.corrected(table, list(accumulate(lengths, initial=0)), longest)
-
-    def _corrected(self, seconds: list[float], paid: Sequence[int], longest: int) -> list[float]:
-        """Times by rows with what running batches taught."""
-        return self._learnt.corrected(seconds, paid, longest) if self.profiled else seconds
+        return self._learnt.corrected(table, list(accumulate(lengths, initial=0)))
 
     def _expected(self, lengths: Sequence[int]) -> float:
         """Seconds of a batch without drift."""
@@ -200,7 +196,7 @@ class BatchTimes:
 
     def sure_of(self, longest: int, rows: int) -> bool:
         """Whether so many rows of which the longest has this length were timed, not inferred."""
-        return self._learnt.sure_of(self._paid([longest] * rows), longest)
+        return self._learnt.sure_of(self._paid([longest] * rows))
 
     def _paid(self, lengths: Sequence[int]) -> int:
         """What such a batch pays for; where it is padded, at least a token for each item."""
@@ -245,9 +241,8 @@ class BatchTimes:
             # What this size is off by does not count as drift of the device as well.
             self._tables.clear()
             expected = self._expected(lengths)
-        changed = self.drift.observe(seconds / expected)
-        if changed:
-            self._learnt.changed_device(changed, self.drift.spread)
+        if self.drift.observe(seconds / expected):
+            self._learnt.forget()
             self._tables.clear()
         self._upper_tables.clear()
 
@@ -255,8 +250,7 @@ class BatchTimes:
         """Let the device's own time of a size stand beside the curve's; whether that changes it."""
         assert self._curve is not None, "a profiled device has a curve"
         deviation = math.log(seconds / self._curve.seconds(lengths))
-        paid = self._paid(lengths)
-        return self._learnt.observe(paid, max(lengths), deviation, self.drift.spread)
+        return self._learnt.observe(self._paid(lengths), deviation, self.drift.spread)
 
     def _learn(self, lengths: Sequence[int], seconds: float) -> None:
         """Let the traffic stand in for the profile that the server has not."""

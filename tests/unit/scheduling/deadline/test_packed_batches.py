@@ -87,25 +87,6 @@ def test_without_load_it_takes_no_more_than_half_of_the_target() -> None:
     assert a_launch(LENGTH * len(first)) <= 0.015 < a_launch(LENGTH * 32)
 
 
-def test_of_a_long_queue_those_are_passed_over_that_would_be_late_in_a_full_batch() -> None:
-    (first, *_) = batches_of(100, situation(load=2.0))
-    assert len(first) == 32
-    assert first[0] >= 1000 * a_launch(LENGTH * len(first))
-
-
-def test_nobody_is_passed_over_where_all_fit_into_a_batch() -> None:
-    assert batches_of(32, situation(load=2.0))[0][0] == 1
-
-
-def test_a_batch_of_others_is_left() -> None:
-    (first, *_) = batches_of(40, situation(load=2.0))
-    assert first[0] == 9
-
-
-def test_by_rows_nobody_is_passed_over() -> None:
-    assert batches_of(100, situation(load=0.0))[0][0] == 1
-
-
 def test_few_batches_are_looked_at_however_many_could_be_made() -> None:
     assert len(batches_of(1000, situation(rows=512, cost=4 * LENGTH))) == 8
 
