@@ -47,15 +47,11 @@ _COMPILED: Final = {
     f"{_SCHEDULING}/lora": ("*",),
     f"{_SCHEDULING}/generation/native": ("*",),
     f"{_SCHEDULING}/latency": ("*",),
-    _SIDECAR: ("answers", "calls", "lifecycle", "model"),
+    _SIDECAR: ("calls", "lifecycle", "model"),
     f"{_SIDECAR}/lora": ("*",),
-    f"{_SIDECAR}/backends": ("health",),
     f"{_SIDECAR}/backends/upstream": ("adapter",),
-    f"{_SIDECAR}/backends/native": ("batches", "link", "version_lease"),
-    f"{_SIDECAR}/batching": (
-        *("batch_reply", "batcher", "circuit_breaker", "in_flight", "isolation", "pending_request"),
-        *("recent_callers", "rejections", "request_window", "retry", "timer", "turns"),
-    ),
+    f"{_SIDECAR}/backends/native": ("batches", "link"),
+    f"{_SIDECAR}/batching": ("*",),
     f"{_SIDECAR}/body": ("byte_budget",),
     f"{_SIDECAR}/codec": ("codec", "rows"),
     f"{_SIDECAR}/generation": (
@@ -74,10 +70,7 @@ _COMPILED: Final = {
     f"{_SIDECAR}/protocols": (
         *("adapter", "classify", "openai", "rerank", "scores", "v1", "v2", "v2_forms"),
     ),
-    f"{_SIDECAR}/telemetry": (
-        *("arrivals", "batch_counts", "durations", "generation_counts", "ledger", "offered_work"),
-        "tenant_counts",
-    ),
+    f"{_SIDECAR}/telemetry": ("generation_counts", "ledger", "offered_work"),
 }
 """By folder, the modules that are compiled: what runs for each request or batch."""
 _MOST_KEPT: Final = 8

@@ -1,15 +1,23 @@
-"""Calls, without any protocol: adapters make them of bodies. Compiled: one is made per request."""
+"""Calls, their batches and their answers, without any protocol: adapters read and write bodies.
 
-from collections.abc import Hashable, Sequence
-from typing import Final
+Compiled: one of each is made per request.
+"""
+
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeVar
 
 from batchedmodel_contract.inference.batch import (
+    BatchReply,
     BatchRequest,
     Ragged,
+    flattened,
+    ragged,
 )
 from batchedmodel_contract.inference.description import RAGGED, ModelDescription
 from batchedmodel_contract.inference.params import Values, columns
-from batchedmodel_contract.inference.tensors import Buffer, Datatype, Shape
+from batchedmodel_contract.inference.tensors import Buffer, Datatype, Scattered, Shape, Tensor
+from batchedmodel_sidecar.errors import RETRY_SOON, Said, Unserved
 from batchedmodel_sidecar.lora.served import ChosenAdapter
 
 
@@ -203,3 +211,161 @@ def request_of(
 def _ragged(name: str, datatype: Datatype, values: list[Value]) -> Ragged:
     shapes, parts = [value.shape for value in values], [value.data for value in values]
     return Ragged(name, datatype, tuple(shapes), tuple(parts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawBatch(BatchRequest):
+    """A batch for an upstream server: the rows as they came. Its `inputs` are empty."""
+
+    rows: tuple[Row, ...]
+    envelope: Any
+    """The envelope of every call in the batch."""
+    owners: tuple[int, ...]
+    """For each row, the number of its call: rows of one call are answered together."""
+    callers: tuple[str, ...]
+    """For each row, who asks."""
+    traces: tuple[tuple[tuple[str, str], ...], ...]
+    """For each row, the `trace` of its call."""
+    deadlines: tuple[float, ...]
+    """For each row, the time after which it is not sent again, by the batcher's clock."""
+
+
+class Output(NamedTuple):
+    """Name and type of an output."""
+
+    name: str
+    datatype: Datatype
+
+
+class Timing:
+    """How a call was served; of several rows the slowest counts, and the largest batch."""
+
+    __slots__ = ("batch_size", "model_seconds", "queue_seconds")
+
+    def __init__(self, batch_size: int, queue_seconds: float, model_seconds: float) -> None:
+        self.batch_size: Final = batch_size
+        self.queue_seconds: Final = queue_seconds
+        """From acceptance to the release of its batch."""
+        self.model_seconds: Final = model_seconds
+        """The forward pass, as the server measured it."""
+
+
+class Answer:
+    """The rows' outputs, in the order in which the call gave its rows."""
+
+    __slots__ = ("outputs", "rows", "said", "timing")
+
+    def __init__(
+        self,
+        outputs: tuple[Output, ...],
+        rows: tuple[tuple[Value, ...], ...],
+        timing: Timing | None = None,
+        said: tuple[Said, ...] = (),
+    ) -> None:
+        """`said`: for each row, what an upstream server said with it; empty from ours."""
+        self.outputs: Final = outputs
+        self.rows: Final = rows
+        self.timing: Final = timing
+        self.said: Final = said
+
+    @property
+    def size(self) -> int:
+        """Bytes of all outputs of all rows."""
+        return sum([len(value.data) for row in self.rows for value in row])
+
+    def column(self, index: int) -> list[Value]:
+        """One output of every row."""
+        return [row[index] for row in self.rows]
+
+    def tensors(self) -> list[Tensor | Scattered]:
+        """Each output as one tensor with a batch dimension; the rows stay where they lie.
+
+        An output whose rows differ in shape is flat. A tensor with the shapes follows it, as in the
+        batch extension.
+        """
+        tensors: list[Tensor | Scattered] = []
+        for index, output in enumerate(self.outputs):
+            values = self.column(index)
+            shapes = {value.shape for value in values}
+            if len(shapes) == 1:
+                shape = (len(values), *shapes.pop())
+                parts = tuple(value.data for value in values)
+                tensors.append(
+                    Scattered(name=output.name, datatype=output.datatype, shape=shape, parts=parts)
+                )
+            else:
+                pairs = [(value.shape, value.data) for value in values]
+                tensors += flattened([ragged(output.name, output.datatype, pairs)])
+        return tensors
+
+
+_Member = TypeVar("_Member")
+
+
+class RowAnswer:
+    """One row's outputs."""
+
+    __slots__ = ("said", "values")
+
+    def __init__(self, values: tuple[Value, ...], said: Said | None) -> None:
+        """`said`: what an upstream server said with them."""
+        self.values: Final = values
+        self.said: Final = said
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowFailure:
+    """The server could not answer this row; others of its batch may have answers."""
+
+    status: int
+    message: str
+    said: Said | None = None
+    """The whole answer of an upstream server, which the row's caller gets as it is."""
+    answered: bool = True
+    """Whether the server said so; False for words of ours, such as that no time was left."""
+
+    def for_row(self, index: int, rows: int) -> Unserved:
+        """The error for the row's call, which has so many rows."""
+        where = f"row {index}: " if rows > 1 and self.said is None else ""
+        retry_after = RETRY_SOON if self.status == 503 else None
+        return Unserved(
+            f"{where}{self.message}",
+            status=self.status,
+            retry_after=retry_after,
+            said=self.said,
+            answered=self.answered,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawReply(BatchReply):
+    """An upstream server's answer, cut into rows; outputs, statuses and errors are empty."""
+
+    names: tuple[Output, ...]
+    answers: tuple[RowAnswer | RowFailure | None, ...]
+    """None for a row that had no answer when a fault ended the search for the rows to blame."""
+    fault: Unserved | None
+    """The error of the rows without an answer, of which none is to blame."""
+    refused: int
+    """Calls that the server answered with 5xx."""
+
+    @property
+    def answered(self) -> bool:
+        """Whether any row was."""
+        return any(isinstance(answer, RowAnswer) for answer in self.answers)
+
+    def left(self, members: Sequence[_Member]) -> list[_Member]:
+        """Those of the batch that have no answer yet."""
+        pairs = zip(members, self.answers, strict=True)
+        return [member for member, answer in pairs if answer is None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UncutReply(BatchReply):
+    """An upstream server's large answer to all rows, which another process cuts.
+
+    The server is free meanwhile; outputs, statuses and errors are empty.
+    """
+
+    cut: Callable[[], Awaitable[BatchReply]]
+    """Called once; raises `Unserved`."""

@@ -4,10 +4,10 @@ Exceptions of libraries are translated where they occur: the HTTP client's in `b
 server's in `http`.
 """
 
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 from batchedmodel_contract.outcomes import Outcome, Rejection
-from batchedmodel_sidecar.said import Said
 
 _STATUS_OF_REJECTION: Final = {
     Rejection.INVALID: 400,
@@ -26,6 +26,20 @@ _GIVEN_UP: Final = {
     Outcome.SHED: "given up: it would not have been answered in time",
     Outcome.EVICTED: "given up: it was late, and the queue was full of others that are not",
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What an upstream server answered beside the rows. It passes to the helper and back."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...] = ()
+    """The headers that may pass to whoever shares the answer."""
+    content_type: str = "application/json"
+    body: bytes = b""
+    """The whole body, where one caller gets it as it is."""
+    frame: Any = None
+    """What the protocol keeps of the answer, such as the model's version."""
 
 
 class CallError(Exception):

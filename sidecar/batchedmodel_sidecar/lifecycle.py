@@ -14,9 +14,9 @@ from enum import StrEnum
 from typing import Final
 
 from batchedmodel_contract.manifest.spec import MOST_DRAIN_DELAYS
-from batchedmodel_sidecar.backends.base import LinkStatus
 from batchedmodel_sidecar.batching.batcher import Batcher
-from batchedmodel_sidecar.batching.rejections import MODEL_GONE
+from batchedmodel_sidecar.batching.pending_request import MODEL_GONE
+from batchedmodel_sidecar.model import LinkStatus
 
 logger: Final = logging.getLogger(__name__)
 

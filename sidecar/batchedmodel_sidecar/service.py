@@ -17,14 +17,13 @@ from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_http.ports.listener import Listener
 from batchedmodel_scheduling.core.policy import MemoryCap
 from batchedmodel_sidecar.admin_client import new_token
-from batchedmodel_sidecar.backends.base import Link
 from batchedmodel_sidecar.backends.native.link import NativeLink
 from batchedmodel_sidecar.backends.upstream.catalogue import Upstream, upstream
 from batchedmodel_sidecar.backends.upstream.client import Client
 from batchedmodel_sidecar.backends.upstream.link import UpstreamLink
 from batchedmodel_sidecar.batching.batcher import Batcher
-from batchedmodel_sidecar.batching.rejections import MODEL_GONE
-from batchedmodel_sidecar.batching.timer import TimerFd
+from batchedmodel_sidecar.batching.decision_timer import TimerFd
+from batchedmodel_sidecar.batching.pending_request import MODEL_GONE
 from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.body.shared_regions import SharedRegions
 from batchedmodel_sidecar.codec.codec import Codec, body_helper
@@ -52,18 +51,17 @@ from batchedmodel_sidecar.lifecycle import DrainEnd, Lifecycle
 from batchedmodel_sidecar.listening import data_port
 from batchedmodel_sidecar.lora.naming import AdapterNames
 from batchedmodel_sidecar.lora.served import ServedAdapters
-from batchedmodel_sidecar.model import ReadyModel
+from batchedmodel_sidecar.model import Link, ReadyModel
 from batchedmodel_sidecar.settings import SettingsFolder
 from batchedmodel_sidecar.telemetry.adapter_metrics import AdaptersCollector
-from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
-from batchedmodel_sidecar.telemetry.durations import Durations
 from batchedmodel_sidecar.telemetry.generation_counts import GenerationCounts, with_batches
-from batchedmodel_sidecar.telemetry.ledger import Ledger
+from batchedmodel_sidecar.telemetry.ledger import Durations, Ledger
 from batchedmodel_sidecar.telemetry.metrics import (
     DurationsCollector,
     GenerationCollector,
     LedgerCollector,
 )
+from batchedmodel_sidecar.telemetry.offered_work import RecentArrivals
 
 logger: Final = logging.getLogger(__name__)
 

@@ -9,7 +9,6 @@ from typing import Any, Final
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_http.response import Response, StreamedResponse
-from batchedmodel_sidecar.backends.base import LinkStatus
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.body.shared_regions import SharedRegions
 from batchedmodel_sidecar.codec.codec import Codec, body_helper
@@ -23,6 +22,7 @@ from batchedmodel_sidecar.http.routed_head import RequestHead
 from batchedmodel_sidecar.lifecycle import Lifecycle
 from batchedmodel_sidecar.lora.naming import AdapterNames
 from batchedmodel_sidecar.lora.served import ServedAdapters
+from batchedmodel_sidecar.model import LinkStatus
 from support.sidecar_world import MODEL, World, world
 
 

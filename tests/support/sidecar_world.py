@@ -22,15 +22,13 @@ from batchedmodel_contract.inference.profile import Profile, ProfilePoint
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
-from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.batching.batcher import Batcher
-from batchedmodel_sidecar.calls import Call, Row, Value
+from batchedmodel_sidecar.calls import Answer, Call, Row, Value
 from batchedmodel_sidecar.errors import Lost, Rejected, Unserved
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.headers import NO_OPTIONS, RequestOptions
-from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
-from batchedmodel_sidecar.telemetry.durations import Durations
-from batchedmodel_sidecar.telemetry.ledger import Ledger
+from batchedmodel_sidecar.telemetry.ledger import Durations, Ledger
+from batchedmodel_sidecar.telemetry.offered_work import RecentArrivals
 
 FIXED = 0.010
 PER_ROW = 0.001

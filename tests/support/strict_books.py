@@ -11,13 +11,12 @@ from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Outcome, ReleaseReason
-from batchedmodel_sidecar.answers import RawBatch
-from batchedmodel_sidecar.backends.base import Infer
 from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.batching.pending_request import PendingRequest, Result
 from batchedmodel_sidecar.body.byte_budget import Hold
-from batchedmodel_sidecar.calls import Call
+from batchedmodel_sidecar.calls import Call, RawBatch
 from batchedmodel_sidecar.errors import CallError, Rejected
+from batchedmodel_sidecar.model import Infer
 from batchedmodel_sidecar.protocols.headers import NO_OPTIONS, RequestOptions
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 

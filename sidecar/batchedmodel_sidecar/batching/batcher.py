@@ -18,26 +18,42 @@ from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_scheduling.core import policies
 from batchedmodel_scheduling.core.policy import Batch, HandedOver, Item, ItemId, MemoryCap
 from batchedmodel_scheduling.core.signals import Signals
-from batchedmodel_sidecar.backends.base import Infer
-from batchedmodel_sidecar.backends.health import Health
-from batchedmodel_sidecar.batching import rejections
-from batchedmodel_sidecar.batching.batch_reply import RawReply, Replied, RowFailure, dealt, finished
-from batchedmodel_sidecar.batching.in_flight import InFlight, noted, our_bug, patience, replied
-from batchedmodel_sidecar.batching.pending_request import Members, PendingRequest, Result, batch_of
-from batchedmodel_sidecar.batching.recent_callers import RecentCallers
+from batchedmodel_sidecar.batching.decision_timer import Deadlines, Decisions, Timer
+from batchedmodel_sidecar.batching.health import Health
+from batchedmodel_sidecar.batching.in_flight import (
+    BatchCounts,
+    InFlight,
+    Quarantine,
+    Retries,
+    noted,
+    our_bug,
+    patience,
+    replied,
+)
+from batchedmodel_sidecar.batching.pending_request import (
+    MODEL_GONE,
+    Members,
+    PendingRequest,
+    Replied,
+    Result,
+    batch_of,
+    dealt,
+    ended,
+    finished,
+    no_room_for_answer,
+    other_model,
+    refuse_unfit,
+    refused_for_another_model,
+    rejected,
+)
 from batchedmodel_sidecar.batching.request_window import RequestWindow
-from batchedmodel_sidecar.batching.retry import Quarantine, Retries
-from batchedmodel_sidecar.batching.timer import Deadlines, Decisions, Timer
 from batchedmodel_sidecar.body.byte_budget import Hold
-from batchedmodel_sidecar.calls import Call
+from batchedmodel_sidecar.calls import Call, RawReply, RowFailure
 from batchedmodel_sidecar.errors import Rejected, Unserved
-from batchedmodel_sidecar.model import ReadyModel, still_needed, take
+from batchedmodel_sidecar.model import Infer, ReadyModel, still_needed, take
 from batchedmodel_sidecar.protocols.headers import NO_OPTIONS, RequestOptions, agreed, in_force
-from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
-from batchedmodel_sidecar.telemetry.batch_counts import BatchCounts
-from batchedmodel_sidecar.telemetry.durations import Durations
-from batchedmodel_sidecar.telemetry.ledger import Ledger
-from batchedmodel_sidecar.telemetry.offered_work import OfferedWork
+from batchedmodel_sidecar.telemetry.ledger import Durations, Ledger
+from batchedmodel_sidecar.telemetry.offered_work import OfferedWork, RecentArrivals, RecentCallers
 
 
 class Batcher:
@@ -100,7 +116,7 @@ class Batcher:
         if (refusal := self._window.refusal(share, rows, self._policy)) is None:
             return None
         self._offered.add_unseen(rows, self._clock())
-        return rejections.rejected(refusal, self.settings, rows=rows)
+        return rejected(refusal, self.settings, rows=rows)
 
     @property
     def closed(self) -> str | None:
@@ -177,7 +193,7 @@ class Batcher:
         self._health.circuit.back()
         for pending in {pending for pending, _ in self._rows.values()}:
             if not take(pending.call, model, *self._older):
-                self._settle(pending, Outcome.FAILED, rejections.other_model())
+                self._settle(pending, Outcome.FAILED, other_model())
         self._relearn(model.profile)
 
     def expect(self, profile: Profile) -> None:
@@ -237,12 +253,12 @@ class Batcher:
         call, lengths, rows = pending.call, pending.call.lengths, len(pending.call.lengths)
         self._ledger.rows_offered += rows
         if (model := self.model) and not (model.takes(call) or take(call, *self._older)):
-            raise rejections.refused_for_another_model()
-        rejections.refuse_unfit(rows, pending.deadline - now, pending.terms, self.settings)
+            raise refused_for_another_model()
+        refuse_unfit(rows, pending.deadline - now, pending.terms, self.settings)
         pending.work = sum(map(self._policy.work, lengths))
         self._offered.add(pending.work, rows, now)
         if refusal := self._window.offer(pending, self._policy, now):
-            raise rejections.rejected(refusal, self.settings, pending.terms.limit)
+            raise rejected(refusal, self.settings, pending.terms.limit)
         for index, item_id in enumerate(pending.ids):
             self._rows[item_id] = (pending, index)
         pending.recorded = self._recorder.accepted(lengths, pending.terms.priority, now)
@@ -285,7 +301,7 @@ class Batcher:
     def _give_up(self, pending: PendingRequest, outcome: Outcome) -> None:
         """End a call for which its time, or the policy, leaves no room."""
         delay = self._policy.retry_after(self._ledger.rows_waiting)
-        told = rejections.ended(outcome, seconds=pending.terms.limit, retry_after=delay)
+        told = ended(outcome, seconds=pending.terms.limit, retry_after=delay)
         self._settle(pending, outcome, told)
 
     def _release(self, batch: Batch, now: float) -> None:
@@ -332,7 +348,7 @@ class Batcher:
             if self._in_flight.has(batch):
                 self._dropped(batch)
         if self._flushing and self.model is None and not isinstance(reply, Unserved):
-            self.give_up(rejections.MODEL_GONE, in_flight=False)
+            self.give_up(MODEL_GONE, in_flight=False)
 
     def _arrived(self, batch: Batch, reply: Replied) -> BatchReply | None:
         """A batch is off the server; the reply to deliver. If this fails, its task's end tells."""
@@ -408,7 +424,7 @@ class Batcher:
                 partly.append(entry)
         for pending, index in partly:
             if not pending.keeps_alone(index):
-                self._settle(pending, Outcome.FAILED, rejections.no_room_for_answer())
+                self._settle(pending, Outcome.FAILED, no_room_for_answer())
 
     def _settle(self, pending: PendingRequest, outcome: Outcome, result: Result) -> None:
         """The one place where a call ends; later endings of the same call change nothing."""

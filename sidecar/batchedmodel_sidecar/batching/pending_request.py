@@ -1,23 +1,44 @@
-"""A call between its acceptance and its end, as the batcher keeps it."""
+"""A call between its acceptance and its end, what it is refused with, and batches of such calls."""
 
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
-from batchedmodel_contract.inference.batch import BatchRequest
+from batchedmodel_contract.inference.batch import OK, BatchReply, BatchRequest
 from batchedmodel_contract.inference.tensors import standing_alone
+from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.tenants import Share
-from batchedmodel_contract.outcomes import Outcome
+from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_http.eager_coroutine import DirectFuture
-from batchedmodel_scheduling.core.policy import BatchId, Item, ItemId
-from batchedmodel_sidecar.answers import Answer, Output, RawBatch, Timing
-from batchedmodel_sidecar.batching.batch_reply import RowAnswer
+from batchedmodel_scheduling.core.policy import Batch, BatchId, Finished, Item, ItemId, Refusal
 from batchedmodel_sidecar.body.byte_budget import Hold
-from batchedmodel_sidecar.calls import Call, Value, request_of
-from batchedmodel_sidecar.errors import CallError
+from batchedmodel_sidecar.calls import (
+    Answer,
+    Call,
+    Output,
+    RawBatch,
+    RawReply,
+    RowAnswer,
+    RowFailure,
+    Timing,
+    Value,
+    request_of,
+)
+from batchedmodel_sidecar.errors import (
+    RETRY_SOON,
+    CallError,
+    Expired,
+    GivenUp,
+    Rejected,
+    Said,
+    TooLate,
+    Unserved,
+    refuse_many,
+    too_many,
+)
 from batchedmodel_sidecar.protocols.headers import AgreedTerms
-from batchedmodel_sidecar.said import Said
 
 logger: Final = logging.getLogger(__name__)
 
@@ -184,3 +205,150 @@ def batch_of(members: Members, now: float) -> BatchRequest:
         traces=tuple(pending.call.trace for pending, _ in members),
         deadlines=tuple(pending.deadline for pending, _ in members),
     )
+
+
+Replied = BatchReply | Unserved
+"""What becomes of a batch."""
+
+_Member = TypeVar("_Member")
+
+
+def refused(reply: BatchReply | Unserved, members: Sequence[_Member]) -> Sequence[_Member]:
+    """The members of the batch whose answer is a refusal."""
+    if isinstance(reply, Unserved):
+        return members
+    if isinstance(reply, RawReply):
+        good = [not (isinstance(one, RowFailure) and one.answered) for one in reply.answers]
+    elif reply.statuses.count(OK) == len(reply.statuses):
+        return ()
+    else:
+        good = [status == OK for status in reply.statuses]
+    # Whether there is a status for each row is checked when the reply is dealt.
+    return [one for one, is_good in zip(members, good, strict=False) if not is_good]
+
+
+def is_served(reply: BatchReply) -> bool:
+    """Whether every row has its answer."""
+    if isinstance(reply, RawReply):
+        return reply.fault is None and all(isinstance(one, RowAnswer) for one in reply.answers)
+    return reply.statuses.count(OK) == len(reply.statuses)
+
+
+def finished(batch: Batch, reply: BatchReply | None) -> Finished:
+    """The batch's end for the policy, with the seconds that one of its size takes, if known."""
+    if reply is None:
+        return Finished(batch=batch.id, compute_seconds=None)
+    seconds = reply.compute_seconds if reply.passes == 1 else None
+    return Finished(batch=batch.id, compute_seconds=seconds, queue_seconds=reply.queue_seconds)
+
+
+def dealt(
+    reply: BatchReply, rows: int
+) -> tuple[tuple[Output, ...], list[RowAnswer | RowFailure | None]]:
+    """The outputs' names, and for each row its values, its failure or None; raises `Unserved`."""
+    if isinstance(reply, RawReply):
+        return reply.names, list(reply.answers)
+    if len(reply.statuses) != rows:
+        message = f"the model answered {len(reply.statuses)} rows to {rows}"
+        raise Unserved(message, status=502)
+    try:
+        columns = [output.items() for output in reply.outputs]
+    except InvalidInput as error:
+        raise Unserved(f"the model's answer contradicts itself: {error}", status=502) from error
+    shapes = [output.shapes for output in reply.outputs]
+    answers: list[RowAnswer | RowFailure | None] = []
+    for row, status in enumerate(reply.statuses):
+        if status == OK:
+            pairs = zip(shapes, columns, strict=True)
+            values = tuple(Value(shape[row], column[row]) for shape, column in pairs)
+            answers.append(RowAnswer(values, None))
+        else:
+            answers.append(RowFailure(status=status, message=reply.errors[row]))
+    return tuple(Output(output.name, output.datatype) for output in reply.outputs), answers
+
+
+class Queue(Protocol):
+    """Where calls wait."""
+
+    settings: BatchSettings
+
+    def refusal(self, share: Share, rows: int) -> Rejected | None:
+        """Why a call of so many rows is refused unread; None where there is room."""
+        ...
+
+
+MODEL_GONE: Final = "the model is gone and this pod is stopping"
+
+
+def rejected(
+    refusal: Refusal, settings: BatchSettings, seconds: float | None = None, *, rows: int = 1
+) -> Rejected:
+    """A call that had so many seconds, or the usual, was not taken.
+
+    `rows`: how many it has, as far as they were counted.
+    """
+    if refusal.reason is Rejection.TOO_LARGE:
+        message = "it asks for more tokens than the engine ever has at once"
+        return Rejected(refusal.reason, message, rows=rows)
+    seconds = settings.request_timeout_seconds if seconds is None else seconds
+    message = f"the queue is full: {settings.max_queue_size} rows may wait"
+    if refusal.reason is Rejection.OVER_SHARE:
+        message += ", and this caller has more than its share of them"
+    if refusal.reason is Rejection.PREDICTED_LATE:
+        message = f"it would not be answered within {seconds:g} s"
+    return Rejected(refusal.reason, message, retry_after=refusal.retry_after, rows=rows)
+
+
+def invalid(error: InvalidInput) -> Rejected:
+    """A call was not understood."""
+    return Rejected(Rejection.INVALID, str(error), field=error.mistake.field)
+
+
+def refuse_unfit(rows: int, left: float, terms: AgreedTerms, settings: BatchSettings) -> None:
+    """Raise `Rejected` for a call of so many rows that so many seconds cannot serve."""
+    if left <= 0:
+        raise TooLate(terms.limit)
+    refuse_many(rows, most_ever(settings))
+
+
+def most_ever(settings: BatchSettings) -> int:
+    """Rows of one call that the queue could hold if it held nothing else."""
+    return max(1, int(settings.max_queue_size * settings.tenant_max_share))
+
+
+def of_now(refused: Rejected, share: Share, queue: "Queue") -> Rejected:
+    """What a call is told whose rows were only counted: there may be room for so many later."""
+    if refused.reason is not Rejection.TOO_LARGE or refused.rows == 1:
+        return refused
+    ever = most_ever(queue.settings)
+    if refused.rows > ever:
+        return too_many(refused.rows, ever)
+    # Where there is room after all, it has come while the helper read.
+    return queue.refusal(share, refused.rows) or Rejected(
+        Rejection.QUEUE_FULL, refused.message, retry_after=RETRY_SOON, rows=refused.rows
+    )
+
+
+def ended(outcome: Outcome, *, seconds: float, retry_after: float) -> CallError:
+    """A call that waited was given up; it may come again after `retry_after` seconds."""
+    if outcome is Outcome.EXPIRED:
+        return Expired(seconds)
+    return GivenUp(outcome, seconds, retry_after=retry_after)
+
+
+def no_room_for_answer() -> Unserved:
+    """A part of an answer has no memory in which it could wait for the rest."""
+    message = "callers' bodies and answers leave no room for all rows of this answer"
+    return Unserved(message, status=503, retry_after=RETRY_SOON)
+
+
+def other_model() -> Unserved:
+    """A model came back that takes other rows than the call was checked for."""
+    message = "the model was replaced by one that takes other inputs; send the request again"
+    return Unserved(message, status=503, retry_after=1.0)
+
+
+def refused_for_another_model() -> Rejected:
+    """The same for a call that was not accepted."""
+    other = other_model()
+    return Rejected(Rejection.NOT_READY, other.message, retry_after=other.retry_after)

@@ -10,9 +10,9 @@ whose key rests because the server asked for it are hidden until the rest is ove
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from itertools import count
-from typing import Final
+from typing import Final, NamedTuple
 
 from batchedmodel_contract.inference.batch import BatchReply
 from batchedmodel_contract.inference.description import CostRule
@@ -20,13 +20,247 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_scheduling.core.base import BasePolicy
+from batchedmodel_scheduling.core.fair_queue import FairQueue, length_class
 from batchedmodel_scheduling.core.policy import Batch, Item, ItemId, Refusal, Slots
-from batchedmodel_sidecar.batching.batch_reply import is_served, refused
-from batchedmodel_sidecar.batching.isolation import Backoff, apart
-from batchedmodel_sidecar.batching.pending_request import Members, PendingRequest
-from batchedmodel_sidecar.batching.turns import Turns
+from batchedmodel_sidecar.batching.pending_request import (
+    Members,
+    PendingRequest,
+    is_served,
+    refused,
+)
 from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.telemetry.ledger import Ledger, answered_call, refused_rows
+
+_MOST_KEYS: Final = 64
+
+
+class Alone(NamedTuple):
+    """The compatibility key of a row over which the server died: no other row has it."""
+
+    item: ItemId
+
+
+class Apart(NamedTuple):
+    """The compatibility key of rows that share batches with rows of their own caller alone."""
+
+    key: Hashable
+    caller: str
+    call: int = 0
+    """The number of a call that shares batches with no other."""
+
+
+def original(key: Hashable) -> Hashable:
+    """The key that a row came with, whether or not it goes apart."""
+    return key.key if isinstance(key, Apart) else key
+
+
+def apart(item: Item, caller: str) -> Item:
+    """The row with a key of its caller's own; it stays as it is where it has such a key already."""
+    if isinstance(item.key, Apart | Alone):
+        return item
+    return item._replace(key=Apart(item.key, caller))
+
+
+class Backoff:
+    """Callers' keys that the server asked to be left alone with, and their rows, which wait here.
+
+    The policy sees none of these rows, so that others go on. A server that refuses one kind of
+    request with 429 or 503 (a tenant's quota, one of its models) says nothing of the others, and
+    nothing of other callers' requests of that kind. Times are monotonic seconds.
+    """
+
+    def __init__(self) -> None:
+        self._until: dict[tuple[Hashable, str], float] = {}
+        self._held: dict[ItemId, tuple[Item, str]] = {}
+        """With their callers."""
+        self._cut_short = False
+        """Whether rows may be held whose key rests no more."""
+
+    def rest(self, key: Hashable, caller: str, until: float) -> None:
+        """A caller's key rests until then; of too many the one that would end first ends now."""
+        rests = original(key), caller
+        self._until[rests] = max(until, self._until.get(rests, -math.inf))
+        if len(self._until) > _MOST_KEYS:
+            del self._until[min(self._until, key=lambda one: self._until[one])]
+            self._cut_short = True
+
+    def rests(self, key: Hashable, caller: str) -> bool:
+        """Whether a caller's key rests; `woken` ends what is over."""
+        return (original(key), caller) in self._until
+
+    def takes(self, item: Item, caller: str) -> bool:
+        """Whether the key of a caller's row rests; it waits here then."""
+        if not self._until or not self.rests(item.key, caller):
+            return False
+        self._held[item.id] = item, caller
+        return True
+
+    def discard(self, item_id: ItemId) -> None:
+        """A row is not wanted any more."""
+        self._held.pop(item_id, None)
+
+    def woken(self, now: float) -> list[Item]:
+        """The rows whose keys rest no more; they wait here no longer."""
+        over = [key for key, until in self._until.items() if until <= now]
+        if not over and not self._cut_short:
+            return []
+        for key in over:
+            del self._until[key]
+        self._cut_short = False
+        held = self._held.values()
+        woken = [item for item, caller in held if not self.rests(item.key, caller)]
+        for item in woken:
+            del self._held[item.id]
+        return woken
+
+    def changes_at(self) -> float:
+        """When the next key ends its rest; infinity when none rests."""
+        return min(self._until.values(), default=math.inf)
+
+    @property
+    def holds_any(self) -> bool:
+        """Whether any row waits here."""
+        return bool(self._held)
+
+
+_FEW_KINDS: Final = 16
+
+
+class Turns:
+    """The line of one time in which tenants had more rows waiting than leave next."""
+
+    def __init__(self, backoff: Backoff, tenant_of: Callable[[ItemId], str]) -> None:
+        """`backoff` takes the rows that the server asked not to be sent."""
+        self._backoff = backoff
+        self._tenant_of = tenant_of
+        self.line: Final = FairQueue[ItemId]()
+        self._lined: Final[dict[ItemId, Item]] = {}
+        """Rows in the line, seen by the policy or not."""
+        self._shown: Final[dict[Hashable, dict[ItemId, None]]] = {}
+        """Those that the line has shown, by their kinds."""
+        self._only: Hashable = None
+        """The kind of which alone the policy sees rows; None where it sees those of all."""
+        self.payers: Final[set[ItemId]] = set()
+        """The first row of each batch that has been paid for in the line, and has not ended."""
+
+    def __contains__(self, item_id: ItemId) -> bool:
+        """Whether a row is in the line."""
+        return item_id in self._lined
+
+    def add(self, tenant: str, item: Item, policy: BasePolicy) -> None:
+        """Let a row wait for its turn."""
+        self._lined[item.id] = item
+        weight = policy.settings.tenants.share_of(tenant).weight
+        work, rank = policy.work(item.length), policy.rank(item)
+        self.line.add(tenant, item.id, work=work, rank=rank, weight=weight, kind=_kind(item))
+
+    def discard(self, item_id: ItemId) -> None:
+        """A row is not wanted any more, or waits elsewhere; its tenant pays nothing for it."""
+        self._forget(item_id)
+        self.line.discard(item_id)
+
+    def left(self, item_id: ItemId) -> None:
+        """A row left in a batch."""
+        self._forget(item_id)
+        self.line.left(item_id)
+
+    def of(self, tenant: str) -> list[Item]:
+        """The rows of a tenant."""
+        return [item for item_id, item in self._lined.items() if self._tenant_of(item_id) == tenant]
+
+    def show(self, ahead: tuple[float, int], policy: BasePolicy, now: float) -> None:
+        """Go on to the rows whose turn it is, as `FairQueue.show`."""
+        overtaken = self.line.overtaken
+        self._show_next(ahead, policy)
+        if overtaken and self.line.unseen:
+            for item_id in self.line.take_back():
+                policy.withdraw(item_id, now)
+            self._shown.clear()
+            self._show_next(ahead, policy)
+
+    def choose(
+        self,
+        ahead: tuple[float, int],
+        policy: BasePolicy,
+        now: float,
+        *,
+        may_leave: bool,
+        in_turn: bool,
+    ) -> bool:
+        """Let the policy see the rows of one kind or of all; whether others are kept from it.
+
+        `may_leave`: whether a batch may; `in_turn`: then only of the kind whose turn it is.
+        """
+        if may_leave and in_turn:
+            self._see_one(ahead, policy, now)
+            return self._only is not None
+        if may_leave or len(self._shown) <= _FEW_KINDS:
+            self.see_all(ahead, policy)
+        elif self._only not in self._shown:
+            # By any row that it sees the policy says when a batch may leave.
+            self._see_one(ahead, policy, now)
+        return False
+
+    def see_all(self, ahead: tuple[float, int], policy: BasePolicy) -> None:
+        """Keep nothing that is shown from the policy; what was kept is shown if it is its turn."""
+        if self._only is not None:
+            kept = [kind for kind in self._shown if kind != self._only]
+            self._only = None
+            self.line.hide([item_id for kind in kept for item_id in self._shown.pop(kind)])
+            self._show_next(ahead, policy)
+
+    def _see_one(self, ahead: tuple[float, int], policy: BasePolicy, now: float) -> None:
+        if len(self._shown) <= 1:
+            self.see_all(ahead, policy)
+            return
+        turn, before = self.line.turn(), self._only
+        if turn == before:
+            return
+        self._only = turn
+        if before is not None:
+            self._hide(self._shown.get(before, ()), policy, now)
+            self._see(list(self._shown[turn]), policy)
+            return
+        for kind, shown in self._shown.items():
+            if kind != turn:
+                self._hide(shown, policy, now)
+
+    def _show_next(self, ahead: tuple[float, int], policy: BasePolicy) -> None:
+        while shown := self.line.show(*ahead):
+            for item_id in shown:
+                kind = _kind(self._lined[item_id])
+                self._shown.setdefault(kind, {})[item_id] = None
+                if self._only is None or self._only == kind:
+                    self._see((item_id,), policy)
+
+    def _see(self, item_ids: Iterable[ItemId], policy: BasePolicy) -> None:
+        for item_id in item_ids:
+            item = self._lined[item_id]
+            if self._backoff.takes(item, self._tenant_of(item_id)):
+                self.discard(item_id)  # and make room for one that can leave
+            else:
+                policy.take_over(item)
+
+    def _hide(self, item_ids: Iterable[ItemId], policy: BasePolicy, now: float) -> None:
+        for item_id in item_ids:
+            policy.withdraw(item_id, now)
+
+    def _forget(self, item_id: ItemId) -> None:
+        item = self._lined.pop(item_id, None)
+        if item is None:
+            return
+        kind = _kind(item)
+        shown = self._shown.get(kind)
+        if shown is not None and item_id in shown:
+            del shown[item_id]
+            if not shown:
+                del self._shown[kind]
+
+
+def _kind(item: Item) -> Hashable:
+    """What rows have in common that may share a batch while tenants take turns."""
+    return item.key, length_class(item.length)
+
 
 _BATCHES_SHOWN: Final = 2  # of one call per worker: one that leaves, and one behind it
 _FORGOTTEN: Final = 1 + 1 / 256

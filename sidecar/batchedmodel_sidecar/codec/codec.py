@@ -13,7 +13,6 @@ from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_http.response import LARGE
-from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.backends.upstream.adapter import UpstreamAdapter
 from batchedmodel_sidecar.backends.upstream.protocol import (
     BackendProtocol,
@@ -22,7 +21,7 @@ from batchedmodel_sidecar.backends.upstream.protocol import (
 )
 from batchedmodel_sidecar.body.buffers import json_bytes
 from batchedmodel_sidecar.body.byte_budget import Hold
-from batchedmodel_sidecar.calls import Row
+from batchedmodel_sidecar.calls import Answer, Row
 from batchedmodel_sidecar.codec.jobs import (
     By,
     Kept,

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from batchedmodel_contract.inference.description import ModelDescription
 from batchedmodel_contract.inference.tensors import Buffer
-from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.backends.upstream.protocol import (
     BackendProtocol,
     ParsedRequest,
@@ -21,7 +20,7 @@ from batchedmodel_sidecar.backends.upstream.protocol import (
     drafted,
 )
 from batchedmodel_sidecar.body.buffers import json_bytes
-from batchedmodel_sidecar.calls import Call, Row, Value
+from batchedmodel_sidecar.calls import Answer, Call, Row, Value
 from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
 from batchedmodel_sidecar.codec.values_memory import (
     TIMES_BINARY,

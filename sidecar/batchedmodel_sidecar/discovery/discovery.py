@@ -12,11 +12,10 @@ from typing import Any, Final
 import orjson
 
 from batchedmodel_http.response import Response
-from batchedmodel_sidecar.backends.base import LinkStatus
 from batchedmodel_sidecar.discovery.example import Task, example_of, tasks_of
 from batchedmodel_sidecar.discovery.schemas import schemas_of
 from batchedmodel_sidecar.errors import RETRY_SOON, CallError
-from batchedmodel_sidecar.model import ReadyModel
+from batchedmodel_sidecar.model import LinkStatus, ReadyModel
 from batchedmodel_sidecar.protocols import v2
 from batchedmodel_sidecar.protocols.routes import Endpoint, Found, Lost
 

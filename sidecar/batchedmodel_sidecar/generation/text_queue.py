@@ -19,7 +19,7 @@ from batchedmodel_scheduling.generation.admission import (
     EngineView,
     GenerationRequest,
 )
-from batchedmodel_sidecar.batching import rejections
+from batchedmodel_sidecar.batching.pending_request import ended, rejected
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.generation.live_text import Admitted, Draft, LiveText
@@ -85,7 +85,7 @@ class TextQueue:
         refusal = self._admission.refusal(share, now)
         if refusal is not None:
             self.work.add_unseen(now)
-            raise rejections.rejected(refusal, self._settings)
+            raise rejected(refusal, self._settings)
 
     def admit(
         self, draft: Draft, head: RequestHead, held: Hold, arrived: float, limit: float
@@ -115,7 +115,7 @@ class TextQueue:
         refusal = self._admission.offer(request, now)
         if refusal is not None:
             refused_rows(self._ledger, request.share.tenant, fields.adapter, 1)
-            raise rejections.rejected(refusal, settings, limit)
+            raise rejected(refusal, settings, limit)
         self._ledger.accept(1, work, now)
         text = draft.text(Admitted(self, request, head, held, limit, work))
         self._texts[request.id] = text
@@ -280,7 +280,7 @@ class TextQueue:
         for shed in grant.shed:
             text = self._texts[shed.request_id]
             seconds = text.request.deadline - text.request.arrived
-            error = rejections.ended(shed.outcome, seconds=seconds, retry_after=1.0)
+            error = ended(shed.outcome, seconds=seconds, retry_after=1.0)
             text.give_up(error, shed.outcome)
         for number in grant.release:
             text = self._texts[number]

@@ -19,13 +19,13 @@ from batchedmodel_contract.processes import sidecar_api
 from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_http.ports.listener import Bounds
 from batchedmodel_http.ports.local_hosts import refused_locally
-from batchedmodel_sidecar.backends.base import MAX_ORDER_BYTES, Link, Repository
 from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.compiled import is_compiled
 from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.lifecycle import Lifecycle
 from batchedmodel_sidecar.lora.served import ServedAdapters
-from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
+from batchedmodel_sidecar.model import MAX_ORDER_BYTES, Link, Repository
+from batchedmodel_sidecar.telemetry.offered_work import RecentArrivals
 
 Handler = Callable[[web.Request], Awaitable[web.Response]]
 ADMIN_BOUNDS: Final = Bounds(

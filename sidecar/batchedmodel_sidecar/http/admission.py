@@ -10,7 +10,6 @@ from typing import Final
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_http.response import LARGE
-from batchedmodel_sidecar.backends.base import Link
 from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.body.buffers import json_bytes
 from batchedmodel_sidecar.codec.codec import Codec
@@ -20,7 +19,7 @@ from batchedmodel_sidecar.http.responses import other_version
 from batchedmodel_sidecar.http.routed_head import HeaderOptions, Request, RequestHead, options_of
 from batchedmodel_sidecar.lifecycle import Lifecycle
 from batchedmodel_sidecar.lora.naming import AdapterNames
-from batchedmodel_sidecar.model import ReadyModel
+from batchedmodel_sidecar.model import Link, ReadyModel
 from batchedmodel_sidecar.protocols.headers import BATCH_HEADER, declines_batching
 
 logger: Final = logging.getLogger(__name__)

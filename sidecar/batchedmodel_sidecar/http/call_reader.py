@@ -10,7 +10,7 @@ from functools import partial
 from batchedmodel_contract.invalid_input import InvalidInput, Unbatchable
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_sidecar.batching.batcher import Batcher
-from batchedmodel_sidecar.batching.rejections import invalid, of_now
+from batchedmodel_sidecar.batching.pending_request import invalid, of_now
 from batchedmodel_sidecar.body.encodings import Encoding
 from batchedmodel_sidecar.codec.codec import Codec
 from batchedmodel_sidecar.errors import Rejected, TooLate
@@ -31,8 +31,8 @@ from batchedmodel_sidecar.protocols.headers import (
     limit_of,
 )
 from batchedmodel_sidecar.protocols.routes import Endpoint
-from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
 from batchedmodel_sidecar.telemetry.ledger import Ledger
+from batchedmodel_sidecar.telemetry.offered_work import RecentArrivals
 
 
 class CallReader:

@@ -21,7 +21,6 @@ from batchedmodel_http.connection import Reply, Running
 from batchedmodel_http.eager_coroutine import EagerCoroutine
 from batchedmodel_http.ports.local_hosts import refused_locally
 from batchedmodel_http.response import Response, StreamedResponse, size_of
-from batchedmodel_sidecar.backends.base import MAX_ORDER_BYTES, Link, Repository
 from batchedmodel_sidecar.backends.upstream.catalogue import Upstream
 from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.body.byte_budget import Hold
@@ -43,6 +42,7 @@ from batchedmodel_sidecar.http.responses import (
 from batchedmodel_sidecar.http.routed_head import RequestHead, Route
 from batchedmodel_sidecar.lifecycle import Lifecycle
 from batchedmodel_sidecar.lora.naming import AdapterNames
+from batchedmodel_sidecar.model import MAX_ORDER_BYTES, Link, Repository
 from batchedmodel_sidecar.protocols.adapter import Adapter
 from batchedmodel_sidecar.protocols.headers import (
     declines_batching,

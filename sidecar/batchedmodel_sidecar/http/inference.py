@@ -9,9 +9,9 @@ from collections.abc import Callable
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.tenants import share_of
 from batchedmodel_http.response import Response, size_of
-from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.body.encodings import wants_gzip
+from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.codec.codec import Codec
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.http.body_reader import BodyReader, Source

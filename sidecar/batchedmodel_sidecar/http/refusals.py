@@ -7,7 +7,7 @@ from typing import Final
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.processes.logs import about
 from batchedmodel_http.response import Response
-from batchedmodel_sidecar.batching.rejections import invalid
+from batchedmodel_sidecar.batching.pending_request import invalid
 from batchedmodel_sidecar.errors import CallError, Rejected, let_frames_go
 from batchedmodel_sidecar.http.responses import error_response
 from batchedmodel_sidecar.http.routed_head import RequestHead

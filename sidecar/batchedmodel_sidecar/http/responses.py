@@ -16,13 +16,12 @@ from batchedmodel_contract.inference.tensors import Buffer, standing_alone
 from batchedmodel_contract.invalid_input import shown
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_http.response import SERVER, Response, is_empty
-from batchedmodel_sidecar.answers import Timing
-from batchedmodel_sidecar.backends.base import LinkStatus
 from batchedmodel_sidecar.body.buffers import body_of
 from batchedmodel_sidecar.body.encodings import Compression
+from batchedmodel_sidecar.calls import Timing
 from batchedmodel_sidecar.errors import RETRY_SOON, CallError, ModelNotFound
 from batchedmodel_sidecar.lora.served import ServedAdapters
-from batchedmodel_sidecar.model import ReadyModel
+from batchedmodel_sidecar.model import LinkStatus, ReadyModel
 from batchedmodel_sidecar.protocols import openai, v2
 from batchedmodel_sidecar.protocols.adapter import Body
 from batchedmodel_sidecar.protocols.headers import REQUEST_ID_HEADER, writable

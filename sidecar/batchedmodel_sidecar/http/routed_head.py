@@ -10,10 +10,9 @@ from typing import Final, NamedTuple
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH
 from batchedmodel_http import request_head
 from batchedmodel_http.request_head import only
-from batchedmodel_sidecar.backends.native.version_lease import VersionLease
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.body.encodings import Encoding, encoding_of
-from batchedmodel_sidecar.model import ReadyModel
+from batchedmodel_sidecar.model import ReadyModel, VersionLease
 from batchedmodel_sidecar.protocols.adapter import Adapter, Parsed
 from batchedmodel_sidecar.protocols.headers import (
     NO_OPTIONS,

@@ -5,8 +5,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from batchedmodel_contract.inference.tensors import Buffer
-from batchedmodel_sidecar.answers import Answer
-from batchedmodel_sidecar.calls import Call
+from batchedmodel_sidecar.calls import Answer, Call
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.lora.served import ChosenAdapter, Labels
 from batchedmodel_sidecar.model import ReadyModel

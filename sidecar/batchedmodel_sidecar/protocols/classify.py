@@ -12,7 +12,7 @@ import orjson
 from batchedmodel_contract.inference.description import Classification
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_sidecar.answers import Answer
+from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.codec.rows import rows_of_texts, rows_of_tokens, tokens_of
 from batchedmodel_sidecar.codec.tokenizer import Marks, Text
 from batchedmodel_sidecar.errors import refuse_many

@@ -14,8 +14,7 @@ from batchedmodel_contract.inference.description import ModelDescription
 from batchedmodel_contract.inference.tensors import Buffer, Datatype, bytes_to_values
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.schema.rules import Whole
-from batchedmodel_sidecar.answers import Answer
-from batchedmodel_sidecar.calls import Row, Value
+from batchedmodel_sidecar.calls import Answer, Row, Value
 from batchedmodel_sidecar.codec.rows import rows_of_ids, rows_of_texts
 from batchedmodel_sidecar.errors import CallError, ModelNotFound, refuse_many
 from batchedmodel_sidecar.model import ReadyModel

@@ -8,7 +8,7 @@ import orjson
 from batchedmodel_contract.inference.description import Activation
 from batchedmodel_contract.inference.tensors import bytes_to_values
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_sidecar.answers import Answer
+from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.protocols.adapter import Adapter, Body
 from batchedmodel_sidecar.protocols.json_bodies import flag

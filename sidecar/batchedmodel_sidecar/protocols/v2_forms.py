@@ -17,8 +17,7 @@ from batchedmodel_contract.inference.tensors import (
     values_to_bytes,
 )
 from batchedmodel_contract.inference.v2 import Options
-from batchedmodel_sidecar.answers import Answer
-from batchedmodel_sidecar.calls import Row, Value
+from batchedmodel_sidecar.calls import Answer, Row, Value
 from batchedmodel_sidecar.errors import refuse_many
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Parsed

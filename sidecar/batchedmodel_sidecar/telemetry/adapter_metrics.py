@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 from batchedmodel_contract.lora.state import AdapterPhase
 from batchedmodel_contract.processes import sidecar_metrics as names
 from batchedmodel_sidecar.lora.served import ServedAdapters
-from batchedmodel_sidecar.telemetry.tenant_counts import TenantCounts
+from batchedmodel_sidecar.telemetry.ledger import TenantCounts
 
 AtWork = Callable[[], tuple[set[str], set[str]]]
 """The adapters of what is at the server, and of what waits."""

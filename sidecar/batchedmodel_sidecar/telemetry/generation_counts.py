@@ -11,8 +11,7 @@ from typing import Final
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.processes.stats import BUCKET_SECONDS, SidecarStats
-from batchedmodel_sidecar.telemetry.durations import SECONDS, Histogram
-from batchedmodel_sidecar.telemetry.ledger import Ledger
+from batchedmodel_sidecar.telemetry.ledger import SECONDS, Histogram, Ledger
 from batchedmodel_sidecar.telemetry.offered_work import WorkMeter
 
 _TOKEN_SECONDS: Final[Sequence[float]] = (

@@ -5,12 +5,137 @@ handler writes the rejections, the passthrough what passes, the batcher everythi
 only read.
 """
 
+from bisect import bisect_left
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Final, NamedTuple
 
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
+from batchedmodel_scheduling.core.shared_room import SharedRoom
 from batchedmodel_sidecar.calls import Call
-from batchedmodel_sidecar.telemetry.tenant_counts import TenantCounts
+
+OTHER: Final = "other"
+_NAMED: Final = 10
+_CALLS_BETWEEN_NAMES: Final = 10_000
+"""Calls after which the tenants that sent most lately are named."""
+_MOST_TENANTS: Final = 1_000
+"""Tenants that are counted to find those that send most."""
+
+
+class TenantCount(NamedTuple):
+    """Of one tenant, or of all that are not named."""
+
+    tenant: str
+    served: int
+    refused: int
+    waiting: int
+
+
+@dataclass(slots=True)
+class _Line:
+    served: int = 0
+    refused: int = 0
+
+
+class TenantCounts:
+    """What became of each tenant's rows: the largest ten tenants by name, all others as one.
+
+    A row counts where its tenant stands when it counts, so no number ever falls. A tenant that is
+    named anew begins at nothing. Who is named is decided anew after some thousand calls.
+    """
+
+    def __init__(self) -> None:
+        self.room: Final = SharedRoom(0)
+        """Of the queue; its size is that of the settings in force."""
+        self._named: dict[str, _Line] = {}
+        self._other = _Line()
+        self._lately: Counter[str] = Counter()
+        self._calls = 0
+
+    def served(self, tenant: str, rows: int) -> None:
+        """So many rows of a call were answered."""
+        self._line(tenant, rows).served += rows
+
+    def refused(self, tenant: str, rows: int) -> None:
+        """So many rows of a call were not let in; one of a call that was not read."""
+        self._line(tenant, rows).refused += rows
+
+    def rows(self) -> Iterator[TenantCount]:
+        """The named tenants, then all others together."""
+        unnamed = self.room.taken
+        for tenant, line in self._named.items():
+            waiting = self.room.of(tenant)
+            unnamed -= waiting
+            yield TenantCount(tenant, line.served, line.refused, waiting)
+        yield TenantCount(OTHER, self._other.served, self._other.refused, unnamed)
+
+    def _line(self, tenant: str, rows: int) -> _Line:
+        self._calls += 1
+        if self._calls >= _CALLS_BETWEEN_NAMES:
+            self._name_anew()
+        if tenant in self._lately or len(self._lately) < _MOST_TENANTS:
+            self._lately[tenant] += rows
+        line = self._named.get(tenant)
+        if line is None and len(self._named) < _NAMED and tenant != OTHER:
+            line = self._named[tenant] = _Line()
+        return line or self._other
+
+    def _name_anew(self) -> None:
+        """Name the tenants that sent most lately; older rows count for less."""
+        self._calls = 0
+        largest = [tenant for tenant, _ in self._lately.most_common(_NAMED) if tenant != OTHER]
+        self._named = {tenant: self._named.get(tenant, _Line()) for tenant in largest}
+        self._lately = Counter({name: rows // 2 for name, rows in self._lately.items() if rows > 1})
+
+
+SECONDS: Final[Sequence[float]] = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
+)  # fmt: skip
+_LAGS: Final[Sequence[float]] = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+_ROWS: Final[Sequence[float]] = (
+    1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0,
+)  # fmt: skip
+
+
+class Histogram:
+    """A histogram that one thread writes and shows.
+
+    It has no locks and no labels: `observe` of the client library's own histogram takes longer than
+    everything else that is counted of a row.
+    """
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        """`bounds`: the upper bound of each bucket but the last, which has none."""
+        self.bounds: Final = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, amount: float) -> None:
+        """Count a measurement in."""
+        self._counts[bisect_left(self.bounds, amount)] += 1
+        self.sum += amount
+
+    def cumulative(self) -> list[int]:
+        """How many were at most each bound, and last how many there were."""
+        return list(accumulate(self._counts))
+
+
+class Durations:
+    """The histograms, which the batcher feeds as things happen."""
+
+    def __init__(self) -> None:
+        self.queue: Final = Histogram(SECONDS)
+        """From a row's arrival to its release."""
+        self.model: Final = Histogram(SECONDS)
+        """Forward passes, as the server measured them."""
+        self.request: Final = Histogram(SECONDS)
+        """From a call's acceptance to its end."""
+        self.loop_lag: Final = Histogram(_LAGS)
+        """By how much the loop woke late."""
+        self.batch_size: Final = Histogram(_ROWS)
+        """Rows in a released batch."""
 
 
 @dataclass(slots=True)

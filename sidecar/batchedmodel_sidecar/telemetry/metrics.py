@@ -23,10 +23,8 @@ from batchedmodel_scheduling.core.signals import Signals
 from batchedmodel_scheduling.generation.admission import Admission
 from batchedmodel_sidecar.compiled import is_compiled
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.telemetry.durations import Durations, Histogram
 from batchedmodel_sidecar.telemetry.generation_counts import GenerationCounts
-from batchedmodel_sidecar.telemetry.ledger import Ledger
-from batchedmodel_sidecar.telemetry.tenant_counts import TenantCounts
+from batchedmodel_sidecar.telemetry.ledger import Durations, Histogram, Ledger, TenantCounts
 
 
 class DurationsCollector(Collector):

@@ -22,14 +22,13 @@ from batchedmodel_contract.link.kinds import TO_SIDECAR, Kind
 from batchedmodel_contract.link.model_frames import Answer, Order, ServedModel, State
 from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_scheduling.core.policy import MemoryCap
-from batchedmodel_sidecar.backends.base import LinkListener, LinkStatus, TextFrames
 from batchedmodel_sidecar.backends.native.batches import NONSENSE, Outputs, PendingBatches
 from batchedmodel_sidecar.backends.native.connecting import AbsentServer, RefusedLink, connect
 from batchedmodel_sidecar.backends.native.ready_models import ReadyModels
 from batchedmodel_sidecar.body.shared_regions import SharedRegions
 from batchedmodel_sidecar.errors import Busy, Unserved
 from batchedmodel_sidecar.lora.served import ServedAdapters
-from batchedmodel_sidecar.model import ReadyModel
+from batchedmodel_sidecar.model import LinkListener, LinkStatus, ReadyModel, TextFrames
 
 logger: Final = logging.getLogger(__name__)
 

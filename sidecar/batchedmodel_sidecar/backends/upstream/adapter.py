@@ -3,7 +3,6 @@
 from typing import Final
 
 from batchedmodel_contract.inference.tensors import Buffer
-from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.backends.upstream.headers import Headers, common
 from batchedmodel_sidecar.backends.upstream.protocol import (
     BackendProtocol,
@@ -12,7 +11,7 @@ from batchedmodel_sidecar.backends.upstream.protocol import (
     digest_of,
     drafted,
 )
-from batchedmodel_sidecar.calls import Call
+from batchedmodel_sidecar.calls import Answer, Call
 from batchedmodel_sidecar.errors import CallError, Unserved
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed

@@ -9,12 +9,10 @@ from enum import Enum, auto
 from typing import Final, TypeVar
 
 from batchedmodel_contract.inference.bisection import Rows
-from batchedmodel_sidecar.answers import Output
 from batchedmodel_sidecar.backends.upstream.headers import end_to_end, shared
 from batchedmodel_sidecar.backends.upstream.protocol import Response, SplitReply, Subject
-from batchedmodel_sidecar.batching.batch_reply import RawReply, RowAnswer, RowFailure
-from batchedmodel_sidecar.errors import Busy, Unserved
-from batchedmodel_sidecar.said import Said
+from batchedmodel_sidecar.calls import Output, RawReply, RowAnswer, RowFailure
+from batchedmodel_sidecar.errors import Busy, Said, Unserved
 
 _SHOWN_BYTES: Final = 500
 _REST_SECONDS: Final = 1.0  # for a busy server that does not say how long

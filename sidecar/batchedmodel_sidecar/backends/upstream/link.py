@@ -18,8 +18,6 @@ from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
 from batchedmodel_contract.inference.bisection import Bisection, Rows
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_scheduling.core.policy import MemoryCap
-from batchedmodel_sidecar.answers import RawBatch
-from batchedmodel_sidecar.backends.base import LinkListener, LinkStatus
 from batchedmodel_sidecar.backends.upstream.batch_result import (
     BatchResult,
     Evidence,
@@ -36,10 +34,10 @@ from batchedmodel_sidecar.backends.upstream.protocol import (
     Subject,
 )
 from batchedmodel_sidecar.backends.upstream.visits import Visit, Visits
-from batchedmodel_sidecar.batching.batch_reply import UncutReply
+from batchedmodel_sidecar.calls import RawBatch, UncutReply
 from batchedmodel_sidecar.codec.codec import Codec
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
-from batchedmodel_sidecar.model import ReadyModel
+from batchedmodel_sidecar.model import LinkListener, LinkStatus, ReadyModel
 
 logger: Final = logging.getLogger(__name__)
 

@@ -14,9 +14,8 @@ from batchedmodel_contract.inference.description import ModelDescription
 from batchedmodel_contract.inference.params import Values
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import Unbatchable
-from batchedmodel_sidecar.answers import Answer, Output
 from batchedmodel_sidecar.backends.upstream.headers import Headers
-from batchedmodel_sidecar.calls import Row, Value
+from batchedmodel_sidecar.calls import Answer, Output, Row, Value
 from batchedmodel_sidecar.helper.shared_memory import SharedMemory
 from batchedmodel_sidecar.protocols.adapter import Body
 from batchedmodel_sidecar.protocols.headers import NO_OPTIONS, RequestOptions

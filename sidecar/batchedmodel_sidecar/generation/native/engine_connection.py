@@ -19,9 +19,9 @@ from batchedmodel_contract.generation.frames import (
     write_submit,
 )
 from batchedmodel_contract.link.kinds import Kind
-from batchedmodel_sidecar.backends.base import FrameChannel
 from batchedmodel_sidecar.errors import Busy, Unserved
 from batchedmodel_sidecar.generation.native.engine_text import EngineText
+from batchedmodel_sidecar.model import FrameChannel
 
 logger: Final = logging.getLogger(__name__)
 

@@ -25,11 +25,11 @@ from batchedmodel_contract.link.model_frames import read_engine
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.generation.admission import EngineLimits, EngineStep, EngineView
-from batchedmodel_sidecar.backends.base import FrameChannel
 from batchedmodel_sidecar.errors import Busy, Unserved
 from batchedmodel_sidecar.generation.native.engine_connection import EngineConnection
 from batchedmodel_sidecar.generation.native.engine_text import EngineText
 from batchedmodel_sidecar.generation.native.requests.preparer import TextPreparer
+from batchedmodel_sidecar.model import FrameChannel
 
 _MAX_ENGINES: Final = 16
 """At the same time: each version that serves or is being replaced has one."""

@@ -7,7 +7,6 @@ import pytest
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import MOST_DRAIN_DELAYS, PolicyName
-from batchedmodel_sidecar.backends.base import LinkStatus
 from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.lifecycle import (
     BEGINS_SECONDS,
@@ -15,6 +14,7 @@ from batchedmodel_sidecar.lifecycle import (
     DrainEnd,
     Lifecycle,
 )
+from batchedmodel_sidecar.model import LinkStatus
 from support.sidecar_world import FIXED, MODEL, PER_ROW, World, rows_of, world
 
 pytestmark = pytest.mark.looptime

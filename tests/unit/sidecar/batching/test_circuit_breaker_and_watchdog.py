@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from batchedmodel_sidecar.batching.batch_reply import RawReply, RowFailure
-from batchedmodel_sidecar.batching.circuit_breaker import CircuitBreaker
-from batchedmodel_sidecar.batching.timer import DecisionWatchdog
+from batchedmodel_sidecar.batching.decision_timer import DecisionWatchdog
+from batchedmodel_sidecar.batching.health import CircuitBreaker
+from batchedmodel_sidecar.calls import RawReply, RowFailure
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 
 SEVERAL = ("a", "b")

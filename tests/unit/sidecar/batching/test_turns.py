@@ -5,8 +5,7 @@ from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_scheduling.core.base import BasePolicy
 from batchedmodel_scheduling.core.policies import new_policy
 from batchedmodel_scheduling.core.policy import ItemId
-from batchedmodel_sidecar.batching.isolation import Backoff
-from batchedmodel_sidecar.batching.turns import Turns
+from batchedmodel_sidecar.batching.request_window import Backoff, Turns
 from support.strategies import an_item
 
 AHEAD = (1.0, 8)

@@ -19,10 +19,9 @@ from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_http.response import LARGE
-from batchedmodel_sidecar.answers import Answer, Output
 from batchedmodel_sidecar.body.buffers import json_bytes
 from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
-from batchedmodel_sidecar.calls import Value
+from batchedmodel_sidecar.calls import Answer, Output, Value
 from batchedmodel_sidecar.codec.codec import LARGE_ANSWER, Codec
 from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
 from batchedmodel_sidecar.errors import RETRY_SOON, Rejected, Unserved

@@ -19,9 +19,8 @@ from batchedmodel_contract.inference.description import RAGGED, ModelDescription
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.invalid_input import InvalidInput, Unbatchable
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_sidecar.answers import Answer, Output
 from batchedmodel_sidecar.backends.upstream.protocol import ParsedRequest
-from batchedmodel_sidecar.calls import Call, Row, Value
+from batchedmodel_sidecar.calls import Answer, Call, Output, Row, Value
 from batchedmodel_sidecar.codec.jobs import (
     Kept,
     parse,

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.spec import ServerProtocol
-from batchedmodel_sidecar.answers import Answer
 from batchedmodel_sidecar.backends.upstream.catalogue import upstream
 from batchedmodel_sidecar.backends.upstream.protocol import (
     BackendProtocol,
@@ -22,12 +21,12 @@ from batchedmodel_sidecar.backends.upstream.protocol import (
     SplitReply,
     drafted,
 )
+from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.codec.jobs import Kept, deal, parse, pickled_answer, render
-from batchedmodel_sidecar.errors import Rejected, Unserved
+from batchedmodel_sidecar.errors import Rejected, Said, Unserved
 from batchedmodel_sidecar.helper.messages import Job
 from batchedmodel_sidecar.helper.process import Worker
 from batchedmodel_sidecar.protocols.adapter import Body
-from batchedmodel_sidecar.said import Said
 from support.examples import examples
 from support.helper_jobs import done
 from support.strategies import json_values

@@ -9,14 +9,13 @@ from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from batchedmodel_contract.manifest.spec import ServerProtocol
-from batchedmodel_sidecar.backends.base import LinkStatus
 from batchedmodel_sidecar.backends.upstream.catalogue import upstream
 from batchedmodel_sidecar.discovery.discovery import Discovery
 from batchedmodel_sidecar.discovery.example import Task, example_of, tasks_of
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.generation.native.requests.openai_requests import CHAT, COMPLETIONS
 from batchedmodel_sidecar.generation.native.requests.triton_requests import GENERATE
-from batchedmodel_sidecar.model import ReadyModel
+from batchedmodel_sidecar.model import LinkStatus, ReadyModel
 from batchedmodel_sidecar.protocols import headers
 from batchedmodel_sidecar.protocols.classify import CLASSIFY
 from batchedmodel_sidecar.protocols.openai import EMBEDDINGS

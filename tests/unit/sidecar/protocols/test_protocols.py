@@ -15,8 +15,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from batchedmodel_contract.inference.description import RAGGED, TensorSpec, TextInput
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_sidecar.answers import Answer, Output
-from batchedmodel_sidecar.calls import Value
+from batchedmodel_sidecar.calls import Answer, Output, Value
 from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
 from batchedmodel_sidecar.errors import CallError, Rejected
 from batchedmodel_sidecar.model import ReadyModel

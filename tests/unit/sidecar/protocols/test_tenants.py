@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_sidecar.answers import Answer
+from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.errors import CallError, Rejected
 from batchedmodel_sidecar.protocols.headers import RequestOptions
-from batchedmodel_sidecar.telemetry.tenant_counts import TenantCount
+from batchedmodel_sidecar.telemetry.ledger import TenantCount
 from support.examples import examples
 from support.sidecar_world import World, rows_of, world
 from support.tenants import BATCH, LIMIT, POLICIES, SETTINGS, now

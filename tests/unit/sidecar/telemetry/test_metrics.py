@@ -8,8 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
 from batchedmodel_scheduling.core.signals import Signals
-from batchedmodel_sidecar.telemetry.durations import Durations
-from batchedmodel_sidecar.telemetry.ledger import Ledger
+from batchedmodel_sidecar.telemetry.ledger import Durations, Ledger
 from batchedmodel_sidecar.telemetry.metrics import DurationsCollector, LedgerCollector
 
 SIGNALS = Signals(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchedmodel_contract.manifest.tenants import Share
-from batchedmodel_sidecar.telemetry.tenant_counts import OTHER, TenantCount, TenantCounts
+from batchedmodel_sidecar.telemetry.ledger import OTHER, TenantCount, TenantCounts
 
 
 def found(books: TenantCounts) -> dict[str, TenantCount]:

@@ -11,7 +11,6 @@ import orjson
 
 from batchedmodel_contract.inference.tensors import Buffer, Datatype
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_sidecar.answers import Answer, Output
 from batchedmodel_sidecar.backends.upstream.protocol import (
     Ask,
     NotReady,
@@ -21,7 +20,7 @@ from batchedmodel_sidecar.backends.upstream.protocol import (
 )
 from batchedmodel_sidecar.backends.upstream.protocols import json_rows
 from batchedmodel_sidecar.backends.upstream.protocols.json_values import read
-from batchedmodel_sidecar.calls import Row, Value
+from batchedmodel_sidecar.calls import Answer, Output, Row, Value
 from batchedmodel_sidecar.errors import refuse_many
 from batchedmodel_sidecar.protocols.adapter import Body
 

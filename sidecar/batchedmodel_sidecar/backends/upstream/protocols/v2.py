@@ -32,7 +32,6 @@ from batchedmodel_contract.inference.v2 import (
 )
 from batchedmodel_contract.invalid_input import InvalidInput, Unbatchable
 from batchedmodel_http.response import size_of
-from batchedmodel_sidecar.answers import Answer, Output
 from batchedmodel_sidecar.backends.upstream.protocol import (
     Ask,
     BackendProtocol,
@@ -69,7 +68,7 @@ from batchedmodel_sidecar.backends.upstream.protocols.v2_rows import (
     refuse_lists,
 )
 from batchedmodel_sidecar.body.buffers import json_bytes
-from batchedmodel_sidecar.calls import Row, Value
+from batchedmodel_sidecar.calls import Answer, Output, Row, Value
 from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.protocols.adapter import Body
 from batchedmodel_sidecar.protocols.headers import PARAMETERS, options_of_parameters

@@ -9,11 +9,9 @@ import pytest
 from batchedmodel_contract.inference.profile import ProfileExtent
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
-from batchedmodel_sidecar.answers import Answer
-from batchedmodel_sidecar.backends.native.version_lease import VersionLease, VersionUsers
-from batchedmodel_sidecar.calls import Call, Row, Value
+from batchedmodel_sidecar.calls import Answer, Call, Row, Value
 from batchedmodel_sidecar.errors import Rejected, Unserved
-from batchedmodel_sidecar.model import ReadyModel
+from batchedmodel_sidecar.model import ReadyModel, VersionLease, VersionUsers
 from support.sidecar_world import DESCRIPTION, MODEL, World, answered, rows_of, world
 
 pytestmark = pytest.mark.looptime

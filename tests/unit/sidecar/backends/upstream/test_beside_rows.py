@@ -8,7 +8,6 @@ import pytest
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.spec import ServerProtocol
 from batchedmodel_contract.manifest.tenants import Share
-from batchedmodel_sidecar.answers import Answer, Timing
 from batchedmodel_sidecar.backends.upstream.catalogue import upstream
 from batchedmodel_sidecar.backends.upstream.protocol import (
     Envelope,
@@ -19,10 +18,10 @@ from batchedmodel_sidecar.backends.upstream.protocol import (
 )
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.body.shared_regions import SharedRegions
-from batchedmodel_sidecar.calls import Call, Row, Value
+from batchedmodel_sidecar.calls import Answer, Call, Row, Timing, Value
+from batchedmodel_sidecar.errors import Said
 from batchedmodel_sidecar.helper.shared_memory import SharedMemory
 from batchedmodel_sidecar.http.body_reader import BodyReader
-from batchedmodel_sidecar.said import Said
 from support.sidecar_world import DESCRIPTION
 
 V2 = upstream(ServerProtocol.V2, "m").protocol

@@ -6,10 +6,10 @@ import pytest
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_scheduling.core.policy import Item, ItemId
-from batchedmodel_sidecar.answers import Answer
-from batchedmodel_sidecar.backends.health import Health
 from batchedmodel_sidecar.backends.upstream.protocol import Response
-from batchedmodel_sidecar.batching.isolation import Alone, Apart, Standing, apart, original
+from batchedmodel_sidecar.batching.health import Health, Standing
+from batchedmodel_sidecar.batching.request_window import Alone, Apart, apart, original
+from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.errors import CallError, Fatal, Lost, Unserved
 from support.sidecar_world import call_of
 from support.upstream_world import SECONDS, Reaction, Rows, UpstreamWorld, in_front, now, said, well
