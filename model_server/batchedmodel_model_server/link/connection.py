@@ -1,13 +1,15 @@
-"""One connection of a sidecar: its batches, texts and orders, and what it is sent of the model."""
+"""One connection of a sidecar: its batches, texts and orders, and the memory that it shares."""
 
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
+
+import numpy as np
 
 from batchedmodel_contract.generation.frames import read_cancel, read_configure, read_submit
-from batchedmodel_contract.inference.batch import BatchFailure, BatchReply
+from batchedmodel_contract.inference.batch import AnswerRoom, BatchFailure, BatchReply
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.link.batches import read_batch, write_failure, write_reply
@@ -19,14 +21,11 @@ from batchedmodel_contract.link.model_frames import (
     read_order,
     write_answer,
 )
+from batchedmodel_contract.link.region import MIN_ITEM_BYTES, mapped
 from batchedmodel_model_server.errors import NotReady, Overloaded, UnknownModel
 from batchedmodel_model_server.lifecycle.service import MAX_IN_FLIGHT, ModelService
-from batchedmodel_model_server.lifecycle.state import Topic
 from batchedmodel_model_server.link.announcements import Announcements
-from batchedmodel_model_server.link.failures import CANCELLED, failure
-from batchedmodel_model_server.link.repository_orders import carried_out, refused
-from batchedmodel_model_server.link.shared_memory import Placing, SharedMemory
-from batchedmodel_model_server.link.texts import Texts
+from batchedmodel_model_server.link.orders import CANCELLED, carried_out, failure, refused
 
 MAX_UNREAD_BYTES: Final = 4 << 20
 """Of small frames: what 64 texts are sent in a minute of 50 steps a second."""
@@ -35,7 +34,59 @@ MAX_WAITING_FRAMES: Final = 1024
 _MAX_CHANGES: Final = 16
 _THREAD_BYTES: Final = 4 << 20
 """Of a reply: to copy more into shared memory would stop the loop, so a thread does it."""
+DESCRIPTORS: Final = 2  # of memory for rows, and for answers
+_ALIGNMENT: Final = 8
 _log = logging.getLogger(__name__)
+
+
+class Placing:
+    """Puts large items one behind the other where the sidecar sees them."""
+
+    def __init__(self, room: memoryview) -> None:
+        self._room = np.frombuffer(room, np.uint8)
+        self._filled = 0
+
+    def __call__(self, item: Buffer) -> int | None:
+        """Where in the room the item lies now; None where it must be sent."""
+        start, end = self._filled, self._filled + len(item)
+        if len(item) < MIN_ITEM_BYTES or end > len(self._room):
+            return None
+        # Other threads go on meanwhile, which they do not while memoryviews are copied.
+        np.copyto(self._room[start:end], np.frombuffer(item, np.uint8))
+        # The sidecar views it as numbers.
+        self._filled = -(-end // _ALIGNMENT) * _ALIGNMENT
+        return start
+
+
+class SharedMemory(NamedTuple):
+    """What one sidecar shares, if anything; unmapped once nothing refers to it any more."""
+
+    rows: memoryview | None = None
+    answers: memoryview | None = None
+
+    def placing(self, room: AnswerRoom | None) -> Placing | None:
+        """What puts items of a reply into the room that its batch has; None without any.
+
+        Raises `InvalidInput` for room that the memory does not have.
+        """
+        if room is None or self.answers is None:
+            return None
+        if room.start + room.size > len(self.answers):
+            rule = f"leads out of the shared memory's {len(self.answers)} bytes"
+            raise InvalidInput("room", rule, room.start)
+        return Placing(self.answers[room.start : room.start + room.size])
+
+
+def shared_memory(descriptors: Sequence[int]) -> SharedMemory:
+    """The memory behind descriptors, for rows and for answers; raises `InvalidInput`, `OSError`."""
+    if len(descriptors) != DESCRIPTORS:
+        # As where this process may open no more files.
+        raise InvalidInput("descriptors", f"are not {DESCRIPTORS}", len(descriptors))
+    rows, answers = descriptors
+    return SharedMemory(
+        rows=memoryview(mapped(rows, writable=False)),
+        answers=memoryview(mapped(answers, writable=True)),
+    )
 
 
 class SidecarConnection:
@@ -48,7 +99,6 @@ class SidecarConnection:
         self._memory = memory
         self._loop: Final = asyncio.get_running_loop()
         self._announcements: Final = Announcements(service, self._send)
-        self._texts: Final = Texts(service, self._send)
         self._batches: Final[dict[int, asyncio.Task[None]]] = {}
         """Those that may still be cancelled, by the ids of their frames."""
         self._tasks: Final[set[asyncio.Task[None]]] = set()
@@ -61,9 +111,7 @@ class SidecarConnection:
     def begin(self) -> None:
         """Send what the sidecar must know first."""
         if not self.ended.is_set():
-            self._service.lifecycle.follow(self._changed)
             self._announcements.begin()
-            self._texts.join()
 
     def frame(self, kind: int, frame_id: int, content: memoryview) -> None:
         """Handle one frame; raises `InvalidInput` for one that no sidecar sends."""
@@ -73,13 +121,13 @@ class SidecarConnection:
             case Kind.CANCEL:
                 number, cancel = read_cancel(frame_id, content)
                 if number:
-                    self._texts.take(number, cancel)
+                    self._announcements.take(number, cancel)
                 elif (batch := self._batches.get(frame_id)) is not None:
                     batch.cancel()
             case Kind.SUBMIT:
-                self._texts.take(*read_submit(frame_id, content))
+                self._announcements.take(*read_submit(frame_id, content))
             case Kind.CONFIGURE:
-                self._texts.take(frame_id, read_configure(content))
+                self._announcements.take(frame_id, read_configure(content))
             case Kind.ORDER:
                 self._take_order(frame_id, *read_order(content))
             case Kind.RELEASE:
@@ -92,8 +140,7 @@ class SidecarConnection:
         """Forget what the sidecar asked for."""
         if reason:
             _log.warning("the connection of a sidecar has ended: %s", reason)
-        self._service.lifecycle.leave(self._changed)
-        self._texts.end()
+        self._announcements.end()
         # Not once the collector comes: it may be gigabytes.
         self._memory = SharedMemory()
         for task in self._tasks:
@@ -119,10 +166,6 @@ class SidecarConnection:
             self._whole.set_result(None)
         self._whole = None
 
-    def _changed(self, topic: Topic) -> None:
-        self._announcements.changed(topic)
-        self._texts.join()
-
     def _take_batch(self, frame_id: int, content: memoryview) -> None:
         if frame_id in self._batches:
             raise InvalidInput("id", "is that of another batch", frame_id)
@@ -145,12 +188,11 @@ class SidecarConnection:
             with self._service.admitted(batch.version) as runner:
                 reply = await runner.run(batch)
                 parts = await self._written(frame_id, reply, placing)
+            self._send(Kind.REPLY, frame_id, parts)
         except asyncio.CancelledError:
             raise
         except BaseException as error:
             self._send_failure(frame_id, failure(error, "a batch"))
-        else:
-            self._send(Kind.REPLY, frame_id, parts)
 
     async def _written(
         self, frame_id: int, reply: BatchReply, placing: Placing | None

@@ -17,15 +17,16 @@ from batchedmodel_contract.link.hello import (
     write_hello,
 )
 from batchedmodel_model_server.lifecycle.service import ModelService
-from batchedmodel_model_server.link.connection import SidecarConnection
-from batchedmodel_model_server.link.shared_memory import (
+from batchedmodel_model_server.link.connection import (
     DESCRIPTORS,
     SharedMemory,
+    SidecarConnection,
     shared_memory,
 )
 
 MAX_CONNECTIONS: Final = 8
-"""A sidecar has one, and perhaps one more while it begins anew."""
+"""A sidecar has one, and perhaps one more while it begins anew. One more ends the oldest, so that
+whatever holds connections keeps no sidecar out that was started again."""
 _BACKLOG: Final = 64
 """A full queue of a Unix socket refuses callers instead of letting them wait."""
 _PAUSE_SECONDS: Final = 1.0
@@ -45,7 +46,8 @@ class Listener:
         self._loop = asyncio.get_running_loop()
         self._arriving: dict[socket.socket, asyncio.TimerHandle] = {}
         """Connections that have sent no hello, with the end of their time."""
-        self._connections: set[SidecarConnection] = set()
+        self._connections: dict[SidecarConnection, None] = {}
+        """The oldest first."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._again: asyncio.TimerHandle | None = None
         """When connections are accepted again, where the last could not be."""
@@ -86,10 +88,6 @@ class Listener:
                 _PAUSE_SECONDS, self._loop.add_reader, self._listening, self._accept
             )
             return
-        if len(self._connections) >= MAX_CONNECTIONS:
-            _log.warning("%d connections are open: another one is refused", MAX_CONNECTIONS)
-            connection.close()
-            return
         if len(self._arriving) >= MAX_CONNECTIONS:
             self._late(next(iter(self._arriving)))
         connection.setblocking(False)
@@ -126,10 +124,11 @@ class Listener:
             for descriptor in descriptors:
                 os.close(descriptor)
         if len(self._connections) >= MAX_CONNECTIONS:
-            connection.close()
-            return
+            oldest = next(iter(self._connections))
+            del self._connections[oldest]
+            oldest.link.abort(f"{MAX_CONNECTIONS} newer ones are open")
         sidecar = SidecarConnection(self._service, memory)
-        self._connections.add(sidecar)
+        self._connections[sidecar] = None
         task = self._loop.create_task(self._serve(connection, sidecar))
         # The loop itself refers to tasks but weakly.
         self._tasks.add(task)
@@ -144,7 +143,7 @@ class Listener:
             sidecar.begin()
             await sidecar.ended.wait()
         finally:
-            self._connections.discard(sidecar)
+            self._connections.pop(sidecar, None)
 
 
 def _agreed(connection: socket.socket, message: bytes, descriptors: list[int]) -> SharedMemory:

@@ -4,6 +4,7 @@ Which modules an adapter changes, and by which rank, is said by its weights: pef
 modules that it changed and no others. So a regular expression of `target_modules` need not be run.
 """
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -16,6 +17,8 @@ from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.sources.untrusted_files import read_json
 
 CONFIG: Final = "adapter_config.json"
+MAX_LABELS_BYTES: Final = 512 * 1024
+"""Of the labels of one adapter as JSON: a sidecar reads them on its event loop."""
 _REFUSED: Final[Mapping[str, str]] = {
     "use_dora": "DoRA",
     "lora_bias": "biases of LoRA",
@@ -111,7 +114,10 @@ def read_labels(folder: Path) -> tuple[str, ...] | None:
         return None
     if not isinstance(found, dict) or set(found) != set(map(str, range(len(found)))):
         raise CannotLoad(f"{file}: id2label is not a label for each number from 0")
-    return tuple(str(found[str(at)]) for at in range(len(found)))
+    labels = tuple(str(found[str(at)]) for at in range(len(found)))
+    if len(json.dumps(labels)) > MAX_LABELS_BYTES:
+        raise CannotLoad(f"{file}: id2label is longer than {MAX_LABELS_BYTES} bytes as JSON")
+    return labels
 
 
 def _check_pattern(file: Path, pattern: str) -> None:

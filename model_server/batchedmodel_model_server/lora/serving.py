@@ -330,7 +330,7 @@ class Adapters:
         return weights, self.device.bank.bytes_of(weights), content
 
     def _failed(self, job: Job, reason: str, *, passing: bool = False) -> None:
-        reason = legible(reason[:_LONGEST_REASON])
+        reason = legible(reason[:_LONGEST_REASON])[:_LONGEST_REASON]
         _log.error("adapter %s: %s", job.name, reason)
         self._roster.failed(job, reason, self._clock(), passing=passing)
 

@@ -9,7 +9,7 @@ from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_contract.lora.state import AdapterPhase, AdapterState
 from batchedmodel_model_server.errors import NotReady
 from batchedmodel_model_server.lifecycle.state import Lifecycle, Topic
-from batchedmodel_model_server.link.failures import failure
+from batchedmodel_model_server.link.orders import failure
 
 
 class Follower:

@@ -3,8 +3,9 @@
 import pytest
 
 from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.link.kinds import TO_SIDECAR, Kind
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, NotReady, UnknownModel
-from batchedmodel_model_server.link.failures import failure
+from batchedmodel_model_server.link.orders import failure
 
 
 class Finer(InvalidInput):
@@ -39,3 +40,9 @@ def test_any_other_error_is_logged_and_says_what_it_is(caplog: pytest.LogCapture
     failed = failure(ZeroDivisionError("a test\x00"), "a batch")
     assert (failed.status, failed.message) == (500, "ZeroDivisionError: a test\\x00")
     assert "a batch failed" in caplog.text
+
+
+def test_what_an_error_says_fits_into_a_frame() -> None:
+    for character in ("x", "\x00", "\U0001f600", "\U0010ffff"):
+        failed = failure(CannotLoad(character * 100_000), "an order")
+        assert len(failed.message.encode()) <= TO_SIDECAR[Kind.FAILED] // 2

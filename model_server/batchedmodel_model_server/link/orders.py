@@ -1,15 +1,26 @@
-"""Orders of the model repository: index, load and unload, in the form of Triton's extension."""
+"""Orders of the model repository (Triton's extension), and errors as a sidecar gets them."""
 
 import asyncio
+import logging
 from typing import Any, Final
 
 import orjson
 
+from batchedmodel_contract.inference.batch import BatchFailure
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.link.model_frames import Answer, Order
+from batchedmodel_model_server.errors import (
+    CannotLoad,
+    DeviceLost,
+    NotReady,
+    Overloaded,
+    UnknownModel,
+    legible,
+    words,
+)
 from batchedmodel_model_server.lifecycle.service import ModelService
-from batchedmodel_model_server.link.failures import failure
 
+_MAX_MESSAGE_CHARACTERS: Final = 8192  # of 4 bytes: half of what FAILED may have
 _DONE: Final = Answer(200, b"{}")
 _FIELDS: Final = {
     Order.INDEX: ("ready",),
@@ -17,6 +28,31 @@ _FIELDS: Final = {
     # Stock clients send whether dependent models should go, too; there are none.
     Order.UNLOAD: ("unload_dependents",),
 }
+CANCELLED: Final = BatchFailure(status=499, message="cancelled")
+_STATUSES: Final[dict[type[Exception], int]] = {
+    InvalidInput: 400,
+    CannotLoad: 400,
+    UnknownModel: 404,
+    NotReady: 503,
+    Overloaded: 503,
+    DeviceLost: 503,
+}
+_log = logging.getLogger(__name__)
+
+
+def failure(error: BaseException, work: str) -> BatchFailure:
+    """Why a batch or an order has no result; `work` names it in the log."""
+    for kind, status in _STATUSES.items():
+        # By kind and not by exact type: a subclass is one of these, too.
+        if isinstance(error, kind):
+            message = _bounded(str(error))
+            return BatchFailure(status=status, message=message, at_work=kind is DeviceLost)
+    _log.error("%s failed", work, exc_info=error)
+    return BatchFailure(status=500, message=_bounded(words(error)))
+
+
+def _bounded(message: str) -> str:
+    return legible(message[:_MAX_MESSAGE_CHARACTERS])[:_MAX_MESSAGE_CHARACTERS]
 
 
 async def carried_out(service: ModelService, order: Order, body: bytes) -> Answer:
