@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -20,16 +21,15 @@ from batchedmodel_model_server.api.batch import Batch
 from batchedmodel_model_server.api.generator import CacheSettings, Draw, StepPart
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.handlers.hf import HuggingFace
-from batchedmodel_model_server.lora.mix import Costs, WayCost
+from batchedmodel_model_server.lora import bank as computing
+from batchedmodel_model_server.lora.mix import Groups, Run, Slots, groups_of, runs_of
 from support.adapters import saved_adapter, with_peft
 from support.checkpoints import VOCABULARY, text_checkpoint
 from support.random_checkpoints import generating_checkpoint
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
-FREE = WayCost(base=0.0, piece=0.0, token=0.0)
-DEAR = WayCost(base=1.0, piece=1.0, token=1.0)
-ALWAYS = (Costs(in_place=FREE, gathered=DEAR), Costs(in_place=DEAR, gathered=FREE))
+WAYS: Sequence[Callable[[Slots], tuple[Run, ...] | Groups]] = (runs_of, groups_of)
 CONFIGS: Sequence[Mapping[str, Any]] = (
     {"r": 4, "lora_alpha": 8, "target_modules": ["query", "value"]},
     {"r": 3, "lora_alpha": 5, "use_rslora": True, "target_modules": "all-linear"},
@@ -156,10 +156,9 @@ def test_answers_equal_those_of_peft_in_any_mix(
     base, packed = made[kind], data.draw(st.booleans())
     lengths = sorted(data.draw(st.lists(st.integers(1, 20), min_size=1, max_size=8)))
     slots = [data.draw(st.integers(0, len(CONFIGS))) for _ in lengths]
-    bank: Any = base.handler.bank
-    bank.costs = data.draw(st.sampled_from(ALWAYS))
-    texts = texts_of(lengths)
-    found = answers(base.handler, batch(texts, slots, packed=packed))
+    way, texts = data.draw(st.sampled_from(WAYS)), texts_of(lengths)
+    with mock.patch.object(computing, "chosen", lambda slots, _: way(slots)):
+        found = answers(base.handler, batch(texts, slots, packed=packed))
     tokens = kind == "AutoModelForTokenClassification"
     if tokens and packed:
         found = np.split(found, np.cumsum(lengths)[:-1])
@@ -169,13 +168,15 @@ def test_answers_equal_those_of_peft_in_any_mix(
 
 
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("costs", ALWAYS)
+@pytest.mark.parametrize("way", WAYS)
 def test_rows_without_an_adapter_are_bit_for_bit_those_of_the_base(
-    made: Mapping[str, Served], costs: Costs, packed: bool
+    made: Mapping[str, Served],
+    way: Callable[[Slots], tuple[Run, ...] | Groups],
+    packed: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(computing, "chosen", lambda slots, _: way(slots))
     for base in made.values():
-        bank: Any = base.handler.bank
-        bank.costs = costs
         texts = texts_of([4, 4, 7, 9, 9, 12])
         plain = answers(base.handler, batch(texts, None, packed=packed))
         none = answers(base.handler, batch(texts, [0] * 6, packed=packed))
@@ -236,7 +237,10 @@ def test_minilm_with_adapters_equals_peft(tmp_path: Path) -> None:
     ],
 )
 def test_steps_of_generation_equal_peft(
-    tmp_path: Path, family: str, configs: Sequence[Mapping[str, Any]]
+    tmp_path: Path,
+    family: str,
+    configs: Sequence[Mapping[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kind, base = "AutoModelForCausalLM", generating_checkpoint(tmp_path / "base", family)
     folders = [
@@ -244,7 +248,6 @@ def test_steps_of_generation_equal_peft(
         for n, config in enumerate(configs)
     ]
     model = served(base, kind, folders)
-    bank: Any = model.handler.bank
     assert model.handler.generator is not None
     runner: Any = model.handler.generator.runner
     drawn = random.Random(3)
@@ -252,8 +255,8 @@ def test_steps_of_generation_equal_peft(
     slots = [n % (len(folders) + 1) for n in range(6)]
     import torch
 
-    for costs in ALWAYS:
-        bank.costs = costs
+    for way in WAYS:
+        monkeypatch.setattr(computing, "chosen", lambda slots, _, way=way: way(slots))
         cuts = [0] * len(texts)
         # Whole prompts, single tokens, and both in one step.
         for counts in ([4, 5, 1, 3, 2, 5], [1] * 6, [1, 1, 3, 1, 2, 1]):

@@ -1,9 +1,11 @@
 """Attention of one step over a paged cache, on a GPU.
 
 One kernel of torch's takes all sequences of a step, those that go on by a token and parts of
-prompts alike. Unproven: no GPU has run it. It follows torch's documentation of `varlen_attn`, and
-what FlashAttention 2 behind it checks: it wants the ends of keys beside a table of pages, and packs
-the queries that share a head of keys only for single tokens without a window, causal or other.
+prompts alike. It finds keys and values by a table of pages; a model on a backend that does not is
+refused by its trial at load. Unproven: no GPU has run it. It follows torch's documentation of
+`varlen_attn`, and what FlashAttention 2 behind it checks: it wants the ends of keys beside a table
+of pages, and packs the queries that share a head of keys only for single tokens without a window,
+causal or other.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,36 +21,10 @@ from batchedmodel_model_server.generation.step_layout import StepLayout
 Kernel = Callable[..., Any]
 
 
-def reads_pages(cache: PagedCache, kernel: Kernel) -> bool:
-    """Whether the kernel finds keys and values by a table of pages, as not all backends do."""
-    import torch
-
-    keys, values = cache.keys[0][:1], cache.values[0][:1]
-    one = torch.ones(1, dtype=torch.int32, device=cache.device)
-    ends = torch.tensor([0, 1], dtype=torch.int32, device=cache.device)
-    try:
-        kernel(
-            keys[0, :1],
-            keys,
-            values,
-            ends,
-            ends,
-            1,
-            1,
-            seqused_k=one,
-            block_table=one[None] - 1,
-        )
-    except (RuntimeError, NotImplementedError, TypeError, ValueError):
-        return False
-    return True
-
-
 class VarlenStep:
     """The attention of a step; its cache has the tokens in front of the heads."""
 
-    def __init__(
-        self, cache: PagedCache, layout: StepLayout, kernel: Kernel, *, by_table: bool
-    ) -> None:
+    def __init__(self, cache: PagedCache, layout: StepLayout, kernel: Kernel) -> None:
         import torch
 
         def on_device(numbers: Any, dtype: Any = np.int32) -> Any:
@@ -65,19 +41,11 @@ class VarlenStep:
         self._ends: Final = on_device(ends)
         self._key_ends: Final = on_device([0, *np.cumsum(lengths)])
         self._most: Final = (max(b - a for a, b in pairwise(ends)), max(lengths))
-        self._table: Any = None
-        if by_table:
-            counts = [-(-length // page) for length in lengths]
-            table = np.zeros((len(tables), max(counts)), np.int32)
-            for row, (blocks, count) in enumerate(zip(tables, counts, strict=True)):
-                table[row, :count] = blocks[:count]
-            self._table, self._lengths = on_device(table), on_device(lengths)
-            return
-        seen = [
-            np.asarray(blocks)[at // page] * page + at % page
-            for blocks, at in zip(tables, map(np.arange, lengths), strict=True)
-        ]
-        self._seen = on_device(np.concatenate(seen), np.int64)
+        counts = [-(-length // page) for length in lengths]
+        table = np.zeros((len(tables), max(counts)), np.int32)
+        for row, (blocks, count) in enumerate(zip(tables, counts, strict=True)):
+            table[row, :count] = blocks[:count]
+        self._table, self._lengths = on_device(table), on_device(lengths)
 
     def attend(self, query: Any, key: Any, value: Any, terms: Terms) -> Any:
         """1 x heads x tokens x size in, 1 x tokens x heads x size out."""
@@ -85,9 +53,8 @@ class VarlenStep:
             raise NotImplementedError("attention with a cap of its scores (softcap) on a GPU")
         keys, values = self._cache.keys[self._layer], self._cache.values[self._layer]
         self._layer += 1
-        flat_keys, flat_values = keys.flatten(0, 1), values.flatten(0, 1)
-        flat_keys.index_copy_(0, self._slots, key[0].transpose(0, 1))
-        flat_values.index_copy_(0, self._slots, value[0].transpose(0, 1))
+        keys.flatten(0, 1).index_copy_(0, self._slots, key[0].transpose(0, 1))
+        values.flatten(0, 1).index_copy_(0, self._slots, value[0].transpose(0, 1))
         how = {
             "scale": terms.scaling,
             # So many tokens to the left of the own one, and none to the right, where there are any.
@@ -96,11 +63,9 @@ class VarlenStep:
                 -1 if self._most[0] == 1 and terms.window is None else 0,
             ),
             "enable_gqa": query.shape[1] != key.shape[1],
+            "seqused_k": self._lengths,
+            "block_table": self._table,
         }
         queries = query[0].transpose(0, 1)
-        if self._table is not None:
-            how |= {"seqused_k": self._lengths, "block_table": self._table}
-        else:
-            keys, values = (flat.index_select(0, self._seen) for flat in (flat_keys, flat_values))
         ends = self._ends, self._key_ends
         return self._kernel(queries, keys, values, *ends, *self._most, **how)[None]

@@ -6,7 +6,6 @@ is found out by trying (`generation_trial`), not by the model's name.
 
 import inspect
 import logging
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -202,7 +201,7 @@ class _Writer:
             device=self._place.device,
             heads_first=not self._on_gpu,
         )
-        attention = _on_gpu(cache) if self._on_gpu else PagedStep
+        attention = _on_gpu if self._on_gpu else PagedStep
         return TorchRunner(
             self._scores,
             cache,
@@ -292,14 +291,12 @@ def multiply_lone_rows(model: Any) -> None:
             module.forward = partial(forward, module)
 
 
-def _on_gpu(cache: PagedCache) -> Callable[[PagedCache, StepLayout], StepAttention]:
+def _on_gpu(cache: PagedCache, layout: StepLayout) -> StepAttention:
     from torch.nn.attention.varlen import varlen_attn
 
-    from batchedmodel_model_server.generation.varlen_attention import VarlenStep, reads_pages
+    from batchedmodel_model_server.generation.varlen_attention import VarlenStep
 
-    by_table = reads_pages(cache, varlen_attn)
-    _log.info("the GPU's kernel %s tables of pages", "reads" if by_table else "does not read")
-    return lambda cache, layout: VarlenStep(cache, layout, varlen_attn, by_table=by_table)
+    return VarlenStep(cache, layout, varlen_attn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

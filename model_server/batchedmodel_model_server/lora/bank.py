@@ -13,11 +13,19 @@ from typing import Any, Final
 
 from batchedmodel_model_server.api.adapters import AdapterBounds, AdapterWeights
 from batchedmodel_model_server.errors import CannotLoad
-from batchedmodel_model_server.lora.measured import measured
-from batchedmodel_model_server.lora.mix import Costs, Groups, Run, Shape, Slots, chosen
+from batchedmodel_model_server.lora.mix import (
+    PADDING_PER_RUN,
+    PADDING_PER_RUN_IN_HALVES,
+    Groups,
+    Run,
+    Shape,
+    Slots,
+    chosen,
+)
 from batchedmodel_model_server.lora.stack import Stack, gathered, in_place
 from batchedmodel_model_server.lora.weights import read_adapter, sizes_of
 
+_FLOAT32_BYTES: Final = 4
 _LOOKS: Final = 4
 """Passes of the base that are looked at. In one of them a table may happen to have a row's size."""
 
@@ -31,9 +39,8 @@ class AdapterBank:
         bounds: AdapterBounds,
         *,
         labels: int | None = None,
-        costs: Costs | None = None,
     ) -> None:
-        """`modules`: those of the base by name. `costs`: measured here unless given."""
+        """`modules`: those of the base by name; `labels`: how many it has, if it classifies."""
         self.modules: Final = modules
         """Of the base, by name."""
         self._bounds: Final = bounds
@@ -44,12 +51,9 @@ class AdapterBank:
         self._looks_left = _LOOKS
         self._given: Final[dict[str, Shape]] = {}
         """Sizes of what a module was given that are those of no row's tokens."""
-        if costs is None:
-            rank = max(1, min(bounds.max_rank, 8))
-            changeable = (one for one in modules.values() if sizes_of(one) is not None)
-            costs = measured(next(changeable).weight, rank)
-        self.costs = costs
-        """What both ways cost here, by which the cheaper is chosen."""
+        weights = (one.weight for one in modules.values() if sizes_of(one) is not None)
+        is_half = next(weights).element_size() < _FLOAT32_BYTES
+        self._padding: Final = PADDING_PER_RUN_IN_HALVES if is_half else PADDING_PER_RUN
 
     def read(self, folder: Path) -> AdapterWeights:
         """An adapter's files, checked against the base; raises `CannotLoad`."""
@@ -130,7 +134,7 @@ class AdapterBank:
         `slots`: by the leading sizes of what modules are given; see `mix.of_rows`. `rows`: the slot
         of each row, where the pass has rows.
         """
-        self._pass = _Pass(slots, rows, self.costs)
+        self._pass = _Pass(slots, rows, self._padding)
         try:
             yield
         finally:
@@ -205,7 +209,8 @@ class _Pass:
 
     slots: Mapping[Shape, Slots]
     rows: Slots | None
-    costs: Costs
+    padding: int
+    """See `mix.chosen`."""
     ways: dict[Shape, tuple[Run, ...] | _OnDevice] = field(default_factory=dict)
 
     def way(self, shape: Shape, device: Any) -> tuple[Run, ...] | _OnDevice:
@@ -219,7 +224,7 @@ class _Pass:
                     f"an adapter of a module that is given {' x '.join(map(str, shape))} vectors, "
                     "which are neither the tokens of the batch nor its rows"
                 )
-            way = chosen(slots, self.costs) if slots.any() else ()
+            way = chosen(slots, self.padding) if slots.any() else ()
             self.ways[shape] = _OnDevice(way, device) if isinstance(way, Groups) else way
         return self.ways[shape]
 

@@ -11,7 +11,7 @@ from batchedmodel_model_server.api.generator import StepPart
 from batchedmodel_model_server.generation.paged_attention import PagedStep, Terms
 from batchedmodel_model_server.generation.paged_cache import LayerShape, PagedCache
 from batchedmodel_model_server.generation.step_layout import layout_of
-from batchedmodel_model_server.generation.varlen_attention import VarlenStep, reads_pages
+from batchedmodel_model_server.generation.varlen_attention import VarlenStep
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -80,8 +80,7 @@ def cache_of(*, heads_first: bool, page: int = PAGE) -> PagedCache:
 
 
 @pytest.mark.parametrize("window", [None, 40])
-@pytest.mark.parametrize("by_table", [True, False])
-def test_steps_of_a_gpu_are_those_of_a_cpu(*, by_table: bool, window: int | None) -> None:
+def test_steps_of_a_gpu_are_those_of_a_cpu(window: int | None) -> None:
     torch.manual_seed(0)
     kernel, terms = FlashAttention2(), Terms(0.3, window, None)
     ours, theirs = cache_of(heads_first=False), cache_of(heads_first=True)
@@ -95,16 +94,10 @@ def test_steps_of_a_gpu_are_those_of_a_cpu(*, by_table: bool, window: int | None
         layout = layout_of(parts, PAGE)
         query = torch.randn(1, HEADS, sum(counts), SIZE)
         key, value = torch.randn(2, 1, KEY_HEADS, sum(counts), SIZE).unbind(0)
-        step = VarlenStep(ours, layout, kernel, by_table=by_table)
+        step = VarlenStep(ours, layout, kernel)
         found = step.attend(query, key, value, terms)
         expected = PagedStep(theirs, layout).attend(query, key, value, terms)
         assert torch.allclose(found, expected, atol=1e-5)
-    assert set(kernel.by_table) == {by_table}
+    assert all(kernel.by_table)
     # Grouped queries of single tokens were never packed: their window ended at the own token.
     assert kernel.packs == [window is None and set(counts) == {1} for counts in STEPS]
-
-
-def test_stock_torch_reads_tables_of_pages() -> None:
-    # It was asked without the ends of keys, refused, and every layer copied all keys together.
-    assert reads_pages(cache_of(heads_first=False), FlashAttention2())
-    assert not reads_pages(cache_of(heads_first=False, page=32), FlashAttention2())

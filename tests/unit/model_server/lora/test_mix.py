@@ -1,13 +1,14 @@
 """Both ways cover the tokens that have an adapter, each once, and no other."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from batchedmodel_model_server.lora.mix import (
-    Costs,
+    PADDING_PER_RUN,
+    PADDING_PER_RUN_IN_HALVES,
     Groups,
-    WayCost,
     chosen,
     groups_of,
     of_rows,
@@ -15,10 +16,6 @@ from batchedmodel_model_server.lora.mix import (
     runs_of,
 )
 
-COSTS = Costs(
-    in_place=WayCost(base=0.0, piece=10.0, token=1.0),
-    gathered=WayCost(base=20.0, piece=1.0, token=2.0),
-)
 MIXED = st.lists(st.integers(0, 4), min_size=1, max_size=30).filter(any)
 
 
@@ -35,9 +32,23 @@ def test_runs_and_groups_hold_each_token_with_an_adapter_once(drawn: list[int]) 
     assert by_groups.tolist() == drawn
 
 
-def test_one_long_run_is_computed_in_place_and_many_short_ones_are_gathered() -> None:
-    assert not isinstance(chosen(np.ones(50, int), COSTS), Groups)
-    assert isinstance(chosen(np.array([1, 2, 3, 4] * 8), COSTS), Groups)
+@pytest.mark.parametrize(
+    ("slots", "gathers", "gathers_halves"),
+    [
+        ([1] * 50, False, False),
+        ([1, 2, 3], False, False),
+        ([1, 2, 3, 4] * 8, True, True),
+        (np.repeat([1, 2, 3, 4] * 6, 30).tolist(), True, True),
+        # A part of a prompt among texts that go on.
+        ([*range(1, 16), *[16] * 50], False, True),
+        ([*range(1, 16), *[16] * 500], False, False),
+    ],
+)
+def test_one_long_run_is_computed_in_place_and_many_short_ones_are_gathered(
+    slots: list[int], *, gathers: bool, gathers_halves: bool
+) -> None:
+    by = [chosen(np.array(slots), each) for each in (PADDING_PER_RUN, PADDING_PER_RUN_IN_HALVES)]
+    assert [isinstance(one, Groups) for one in by] == [gathers, gathers_halves]
 
 
 def test_tokens_of_rows_have_the_slots_of_their_rows_however_they_lie() -> None:
