@@ -20,15 +20,15 @@ import aiohttp
 from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 
-from batchedmodel_contract.kubernetes.object_text import (
+from batchedmodel_kube.credentials import configuration_from
+from batchedmodel_kube.errors import ClusterError, Gone, Unreachable, translated
+from batchedmodel_kube.object_text import (
     LARGEST_OBJECT,
     ItemSplitter,
     Unreadable,
     members,
     parsed,
 )
-from batchedmodel_kube.credentials import configuration_from
-from batchedmodel_kube.errors import ClusterError, Gone, Unreachable, translated
 from batchedmodel_kube.reading import (
     CHUNK,
     Object,

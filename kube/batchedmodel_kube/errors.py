@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from batchedmodel_contract.kubernetes.object_text import Unreadable, parsed
+from batchedmodel_kube.object_text import Unreadable, parsed
 
 ENDINGS: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 """What ends a task or the process, and is no failure.

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, M
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
-from batchedmodel_contract.kubernetes.object_text import (
+from batchedmodel_kube.object_text import (
     LARGE,
     LARGEST_OBJECT,
     ItemSplitter,

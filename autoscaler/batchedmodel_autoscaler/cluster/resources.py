@@ -20,14 +20,14 @@ from batchedmodel_contract.kubernetes.names import (
     REVISION_LABEL,
     VERSION,
 )
-from batchedmodel_contract.kubernetes.object_text import (
+from batchedmodel_kube.client import Collection, path_of
+from batchedmodel_kube.object_text import (
     LARGEST_OF_MANY,
     LARGEST_PART,
     Unreadable,
     Wanted,
     pick_owned,
 )
-from batchedmodel_kube.client import Collection, path_of
 from batchedmodel_kube.reading import Object
 
 METRICS_VERSIONS: Final[Mapping[str, Sequence[str]]] = {

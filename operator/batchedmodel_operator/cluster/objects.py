@@ -14,7 +14,8 @@ from batchedmodel_contract.kubernetes.names import (
     NAME_LABEL,
     REVISION_LABEL,
 )
-from batchedmodel_contract.kubernetes.object_text import (
+from batchedmodel_contract.manifest.manifest import LARGEST_SPEC
+from batchedmodel_kube.object_text import (
     Unreadable,
     Wanted,
     all_but,
@@ -23,7 +24,6 @@ from batchedmodel_contract.kubernetes.object_text import (
     pick,
     read_whole,
 )
-from batchedmodel_contract.manifest.manifest import LARGEST_SPEC
 from batchedmodel_operator.interfaces import UNREAD, Body, Unread
 from batchedmodel_operator.kinds import CHILDREN, Kind
 

@@ -17,7 +17,8 @@ import aiohttp
 import kopf
 
 from batchedmodel_contract.kubernetes.names import NAME_LABEL
-from batchedmodel_contract.kubernetes.object_text import (
+from batchedmodel_kube.client import path_of
+from batchedmodel_kube.object_text import (
     LARGEST_OF_MANY,
     ItemSplitter,
     Unreadable,
@@ -25,7 +26,6 @@ from batchedmodel_contract.kubernetes.object_text import (
     pick,
     pick_owned,
 )
-from batchedmodel_kube.client import path_of
 from batchedmodel_kube.reading import CHUNK, items_of, message_of, messages_of
 from batchedmodel_operator.cluster.request_pace import RequestPace
 from batchedmodel_operator.conditions.autoscaling import looked_at

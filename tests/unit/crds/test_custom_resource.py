@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import pytest
 
-from batchedmodel_contract.kubernetes.object_text import DEEPEST
 from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.schema.reading import Section, Setting, declarations
 from batchedmodel_contract.schema.rules import Schema, anchored
+from batchedmodel_kube.object_text import DEEPEST
 from custom_resource import (
     custom_resource,
     effective_schema,

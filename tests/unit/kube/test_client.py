@@ -15,7 +15,6 @@ from aiohttp.typedefs import Handler
 from hypothesis import example, given, strategies
 from kubernetes.aio.client.configuration import Configuration
 
-from batchedmodel_contract.kubernetes.object_text import Unreadable, parsed
 from batchedmodel_kube.client import Client, Collection, Event, EventType, as_yaml
 from batchedmodel_kube.errors import (
     ClusterError,
@@ -29,6 +28,7 @@ from batchedmodel_kube.errors import (
     Unreachable,
     translated,
 )
+from batchedmodel_kube.object_text import Unreadable, parsed
 
 
 @asynccontextmanager

@@ -7,10 +7,10 @@ from typing import cast
 
 import pytest
 
-from batchedmodel_contract.kubernetes.object_text import parsed
 from batchedmodel_kube.client import Client, Collection, Event, EventType
 from batchedmodel_kube.errors import ClusterError, Forbidden, TooOld, Unreachable
 from batchedmodel_kube.informer import Cache, follow, pause_after
+from batchedmodel_kube.object_text import parsed
 from batchedmodel_kube.reading import Object
 from support.running_task import running
 

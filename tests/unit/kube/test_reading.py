@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_contract.kubernetes.object_text import LARGE, ItemSplitter, Unreadable
+from batchedmodel_kube.object_text import LARGE, ItemSplitter, Unreadable
 from batchedmodel_kube.reading import LineSplitter, apart, items_of, steadily
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_contract.kubernetes.object_text import (
+from batchedmodel_kube.object_text import (
     DEEPEST,
     LARGEST_PART,
     MOST_CONTAINERS,
