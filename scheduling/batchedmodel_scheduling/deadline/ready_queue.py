@@ -73,9 +73,10 @@ class Lane:
 class ReadyQueue:
     """All items that may still be on time."""
 
-    def __init__(self, edges: tuple[int, ...]) -> None:
-        """`edges` bound the length classes from above; without any they are chosen here."""
-        self._edges = edges
+    def __init__(self, edges: tuple[int, ...], *, narrow: bool = True) -> None:
+        """`edges` bound the length classes from above; `narrow` ones are cut again."""
+        self._edges: Final = edges
+        self._narrow: Final = narrow
         self._by_key: dict[Hashable, list[Lane]] = {}
         self._lane_of: dict[ItemId, tuple[Lane, QueuedItem]] = {}
         self.priorities: Final = dict.fromkeys(Priority, 0)
@@ -247,13 +248,16 @@ class ReadyQueue:
         return lane
 
     def _class_of(self, length: int) -> int:
-        """Two classes per doubling, (2, 3], (3, 4], (4, 6], (6, 8], ..., cut again at the edges.
+        """One class up to each edge; narrow, two per doubling: (2, 3], (3, 4], (4, 6], (6, 8], ...
 
-        Classes must be narrow, as all items of one are taken for as long as its longest.
+        They are narrow where all items of one are taken for as long as its longest.
         """
+        wide = bisect.bisect_left(self._edges, length)
+        if not self._narrow:
+            return wide
         bits = (length - 1).bit_length()
         narrow = 2 * bits - (length <= 3 << bits >> 2) if length > 2 else length
-        return _CLASSES * bisect.bisect_left(self._edges, length) + narrow
+        return _CLASSES * wide + narrow
 
     def _close(self, lane: Lane) -> None:
         lanes = self._by_key[lane.key]

@@ -1,79 +1,71 @@
-"""The set of waiting items."""
+"""What leaves in order of arrival: the oldest of a lane, within the bounds, and nothing expired."""
+
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_contract.inference.description import CostRule
-from batchedmodel_scheduling.core.limits import Limits
-from batchedmodel_scheduling.core.policy import Item, ItemId
-from batchedmodel_scheduling.fifo.queueing import Group, WaitingSet
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.outcomes import Outcome
+from batchedmodel_scheduling.core.base import BasePolicy
+from batchedmodel_scheduling.core.policy import ItemId, MemoryCap
 from support.examples import examples
+from support.scheduling import IDLE, policy_with, released
 from support.strategies import an_item
 
-THREE = Limits(rows=3, cost=None, rule=CostRule.PADDED)
-ALL = Limits(rows=20, cost=None, rule=CostRule.PADDED)
+SETTINGS = BatchSettings(policy=PolicyName.GREEDY, max_batch_size=3)
 
 
-def waiting(*items: Item, edges: tuple[int, ...] = ()) -> WaitingSet:
-    found = WaitingSet(edges)
-    for item in items:
-        found.add(item)
+def batches(policy: BasePolicy) -> list[list[int]]:
+    found = []
+    while numbers := released(policy.poll(1.0, IDLE)):
+        found.append(numbers)
     return found
 
 
-def numbers(items: list[Item]) -> list[int]:
-    return [int(item.id) for item in items]
-
-
-def test_groups_tell_their_oldest_member_and_their_size() -> None:
-    held = waiting(an_item(1), an_item(2, key="b"), an_item(3))
-    assert [(group, head.id, size) for group, head, size in held.groups()] == [
-        (Group("a", 0), 1, 2),
-        (Group("b", 0), 2, 1),
-    ]
+def test_lanes_leave_by_their_oldest_items() -> None:
+    items = [an_item(1), an_item(2, key="b"), an_item(3), an_item(4, key="b")]
+    assert batches(policy_with(SETTINGS, items)) == [[1, 3], [2, 4]]
 
 
 @pytest.mark.parametrize(
-    ("length", "length_class"), [(1, 0), (8, 0), (9, 1), (32, 1), (33, 2), (10**6, 2)]
+    ("length", "alike"), [(1, 8), (8, 1), (9, 32), (32, 9), (33, 10**6), (10**6, 33)]
 )
-def test_an_edge_is_the_largest_length_of_its_class(length: int, length_class: int) -> None:
-    held = waiting(an_item(1, length=length), edges=(8, 32))
-    assert [group.length_class for group, _, _ in held.groups()] == [length_class]
+def test_an_edge_is_the_largest_length_of_its_class(length: int, alike: int) -> None:
+    others = [an_item(n, length=of) for n, of in enumerate((8, 32, 33), 3)]
+    items = [an_item(1, length=length), an_item(2, length=alike), *others]
+    policy = policy_with(replace(SETTINGS, length_buckets=(8, 32)), items)
+    assert batches(policy)[0][:2] == [1, 2]
 
 
-def test_a_cut_takes_the_oldest_and_leaves_the_rest() -> None:
-    held = waiting(*(an_item(n) for n in range(5)))
-    chosen, late = held.cut(Group("a", 0), THREE, 1.0)
-    assert (numbers(chosen), late) == ([0, 1, 2], [])
-    assert len(held) == 2
+def test_a_batch_takes_the_oldest_and_leaves_the_rest() -> None:
+    assert batches(policy_with(SETTINGS, [an_item(n) for n in range(5)])) == [[0, 1, 2], [3, 4]]
 
 
-def test_a_cut_that_meets_late_items_removes_only_those() -> None:
-    held = waiting(an_item(1), an_item(2, deadline=1.0), an_item(3))
-    chosen, late = held.cut(Group("a", 0), THREE, 1.0)
-    assert (chosen, numbers(late)) == ([], [2])
-    chosen, late = held.cut(Group("a", 0), THREE, 1.0)
-    assert (numbers(chosen), late) == ([1, 3], [])
-    assert len(held) == 0
-    assert list(held.groups()) == []
+def test_what_has_expired_ends_before_a_batch_is_made_of_others() -> None:
+    items = [an_item(1), an_item(2, deadline=1.0), an_item(3), an_item(4)]
+    decision = policy_with(SETTINGS, items).poll(1.0, IDLE)
+    assert [(shed.item.id, shed.outcome) for shed in decision.shed] == [(2, Outcome.EXPIRED)]
+    assert released(decision) == [1, 3, 4]
 
 
-def test_a_cut_stops_before_the_member_that_costs_too_much() -> None:
-    held = waiting(an_item(1, length=4), an_item(2, length=9), an_item(3, length=4))
-    chosen, late = held.cut(Group("a", 0), Limits(rows=3, cost=18, rule=CostRule.PADDED), 1.0)
-    assert (numbers(chosen), late) == ([1, 2], [])
+def test_a_batch_stops_before_the_item_that_costs_too_much() -> None:
+    policy = policy_with(SETTINGS, [an_item(n, length=of) for n, of in enumerate((4, 9, 4), 1)])
+    policy.observe(MemoryCap(cost=18), 0.0)
+    assert batches(policy) == [[1, 2], [3]]
 
 
 def test_an_item_cannot_be_added_twice() -> None:
     with pytest.raises(ValueError, match="item 1 waits already"):
-        waiting(an_item(1), an_item(1, key="b"))
+        policy_with(SETTINGS, [an_item(1), an_item(1, key="b")])
 
 
-def test_discarding_what_is_not_here_changes_nothing() -> None:
-    held = waiting(an_item(1))
-    held.discard(ItemId(2))
-    assert len(held) == 1
+def test_withdrawing_what_does_not_wait_changes_nothing() -> None:
+    policy = policy_with(SETTINGS, [an_item(1)])
+    policy.withdraw(ItemId(2), 0.0)
+    assert batches(policy) == [[1]]
 
 
 edges = st.sets(st.integers(1, 20), max_size=4).map(lambda found: tuple(sorted(found)))
@@ -84,16 +76,14 @@ edges = st.sets(st.integers(1, 20), max_size=4).map(lambda found: tuple(sorted(f
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 25)), max_size=20),
     st.lists(edges, min_size=1, max_size=3),
 )
-def test_regrouping_equals_grouping_from_the_start(
+def test_other_edges_equal_edges_from_the_start(
     rows: list[tuple[str, int]], changes: list[tuple[int, ...]]
 ) -> None:
-    items = [an_item(n, key=k, length=length, arrived=n / 10) for n, (k, length) in enumerate(rows)]
-    moved, fresh = waiting(*items), waiting(*items, edges=changes[-1])
+    items = [
+        an_item(n, key=k, length=length, arrived=n / 100) for n, (k, length) in enumerate(rows)
+    ]
+    moved = policy_with(SETTINGS, items)
     for change in changes:
-        moved.regroup(change)
-    assert {group: (head.id, size) for group, head, size in moved.groups()} == {
-        group: (head.id, size) for group, head, size in fresh.groups()
-    }
-    for group, _, _ in list(fresh.groups()):
-        assert moved.cut(group, ALL, 0.0) == fresh.cut(group, ALL, 0.0)
-    assert len(moved) == len(fresh) == 0
+        moved.configure(replace(SETTINGS, length_buckets=change), 0.5)
+    fresh = policy_with(replace(SETTINGS, length_buckets=changes[-1]), items)
+    assert batches(moved) == batches(fresh)
