@@ -64,8 +64,8 @@ _COMPILED: Final = {
         *("openai_requests", "preparer", "request_fields", "triton_requests"),
     ),
     f"{_SIDECAR}/http": (
-        *("admission", "body_reader", "call_reader", "connections", "data_handler", "inference"),
-        *("refusals", "responses", "routed_head", "unread_answers"),
+        *("admission", "body_reader", "connections", "data_handler", "inference", "request"),
+        "responses",
     ),
     f"{_SIDECAR}/protocols": (
         *("adapter", "classify", "openai", "rerank", "scores", "v1", "v2", "v2_forms"),

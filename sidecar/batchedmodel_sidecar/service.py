@@ -28,6 +28,7 @@ from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.body.shared_regions import SharedRegions
 from batchedmodel_sidecar.codec.codec import Codec, body_helper
 from batchedmodel_sidecar.compiled import is_compiled
+from batchedmodel_sidecar.discovery.discovery import Discovery
 from batchedmodel_sidecar.discovery.example import curl_line, example_of
 from batchedmodel_sidecar.generation.generation import (
     Generation,
@@ -40,16 +41,15 @@ from batchedmodel_sidecar.helper import shared_memory
 from batchedmodel_sidecar.http.admin import ADMIN_BOUNDS, Admin
 from batchedmodel_sidecar.http.admission import Admission
 from batchedmodel_sidecar.http.body_reader import BodyReader
-from batchedmodel_sidecar.http.call_reader import CallReader
 from batchedmodel_sidecar.http.connections import Connections
 from batchedmodel_sidecar.http.data_handler import DataHandler
 from batchedmodel_sidecar.http.inference import InferenceHandler
 from batchedmodel_sidecar.http.lone_turns import LoneTurns
 from batchedmodel_sidecar.http.passthrough import MOST_AT_ONCE, Passthrough
-from batchedmodel_sidecar.http.refusals import Refusals
+from batchedmodel_sidecar.http.request import Router
+from batchedmodel_sidecar.http.responses import Refusals
 from batchedmodel_sidecar.lifecycle import DrainEnd, Lifecycle
 from batchedmodel_sidecar.listening import data_port
-from batchedmodel_sidecar.lora.naming import AdapterNames
 from batchedmodel_sidecar.lora.served import ServedAdapters
 from batchedmodel_sidecar.model import Link, ReadyModel
 from batchedmodel_sidecar.settings import SettingsFolder
@@ -95,8 +95,7 @@ class Service:
         codec = Codec(self._process, most_rows=lambda share: self._batcher.most_rows(share))
         durations, loop = Durations(), asyncio.get_running_loop()
         regions = SharedRegions(budget)
-        served = ServedAdapters(settings.model_name)
-        adapters = AdapterNames(settings.model_name, served, settings.adapter_header)
+        served = ServedAdapters(settings.model_name, settings.adapter_header)
         self._link: Link
         self._passthrough: Passthrough | None = None
         self._generation: Generation | None = None
@@ -183,21 +182,19 @@ class Service:
             lifecycle=self._lifecycle,
             bodies=self._bodies,
             codec=codec,
-            adapters=adapters,
+            adapters=served,
             is_upstream=theirs is not None,
             passes_on=self._passthrough is not None,
         )
-        reader = CallReader(
+        inferences = InferenceHandler(
             admission=admission,
             batcher=self._batcher,
-            ledger=self._ledger,
             recorder=recorder,
+            refusals=refusals,
             bodies=self._bodies,
             codec=codec,
-            adapters=adapters,
             clock=time.monotonic,
         )
-        inferences = InferenceHandler(reader, self._batcher, self._bodies, codec, time.monotonic)
         make = partial(
             GenerationHandler,
             queue=TextQueue(self._batcher.settings, self._ledger, counts),
@@ -213,7 +210,7 @@ class Service:
             gauges=client,
             bodies=self._bodies,
             make=make,
-            adapters=adapters,
+            adapters=served,
         )
         if self._generation is not None:
             registry.register(
@@ -221,27 +218,33 @@ class Service:
                     counts, self._generation.handler.queue, lambda: self._link.status.model
                 )
             )
-            if adapters.are_known:
+            if served.are_known:
                 works = (self._batcher.adapters, self._generation.handler.queue.adapters)
                 rows = self._ledger.adapters
                 registry.register(AdaptersCollector(served, rows, works, settings.adapter_slots))
-        self._data_handler = DataHandler(
+        router = Router(
             settings.model_name,
-            admission=admission,
-            inferences=inferences,
-            refusals=refusals,
-            batcher=self._batcher,
-            link=self._link,
-            lifecycle=self._lifecycle,
-            ledger=self._ledger,
-            bodies=self._bodies,
             adapters=codec.adapters,
             upstream=theirs,
-            passthrough=self._passthrough,
-            generation=None if self._generation is None else self._generation.handler,
-            repository=native,
-            names=adapters,
+            generates=self._generation is not None,
+            has_lora=served.are_known,
             local_to=settings.local_to,
+        )
+        self._data_handler = DataHandler(
+            router=router,
+            admission=admission,
+            bodies=self._bodies,
+            refusals=refusals,
+            inferences=inferences,
+            texts=None if self._generation is None else self._generation.handler,
+            passthrough=self._passthrough,
+            discovery=Discovery(
+                settings.model_name,
+                router.find,
+                served,
+                upstream=theirs is not None,
+                repository=native,
+            ),
         )
         self._admin = Admin(
             settings.model_name,

@@ -12,15 +12,14 @@ from batchedmodel_http.response import Response, StreamedResponse
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.body.shared_regions import SharedRegions
 from batchedmodel_sidecar.codec.codec import Codec, body_helper
+from batchedmodel_sidecar.discovery.discovery import Discovery
 from batchedmodel_sidecar.http.admission import Admission
 from batchedmodel_sidecar.http.body_reader import BodyReader
-from batchedmodel_sidecar.http.call_reader import CallReader
 from batchedmodel_sidecar.http.data_handler import DataHandler
 from batchedmodel_sidecar.http.inference import InferenceHandler
-from batchedmodel_sidecar.http.refusals import Refusals
-from batchedmodel_sidecar.http.routed_head import RequestHead
+from batchedmodel_sidecar.http.request import RequestHead, Router
+from batchedmodel_sidecar.http.responses import Refusals
 from batchedmodel_sidecar.lifecycle import Lifecycle
-from batchedmodel_sidecar.lora.naming import AdapterNames
 from batchedmodel_sidecar.lora.served import ServedAdapters
 from batchedmodel_sidecar.model import LinkStatus
 from support.sidecar_world import MODEL, World, world
@@ -33,10 +32,10 @@ def data_handler(
     bodies: BodyReader,
     codec: Codec,
     link: Any = None,
-    names: AdapterNames | None = None,
+    names: ServedAdapters | None = None,
 ) -> DataHandler:
     """For the model `m` of our own server, which has no adapters unless `names` finds some."""
-    names = names or AdapterNames("m", ServedAdapters("m"), "")
+    names = names or ServedAdapters("m")
     refusals = Refusals(made.ledger, codec.adapters)
     clock = asyncio.get_running_loop().time
     admission = Admission(
@@ -49,32 +48,26 @@ def data_handler(
         is_upstream=False,
         passes_on=False,
     )
-    reader = CallReader(
-        admission=admission,
-        batcher=made.batcher,
-        ledger=made.ledger,
-        recorder=made.recorder,
-        bodies=bodies,
-        codec=codec,
-        adapters=names,
-        clock=clock,
+    router = Router(
+        "m", adapters=codec.adapters, upstream=None, generates=False, has_lora=names.are_known
     )
     return DataHandler(
-        "m",
+        router=router,
         admission=admission,
-        inferences=InferenceHandler(reader, made.batcher, bodies, codec, clock),
-        refusals=refusals,
-        batcher=made.batcher,
-        link=link,
-        lifecycle=lifecycle,
-        ledger=made.ledger,
         bodies=bodies,
-        adapters=codec.adapters,
-        upstream=None,
+        refusals=refusals,
+        inferences=InferenceHandler(
+            admission=admission,
+            batcher=made.batcher,
+            recorder=made.recorder,
+            refusals=refusals,
+            bodies=bodies,
+            codec=codec,
+            clock=clock,
+        ),
+        texts=None,
         passthrough=None,
-        generation=None,
-        repository=None,
-        names=names,
+        discovery=Discovery("m", router.find, names, upstream=False),
     )
 
 
@@ -124,9 +117,10 @@ class Here:
 
     async def asked(self, path: str) -> Response:
         """The answer to a question without a body."""
-        return await self.handler.respond(
-            RequestHead(method="GET", target=path, headers={}, declared=0), b""
-        )
+        head = RequestHead(method="GET", target=path, headers={}, declared=0)
+        response = await self.handler.respond(head, b"")
+        assert isinstance(response, Response)
+        return response
 
     async def answer(
         self, sent: bytes, headers: Mapping[str, str] | None = None, name: str = "m"
@@ -148,7 +142,7 @@ async def here(
     settings: BatchSettings = SETTINGS,
     *,
     knows: bytes = body(1, 2),
-    names: AdapterNames | None = None,
+    names: ServedAdapters | None = None,
 ) -> Here:
     """`knows`: a body whose form has been read before; `names`: see `data_handler`."""
     clock = asyncio.get_running_loop().time

@@ -1,7 +1,7 @@
-"""Answers what can be asked: a page for people, and an OpenAPI document.
+"""Answers what is asked of the server, its model and its adapters, and what can be asked.
 
-Called by the data handler. Both say what `openapi.json` beside this module says of each path, of
-those paths that the model answers which is served now.
+Called by the data handler. A page for people and an OpenAPI document say what `openapi.json` beside
+this module says of each path, of those paths that the model answers which is served now.
 """
 
 from collections.abc import Callable
@@ -15,9 +15,10 @@ from batchedmodel_http.response import Response
 from batchedmodel_sidecar.discovery.example import Task, example_of, tasks_of
 from batchedmodel_sidecar.discovery.schemas import schemas_of
 from batchedmodel_sidecar.errors import RETRY_SOON, CallError
-from batchedmodel_sidecar.model import LinkStatus, ReadyModel
-from batchedmodel_sidecar.protocols import v2
-from batchedmodel_sidecar.protocols.routes import Endpoint, Found, Lost
+from batchedmodel_sidecar.lora.served import ServedAdapters
+from batchedmodel_sidecar.model import MAX_ORDER_BYTES, LinkStatus, ReadyModel, Repository
+from batchedmodel_sidecar.protocols import openai, v2
+from batchedmodel_sidecar.protocols.routes import Endpoint, Found, Lost, refuse_version
 
 _DOCUMENT: Final = orjson.loads(files(__package__).joinpath("openapi.json").read_bytes())
 _VERSION: Final = version("batchedmodel")
@@ -34,19 +35,73 @@ Find = Callable[[str, str], Found | Lost]
 class Discovery:
     """For one model, of our server or of a `upstream` one."""
 
-    def __init__(self, name: str, find: Find, *, upstream: bool) -> None:
-        """`find`: what a method means with a path."""
+    def __init__(
+        self,
+        name: str,
+        find: Find,
+        adapters: ServedAdapters,
+        *,
+        upstream: bool,
+        repository: Repository | None = None,
+    ) -> None:
+        """`find`: what a method means with a path. `repository`: of our own server."""
         self._name = name
+        self._adapters = adapters
+        self._repository = repository
         self._find = find
         self._upstream = upstream
         self._kept: dict[Endpoint, tuple[tuple[ReadyModel | None, str, bool], Response]] = {}
         """The last answers: to make one takes the loop's time, and anybody may ask."""
 
-    def answer(self, endpoint: Endpoint, status: LinkStatus, *, works: bool) -> Response:
-        """The page, or the document, which needs a model of ours to be there.
+    def answer(self, found: Found, status: LinkStatus, *, works: bool) -> Response:
+        """What is said of the server, of the one model of this name, or of its adapters.
 
         Raises `CallError`. `works`: whether nothing but the model's absence keeps requests from
         being taken.
+        """
+        model = status.model
+        ready = works and model is not None
+        code = 200 if ready else 503
+        match found.endpoint:
+            case Endpoint.ABOUT | Endpoint.OPENAPI as endpoint:
+                return self.document(endpoint, status, works=works)
+            case Endpoint.SERVER:
+                return _json(v2.server_metadata(_VERSION))
+            case Endpoint.LIVE:
+                return _json({"live": True})
+            case Endpoint.READY:
+                return _json({"ready": ready}, code)
+        adapter = found.adapter
+        chosen = None
+        if model is not None:
+            refuse_version(found.version, model.description.version)
+            chosen = None if adapter is None else self._adapters.choose(adapter)
+        if found.endpoint is Endpoint.MODEL_READY:
+            return _json({"name": adapter or self._name, "ready": ready}, code)
+        if model is None:
+            raise CallError(status.reason, status=503, retry_after=RETRY_SOON)
+        match found.endpoint:
+            case Endpoint.V2_MODEL:
+                return _json(v2.metadata(model, chosen))
+            case Endpoint.MODEL:
+                return _json(openai.about_model(model, adapter))
+        return _json(openai.models(model, self._adapters.ready()))
+
+    def refuse_large_order(self, declared: int) -> None:
+        """Raise `CallError` for a longer body than one that is sent on with `index`."""
+        if declared > MAX_ORDER_BYTES:
+            raise CallError(f"the body is larger than {MAX_ORDER_BYTES} bytes", status=413)
+
+    async def index(self, body: bytes) -> Response:
+        """The model server's list of versions; raises `CallError`."""
+        assert self._repository is not None, "only in front of our server: our bug"
+        answer = await self._repository.index(body)
+        return Response([answer.body], status=answer.status)
+
+    def document(self, endpoint: Endpoint, status: LinkStatus, *, works: bool) -> Response:
+        """The page, or the document, which needs a model of ours to be there.
+
+        Raises `CallError`. `works`: see `answer`.
         """
         model, state = status.model, (status.model, status.reason, works)
         kept = self._kept.get(endpoint)
@@ -104,3 +159,7 @@ class Discovery:
             if answered and said["x-task"] in tasks:
                 items[asked] = item
         return items
+
+
+def _json(document: Any, status: int = 200) -> Response:
+    return Response((orjson.dumps(document),), status=status)

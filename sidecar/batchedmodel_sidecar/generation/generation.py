@@ -15,7 +15,7 @@ from batchedmodel_sidecar.generation.native.requests.preparing import Preparing
 from batchedmodel_sidecar.generation.native.texts import NativeTexts
 from batchedmodel_sidecar.generation.upstream_texts import UpstreamTexts
 from batchedmodel_sidecar.http.body_reader import BodyReader
-from batchedmodel_sidecar.lora.naming import AdapterNames
+from batchedmodel_sidecar.lora.served import ServedAdapters
 from batchedmodel_sidecar.model import ReadyModel
 
 
@@ -78,7 +78,7 @@ def generation_of(
     gauges: Client | None,
     bodies: BodyReader,
     make: MakeHandler,
-    adapters: AdapterNames,
+    adapters: ServedAdapters,
 ) -> Generation | None:
     """What the server behind this sidecar needs; None for one that generates nothing.
 
@@ -100,7 +100,7 @@ class NativeGeneration:
         batching: BatchSettings,
         bodies: BodyReader,
         make: MakeHandler,
-        adapters: AdapterNames,
+        adapters: ServedAdapters,
     ) -> None:
         """`link` carries the texts."""
         self._preparing = Preparing()

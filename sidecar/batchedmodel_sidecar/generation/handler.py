@@ -10,12 +10,11 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_sidecar.body.byte_budget import Hold
-from batchedmodel_sidecar.errors import CallError, Rejected, TooLate
+from batchedmodel_sidecar.errors import CallError, TooLate
 from batchedmodel_sidecar.generation.live_text import Answer, LiveText, TextServer
 from batchedmodel_sidecar.generation.text_queue import TextQueue
-from batchedmodel_sidecar.http.refusals import Refusals, ours
-from batchedmodel_sidecar.http.responses import named
-from batchedmodel_sidecar.http.routed_head import RequestHead
+from batchedmodel_sidecar.http.request import RequestHead
+from batchedmodel_sidecar.http.responses import Refusals, named, unread_bug
 from batchedmodel_sidecar.http.time_out import within
 from batchedmodel_sidecar.protocols.headers import options_of_headers
 from batchedmodel_sidecar.telemetry.ledger import Ledger
@@ -69,9 +68,7 @@ class GenerationHandler:
         except GeneratorExit:
             raise
         except BaseException as bug:
-            return self._refused(
-                asked, held, Rejected(Rejection.INVALID, ours("reading", bug), status=500)
-            )
+            return self._refused(asked, held, unread_bug(bug))
         try:
             return await text.answer
         except asyncio.CancelledError:

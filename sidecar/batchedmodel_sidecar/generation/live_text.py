@@ -18,7 +18,7 @@ from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.errors import Busy, CallError, Expired, Unserved
 from batchedmodel_sidecar.generation.events import KEEP_ALIVE, error_event
 from batchedmodel_sidecar.generation.fields import Fields
-from batchedmodel_sidecar.http.routed_head import RequestHead
+from batchedmodel_sidecar.http.request import RequestHead
 from batchedmodel_sidecar.protocols.headers import REQUEST_ID_HEADER
 
 KEEP_ALIVE_SECONDS: Final = 15.0

@@ -23,8 +23,8 @@ from batchedmodel_sidecar.batching.pending_request import ended, rejected
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.generation.live_text import Admitted, Draft, LiveText
-from batchedmodel_sidecar.http.refusals import ours
-from batchedmodel_sidecar.http.routed_head import RequestHead
+from batchedmodel_sidecar.http.request import RequestHead
+from batchedmodel_sidecar.http.responses import ours
 from batchedmodel_sidecar.protocols.headers import agreed, options_of_headers
 from batchedmodel_sidecar.telemetry.generation_counts import GenerationCounts, GenerationWork
 from batchedmodel_sidecar.telemetry.ledger import Ledger, answered_rows, refused_rows

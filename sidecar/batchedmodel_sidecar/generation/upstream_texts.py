@@ -12,7 +12,7 @@ from batchedmodel_sidecar.generation.engine_client import AnswerListener, Engine
 from batchedmodel_sidecar.generation.fields import fields_of
 from batchedmodel_sidecar.generation.live_text import Draft
 from batchedmodel_sidecar.generation.upstream_text import UpstreamText
-from batchedmodel_sidecar.http.routed_head import RequestHead
+from batchedmodel_sidecar.http.request import RequestHead
 
 _CHAT: Final = "/chat/completions"
 _BETWEEN_US: Final[Sequence[str]] = ("host", "expect", "content-length")

@@ -5,22 +5,28 @@ read, for the body's size before it is parsed.
 """
 
 import logging
+from collections.abc import Mapping
 from typing import Final
 
 from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.manifest.tenants import Share, TenantSettings, share_for, share_of
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_http.response import LARGE
 from batchedmodel_sidecar.batching.batcher import Batcher
-from batchedmodel_sidecar.body.buffers import json_bytes
+from batchedmodel_sidecar.calls import Call
 from batchedmodel_sidecar.codec.codec import Codec
 from batchedmodel_sidecar.errors import RETRY_SOON, Rejected
-from batchedmodel_sidecar.http.body_reader import BodyReader
-from batchedmodel_sidecar.http.responses import other_version
-from batchedmodel_sidecar.http.routed_head import HeaderOptions, Request, RequestHead, options_of
+from batchedmodel_sidecar.http.body_reader import BodyReader, is_large
+from batchedmodel_sidecar.http.request import HeaderOptions, Request, RequestHead, options_of
 from batchedmodel_sidecar.lifecycle import Lifecycle
-from batchedmodel_sidecar.lora.naming import AdapterNames
-from batchedmodel_sidecar.model import Link, ReadyModel
-from batchedmodel_sidecar.protocols.headers import BATCH_HEADER, declines_batching
+from batchedmodel_sidecar.lora.served import ChosenAdapter, ServedAdapters
+from batchedmodel_sidecar.model import Link, LinkStatus, ReadyModel
+from batchedmodel_sidecar.protocols.headers import (
+    BATCH_HEADER,
+    declines_batching,
+    limit_of,
+    options_of_headers,
+)
+from batchedmodel_sidecar.protocols.routes import refuse_version
 
 logger: Final = logging.getLogger(__name__)
 
@@ -36,7 +42,7 @@ class Admission:
         lifecycle: Lifecycle,
         bodies: BodyReader,
         codec: Codec,
-        adapters: AdapterNames,
+        adapters: ServedAdapters,
         is_upstream: bool,
         passes_on: bool,
     ) -> None:
@@ -49,6 +55,44 @@ class Admission:
         self._adapters = adapters
         self._is_upstream = is_upstream
         self.passes_on: Final = passes_on
+
+    @property
+    def timeout_seconds(self) -> float:
+        """For a request that says nothing of its own."""
+        return self._batcher.settings.request_timeout_seconds
+
+    def limit(self, asked: RequestHead) -> float:
+        """Seconds that the headers of a request leave it; raises `InvalidInput`."""
+        return limit_of(options_of_headers(asked.headers), self._batcher.settings)
+
+    def declines_batching(self, asked: RequestHead) -> bool:
+        """Whether a request is to go to an upstream server as it is; raises `InvalidInput`."""
+        return self.passes_on and declines_batching(asked.headers)
+
+    @property
+    def status(self) -> LinkStatus:
+        """What is known of the model."""
+        return self._link.status
+
+    @property
+    def works(self) -> bool:
+        """Whether nothing but the model's absence keeps requests from being taken."""
+        return self._batcher.closed is None and not self._lifecycle.draining
+
+    @property
+    def refusing(self) -> bool:
+        """Whether a call that comes now is refused, as the model is away or the pod stops."""
+        batcher = self._batcher
+        return self._lifecycle.refusing or batcher.model is None or batcher.closed is not None
+
+    @property
+    def closing(self) -> bool:
+        """Whether connections should end behind their answers: another pod may answer the next."""
+        return self._lifecycle.draining or self.refusing
+
+    def share(self, caller: str, headers: Mapping[str, str]) -> Share:
+        """Whose part of the memory a request from this address uses."""
+        return share_of(caller, headers, self._batcher.settings.tenants)
 
     def require_open(self) -> None:
         """Raise `Rejected` while the pod is stopping."""
@@ -69,30 +113,36 @@ class Admission:
 
     def model_of(self, request: Request) -> ReadyModel:
         """The model that answers a request at present; raises `Rejected`."""
-        model, version = self.open_for_work(), request.found.version
+        model = self.open_for_work()
         # Versions of an upstream server are its own business, and a part of the key.
-        if version is not None and not self._is_upstream:
-            other = other_version(version, model)
-            if other is not None:
-                raise other
+        if request.found.version is not None and not self._is_upstream:
+            refuse_version(request.found.version, model.description.version)
         return model
 
-    def admit(self, request: Request, head_length: str | None, declared: int | None) -> None:
+    def admit(self, request: Request, declared: int | None) -> None:
         """Find the model of a request, if nothing forbids to read its body; raises `Rejected`.
 
-        `head_length`: see `Request`. `declared` is the body's size; None for one that is here.
+        `declared` is the body's size; None for one that is here.
         """
         request.model = self.model_of(request)
         # An adapter that is not served is refused before the body is read.
-        self._adapters.chosen(request.asked.headers, request.found.adapter)
+        self.adapter(request)
         share = request.held.share
         if declared is not None:
             self._bodies.refuse_declared(declared, share)
-            if json_bytes(declared, head_length) > LARGE:
+            if is_large(declared, request.route.json_length):
                 self._codec.refuse_large(share)
         refusal = self._batcher.refusal(share)
         if refusal is not None:
             raise refusal
+
+    def adapter(self, request: Request, named: str | None = None) -> ChosenAdapter | None:
+        """The adapter that path, headers or body (`named`) ask for; None for the model itself.
+
+        Raises `InvalidInput` or `Rejected`. It is the version that is served now, and not when the
+        body began to come.
+        """
+        return self._adapters.chosen(request.asked.headers, request.found.adapter or named)
 
     def options(self, asked: RequestHead) -> HeaderOptions:
         """What the headers ask for, read once for all requests that have the same head.
@@ -103,3 +153,9 @@ class Admission:
             raise InvalidInput(BATCH_HEADER, "is taken only in front of a foreign server", "off")
         asked.header_options = options_of(asked.headers, traced=logger.isEnabledFor(logging.DEBUG))
         return asked.header_options
+
+
+def share_of_call(call: Call, caller: Share, settings: TenantSettings) -> Share:
+    """Whose part of the model a call uses, now that it is known what it asks for."""
+    name = call.description.name if call.adapter is None else call.adapter.name
+    return share_for(name, caller, settings)

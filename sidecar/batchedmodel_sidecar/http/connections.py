@@ -22,8 +22,8 @@ from batchedmodel_http.connection import Answers, Connection, HeadCache
 from batchedmodel_http.response import Response, StreamedResponse
 from batchedmodel_http.streaming import StreamingProtocol
 from batchedmodel_sidecar.body.byte_budget import STREAMED, Hold
-from batchedmodel_sidecar.http.routed_head import RequestHead
-from batchedmodel_sidecar.http.unread_answers import UnreadAnswers
+from batchedmodel_sidecar.http.body_reader import UnreadAnswers
+from batchedmodel_sidecar.http.request import RequestHead
 
 _SPREAD: Final = 0.2
 _IDLE_SECONDS: Final = 75.0

@@ -1,26 +1,34 @@
-"""Inferences from their heads to their answers: call, batch, answer, body.
+"""Inferences from their heads to their answers: admission, body, call, batch, answer, body.
 
 Nothing of HTTP goes further in. One coroutine takes the same steps for every kind of request. It
-waits where it must: for its batch, and for what streams, is large or is compressed.
+waits where it must: for its batch, and for what streams, is large or is compressed. A small request
+whose body has a known form waits for nothing but its batch.
 """
 
+import asyncio
 from collections.abc import Callable
+from functools import partial
 
-from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.manifest.tenants import share_of
+from batchedmodel_contract.invalid_input import InvalidInput, Unbatchable
 from batchedmodel_http.response import Response, size_of
 from batchedmodel_sidecar.batching.batcher import Batcher
-from batchedmodel_sidecar.body.encodings import wants_gzip
-from batchedmodel_sidecar.calls import Answer
+from batchedmodel_sidecar.batching.pending_request import invalid, of_now
 from batchedmodel_sidecar.codec.codec import Codec
-from batchedmodel_sidecar.errors import CallError
-from batchedmodel_sidecar.http.body_reader import BodyReader, Source
-from batchedmodel_sidecar.http.call_reader import CallReader
-from batchedmodel_sidecar.http.responses import gzipped, model_response
-from batchedmodel_sidecar.http.routed_head import Request, RequestHead
-from batchedmodel_sidecar.lora.naming import share_of_call
-from batchedmodel_sidecar.protocols.adapter import Adapter
-from batchedmodel_sidecar.protocols.routes import Found
+from batchedmodel_sidecar.errors import CallError, Rejected, TooLate
+from batchedmodel_sidecar.http.admission import Admission, share_of_call
+from batchedmodel_sidecar.http.body_reader import SMALL, BodyReader, Received, Source, let_go, view
+from batchedmodel_sidecar.http.passthrough import GoesAlone
+from batchedmodel_sidecar.http.request import Request, RequestHead, Route
+from batchedmodel_sidecar.http.responses import Refusals, timing_headers, unread_bug
+from batchedmodel_sidecar.http.time_out import within
+from batchedmodel_sidecar.protocols.adapter import Parsed
+from batchedmodel_sidecar.protocols.headers import (
+    BATCH_HEADER,
+    NO_OPTIONS,
+    combined,
+    limit_of,
+)
+from batchedmodel_sidecar.telemetry.offered_work import RecentArrivals
 
 
 class InferenceHandler:
@@ -28,56 +36,146 @@ class InferenceHandler:
 
     def __init__(
         self,
-        reader: CallReader,
+        *,
+        admission: Admission,
         batcher: Batcher,
+        recorder: RecentArrivals,
+        refusals: Refusals,
         bodies: BodyReader,
         codec: Codec,
         clock: Callable[[], float],
     ) -> None:
         """`clock`: in monotonic seconds."""
-        self._reader = reader
+        self._admission = admission
         self._batcher = batcher
+        self._recorder = recorder
+        self._refusals = refusals
         self._bodies = bodies
         self._codec = codec
         self._clock = clock
 
     async def infer(
-        self, asked: RequestHead, found: Found, adapter: Adapter, source: Source, caller: str
+        self, asked: RequestHead, route: Route, source: Source, caller: str
     ) -> Response:
         """The answer to any inference; raises `CallError`, `InvalidInput` or `GoesAlone`."""
-        tenants = self._batcher.settings.tenants
-        share, arrived = share_of(caller, asked.headers, tenants), self._clock()
-        request = Request(asked, found, adapter, caller, arrived, self._bodies.hold(share))
+        share, arrived = self._admission.share(caller, asked.headers), self._clock()
+        request = Request(asked, route, arrived, self._bodies.hold(share))
         try:
-            await self._reader.read(request, source)
-            call = request.parsed.call
-            share = share_of_call(call, share, tenants)
-            answer = await self._batcher.offer(call, arrived, request.options, share, request.held)
-            response = await self._response(request, answer)
+            await self._read(request, source)
+            parsed, held = request.parsed, request.held
+            share = share_of_call(parsed.call, share, self._batcher.settings.tenants)
+            answer = await self._batcher.offer(parsed.call, arrived, request.options, share, held)
+            # What the answer takes is held until it leaves.
+            self._bodies.hold_answer(answer.size, held)
+            try:
+                if self._codec.renders_here(request.adapter, parsed, answer):
+                    body = request.adapter.render(parsed, answer, request.model)
+                else:
+                    body = await self._codec.render(
+                        request.adapter, parsed, answer, request.model, held.share
+                    )
+            except InvalidInput as error:
+                # The model's answer has no form in which the caller asked for it.
+                raise CallError(str(error), status=400, field=error.mistake.field) from error
+            headers = body.headers
+            if request.options.timing and answer.timing is not None:
+                headers = (*headers, *timing_headers(answer.timing))
+            response = Response((body.data, *body.tail), body.content_type, headers=headers)
+            options = asked.header_options
+            if options is not None and options.accepted and size_of(response.parts) >= SMALL:
+                response = await self._bodies.compressed(response, options.accepted, held)
         finally:
             request.release()
         return self._bodies.unread.admitted(response, caller)
 
-    async def _response(self, request: Request, answer: Answer) -> Response:
-        """The answer as it leaves; what it takes is held until then.
+    async def _read(self, request: Request, source: Source) -> None:
+        """Fill in all that comes before the batcher decides; raises `Rejected` or `GoesAlone`.
 
-        Raises `CallError` and `InvalidInput`.
+        A request that leaves or fails here is counted as rejected.
         """
-        held, parsed = request.held, request.parsed
-        self._bodies.hold_answer(answer.size, held)
+        asked, held, admission = request.asked, request.held, self._admission
+        body: Received = b""
+        limit = 0.0
         try:
-            if self._codec.renders_here(request.adapter, parsed, answer):
-                body = request.adapter.render(parsed, answer, request.model)
+            admission.admit(request, None if isinstance(source, bytes) else asked.declared)
+            header_options = asked.header_options or admission.options(asked)
+            request.options = header_options.options
+            if isinstance(source, bytes):
+                body = self._bodies.whole(source, asked, held, request.route.json_length)
             else:
-                body = await self._codec.render(
-                    request.adapter, parsed, answer, request.model, held.share
-                )
+                seconds, length = self._limit(request), request.route.json_length
+                body = await self._bodies.read(asked, source, held, seconds, length)
+                # The model may have been restarted while the body arrived.
+                request.model = admission.model_of(request)
+            if admission.passes_on and admission.declines_batching(asked):
+                raise Unbatchable(BATCH_HEADER, "is off")
+            # This version answers from now on, even if another takes its place meanwhile.
+            request.lease.turn_to(request.model.users)
+            at_once = self._parsed_at_once(request, body)
+            if at_once is not None:
+                parsed = at_once
+            else:
+                limit = self._limit(request)
+                left = limit - (self._clock() - request.arrived)
+                parsed, waited = await within(left, self._parsed(request, body))
+                if waited:
+                    admission.open_for_work()
+            chosen = admission.adapter(request, parsed.named)
+            request.parsed = parsed if chosen is None else parsed.for_adapter(chosen)
+        except asyncio.CancelledError:
+            # Nothing was promised, but the ledger counts every request that came.
+            self._refusals.abandoned()
+            raise
         except InvalidInput as error:
-            # The model's answer has no form in which the caller asked for it.
-            raise CallError(str(error), status=400, field=error.mistake.field) from error
-        response = model_response(body, answer.timing if request.options.timing else None)
-        size = size_of(response.parts)
+            if isinstance(error, Unbatchable) and admission.passes_on:
+                seconds = self._limit(request)
+                raise GoesAlone(view(body), seconds, held.share, in_turn=True) from error
+            raise self._unread(invalid(error)) from error
+        except TimeoutError as error:
+            raise self._unread(TooLate(limit)) from error
+        except Rejected as error:
+            refused = of_now(error, held.share, self._batcher)
+            raise self._unread(refused) from None
+        except GeneratorExit:
+            raise
+        except BaseException as bug:
+            raise self._unread(unread_bug(bug)) from bug
+        finally:
+            let_go(body)
+        if request.options is NO_OPTIONS:
+            request.options = parsed.options
+        else:
+            request.options = combined(request.options, parsed.options)
+
+    def _limit(self, request: Request) -> float:
+        """Seconds from its arrival that the headers of a request leave it."""
+        return limit_of(request.options, self._batcher.settings)
+
+    def _parsed_at_once(self, request: Request, body: Received) -> Parsed | None:
+        """The call in a small body of a known form; None for any other."""
+        protocol = request.route.at_once
+        if protocol is None or not isinstance(body, bytes):
+            return None
+        most_rows = partial(self._codec.most_rows, request.held.share)
+        parsed = protocol.parse_at_once(body, request.model, most_rows)
+        if parsed is not None:
+            self._bodies.settled(body, parsed.call, request.held)
+        return parsed
+
+    async def _parsed(self, request: Request, body: Received) -> Parsed:
+        plain, held, length = body, request.held, request.route.json_length
         options = request.asked.header_options
-        if options is not None and wants_gzip(options.accepted, size) and held.grow(size):
-            return await gzipped(response, self._bodies.compression, held.share)
-        return response
+        if options is not None and options.encoding is not None:
+            plain = await self._bodies.decoded(body, options.encoding, held, length)
+        try:
+            parsed = await self._codec.parse(request.adapter, plain, length, request.model, held)
+            self._bodies.settled(plain, parsed.call, held, parsed.kept)
+        finally:
+            if plain is not body:
+                let_go(plain)
+        return parsed
+
+    def _unread(self, refused: Rejected) -> Rejected:
+        """Note a request that was refused before it was understood."""
+        self._recorder.refused_unread(refused.reason, refused.rows, self._clock())
+        return refused

@@ -1,33 +1,34 @@
-"""HTTP answers of the data port: an adapter's body, an error, what is said of server and model.
+"""HTTP answers of the data port beside those of the model: errors, each in its caller's form.
 
-Made by the data handler. The connections write them. Pure.
+Made by the data handler. The connections write them.
 """
 
+import logging
 import math
 import random
-from collections.abc import Sequence
-from importlib import metadata
+from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any, Final
 
-import orjson
 from aiohttp import web
 
-from batchedmodel_contract.inference.tensors import Buffer, standing_alone
-from batchedmodel_contract.invalid_input import shown
-from batchedmodel_contract.manifest.tenants import Share
-from batchedmodel_http.response import SERVER, Response, is_empty
+from batchedmodel_contract.inference.tensors import standing_alone
+from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_contract.processes.logs import about
+from batchedmodel_http.response import SERVER, Headers, Response, is_empty
+from batchedmodel_sidecar.batching.pending_request import invalid
 from batchedmodel_sidecar.body.buffers import body_of
-from batchedmodel_sidecar.body.encodings import Compression
 from batchedmodel_sidecar.calls import Timing
-from batchedmodel_sidecar.errors import RETRY_SOON, CallError, ModelNotFound
-from batchedmodel_sidecar.lora.served import ServedAdapters
-from batchedmodel_sidecar.model import LinkStatus, ReadyModel
-from batchedmodel_sidecar.protocols import openai, v2
-from batchedmodel_sidecar.protocols.adapter import Body
+from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Rejected, let_frames_go
+from batchedmodel_sidecar.http.request import RequestHead
+from batchedmodel_sidecar.protocols.adapter import Adapter
 from batchedmodel_sidecar.protocols.headers import REQUEST_ID_HEADER, writable
-from batchedmodel_sidecar.protocols.routes import Endpoint, Found
+from batchedmodel_sidecar.protocols.routes import Endpoint, Lost
+from batchedmodel_sidecar.telemetry.ledger import Ledger
 
-VERSION: Final = metadata.version("batchedmodel")
+logger: Final = logging.getLogger(__name__)
+
 _OUTCOME_HEADER: Final = "x-request-outcome"
 _BATCH_SIZE_HEADER: Final = "x-batch-size"
 _QUEUE_TIME_HEADER: Final = "x-queue-time-ms"
@@ -47,18 +48,13 @@ def as_web(response: Response) -> web.Response:
     return web.Response(status=response.status, body=body, headers=headers)
 
 
-def model_response(body: Body, timing: Timing | None) -> Response:
-    """An answer of the model; `timing` is for a caller that wants to know how it was served."""
-    parts: Sequence[Buffer] = (body.data, *body.tail)
-    headers = body.headers
-    if timing is not None:
-        headers = (
-            *headers,
-            (_BATCH_SIZE_HEADER, str(timing.batch_size)),
-            (_QUEUE_TIME_HEADER, f"{timing.queue_seconds * 1000:.3f}"),
-            (_MODEL_TIME_HEADER, f"{timing.model_seconds * 1000:.3f}"),
-        )
-    return Response(parts, body.content_type, headers=headers)
+def timing_headers(timing: Timing) -> Headers:
+    """For a caller that wants to know how it was served."""
+    return (
+        (_BATCH_SIZE_HEADER, str(timing.batch_size)),
+        (_QUEUE_TIME_HEADER, f"{timing.queue_seconds * 1000:.3f}"),
+        (_MODEL_TIME_HEADER, f"{timing.model_seconds * 1000:.3f}"),
+    )
 
 
 def named(response: Response, request_id: str | None) -> Response:
@@ -66,76 +62,76 @@ def named(response: Response, request_id: str | None) -> Response:
     return response if request_id is None else response.with_header(REQUEST_ID_HEADER, request_id)
 
 
-async def gzipped(response: Response, compression: Compression, share: Share) -> Response:
-    """The same answer, shorter."""
-    headers = (*response.headers, ("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding"))
-    parts = (await compression.gzipped(response.parts, share),)
-    return Response(parts, response.content_type, response.status, headers)
+class Refusals:
+    """Makes errors into answers, and counts them."""
+
+    def __init__(self, ledger: Ledger, adapters: Mapping[Endpoint, Adapter]) -> None:
+        self._ledger = ledger
+        self._adapters = adapters
+
+    def response(self, asked: RequestHead, error: CallError | InvalidInput) -> Response:
+        """What the caller is told. Nobody raises the error any more.
+
+        It has its protocol's form, its reason and, where to try again helps, a delay.
+        """
+        let_frames_go(error)
+        if isinstance(error, InvalidInput):
+            error = invalid(error)
+        if isinstance(error, Rejected):
+            self._ledger.rejected[error.reason] += 1
+            # Not in the words that its caller reads, which may quote the body.
+            if logger.isEnabledFor(logging.DEBUG):
+                told = about(reason=error.reason)
+                logger.debug("refused: %s, %d", error.reason, error.status, extra=told)
+        adapter = asked.route.adapter if asked.route else None
+        if adapter is None:
+            # The path is no protocol's own: the error has the form that such callers expect.
+            path = asked.path
+            family = Endpoint.V1_PREDICT if path.endswith(":predict") else Endpoint.EMBEDDINGS
+            adapter = self._adapters[family if path.startswith("/v1/") else Endpoint.V2_INFER]
+        body = adapter.error(error)
+        headers = body.headers
+        if error.counted_as is not None:
+            headers = (*headers, (_OUTCOME_HEADER, error.counted_as))
+        if error.retry_after is not None:
+            spread = random.uniform(1, 1 + _RETRY_SPREAD)
+            headers = (
+                *headers,
+                ("Retry-After", str(max(1, math.ceil(error.retry_after)))),
+                ("retry-after-ms", str(math.ceil(error.retry_after * spread * 1000))),
+            )
+        return Response((body.data,), body.content_type, error.status, headers)
+
+    def lost(self, asked: RequestHead, lost: Lost) -> Response:
+        """The answer to a path that means nothing, or not with this method."""
+        error = CallError(lost.message, status=lost.status)
+        if asked.method == "POST":
+            error = Rejected(Rejection.INVALID, lost.message, status=lost.status)
+        response = self.response(asked, error)
+        return response if lost.allow is None else response.with_header("Allow", lost.allow)
+
+    def unreadable(self, status: int, rule: str) -> Response:
+        """The answer to bytes that are no request, which break that rule of HTTP; 429: to one for
+        which there is no room.
+        """
+        nowhere = RequestHead(method="", target="", headers={}, declared=0)
+        if status == HTTPStatus.TOO_MANY_REQUESTS:
+            full = Rejected(Rejection.QUEUE_FULL, rule, retry_after=RETRY_SOON)
+            return self.response(nowhere, full)
+        return self.response(nowhere, Rejected(Rejection.INVALID, rule, status=status))
+
+    def abandoned(self) -> None:
+        """Count a caller that left while its call was still arriving."""
+        self._ledger.rejected[Rejection.ABANDONED] += 1
 
 
-def error_response(error: CallError, body: Body) -> Response:
-    """An error in its protocol's form, with its reason and, where to try again helps, a delay."""
-    headers = body.headers
-    if error.counted_as is not None:
-        headers = (*headers, (_OUTCOME_HEADER, error.counted_as))
-    if error.retry_after is not None:
-        spread = random.uniform(1, 1 + _RETRY_SPREAD)
-        headers = (
-            *headers,
-            ("Retry-After", str(max(1, math.ceil(error.retry_after)))),
-            ("retry-after-ms", str(math.ceil(error.retry_after * spread * 1000))),
-        )
-    return Response((body.data,), body.content_type, error.status, headers)
+def unread_bug(bug: BaseException) -> Rejected:
+    """An error of ours while a call was read, as its caller is told it."""
+    return Rejected(Rejection.INVALID, ours("reading", bug), status=500)
 
 
-def info_response(
-    name: str,
-    found: Found,
-    status: LinkStatus,
-    adapters: ServedAdapters,
-    *,
-    open_for_work: bool,
-) -> Response:
-    """What is said of the server, of the one model of this name, or of its adapters.
-
-    Raises `CallError`. `open_for_work`: whether nothing but the model's absence keeps requests from
-    being taken.
-    """
-    ready = open_for_work and status.model is not None
-    code = 200 if ready else 503
-    match found.endpoint:
-        case Endpoint.SERVER:
-            return _json(v2.server_metadata(VERSION))
-        case Endpoint.LIVE:
-            return _json({"live": True})
-        case Endpoint.READY:
-            return _json({"ready": ready}, code)
-    other = other_version(found.version, status.model)
-    if other is not None:
-        raise other
-    adapter = found.adapter
-    chosen = None
-    if adapter is not None and status.model is not None:
-        chosen = adapters.choose(adapter)
-    if found.endpoint is Endpoint.MODEL_READY:
-        return _json({"name": adapter or name, "ready": ready}, code)
-    if status.model is None:
-        raise CallError(status.reason, status=503, retry_after=RETRY_SOON)
-    match found.endpoint:
-        case Endpoint.V2_MODEL:
-            return _json(v2.metadata(status.model, chosen))
-        case Endpoint.MODEL:
-            return _json(openai.about_model(status.model, adapter))
-    return _json(openai.models(status.model, adapters.ready()))
-
-
-def other_version(version: str | None, model: ReadyModel | None) -> ModelNotFound | None:
-    """The error of a request that names a version of the model which is not served; or None."""
-    served = version if model is None else model.description.version
-    if version in (None, served):
-        return None
-    return ModelNotFound(f"version: {shown(version)} is not served here; {served} is")
-
-
-def _json(document: Any, status: int = 200) -> Response:
-    return Response((orjson.dumps(document),), status=status)
+def ours(doing: str, bug: BaseException) -> str:
+    """What a caller is told of an error of ours; the log has all of it."""
+    logger.error("error while %s a call", doing, exc_info=bug)
+    let_frames_go(bug)
+    return f"error in the sidecar while {doing} this call: {type(bug).__name__}"

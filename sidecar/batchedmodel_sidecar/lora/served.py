@@ -1,11 +1,12 @@
-"""The adapters that the model server tells of, and which of them a request may have."""
+"""The adapters that the model server tells of, and which of them a request asks for."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from batchedmodel_contract.invalid_input import shown
+from batchedmodel_contract.invalid_input import InvalidInput, shown
 from batchedmodel_contract.lora.state import AdapterPhase, AdapterState
 from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_http.request_head import only
 from batchedmodel_sidecar.errors import RETRY_SOON, ModelNotFound, Rejected
 
 Labels = tuple[str, ...]
@@ -63,8 +64,10 @@ class ChosenAdapter:
 class ServedAdapters:
     """What is known of one model's adapters."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, header: str = "") -> None:
+        """`header`: by which requests may name one; empty where the model has no adapters."""
         self._model: Final = model
+        self._header: Final = header
         self._states: tuple[AdapterState, ...] = ()
         self._known: dict[str, AdapterState] = {}
         """The best version of each name."""
@@ -72,6 +75,22 @@ class ServedAdapters:
         """By number: of those that classify by labels of their own."""
         self.process = 0
         """Counts the processes behind: in each of them numbers mean something else."""
+
+    @property
+    def are_known(self) -> bool:
+        """Whether the model may have adapters."""
+        return bool(self._header)
+
+    def chosen(self, headers: Mapping[str, str], told: str | None) -> ChosenAdapter | None:
+        """The adapter of a request; None for the model itself.
+
+        `told`: what its path or its body names. Raises `InvalidInput`, and `Rejected` for what is
+        not served, or not at present.
+        """
+        if self._header:
+            header = only(headers, self._header)
+            told = named(self._model, told=told, header=header, header_name=self._header)
+        return None if told is None else self.choose(told)
 
     @property
     def states(self) -> Sequence[AdapterState]:
@@ -152,3 +171,17 @@ class ServedAdapters:
 def _rank(state: AdapterState) -> tuple[int, int]:
     """Lower is better: what serves, then what is newer."""
     return _BEST_FIRST.index(state.phase), -state.number
+
+
+def named(model: str, *, told: str | None, header: str | None, header_name: str) -> str:
+    """The name of the adapter that a request asks for, or of the `model` itself.
+
+    `told`: what its path or its body names. A header counts where that is the model or nothing:
+    gateways put it beside whatever their callers say. Raises `InvalidInput` where it names another
+    adapter, for one of both is a mistake.
+    """
+    if header is None or header in ("", model):
+        return told or model
+    if told in (None, model, header):
+        return header
+    raise InvalidInput(header_name, f"names another adapter than {told}, which is asked", header)

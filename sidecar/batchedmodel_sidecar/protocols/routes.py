@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from batchedmodel_contract.invalid_input import shown
 from batchedmodel_contract.processes.sidecar_api import INDEX
+from batchedmodel_sidecar.errors import ModelNotFound
 
 
 class Endpoint(Enum):
@@ -135,3 +136,9 @@ class Routes:
             message = f"model: {shown(named[1])} is not served here; {self._name} is"
             return Lost(404, message)
         return Lost(404, f"there is nothing at {shown(path)}")
+
+
+def refuse_version(version: str | None, served: str) -> None:
+    """Raise `ModelNotFound` for a request that names another version than the one served."""
+    if version not in (None, served):
+        raise ModelNotFound(f"version: {shown(version)} is not served here; {served} is")

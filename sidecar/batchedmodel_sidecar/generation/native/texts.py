@@ -14,8 +14,8 @@ from batchedmodel_sidecar.generation.native.engine_text import EngineText, Serve
 from batchedmodel_sidecar.generation.native.requests.preparing import Preparing
 from batchedmodel_sidecar.generation.native.requests.text_request import TextEndpoint
 from batchedmodel_sidecar.http.body_reader import BodyReader
-from batchedmodel_sidecar.http.routed_head import RequestHead
-from batchedmodel_sidecar.lora.naming import AdapterNames
+from batchedmodel_sidecar.http.request import RequestHead
+from batchedmodel_sidecar.lora.served import ServedAdapters
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.routes import Found
 
@@ -35,7 +35,7 @@ class NativeTexts:
     """The engine of the model that is ready."""
 
     def __init__(
-        self, link: EngineLink, preparing: Preparing, bodies: BodyReader, adapters: AdapterNames
+        self, link: EngineLink, preparing: Preparing, bodies: BodyReader, adapters: ServedAdapters
     ) -> None:
         """`preparing` does what takes long."""
         self._adapters = adapters

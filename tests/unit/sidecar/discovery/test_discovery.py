@@ -15,6 +15,7 @@ from batchedmodel_sidecar.discovery.example import Task, example_of, tasks_of
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.generation.native.requests.openai_requests import CHAT, COMPLETIONS
 from batchedmodel_sidecar.generation.native.requests.triton_requests import GENERATE
+from batchedmodel_sidecar.lora.served import ServedAdapters
 from batchedmodel_sidecar.model import LinkStatus, ReadyModel
 from batchedmodel_sidecar.protocols import headers
 from batchedmodel_sidecar.protocols.classify import CLASSIFY
@@ -28,13 +29,13 @@ AWAY = LinkStatus(model=None, reason="model not ready: the model is LOADING")
 
 
 def discovery() -> Discovery:
-    return Discovery("m", ROUTES.find, upstream=False)
+    return Discovery("m", ROUTES.find, ServedAdapters("m"), upstream=False)
 
 
 def told(of: Discovery, endpoint: Endpoint, model: ReadyModel | None) -> Any:
     """The document, as a caller reads it."""
     status = LinkStatus(model=model, reason="") if model else AWAY
-    return json.loads(b"".join(of.answer(endpoint, status, works=True).parts))
+    return json.loads(b"".join(of.document(endpoint, status, works=True).parts))
 
 
 def openapi(model: ReadyModel) -> Any:
@@ -179,7 +180,7 @@ def test_the_page_of_a_model_that_is_not_there_says_so_and_the_document_waits() 
     assert page["reason"] == AWAY.reason
     assert "POST /v2/models/m/infer" in page["paths"]
     with pytest.raises(CallError) as refused:
-        discovery().answer(Endpoint.OPENAPI, AWAY, works=True)
+        discovery().document(Endpoint.OPENAPI, AWAY, works=True)
     assert (refused.value.status, refused.value.message) == (503, AWAY.reason)
     assert refused.value.retry_after is not None
 
@@ -187,9 +188,9 @@ def test_the_page_of_a_model_that_is_not_there_says_so_and_the_document_waits() 
 def test_a_page_is_made_once_for_each_model_and_state() -> None:
     of, model = discovery(), MODELS["embeddings"]
     status = LinkStatus(model=model, reason="")
-    first = of.answer(Endpoint.ABOUT, status, works=True)
-    assert of.answer(Endpoint.ABOUT, status, works=True) is first
-    assert of.answer(Endpoint.OPENAPI, status, works=True) is not first
+    first = of.document(Endpoint.ABOUT, status, works=True)
+    assert of.document(Endpoint.ABOUT, status, works=True) is first
+    assert of.document(Endpoint.OPENAPI, status, works=True) is not first
     assert not told_ready(of, status, works=False)
     assert told_ready(of, status, works=True)
     other = replace(model, description=replace(model.description, embedding=None))
@@ -197,7 +198,7 @@ def test_a_page_is_made_once_for_each_model_and_state() -> None:
 
 
 def told_ready(of: Discovery, status: LinkStatus, *, works: bool) -> bool:
-    ready: bool = json.loads(b"".join(of.answer(Endpoint.ABOUT, status, works=works).parts))[
+    ready: bool = json.loads(b"".join(of.document(Endpoint.ABOUT, status, works=works).parts))[
         "ready"
     ]
     return ready
@@ -209,7 +210,9 @@ def test_in_front_of_a_server_of_ones_own_the_document_has_what_the_sidecar_answ
 ) -> None:
     """Bodies are that server's to judge, and what is passed on is its own to describe."""
     routes = upstream(protocol, "m").routes
-    document = told(Discovery("m", routes.find, upstream=True), Endpoint.OPENAPI, None)
+    document = told(
+        Discovery("m", routes.find, ServedAdapters("m"), upstream=True), Endpoint.OPENAPI, None
+    )
     OpenAPIV31SpecValidator(document).validate()
     batched = {
         ServerProtocol.V2: "/v2/models/m/infer",

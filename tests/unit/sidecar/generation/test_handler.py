@@ -21,8 +21,8 @@ from batchedmodel_sidecar.generation.handler import GenerationHandler
 from batchedmodel_sidecar.generation.live_text import Draft
 from batchedmodel_sidecar.generation.text_queue import TextQueue
 from batchedmodel_sidecar.generation.upstream_texts import UpstreamTexts
-from batchedmodel_sidecar.http.refusals import Refusals
-from batchedmodel_sidecar.http.routed_head import RequestHead
+from batchedmodel_sidecar.http.request import RequestHead
+from batchedmodel_sidecar.http.responses import Refusals
 from batchedmodel_sidecar.protocols.table import adapters
 from batchedmodel_sidecar.telemetry.generation_counts import GenerationCounts
 from batchedmodel_sidecar.telemetry.ledger import Ledger

@@ -22,7 +22,7 @@ from batchedmodel_sidecar.generation.live_text import (
 )
 from batchedmodel_sidecar.generation.upstream_text import UpstreamText
 from batchedmodel_sidecar.generation.upstream_texts import UpstreamTexts
-from batchedmodel_sidecar.http.routed_head import RequestHead
+from batchedmodel_sidecar.http.request import RequestHead
 
 pytestmark = pytest.mark.looptime
 

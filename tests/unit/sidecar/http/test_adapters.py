@@ -10,15 +10,16 @@ import pytest
 from batchedmodel_contract.lora.state import AdapterPhase, AdapterState
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
-from batchedmodel_contract.manifest.tenants import TenantsBy
+from batchedmodel_contract.manifest.tenants import Share, TenantsBy, TenantSettings
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_http.response import Response
-from batchedmodel_sidecar.lora.naming import AdapterNames
+from batchedmodel_sidecar.http.admission import share_of_call
 from batchedmodel_sidecar.lora.served import ChosenAdapter, ServedAdapters
 from batchedmodel_sidecar.protocols.v2 import metadata
 from batchedmodel_sidecar.telemetry.adapter_metrics import AdaptersCollector
 from support.handler_world import Here, body, here, text
 from support.right_bodies import TEXTS
+from support.sidecar_world import MODEL
 
 pytestmark = pytest.mark.looptime
 
@@ -32,9 +33,8 @@ BY_ADAPTER = BatchSettings(policy=PolicyName.GREEDY, max_batch_size=4, tenant_by
 
 
 async def place(*, settings: BatchSettings | None = None) -> Here:
-    served = ServedAdapters("m")
-    served.told(STATES)
-    names = AdapterNames("m", served, "task-id")
+    names = ServedAdapters("m", "task-id")
+    names.told(STATES)
     made = await (here(names=names) if settings is None else here(settings, names=names))
     made.world.server.adapters.clear()
     return made
@@ -171,3 +171,16 @@ async def test_metrics_tell_of_adapters_in_series_whose_number_is_bounded() -> N
     assert labels[0] == "8"
     assert {*labels[1].split(","), *labels[2].split(",")} - {""} == {"sql", "chat"}
     assert found["batchedmodel_lora_requests_info", *labels] == 17.5
+
+
+def test_where_adapters_are_tenants_a_call_uses_its_adapters_share() -> None:
+    call, caller = MODEL.call_of(()), Share("10.0.0.1")
+    served = ServedAdapters("m")
+    served.told([AdapterState(name="a", number=3, phase=AdapterPhase.READY)])
+    chosen = served.choose("a")
+    assert chosen is not None
+    by_adapter = TenantSettings(by=TenantsBy.ADAPTER, weights={"a": 3.0}, max_share=0.5)
+    for_adapter = call.for_adapter(chosen)
+    assert share_of_call(for_adapter, caller, by_adapter) == Share("a", 3.0, 0.5)
+    assert share_of_call(call, caller, by_adapter) == Share("m", 1.0, 0.5)
+    assert share_of_call(for_adapter, caller, TenantSettings()) == caller

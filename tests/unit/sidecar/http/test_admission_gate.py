@@ -13,7 +13,7 @@ from batchedmodel_sidecar.body.shared_regions import SharedRegions
 from batchedmodel_sidecar.codec.codec import Codec, body_helper
 from batchedmodel_sidecar.http.body_reader import BodyReader
 from batchedmodel_sidecar.http.data_handler import DataHandler
-from batchedmodel_sidecar.http.routed_head import RequestHead
+from batchedmodel_sidecar.http.request import RequestHead
 from batchedmodel_sidecar.lifecycle import Lifecycle
 from batchedmodel_sidecar.protocols.adapter import Parsed
 from support.handler_world import data_handler

@@ -14,9 +14,9 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
-from batchedmodel_http.response import Response
+from batchedmodel_sidecar.body.encodings import Compression
 from batchedmodel_sidecar.errors import Unserved
-from batchedmodel_sidecar.http.routed_head import Request
+from batchedmodel_sidecar.http.request import Request
 from support.handler_world import body, here, text
 from support.sidecar_world import DESCRIPTION, MODEL
 
@@ -170,13 +170,20 @@ async def test_what_the_server_fails_over_is_told() -> None:
     assert place.held == 0
 
 
+def small_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have answers of a hundred bytes be large."""
+    monkeypatch.setattr("batchedmodel_sidecar.http.inference.SMALL", 100)
+    monkeypatch.setattr("batchedmodel_sidecar.body.encodings._LARGE_ANSWER", 100)
+
+
+@pytest.mark.interpreted
 async def test_a_large_answer_is_compressed_for_who_takes_that(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     values = [200] * 16
     place = await here(knows=body(*values))
     place.begin(body(*values), {"Accept-Encoding": "gzip"})
-    monkeypatch.setattr("batchedmodel_sidecar.body.encodings._LARGE_ANSWER", 100)
+    small_answers(monkeypatch)
     await asyncio.sleep(5.0)
     assert ("Content-Encoding", "gzip") in place.told[-1].headers
     assert place.held == 0
@@ -191,12 +198,12 @@ async def test_an_answer_that_waits_to_be_compressed_is_held(
     place = await here(knows=body(*values))
     plain, go_on = len(text(place.told[-1])), asyncio.Event()
 
-    async def slowly(response: Response, *_: object) -> Response:
+    async def slowly(*_: object) -> bytes:
         await go_on.wait()
-        return response
+        return b""
 
-    monkeypatch.setattr("batchedmodel_sidecar.body.encodings._LARGE_ANSWER", 100)
-    monkeypatch.setattr("batchedmodel_sidecar.http.inference.gzipped", slowly)
+    monkeypatch.setattr(Compression, "gzipped", slowly)
+    small_answers(monkeypatch)
     sent = body(*values) + end
     running = place.begin(sent, {"Accept-Encoding": "gzip"})
     await asyncio.sleep(1.0)
@@ -223,10 +230,10 @@ async def test_a_bug_over_an_answer_is_a_500_and_keeps_nothing(
 ) -> None:
     place = await here()
 
-    def fails(*_: object) -> None:
+    def fails(*_: object, **__: object) -> None:
         raise KeyError("a bug")
 
-    monkeypatch.setattr("batchedmodel_sidecar.http.inference.model_response", fails)
+    monkeypatch.setattr("batchedmodel_sidecar.http.inference.Response", fails)
     response = await place.answer(body(3, 4))
     assert response.status == 500
     assert "KeyError" in text(response)

@@ -6,8 +6,8 @@ import weakref
 
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_sidecar.errors import Rejected
-from batchedmodel_sidecar.http.refusals import Refusals
-from batchedmodel_sidecar.http.routed_head import RequestHead
+from batchedmodel_sidecar.http.request import RequestHead
+from batchedmodel_sidecar.http.responses import Refusals
 from batchedmodel_sidecar.protocols.table import adapters
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 

@@ -10,8 +10,7 @@ from batchedmodel_http.response import Response
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.body.shared_regions import SharedRegions
 from batchedmodel_sidecar.errors import CallError
-from batchedmodel_sidecar.http.body_reader import BodyReader
-from batchedmodel_sidecar.http.unread_answers import PATIENCE, SMALL, UnreadAnswers
+from batchedmodel_sidecar.http.body_reader import PATIENCE, SMALL, BodyReader, UnreadAnswers
 
 pytestmark = pytest.mark.looptime
 

@@ -8,12 +8,9 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.lora.state import AdapterPhase, AdapterState
-from batchedmodel_contract.manifest.tenants import Share, TenantsBy, TenantSettings
 from batchedmodel_sidecar.errors import ModelNotFound
-from batchedmodel_sidecar.lora.naming import AdapterNames, named, share_of_call
-from batchedmodel_sidecar.lora.served import ServedAdapters
+from batchedmodel_sidecar.lora.served import ServedAdapters, named
 from support.examples import examples
-from support.sidecar_world import MODEL
 
 NAMES: Final = st.none() | st.sampled_from(("m", "a", "b", ""))
 
@@ -41,10 +38,10 @@ def test_the_header_counts_beside_the_models_name_and_without_any() -> None:
     assert asked() == asked(header="") == "m"
 
 
-def names(header: str = "task-id") -> AdapterNames:
-    served = ServedAdapters("m")
+def names(header: str = "task-id") -> ServedAdapters:
+    served = ServedAdapters("m", header)
     served.told([AdapterState(name="a", number=3, phase=AdapterPhase.READY)])
-    return AdapterNames("m", served, header)
+    return served
 
 
 def test_a_header_of_another_name_means_nothing() -> None:
@@ -61,20 +58,9 @@ def test_a_header_that_is_sent_twice_with_two_values_is_refused() -> None:
 
 
 def test_in_front_of_a_model_without_adapters_no_header_is_read() -> None:
-    found = AdapterNames("m", ServedAdapters("m"), "")
+    found = ServedAdapters("m")
     assert not found.are_known
     assert found.chosen({"task-id": "a"}, None) is None
     assert found.chosen({}, "m") is None
     with pytest.raises(ModelNotFound, match='"a" is not served here; m is'):
         found.chosen({}, "a")
-
-
-def test_where_adapters_are_tenants_a_call_uses_its_adapters_share() -> None:
-    call, caller = MODEL.call_of(()), Share("10.0.0.1")
-    chosen = names().chosen({}, "a")
-    assert chosen is not None
-    by_adapter = TenantSettings(by=TenantsBy.ADAPTER, weights={"a": 3.0}, max_share=0.5)
-    for_adapter = call.for_adapter(chosen)
-    assert share_of_call(for_adapter, caller, by_adapter) == Share("a", 3.0, 0.5)
-    assert share_of_call(call, caller, by_adapter) == Share("m", 1.0, 0.5)
-    assert share_of_call(for_adapter, caller, TenantSettings()) == caller

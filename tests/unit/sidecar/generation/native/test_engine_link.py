@@ -41,7 +41,7 @@ from batchedmodel_sidecar.generation.native.engine_link import EngineLink
 from batchedmodel_sidecar.generation.native.engine_text import EngineText, ServedTexts
 from batchedmodel_sidecar.generation.native.requests.preparer import TextPreparer
 from batchedmodel_sidecar.generation.native.requests.text_request import TextEndpoint, TextRequest
-from batchedmodel_sidecar.http.routed_head import RequestHead
+from batchedmodel_sidecar.http.request import RequestHead
 from support.byte_tokenizer import described, fallback_tokenizer_json, tokenizer_json
 
 _TEXTS = TextPreparer("m", described(), tokenizer_json())

@@ -26,7 +26,7 @@ from batchedmodel_sidecar.generation.live_text import Admitted, LiveText
 from batchedmodel_sidecar.generation.native.engine_text import EngineText, ServedTexts
 from batchedmodel_sidecar.generation.native.requests.preparer import TextPreparer
 from batchedmodel_sidecar.generation.native.requests.text_request import TextEndpoint, TextRequest
-from batchedmodel_sidecar.http.routed_head import RequestHead
+from batchedmodel_sidecar.http.request import RequestHead
 from batchedmodel_sidecar.lora.served import ChosenAdapter, ServedAdapters
 from support.byte_tokenizer import END, described, tokenizer_json
 
