@@ -55,13 +55,11 @@ _COMPILED: Final = {
     f"{_SIDECAR}/body": ("byte_budget",),
     f"{_SIDECAR}/codec": ("codec", "rows"),
     f"{_SIDECAR}/generation": (
-        *("chunks", "engine_client", "events", "fields", "upstream_texts", "handler"),
-        *("live_text", "text_queue", "upstream_text"),
+        *("chunks", "engine_client", "events", "fields", "live_text", "text_queue"),
+        *("upstream_text", "upstream_texts"),
     ),
-    f"{_SIDECAR}/generation/native": ("engine_connection", "engine_link", "engine_text", "texts"),
-    f"{_SIDECAR}/generation/native/answers": ("*",),
-    f"{_SIDECAR}/generation/native/requests": (
-        *("openai_requests", "preparer", "request_fields", "triton_requests"),
+    f"{_SIDECAR}/generation/native": (
+        *("answers", "engine_text", "engines", "preparer", "requests", "texts"),
     ),
     f"{_SIDECAR}/http": (
         *("admission", "body_reader", "connections", "data_handler", "inference", "request"),

@@ -20,7 +20,7 @@ from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_scheduling.core.policy import MemoryCap
 from batchedmodel_sidecar.calls import Call, Row
 from batchedmodel_sidecar.codec.tokenizer import Tokens
-from batchedmodel_sidecar.generation.native.requests.preparer import TextPreparer
+from batchedmodel_sidecar.generation.native.preparer import TextPreparer
 
 
 class VersionUsers:

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import time
-from functools import partial
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -35,7 +34,6 @@ from batchedmodel_sidecar.generation.generation import (
     UpstreamGeneration,
     generation_of,
 )
-from batchedmodel_sidecar.generation.handler import GenerationHandler
 from batchedmodel_sidecar.generation.text_queue import TextQueue
 from batchedmodel_sidecar.helper import shared_memory
 from batchedmodel_sidecar.http.admin import ADMIN_BOUNDS, Admin
@@ -195,31 +193,22 @@ class Service:
             codec=codec,
             clock=time.monotonic,
         )
-        make = partial(
-            GenerationHandler,
-            queue=TextQueue(self._batcher.settings, self._ledger, counts),
-            settings=self._batcher.settings,
-            ledger=self._ledger,
-            refusals=refusals,
-            require_open=admission.open_for_work,
-        )
         self._generation = generation_of(
             settings,
-            self._batcher.settings,
+            TextQueue(
+                self._batcher.settings, self._ledger, counts, refusals, admission.open_for_work
+            ),
             link=native,
             gauges=client,
             bodies=self._bodies,
-            make=make,
             adapters=served,
         )
         if self._generation is not None:
             registry.register(
-                GenerationCollector(
-                    counts, self._generation.handler.queue, lambda: self._link.status.model
-                )
+                GenerationCollector(counts, self._generation.queue, lambda: self._link.status.model)
             )
             if served.are_known:
-                works = (self._batcher.adapters, self._generation.handler.queue.adapters)
+                works = (self._batcher.adapters, self._generation.queue.adapters)
                 rows = self._ledger.adapters
                 registry.register(AdaptersCollector(served, rows, works, settings.adapter_slots))
         router = Router(
@@ -236,7 +225,7 @@ class Service:
             bodies=self._bodies,
             refusals=refusals,
             inferences=inferences,
-            texts=None if self._generation is None else self._generation.handler,
+            texts=None if self._generation is None else self._generation.queue,
             passthrough=self._passthrough,
             discovery=Discovery(
                 settings.model_name,
@@ -290,7 +279,7 @@ class Service:
         if self._generation is not None:
             is_ours = not isinstance(self._generation, UpstreamGeneration)
             is_lost = self._lifecycle.terminating and is_ours
-            self._generation.handler.queue.give_up(MODEL_GONE, under_way=is_lost)
+            self._generation.queue.give_up(MODEL_GONE, under_way=is_lost)
 
     def profile_measured(self, profile: Profile) -> None:
         """From the link: more is known of how long batches take."""
@@ -302,15 +291,21 @@ class Service:
 
     def _stats(self, draining: bool) -> SidecarStats:
         batches = self._batcher.stats(draining=draining)
-        if self._generation is not None and self._generation.handler.queue.work.any:
-            texts = self._generation.handler.queue.stats(
-                model_ready=batches.model_ready, draining=draining
+        if self._generation is not None and self._generation.queue.work.any:
+            queue, now = self._generation.queue, asyncio.get_running_loop().time()
+            texts = queue.work.stats(
+                queue.settings,
+                now,
+                backlog=queue.admission.backlog_work,
+                at_once=queue.admission.limit,
+                model_ready=batches.model_ready,
+                draining=draining,
             )
             return with_batches(texts, batches)
         return batches
 
     def _oldest_age(self) -> float:
-        texts = 0.0 if self._generation is None else self._generation.handler.queue.oldest_age()
+        texts = 0.0 if self._generation is None else self._generation.queue.oldest_age()
         return max(self._batcher.oldest_age(), texts)
 
     async def _idle(self) -> None:
@@ -318,7 +313,7 @@ class Service:
         if self._passthrough is not None:
             await self._passthrough.idle()
         if self._generation is not None:
-            await self._generation.handler.queue.idle()
+            await self._generation.queue.idle()
 
     def _keeps_connections(self) -> bool:
         """Whether connections to an upstream server outlive their request.
@@ -391,7 +386,7 @@ class Service:
             # An answer that says so is better than a connection that breaks.
             self._batcher.give_up(_TIME_IS_OVER)
             if self._generation is not None:
-                self._generation.handler.queue.give_up(_TIME_IS_OVER)
+                self._generation.queue.give_up(_TIME_IS_OVER)
         await asyncio.sleep(STRAGGLERS_SECONDS)
         for task in (*background, stopped):
             task.cancel()

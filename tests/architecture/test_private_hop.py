@@ -36,7 +36,7 @@ OF_THE_WIRE = {
     "tests/unit/sidecar/backends/native/test_batches.py",
     "tests/unit/sidecar/backends/native/test_link.py",
     "tests/unit/sidecar/backends/native/test_no_queue_behind_large.py",
-    "tests/unit/sidecar/generation/native/test_engine_link.py",
+    "tests/unit/sidecar/generation/native/test_engines.py",
 }
 
 

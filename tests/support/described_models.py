@@ -18,7 +18,7 @@ from batchedmodel_contract.inference.description import (
 )
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_model_server.batching.declaration import declaration_of, describe
-from batchedmodel_sidecar.generation.native.requests.preparer import TextPreparer
+from batchedmodel_sidecar.generation.native.preparer import TextPreparer
 from batchedmodel_sidecar.model import ReadyModel
 from support.lettered_handlers import Lettered
 from support.random_checkpoints import byte_tokenizer

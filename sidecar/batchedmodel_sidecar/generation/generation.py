@@ -1,6 +1,6 @@
-"""Generated text in one sidecar: its handler, and who follows the engine behind it."""
+"""Generated text in one sidecar: its queue, and what follows the server behind it."""
 
-from typing import Final, Protocol
+from typing import Final
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import ServerProtocol
@@ -9,75 +9,96 @@ from batchedmodel_sidecar.backends.native.link import NativeLink
 from batchedmodel_sidecar.backends.upstream.client import Client
 from batchedmodel_sidecar.generation.engine_client import EngineClient
 from batchedmodel_sidecar.generation.engine_gauges import EngineGauges
-from batchedmodel_sidecar.generation.handler import GenerationHandler, MakeHandler
-from batchedmodel_sidecar.generation.native.engine_link import EngineLink, engine_limits
-from batchedmodel_sidecar.generation.native.requests.preparing import Preparing
-from batchedmodel_sidecar.generation.native.texts import NativeTexts
+from batchedmodel_sidecar.generation.native.engines import Engines, engine_limits
+from batchedmodel_sidecar.generation.native.texts import NativeTexts, Preparing
+from batchedmodel_sidecar.generation.text_queue import TextQueue
 from batchedmodel_sidecar.generation.upstream_texts import UpstreamTexts
 from batchedmodel_sidecar.http.body_reader import BodyReader
 from batchedmodel_sidecar.lora.served import ServedAdapters
 from batchedmodel_sidecar.model import ReadyModel
 
 
-class Generation(Protocol):
-    """What the service does with it."""
+class UpstreamGeneration:
+    """In front of an upstream that speaks OpenAI's protocol."""
 
-    @property
-    def handler(self) -> GenerationHandler:
-        """Who answers requests for text."""
-        ...
+    def __init__(self, queue: TextQueue, url: str, gauges: Client) -> None:
+        """`gauges`: how the server's metrics are read."""
+        self.queue: Final = queue
+        queue.server = UpstreamTexts(EngineClient(url))
+        self.gauges: Final = EngineGauges(gauges, busy=queue.busy, told=queue.engine)
 
     def model_ready(self, model: ReadyModel) -> None:
         """The model can be asked."""
-        ...
+        self.queue.open()
 
     def model_lost(self) -> None:
         """It cannot, at present."""
-        ...
+        self.queue.close()
 
     def configure(self, settings: BatchSettings) -> None:
         """Use other settings from now on."""
-        ...
+        self.queue.configure(settings)
 
     async def close(self) -> None:
         """Let go of everything."""
-        ...
 
 
-class UpstreamGeneration:
-    """In front of a server of one's own that speaks OpenAI's protocol."""
+class NativeGeneration:
+    """In front of our model server, whose model may generate text or not."""
 
-    def __init__(self, url: str, gauges: Client, make: MakeHandler) -> None:
-        """`gauges`: how the server's metrics are read."""
-        self.handler: Final = make(UpstreamTexts(EngineClient(url)))
-        self.gauges: Final = EngineGauges(
-            gauges, busy=self.handler.queue.busy, told=self.handler.queue.engine
-        )
+    def __init__(
+        self, queue: TextQueue, link: NativeLink, bodies: BodyReader, adapters: ServedAdapters
+    ) -> None:
+        """`link` carries the texts."""
+        self.queue: Final = queue
+        self._preparing = Preparing()
+        self._engines = link.texts = Engines(link, queue.settings)
+        self._engines.listener = queue
+        self._texts = queue.server = NativeTexts(self._engines, self._preparing, bodies, adapters)
 
     def model_ready(self, model: ReadyModel) -> None:
-        """See `Generation`."""
-        self.handler.queue.open()
+        """The model can be asked."""
+        self._texts.model = model
+        if model.texts is None:
+            self._engines.lost()
+            self.queue.open()  # requests are told that there is no text here
+            return
+        self.queue.engine_is(engine_limits(model.texts.description, self.queue.settings))
+        self._engines.ready(model.description.version, model.texts)
+        if model.texts.description.chat_template is not None:
+            # The first chat should not wait for a process that starts.
+            self._preparing.begin()
 
     def model_lost(self) -> None:
-        """See `Generation`."""
-        self.handler.queue.close()
+        """It cannot, at present."""
+        self._texts.model = None
+        self._engines.lost()
+        self.queue.close()
 
     def configure(self, settings: BatchSettings) -> None:
-        """See `Generation`."""
-        self.handler.configure(settings)
+        """Use other settings from now on."""
+        self.queue.configure(settings)
+        model = self._texts.model
+        if model is not None and model.texts is not None:
+            self.queue.engine_is(engine_limits(model.texts.description, settings))
+        self._engines.configure(settings)
 
     async def close(self) -> None:
-        """See `Generation`."""
+        """Let go of everything."""
+        await self._engines.close()
+        await self._preparing.close()
+
+
+Generation = UpstreamGeneration | NativeGeneration
 
 
 def generation_of(
     settings: SidecarSettings,
-    batching: BatchSettings,
+    queue: TextQueue,
     *,
     link: NativeLink | None,
     gauges: Client | None,
     bodies: BodyReader,
-    make: MakeHandler,
     adapters: ServedAdapters,
 ) -> Generation | None:
     """What the server behind this sidecar needs; None for one that generates nothing.
@@ -85,60 +106,7 @@ def generation_of(
     `link`: to our model server. `gauges`: how the metrics of an upstream are read.
     """
     if link is not None:
-        return NativeGeneration(link, batching, bodies, make, adapters)
+        return NativeGeneration(queue, link, bodies, adapters)
     if gauges is not None and settings.upstream_protocol is ServerProtocol.OPENAI:
-        return UpstreamGeneration(settings.upstream_url, gauges, make)
+        return UpstreamGeneration(queue, settings.upstream_url, gauges)
     return None
-
-
-class NativeGeneration:
-    """In front of our model server, whose model may generate text or not."""
-
-    def __init__(
-        self,
-        link: NativeLink,
-        batching: BatchSettings,
-        bodies: BodyReader,
-        make: MakeHandler,
-        adapters: ServedAdapters,
-    ) -> None:
-        """`link` carries the texts."""
-        self._preparing = Preparing()
-        self._batching = batching
-        self._link = link.texts = EngineLink(link, batching)
-        self._texts = NativeTexts(self._link, self._preparing, bodies, adapters)
-        self.handler: Final = make(self._texts)
-        self._link.listener = self.handler.queue
-
-    def model_ready(self, model: ReadyModel) -> None:
-        """See `Generation`."""
-        self._texts.model = model
-        if model.texts is None:
-            self._link.lost()
-            self.handler.queue.open()  # requests are told that there is no text here
-            return
-        self.handler.queue.engine_is(engine_limits(model.texts.description, self._batching))
-        self._link.ready(model.description.version, model.texts)
-        if model.texts.description.chat_template is not None:
-            # The first chat should not wait for a process that starts.
-            self._preparing.begin()
-
-    def model_lost(self) -> None:
-        """See `Generation`."""
-        self._texts.model = None
-        self._link.lost()
-        self.handler.queue.close()
-
-    def configure(self, settings: BatchSettings) -> None:
-        """See `Generation`."""
-        self._batching = settings
-        self.handler.configure(settings)
-        model = self._texts.model
-        if model is not None and model.texts is not None:
-            self.handler.queue.engine_is(engine_limits(model.texts.description, settings))
-        self._link.configure(settings)
-
-    async def close(self) -> None:
-        """See `Generation`."""
-        await self._link.close()
-        await self._preparing.close()

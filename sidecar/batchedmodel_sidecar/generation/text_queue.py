@@ -1,17 +1,20 @@
-"""Texts that wait for their server and those that it has: who goes next, and what became of each.
+"""The way of a request for generated text: read, admitted, sent to the server, answered.
 
-`Admission` decides. This is the shell around it: it owns the texts, one timer, and the counts.
+`Admission` decides who goes next. This is the shell around it: it owns the texts that wait and
+those that the server has, one timer, and the counts.
 """
 
 import asyncio
+from collections.abc import Callable
 from itertools import count
+from math import isfinite
 from typing import Final
 
+from batchedmodel_contract.inference.tensors import Buffer
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.tenants import Share, share_for
-from batchedmodel_contract.outcomes import Outcome
-from batchedmodel_contract.processes.stats import SidecarStats
-from batchedmodel_scheduling.core.policy import NEVER
+from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_scheduling.generation.admission import (
     Admission,
     AdmissionSettings,
@@ -21,10 +24,11 @@ from batchedmodel_scheduling.generation.admission import (
 )
 from batchedmodel_sidecar.batching.pending_request import ended, rejected
 from batchedmodel_sidecar.body.byte_budget import Hold
-from batchedmodel_sidecar.errors import Unserved
-from batchedmodel_sidecar.generation.live_text import Admitted, Draft, LiveText
+from batchedmodel_sidecar.errors import CallError, TooLate, Unserved
+from batchedmodel_sidecar.generation.live_text import Admitted, Answer, Draft, LiveText, TextServer
 from batchedmodel_sidecar.http.request import RequestHead
-from batchedmodel_sidecar.http.responses import ours
+from batchedmodel_sidecar.http.responses import Refusals, named, ours, unread_bug
+from batchedmodel_sidecar.http.time_out import within
 from batchedmodel_sidecar.protocols.headers import agreed, options_of_headers
 from batchedmodel_sidecar.telemetry.generation_counts import GenerationCounts, GenerationWork
 from batchedmodel_sidecar.telemetry.ledger import Ledger, answered_rows, refused_rows
@@ -33,9 +37,21 @@ from batchedmodel_sidecar.telemetry.ledger import Ledger, answered_rows, refused
 class TextQueue:
     """The texts in front of one server and at it."""
 
-    def __init__(self, settings: BatchSettings, ledger: Ledger, counts: GenerationCounts) -> None:
-        """Needs a running loop."""
-        self._settings = settings
+    server: TextServer
+    """Set once, before the first request."""
+
+    def __init__(
+        self,
+        settings: BatchSettings,
+        ledger: Ledger,
+        counts: GenerationCounts,
+        refusals: Refusals,
+        require_open: Callable[[], object],
+    ) -> None:
+        """Needs a running loop. `require_open` raises `Rejected` while no calls are taken."""
+        self.settings = settings
+        self._refusals = refusals
+        self._require_open = require_open
         self._limits: EngineLimits | None = None
         """Of an engine of ours, once there is one."""
         self._admission = Admission(AdmissionSettings.of(settings))
@@ -69,29 +85,70 @@ class TextQueue:
                 (waiting if text.waits else running).add(text.request.adapter)
         return running, waiting
 
-    def reading_begins(self) -> None:
-        """A request came that is not admitted yet: this is not idle until it is read."""
-        self._reading += 1
-        self._idle.clear()
-
-    def reading_ends(self) -> None:
-        """It was admitted, or not."""
-        self._reading -= 1
-        self._look_whether_idle()
-
     def refuse_full(self, share: Share) -> None:
-        """Raise `Rejected` where a tenant's request would find no room, whatever it holds."""
+        """Raise `Rejected` where a tenant's request would not be admitted, whatever it holds."""
+        self._require_open()
         now = self._loop.time()
         refusal = self._admission.refusal(share, now)
         if refusal is not None:
             self.work.add_unseen(now)
-            raise rejected(refusal, self._settings)
+            raise rejected(refusal, self.settings)
 
-    def admit(
+    async def answer(self, asked: RequestHead, body: Buffer, held: Hold) -> Answer:
+        """The answer to a request whose body is here, and counted by `held`; or its beginning.
+
+        Cancelled when its caller leaves before that. Needs no task.
+        """
+        self._reading += 1
+        self._idle.clear()  # this is not idle until it is read
+        try:
+            text = await self._admitted(asked, body, held)
+        except (CallError, InvalidInput) as error:
+            return self._refused(asked, held, error)
+        except asyncio.CancelledError:
+            held.release()
+            self._ledger.rejected[Rejection.ABANDONED] += 1
+            raise
+        except GeneratorExit:
+            raise
+        except BaseException as bug:
+            return self._refused(asked, held, unread_bug(bug))
+        finally:
+            self._reading -= 1
+            self._look_whether_idle()
+        try:
+            return await text.answer
+        except asyncio.CancelledError:
+            text.cancel()
+            raise
+        except CallError as error:
+            return self._refused(asked, held, error)
+
+    def _refused(self, asked: RequestHead, held: Hold, error: CallError | InvalidInput) -> Answer:
+        held.release()
+        return named(self._refusals.response(asked, error), asked.request_id)
+
+    async def _admitted(self, asked: RequestHead, body: Buffer, held: Hold) -> LiveText:
+        """Read a request and let it wait; raises `CallError` or `InvalidInput`."""
+        arrived = self._loop.time()
+        self._require_open()
+        limit = self.settings.request_timeout_seconds
+        timeout = options_of_headers(asked.headers).timeout
+        if timeout is not None:
+            limit = min(limit, timeout)
+        try:
+            draft, waited = await within(limit, self.server.read(asked, body, held))
+        except TimeoutError:
+            raise TooLate(limit) from None
+        if waited:
+            self._require_open()
+        return self._admit(draft, asked, held, arrived, limit)
+
+    def _admit(
         self, draft: Draft, head: RequestHead, held: Hold, arrived: float, limit: float
     ) -> LiveText:
         """Let a request wait that has so many seconds to its first token; raises `Rejected`."""
-        now, settings, fields = self._loop.time(), self._settings, draft.fields
+        now, settings, fields = self._loop.time(), self.settings, draft.fields
         terms = agreed(options_of_headers(head.headers), settings)
         request = GenerationRequest(
             id=next(self._numbers),
@@ -123,24 +180,13 @@ class TextQueue:
         self._decide()
         return text
 
-    def stats(self, *, model_ready: bool, draining: bool) -> SidecarStats:
-        """What the autoscaler is told."""
-        return self.work.stats(
-            self._settings,
-            self._loop.time(),
-            backlog=self._admission.backlog_work,
-            at_once=self._admission.limit,
-            model_ready=model_ready,
-            draining=draining,
-        )
-
     def oldest_age(self) -> float:
         """Seconds since the oldest request that waits came."""
         return self._admission.oldest_age(self._loop.time())
 
     def configure(self, settings: BatchSettings) -> None:
         """Use other settings from now on."""
-        self._settings = settings
+        self.settings = settings
         self._reconfigure()
 
     def engine_is(self, limits: EngineLimits) -> None:
@@ -226,7 +272,7 @@ class TextQueue:
         self._ledger.settle_alone(outcome, text.work, now, waiting=waited)
         if completed:
             answered_rows(self._ledger, request.share.tenant, request.adapter, 1)
-            target = self._settings.target_first_token_seconds
+            target = self.settings.target_first_token_seconds
             if target is not None and text.first_at is not None:
                 self._ledger.late += text.first_at - request.arrived > target
         self._counts.ended(text.prompt_tokens or request.prompt_tokens, output_tokens)
@@ -242,7 +288,7 @@ class TextQueue:
         self._decide()
 
     def _by(self) -> AdmissionSettings:
-        return AdmissionSettings.of(self._settings, self._limits)
+        return AdmissionSettings.of(self.settings, self._limits)
 
     def _reconfigure(self) -> None:
         self._admission.configure(self._by(), self._loop.time())
@@ -290,5 +336,5 @@ class TextQueue:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if grant.wake_at != NEVER:
+        if isfinite(grant.wake_at):
             self._timer = self._loop.call_at(grant.wake_at, self._decide)

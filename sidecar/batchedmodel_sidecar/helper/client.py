@@ -283,15 +283,13 @@ class HelperClient:
         urgent: bool = False,
         hold: Hold | None = None,
         must: bool = False,
-        seconds: float | None = None,
     ) -> tuple[Any, int]:
         """The result of a job, and the bytes of memory that it may refer to.
 
-        Raises what the job raises, `Rejected` where the process cannot do it, `NoMemory` where
-        `hold` does not lend what the values of the body take, unless it `must`, and `TimeoutError`
-        after so many `seconds`. A job whose caller is cancelled is not begun, and not tried again.
+        Raises what the job raises, `Rejected` where the process cannot do it, and `NoMemory` where
+        `hold` does not lend what the values of the body take, unless it `must`. A job whose caller
+        is cancelled is not begun, and not tried again.
         """
-        loop = asyncio.get_running_loop()
         lies = body if isinstance(body, SharedMemory) else None
         content = content_of((job, apart(body) if lies is None else None))
         asked = _Job(
@@ -304,7 +302,7 @@ class HelperClient:
             size=content.size + (0 if lies is None else len(lies)),
             hold=hold or self._hold,
             must=must,
-            answer=loop.create_future(),
+            answer=asyncio.get_running_loop().create_future(),
         )
         line = self._urgent if urgent else self._others
         self._room.take(share, asked.room)
@@ -312,14 +310,11 @@ class HelperClient:
             share.tenant, asked.number, work=asked.size, rank=asked.number, weight=share.weight
         )
         self._waiting[asked.number] = asked
-        timer = None if seconds is None else loop.call_later(seconds, _late, asked)
         self._send()
         try:
             message = await asked.answer
         finally:
             asked.wanted = False
-            if timer is not None:
-                timer.cancel()
             if self._waiting.pop(asked.number, None) is not None:
                 line.discard(asked.number)
                 self._room.give_back(share.tenant, asked.room)
@@ -453,7 +448,7 @@ class HelperClient:
         seconds = self._clock() - job.began
         self._seconds += _WEIGHT * (seconds - self._seconds) if self._seconds else seconds
         if job.answer.done():
-            return  # its time was over just now
+            return  # its caller was cancelled just now
         if isinstance(outcome, Exception):
             job.answer.set_exception(outcome)
         else:
@@ -495,11 +490,6 @@ async def _stored(content: Content) -> SharedMemory | None:
         memory.write(piece)
         await asyncio.sleep(0)
     return memory
-
-
-def _late(job: _Job) -> None:
-    if not job.answer.done():
-        job.answer.set_exception(TimeoutError())
 
 
 def _failed(message: str) -> Rejected:

@@ -1,7 +1,8 @@
 """Bounds in time what is mostly done at once, and sets a timer only where it is not.
 
 Most bodies are parsed without waiting for anything, and a timer that is set and cancelled costs as
-much as parsing a small one. The caller need not be a task; work that has to wait becomes one.
+much as parsing a small one. Neither the caller nor the work need be a task: what the work waits for
+when its time is over is cancelled.
 """
 
 import asyncio
@@ -14,37 +15,22 @@ Result = TypeVar("Result")
 async def within(seconds: float, work: Coroutine[Any, Any, Result]) -> tuple[Result, bool]:
     """What the work returns, and whether it had to wait, so that others ran meanwhile.
 
-    Raises `TimeoutError` when the wait is longer.
+    Raises `TimeoutError` when the wait is longer, once the work has ended.
     """
     try:
-        begun = _Rest(work.send(None), work)
+        rest = _Rest(work.send(None), work)
     except StopIteration as done:
         result: Result = done.value
         return result, False
-    rest = asyncio.create_task(_finished(begun))
+    timer = asyncio.get_running_loop().call_later(seconds, rest.cut_short)
     try:
-        await asyncio.wait([rest], timeout=seconds)
-        if not rest.done():
-            await _cut_short(rest)
-            if rest.cancelled():
-                raise TimeoutError
-        return rest.result(), True
+        return await rest, True
     except asyncio.CancelledError:
-        await _cut_short(rest)
+        if rest.is_late:
+            raise TimeoutError from None
         raise
     finally:
-        # An error keeps this frame. If the frame kept the error too, all that the work held would
-        # stay until cycles are collected.
-        del rest
-
-
-async def _finished(begun: "_Rest") -> Any:
-    return await begun
-
-
-async def _cut_short(rest: asyncio.Task[Any]) -> None:
-    rest.cancel()
-    await asyncio.wait([rest])  # it may hold what its caller is about to take away
+        timer.cancel()
 
 
 class _Rest:
@@ -53,21 +39,29 @@ class _Rest:
     def __init__(self, awaited: Any, work: Coroutine[Any, Any, Any]) -> None:
         self._awaited = awaited
         self._work = work
+        self.is_late = False
+
+    def cut_short(self) -> None:
+        """Its time is over."""
+        self.is_late = True
+        if self._awaited is not None:
+            self._awaited.cancel()
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        awaited, self._awaited = self._awaited, None
         while True:
             try:
-                # No name of this frame keeps an error, nor a future that may have it: the error's
-                # traceback keeps the frame, and so all that the work held.
+                # Nothing here keeps an error, nor a future that may have it: the error's traceback
+                # keeps this frame, and so all that the work held.
                 try:
-                    sent = yield awaited
+                    sent = yield self._awaited
                 except BaseException as error:
-                    # A cancellation, the timer's as well, is the work's to handle.
-                    awaited = None
-                    awaited = self._work.throw(error)
+                    # A cancellation is the work's to handle.
+                    self._awaited = None
+                    self._awaited = self._work.throw(error)
                 else:
-                    awaited = None
-                    awaited = self._work.send(sent)
+                    self._awaited = None
+                    self._awaited = self._work.send(sent)
             except StopIteration as done:
                 return done.value
+            if self.is_late:
+                asyncio.get_running_loop().call_soon(self.cut_short)

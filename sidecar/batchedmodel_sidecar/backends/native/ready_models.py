@@ -4,7 +4,7 @@ from typing import Final
 
 from batchedmodel_contract.link.model_frames import ServedModel
 from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
-from batchedmodel_sidecar.generation.native.requests.preparer import TextPreparer
+from batchedmodel_sidecar.generation.native.preparer import TextPreparer
 from batchedmodel_sidecar.model import ReadyModel
 
 _THREADS: Final = 2

@@ -10,20 +10,29 @@ import secrets
 import time
 import uuid
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 from typing import Any, Final, NamedTuple, Protocol
 
+from batchedmodel_contract.generation.description import GenerationDescription
 from batchedmodel_contract.generation.frames import Finish, Submit, Token
 from batchedmodel_http.response import Headers
+from batchedmodel_scheduling.generation.requests import AtOnce
 from batchedmodel_sidecar.errors import Busy, Fatal, Unserved
-from batchedmodel_sidecar.generation.live_text import Admitted, LiveText
-from batchedmodel_sidecar.generation.native.answers.answer_form import AnswerForm, Piece, TextUsage
-from batchedmodel_sidecar.generation.native.answers.openai_answers import ChatForm, CompletionForm
-from batchedmodel_sidecar.generation.native.answers.text_decoder import StopString, TextDecoder
-from batchedmodel_sidecar.generation.native.answers.triton_answers import GenerateForm
-from batchedmodel_sidecar.generation.native.requests.preparer import TextPreparer
-from batchedmodel_sidecar.generation.native.requests.text_request import TextEndpoint, TextRequest
+from batchedmodel_sidecar.generation.fields import Fields
+from batchedmodel_sidecar.generation.live_text import Admitted, Draft, LiveText
+from batchedmodel_sidecar.generation.native.answers import (
+    AnswerForm,
+    ChatForm,
+    CompletionForm,
+    GenerateForm,
+    Piece,
+    StopString,
+    TextDecoder,
+    TextUsage,
+)
+from batchedmodel_sidecar.generation.native.preparer import TextEndpoint, TextPreparer, TextRequest
 from batchedmodel_sidecar.lora.served import ChosenAdapter
 
 _MOST_BEHIND_BYTES: Final = 64 * 1024
@@ -39,8 +48,8 @@ _EVENTS: Final[Headers] = (
 )
 
 
-class Engine(Protocol):
-    """Where texts are generated."""
+class Submits(Protocol):
+    """The engine where a text is generated."""
 
     def submit(self, text: EngineText, submit: Submit) -> None:
         """Have choices made; the text gets their tokens."""
@@ -59,20 +68,15 @@ class Engine(Protocol):
         ...
 
 
-class Engines(Protocol):
-    """Which engine takes texts."""
-
-    def start(self, text: EngineText) -> None:
-        """Have the text started at the engine that takes texts; raises `Busy` where none does."""
-        ...
-
-
 class ServedTexts(NamedTuple):
     """What makes texts, the same for all requests of a version of the model."""
 
-    engines: Engines
+    start: Callable[[EngineText], None]
+    """Has a text started at the engine that takes texts; raises `Busy` where none does."""
     preparer: TextPreparer
     version: str
+    sequences: int
+    """Texts that the engine runs at once."""
 
 
 class _Choice:
@@ -118,7 +122,7 @@ class EngineText(LiveText):
         self._keep = admitted.held.keep
         """Takes so many bytes for an answer that does not stream, if there is room."""
         self._takes_events = self._reads_behind = asked.streams
-        self._engine: Engine | None = None
+        self._engine: Submits | None = None
         self._sampling = asked.sampling
         self._form: AnswerForm
         self._choices: list[_Choice] = []
@@ -174,11 +178,11 @@ class EngineText(LiveText):
         if not self._choices:
             self._begin_choices()
         try:
-            self._served.engines.start(self)
+            self._served.start(self)
         except Busy as error:
             self.broke_off(error)
 
-    def start(self, engine: Engine) -> None:
+    def start(self, engine: Submits) -> None:
         """Submit all of it to an engine, or what has not ended."""
         if not self.is_at_server:
             return
@@ -253,7 +257,7 @@ class EngineText(LiveText):
             self.broke_off(Fatal())
         return self.is_at_server
 
-    def _submit(self, engine: Engine, choices: Sequence[_Choice], prompt: int) -> None:
+    def _submit(self, engine: Submits, choices: Sequence[_Choice], prompt: int) -> None:
         number, first, request = engine.next_id(), choices[0], self.request
         sampling = self._sampling
         if prompt and not self._asked.seeded:
@@ -335,3 +339,38 @@ class EngineText(LiveText):
         if self._engine is not None:
             for number in numbers:
                 self._engine.cancel(number)
+
+
+def draft_of(served: ServedTexts, request: TextRequest, adapter: ChosenAdapter | None) -> Draft:
+    """A request that was read, with what matters of it to the queue."""
+    name = None if adapter is None else adapter.name
+    return Draft(
+        Fields(
+            model=name or served.preparer.name,
+            prompt_tokens=request.prompt_tokens,
+            max_tokens=request.max_tokens,
+            choices=request.texts,
+            # Its tokens are seen as they come, whatever its caller gets.
+            streams=True,
+            adapter=name,
+            at_once=at_once(request, served.preparer.description, served.sequences),
+            whole=not request.streams,
+            # Of each text: nothing but its greatest length may end it, or anything may.
+            least_tokens=1 if request.stop or request.stop_ids else request.max_tokens,
+        ),
+        partial(EngineText, served, request, adapter),
+    )
+
+
+def at_once(request: TextRequest, engine: GenerationDescription, sequences: int) -> AtOnce:
+    """How much of it an engine runs at once that runs so many, where it has nothing else.
+
+    Texts of one prompt share it, and begin together where there are places for them. Of a long list
+    of prompts each begins where there is room for it.
+    """
+    if len(request.prompts) == 1:
+        return AtOnce(len(request.prompts[0]), min(request.choices, sequences))
+    longest = max(map(len, request.prompts))
+    held = engine.blocks * engine.block_tokens // (longest + request.max_tokens)
+    texts = max(1, min(request.texts, sequences, held))
+    return AtOnce(min(request.prompt_tokens, texts * longest), texts)

@@ -13,8 +13,7 @@ from batchedmodel_sidecar.backends.upstream.catalogue import upstream
 from batchedmodel_sidecar.discovery.discovery import Discovery
 from batchedmodel_sidecar.discovery.example import Task, example_of, tasks_of
 from batchedmodel_sidecar.errors import CallError
-from batchedmodel_sidecar.generation.native.requests.openai_requests import CHAT, COMPLETIONS
-from batchedmodel_sidecar.generation.native.requests.triton_requests import GENERATE
+from batchedmodel_sidecar.generation.native.requests import CHAT, COMPLETIONS, GENERATE
 from batchedmodel_sidecar.lora.served import ServedAdapters
 from batchedmodel_sidecar.model import LinkStatus, ReadyModel
 from batchedmodel_sidecar.protocols import headers

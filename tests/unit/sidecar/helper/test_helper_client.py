@@ -463,19 +463,3 @@ async def test_urgent_jobs_take_no_place_from_others(started: list[Played]) -> N
             Caller(helper, urgent=True)
         await turns()
         helper.check_place(NOBODY)
-
-
-async def test_a_job_whose_time_is_over_is_given_up_and_the_next_one_is_done(
-    started: list[Played],
-) -> None:
-    async with a_helper() as helper:
-        late, waits, stays = (
-            Caller(helper, b"late", seconds=1.0),
-            Caller(helper, b"waits", seconds=1.5),
-            Caller(helper, b"stays"),
-        )
-        for caller in (late, waits):
-            with pytest.raises(TimeoutError):
-                await caller
-        assert await order(started[0]) == [b"late", b"stays"]
-        assert await stays == RESULT

@@ -23,9 +23,8 @@ from batchedmodel_scheduling.generation.admission import GenerationRequest
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.generation.live_text import Admitted, LiveText
-from batchedmodel_sidecar.generation.native.engine_text import EngineText, ServedTexts
-from batchedmodel_sidecar.generation.native.requests.preparer import TextPreparer
-from batchedmodel_sidecar.generation.native.requests.text_request import TextEndpoint, TextRequest
+from batchedmodel_sidecar.generation.native.engine_text import EngineText, ServedTexts, at_once
+from batchedmodel_sidecar.generation.native.preparer import TextEndpoint, TextPreparer, TextRequest
 from batchedmodel_sidecar.http.request import RequestHead
 from batchedmodel_sidecar.lora.served import ChosenAdapter, ServedAdapters
 from support.byte_tokenizer import END, described, tokenizer_json
@@ -131,7 +130,7 @@ class Caller:
         budget.hold_answers(1)  # whoever is alone always has room
         held = budget.hold(Share("team"))
         admitted = Admitted(self, queued, head, held, 30.0, 0.5)
-        served = ServedTexts(self.engines, _TEXTS, "1")
+        served = ServedTexts(self.engines.start, _TEXTS, "1", 8)
         self.text = EngineText(served, request, adapter, admitted)
 
     def heard(self, text: LiveText, tokens: int, now: float) -> None:
@@ -256,8 +255,7 @@ def test_texts_are_told_whole_and_once_over_lost_engines(seed: int) -> None:
 
 
 async def _told_over_lost_engines(rng: random.Random) -> None:
-    request = replace(
-        _REQUEST,
+    request = _REQUEST._replace(
         prompts=tuple(
             array("i", [rng.randrange(97, 123) for _ in range(rng.randint(1, 5))])
             for _ in range(rng.randint(1, 3))
@@ -313,7 +311,7 @@ async def _told_over_lost_engines(rng: random.Random) -> None:
 
 
 async def test_a_text_whose_first_token_tells_nothing_is_told_whole() -> None:
-    caller, text = _sent(replace(_REQUEST, stop=("ab",)))
+    caller, text = _sent(_REQUEST._replace(stop=("ab",)))
     for at, byte in enumerate("aé".encode()):
         finish = Finish.LENGTH if at == 2 else Finish.NONE
         text.took([Token(1, 0, byte, 0.0, finish)])
@@ -325,7 +323,7 @@ async def test_each_prompt_of_a_list_has_draws_of_its_own_and_the_first_has_the_
     prompts = (array("i", [97]),) * 3
     for seeded in (False, True):
         engine = Engine()
-        _sent(replace(_REQUEST, prompts=prompts, seeded=seeded), engine)
+        _sent(_REQUEST._replace(prompts=prompts, seeded=seeded), engine)
         submits = list(engine.submits.values())
         assert len({one.sampling.seed for one in submits}) == (1 if seeded else 3)
         assert [one.deadline for one in submits] == [30.0, None, None]
@@ -364,7 +362,7 @@ async def test_a_text_goes_on_for_as_long_as_each_engine_makes_some_of_it() -> N
 
 
 async def test_a_stop_string_ends_one_choice_at_the_engine_and_no_other() -> None:
-    request = replace(_REQUEST, stop=("x",), choices=2)
+    request = _REQUEST._replace(stop=("x",), choices=2)
     engine = Engine()
     _, text = _sent(request, engine)
     text.took([Token(1, at, ord(one), 0.0, Finish.NONE) for at, one in enumerate("xy")])
@@ -391,8 +389,7 @@ async def test_a_whole_answer_tells_the_probabilities_that_a_stream_tells(
     told = []
     for streams in (True, False):
         sampling = Sampling(logprobs=1)
-        request = replace(
-            _REQUEST,
+        request = _REQUEST._replace(
             endpoint=endpoint,
             streams=streams,
             sampling=sampling,
@@ -410,7 +407,7 @@ async def test_a_whole_answer_tells_the_probabilities_that_a_stream_tells(
 
 async def test_a_completion_tells_where_each_token_begins_behind_text_that_was_held_back() -> None:
     sampling = Sampling(logprobs=1)
-    request = replace(_REQUEST, sampling=sampling, stop=("bX",), include_usage=False)
+    request = _REQUEST._replace(sampling=sampling, stop=("bX",), include_usage=False)
     caller, text = _sent(request)
     for at, byte in enumerate(b"abcd"):
         finish = Finish.LENGTH if at == 3 else Finish.NONE
@@ -423,7 +420,7 @@ async def test_a_completion_tells_where_each_token_begins_behind_text_that_was_h
 
 async def test_an_answer_that_finds_no_room_ends_at_the_engine_and_says_so() -> None:
     engine = Engine()
-    caller, text = _sent(replace(_REQUEST, streams=False, choices=2), engine, room=300)
+    caller, text = _sent(_REQUEST._replace(streams=False, choices=2), engine, room=300)
     for _ in range(2):
         text.took([Token(1, choice, ord("x"), 0.0, Finish.NONE) for choice in (0, 1)])
     assert [(one.status, one.retry_after) for one in caller.errors] == [(503, 1.0)]
@@ -433,7 +430,7 @@ async def test_an_answer_that_finds_no_room_ends_at_the_engine_and_says_so() -> 
 
 async def test_a_caller_that_leaves_has_its_texts_cancelled() -> None:
     engine = Engine()
-    caller, text = _sent(replace(_REQUEST, prompts=(array("i", [1]), array("i", [2]))), engine)
+    caller, text = _sent(_REQUEST._replace(prompts=(array("i", [1]), array("i", [2]))), engine)
     text.cancel()
     assert engine.cancelled == [(1, None), (2, None)]
     text.took([Token(1, 0, ord("x"), 0.0, Finish.NONE)])
@@ -442,7 +439,7 @@ async def test_a_caller_that_leaves_has_its_texts_cancelled() -> None:
 
 async def test_a_reader_that_falls_far_behind_ends() -> None:
     engine = Engine()
-    caller, text = _sent(replace(_REQUEST, max_tokens=10**6), engine)
+    caller, text = _sent(_REQUEST._replace(max_tokens=10**6), engine)
     text.took([Token(1, 0, ord("x"), 0.0, Finish.NONE)])
     assert caller.answers == 1
     text.pause()
@@ -473,7 +470,7 @@ async def test_a_reader_that_catches_up_has_all_of_its_text() -> None:
 @pytest.mark.parametrize("streams", [True, False])
 async def test_an_engine_that_gives_a_text_up_ends_the_request(streams: bool) -> None:
     engine = Engine()
-    caller, text = _sent(replace(_REQUEST, streams=streams, choices=2), engine)
+    caller, text = _sent(_REQUEST._replace(streams=streams, choices=2), engine)
     text.took([Token(1, 0, ord("a"), 0.0, Finish.NONE)])
     text.took([Token(1, 1, 0, 0.0, Finish.FAILED)])
     assert caller.outcomes == [Outcome.FAILED]
@@ -482,3 +479,13 @@ async def test_an_engine_that_gives_a_text_up_ends_the_request(streams: bool) ->
     else:
         assert [error.status for error in caller.errors] == [503]
     assert engine.cancelled == [(1, None)]
+
+
+def test_of_a_long_list_as_much_counts_as_runs_at_once() -> None:
+    description = described(max_sequences=8, blocks=10, block_tokens=16)
+    prompts = (array("i", [1] * 20), array("i", [2] * 10), array("i", [3]))
+    request = _REQUEST._replace(prompts=prompts, choices=2, max_tokens=20)
+    # Four texts of 40 tokens fill the cache.
+    assert at_once(request, description, 8) == (31, 4)
+    assert at_once(request, description, 2) == (31, 2)
+    assert at_once(_REQUEST._replace(choices=3), description, 8).texts == 3

@@ -17,7 +17,6 @@ from batchedmodel_http.response import Response, Sending, StreamedResponse
 from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.generation.engine_client import AnswerListener, EngineHead
-from batchedmodel_sidecar.generation.handler import GenerationHandler
 from batchedmodel_sidecar.generation.live_text import Draft
 from batchedmodel_sidecar.generation.text_queue import TextQueue
 from batchedmodel_sidecar.generation.upstream_texts import UpstreamTexts
@@ -132,7 +131,7 @@ class SlowReader:
 
 
 class World:
-    """A handler, its server and its callers."""
+    """A queue, its server and its callers."""
 
     def __init__(
         self,
@@ -142,15 +141,9 @@ class World:
         self.engine, self.ledger, self.budget = Engine(), Ledger(), ByteBudget(100_000)
         self.callers: list[Caller] = []
         self.server = make(self.engine)
-        self.queue = TextQueue(settings, self.ledger, GenerationCounts())
-        self.handler = GenerationHandler(
-            self.server,
-            self.queue,
-            settings,
-            ledger=self.ledger,
-            refusals=Refusals(self.ledger, adapters()),
-            require_open=lambda: None,
-        )
+        refusals = Refusals(self.ledger, adapters())
+        self.queue = TextQueue(settings, self.ledger, GenerationCounts(), refusals, lambda: None)
+        self.queue.server = self.server
         self.queue.open()
 
     def calls(self, tenant: str = "a", body: bytes = b'{"model":"m"}', **headers: str) -> Caller:
@@ -161,7 +154,7 @@ class World:
         held.grow(len(body))
         caller = Caller(self)
         self.callers.append(caller)
-        answer = self.handler.answer(head, body, held)
+        answer = self.queue.answer(head, body, held)
         caller.running = EagerCoroutine(answer, caller.reply, asyncio.get_running_loop())
         return caller
 
@@ -196,7 +189,7 @@ async def test_as_many_are_at_the_server_as_the_settings_say() -> None:
     await turn()
     assert len(world.engine.there) == 2
     assert callers[0].ends == 1
-    world.handler.configure(BatchSettings(max_concurrent_requests=4))
+    world.queue.configure(BatchSettings(max_concurrent_requests=4))
     assert len(world.engine.there) == 4
 
 
@@ -333,7 +326,7 @@ async def test_whatever_happens_every_request_is_settled_once(seed: int) -> None
                 rng.choice([world.queue.open, world.queue.close])()
             case 10:
                 more = rng.choice([None, 1, 2, 5])
-                world.handler.configure(BatchSettings(max_concurrent_requests=more))
+                world.queue.configure(BatchSettings(max_concurrent_requests=more))
             case 11:
                 await asyncio.sleep(rng.choice([0.01, 0.3, 2.0]))
     world.queue.open()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from batchedmodel_sidecar.generation.native.requests.longest_token import bytes_of_longest_token
+from batchedmodel_sidecar.generation.native.preparer import bytes_of_longest_token
 from support.byte_tokenizer import fallback_tokenizer_json, tokenizer_json
 
 _ALPHABET = pre_tokenizers.ByteLevel.alphabet()

@@ -1,6 +1,9 @@
 """Bodies into requests for text: read, checked, their chats rendered, their texts tokenised.
 
 Small bodies without a template are prepared in the sidecar's loop, all others in a process for it.
+A text that is too long is known untokenised where it is known how much text a token stands for at
+most: of tokenizers in which no part of a text is left out and none becomes much shorter before it
+is cut into tokens. Most language models' are such.
 """
 
 from __future__ import annotations  # array.array takes no type argument at run time
@@ -9,44 +12,41 @@ import contextlib
 import os
 import resource
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import orjson
 from tokenizers import Tokenizer, pre_tokenizers
 
 from batchedmodel_contract.generation.description import GenerationDescription
+from batchedmodel_contract.generation.frames import Sampling
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_sidecar.generation.native.requests.longest_token import bytes_of_longest_token
-from batchedmodel_sidecar.generation.native.requests.openai_requests import (
+from batchedmodel_sidecar.generation.native.requests import (
     CHAT,
     COMPLETIONS,
+    GENERATE,
+    MOST_TEXTS,
     Streaming,
     chat_logprobs_of,
     chat_of,
     choices_of,
-    prompts_of,
-    streaming_of,
-)
-from batchedmodel_sidecar.generation.native.requests.request_fields import (
     flag_of,
+    generate_of,
     logprobs_of,
     max_tokens_of,
+    prompts_of,
     sampling_of,
     stopping_of,
+    streaming_of,
 )
-from batchedmodel_sidecar.generation.native.requests.text_request import (
-    MOST_TEXTS,
-    TextEndpoint,
-    TextRequest,
-)
-from batchedmodel_sidecar.generation.native.requests.triton_requests import GENERATE, generate_of
-from batchedmodel_sidecar.helper.messages import Work
+from batchedmodel_sidecar.helper.messages import Pickled, Work
 from batchedmodel_sidecar.protocols.json_bodies import adapter_of, json_object
 
 if TYPE_CHECKING:
-    from batchedmodel_sidecar.generation.native.requests.chat_template import ChatTemplate
+    from batchedmodel_sidecar.generation.native.chat_template import ChatTemplate
 
 _USUAL_TOKENS: Final = 16
 """Of a completion whose caller says nothing, as OpenAI has it."""
@@ -55,6 +55,57 @@ _LONG: Final = 8192
 _HELPER_MEMORY: Final = 1 << 30
 """Bytes beside the model's: the longest body of the shortest tokens takes 0.8 GiB."""
 _PROCESS_SIZE: Final = Path("/proc/self/statm")
+_NFC_SHRINKS: Final = 4
+"""Unicode's shortest form takes 2 bytes where another took 7."""
+_BYTES: Final = 256
+_KEEPS_ALL: Final = frozenset({"ByteLevel", "Digits", "Metaspace"})
+_LENGTHENS: Final = frozenset({"Prepend"})
+
+
+class TextEndpoint(StrEnum):
+    """Where texts are asked for."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+    GENERATE = "generate"
+    """Triton's, with a whole answer."""
+    GENERATE_STREAM = "generate_stream"
+
+
+class TextRequest(NamedTuple):
+    """Checked and tokenised: what the engine needs, whichever protocol it came in."""
+
+    endpoint: TextEndpoint
+    prompts: tuple[array[int], ...]
+    """INT32 token ids; each prompt has `choices` texts."""
+    sampling: Sampling
+    seeded: bool
+    """Whether its caller chose the seed; otherwise it is made up for each request."""
+    max_tokens: int
+    """Of each text."""
+    stop: tuple[str, ...] = ()
+    """A text ends in front of the first of these that comes."""
+    stop_ids: tuple[int, ...] = ()
+    choices: int = 1
+    streams: bool = False
+    include_usage: bool = False
+    """Whether a stream ends with how many tokens there were."""
+    id: str | None = None
+    """Triton's name of the request, which its answer repeats."""
+    adapter: str | None = None
+    """What its body names that is not the model itself."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of all prompts."""
+        return sum(map(len, self.prompts))
+
+    @property
+    def texts(self) -> int:
+        """How many are generated."""
+        return len(self.prompts) * self.choices
+
+
 _KNOWN: Final = {
     TextEndpoint.CHAT: CHAT,
     TextEndpoint.COMPLETIONS: COMPLETIONS,
@@ -84,6 +135,8 @@ class TextPreparer:
         own = () if eos is None or eos >= description.vocabulary else (eos,)
         self._stop_ids: Final = tuple(dict.fromkeys(description.stop_ids + own))
         """Tokens that end any text: what the configs name, and the tokenizer's eos."""
+        self.pickled: Final = Pickled(bounded_preparer, (name, description, tokenizer_json))
+        """As a helper is sent it."""
         self._template: ChatTemplate | str | None = None
         """Or why there is none."""
         self._longest_token: int | None = None
@@ -129,7 +182,7 @@ class TextPreparer:
         """Compiled once, also where that fails; raises `InvalidInput`."""
         if self._template is None:
             # Jinja2 is no part of a process that renders no chats.
-            from batchedmodel_sidecar.generation.native.requests.chat_template import ChatTemplate
+            from batchedmodel_sidecar.generation.native.chat_template import ChatTemplate
 
             try:
                 self._template = ChatTemplate(source, self.description.special_tokens)
@@ -315,3 +368,63 @@ def _limit_memory(more: int | None) -> None:
     if hard != resource.RLIM_INFINITY:
         most = hard if most == resource.RLIM_INFINITY else min(most, hard)
     resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+
+
+def bytes_of_longest_token(tokenizer_json: bytes, alphabet: Iterable[str]) -> int | None:
+    """Bytes of UTF-8 in a text that become one token at most; None where that is not known.
+
+    `alphabet`: the characters that stand for bytes in tokens of byte-level tokenizers.
+    """
+    try:
+        return _longest(orjson.loads(tokenizer_json), frozenset(alphabet))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None  # a form that is not known
+
+
+def _longest(said: Mapping[str, Any], alphabet: frozenset[str]) -> int | None:
+    model, added = said["model"], said.get("added_tokens") or []
+    if model["type"] != "BPE" or any(one["lstrip"] or one["rstrip"] for one in added):
+        return None
+    if model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
+        return None
+    vocabulary: Mapping[str, int] = model["vocab"]
+    cuts = _parts_of(said.get("pre_tokenizer"), "pretokenizers")
+    if not all(map(_keeps_all, cuts)):
+        return None
+    if any(cut["type"] == "ByteLevel" for cut in cuts):
+        known, longest = alphabet <= vocabulary.keys(), max(map(len, vocabulary))
+    else:
+        single = {f"<0x{byte:02X}>" for byte in range(_BYTES)}
+        known = bool(model.get("byte_fallback")) and single <= vocabulary.keys()
+        longest = max(len(token.encode()) for token in vocabulary)
+    shrinks = 1
+    for step in _parts_of(said.get("normalizer"), "normalizers"):
+        if step["type"] == "NFC":
+            shrinks *= _NFC_SHRINKS
+        elif not _does_not_shorten(step):
+            return None
+    if not known:
+        return None
+    return shrinks * max([longest, *(len(one["content"].encode()) for one in added)])
+
+
+def _parts_of(step: Mapping[str, Any] | None, name: str) -> list[Mapping[str, Any]]:
+    """The steps that it consists of, one behind the other."""
+    if step is None:
+        return []
+    if step["type"] != "Sequence":
+        return [step]
+    return [part for one in step[name] for part in _parts_of(one, name)]
+
+
+def _keeps_all(cut: Mapping[str, Any]) -> bool:
+    if cut["type"] == "Split":
+        return bool(cut["behavior"] != "Removed")
+    return cut["type"] in _KEEPS_ALL
+
+
+def _does_not_shorten(step: Mapping[str, Any]) -> bool:
+    if step["type"] == "Replace":
+        # Only of a text is known how long it is, not of what an expression finds.
+        return len(step["content"].encode()) >= len(step["pattern"]["String"].encode())
+    return step["type"] in _LENGTHENS

@@ -37,10 +37,9 @@ from batchedmodel_scheduling.generation.admission import EngineView, GenerationR
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.errors import Fatal, Unserved
 from batchedmodel_sidecar.generation.live_text import Admitted, LiveText
-from batchedmodel_sidecar.generation.native.engine_link import EngineLink
 from batchedmodel_sidecar.generation.native.engine_text import EngineText, ServedTexts
-from batchedmodel_sidecar.generation.native.requests.preparer import TextPreparer
-from batchedmodel_sidecar.generation.native.requests.text_request import TextEndpoint, TextRequest
+from batchedmodel_sidecar.generation.native.engines import Engines
+from batchedmodel_sidecar.generation.native.preparer import TextEndpoint, TextPreparer, TextRequest
 from batchedmodel_sidecar.http.request import RequestHead
 from support.byte_tokenizer import described, fallback_tokenizer_json, tokenizer_json
 
@@ -145,7 +144,7 @@ class Hearing:
 class Caller:
     """Whoever asked for a text, and who hears of it."""
 
-    def __init__(self, link: EngineLink) -> None:
+    def __init__(self, link: Engines) -> None:
         self.tokens = 0
         self.outcomes: list[Outcome] = []
         self.rests: list[float] = []
@@ -156,7 +155,7 @@ class Caller:
         )  # fmt: skip
         head = RequestHead(method="POST", target="/v1/completions", headers={}, declared=0)
         held = ByteBudget(10**6).hold(Share("a"))
-        served = ServedTexts(link, _TEXTS, "1")
+        served = ServedTexts(link.start, _TEXTS, "1", 3)
         self.text = EngineText(served, _REQUEST, None, Admitted(self, queued, head, held, 30.0, 0))
         self.text.send()
 
@@ -175,10 +174,10 @@ class Caller:
         return self.outcomes.count(Outcome.COMPLETED)
 
 
-def _served() -> tuple[Server, EngineLink, Hearing]:
+def _served() -> tuple[Server, Engines, Hearing]:
     """A model that is ready, with an engine that takes texts."""
     server, hearing = Server(), Hearing()
-    link = server.link = EngineLink(server, BatchSettings(max_sequences=3))
+    link = server.link = Engines(server, BatchSettings(max_sequences=3))
     link.listener = hearing
     link.ready("1", _TEXTS)
     server.begin()
@@ -215,7 +214,7 @@ async def test_another_version_of_the_same_files_has_an_engine_of_its_own() -> N
 
 async def test_an_engine_that_comes_before_or_behind_its_model_is_used() -> None:
     server, hearing = Server(), Hearing()
-    link = server.link = EngineLink(server, BatchSettings())
+    link = server.link = Engines(server, BatchSettings())
     link.listener = hearing
     server.begin()
     link.ready("1", _TEXTS)
@@ -253,7 +252,7 @@ async def test_a_text_goes_on_when_a_model_that_was_not_ready_is_ready_again() -
     assert hearing.opened == 2
 
 
-def _begun(server: Server, link: EngineLink, texts: int) -> list[Caller]:
+def _begun(server: Server, link: Engines, texts: int) -> list[Caller]:
     """Texts of which the first engine has made a token each."""
     callers = [Caller(link) for _ in range(texts)]
     assert len(server.submits(0)) == texts
@@ -345,7 +344,7 @@ async def test_what_ends_without_a_token_keeps_no_other_from_the_next_engine() -
 
 
 async def test_without_an_engine_nobody_takes_a_text() -> None:
-    caller = Caller(EngineLink(Server(), BatchSettings()))
+    caller = Caller(Engines(Server(), BatchSettings()))
     assert caller.rests
     assert caller.text.waits
 

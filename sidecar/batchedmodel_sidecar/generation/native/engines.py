@@ -1,13 +1,14 @@
-"""Which engine of our model server makes texts, and which texts wait for the next one.
+"""The engines of our model server: which one makes texts, and which texts wait for the next one.
 
-It follows the model: while it is ready, texts go to the engine of its version, once that has said
-how it is.
+They have numbers on the link. A step of one is one frame, and one callback here tells all texts of
+it. While the model is ready, texts go to the engine of its version, once that has said how it is.
 
 When an engine is lost, each of its texts may be the reason. They are sent to the next engine one
 behind the other: the next one once there is a token of the one before. So an engine that is lost
 again is lost over one text, which ends, and others come when all have been sent.
 """
 
+import logging
 from collections import deque
 from typing import Final, Protocol
 
@@ -15,9 +16,16 @@ from batchedmodel_contract.generation.description import GenerationDescription
 from batchedmodel_contract.generation.frames import (
     Configure,
     Finish,
+    Refusal,
+    Refused,
     StepReport,
+    Submit,
+    Token,
     read_refused,
     read_step,
+    write_cancel,
+    write_configure,
+    write_submit,
 )
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.link.kinds import Kind
@@ -26,20 +34,26 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.generation.admission import EngineLimits, EngineStep, EngineView
 from batchedmodel_sidecar.errors import Busy, Unserved
-from batchedmodel_sidecar.generation.native.engine_connection import EngineConnection
 from batchedmodel_sidecar.generation.native.engine_text import EngineText
-from batchedmodel_sidecar.generation.native.requests.preparer import TextPreparer
+from batchedmodel_sidecar.generation.native.preparer import TextPreparer
 from batchedmodel_sidecar.model import FrameChannel
+
+logger: Final = logging.getLogger(__name__)
 
 _MAX_ENGINES: Final = 16
 """At the same time: each version that serves or is being replaced has one."""
 _OTHER_TOKENIZER: Final = (
     "a model with another tokenizer serves now, to which these tokens mean nothing"
 )
+_STATUS: Final[dict[Refusal, int]] = {
+    Refusal.INVALID: 400,
+    Refusal.LATE: 504,
+    Refusal.FAILED: 500,
+}
 
 
 class EngineListener(Protocol):
-    """Who hears of the engine that takes texts."""
+    """Who sends texts, and hears of the engine that takes them."""
 
     def open(self) -> None:
         """It takes texts."""
@@ -80,11 +94,97 @@ def engine_limits(engine: GenerationDescription, settings: BatchSettings) -> Eng
     )
 
 
-class EngineLink:
+class Engine:
+    """One engine: what goes to it, and what comes from it."""
+
+    def __init__(
+        self, channel: FrameChannel, number: int, version: str, listener: EngineListener
+    ) -> None:
+        """`version`: of the model whose texts it makes."""
+        self._channel = channel
+        self._listener = listener
+        self._texts: dict[int, EngineText] = {}
+        """By the id of each submit; one text may have several."""
+        self.number: Final = number
+        self.version: Final = version
+        self.tokenizer = b""
+        """Of the model behind it."""
+        self.worked = False
+        """Whether the engine has said how it is."""
+
+    def submit(self, text: EngineText, submit: Submit) -> None:
+        """See `Submits`."""
+        self._texts[submit.id] = text
+        self._channel.send(Kind.SUBMIT, submit.id, write_submit(submit, self.number))
+
+    def cancel(self, request_id: int, choice: int | None = None) -> None:
+        """See `Submits`."""
+        if choice is None:
+            self._texts.pop(request_id, None)
+        self._channel.send(Kind.CANCEL, request_id, [write_cancel(self.number, choice)])
+
+    def forget(self, request_id: int) -> None:
+        """All texts of a submit have ended."""
+        self._texts.pop(request_id, None)
+
+    def next_id(self) -> int:
+        """See `Submits`."""
+        return self._channel.next_id()
+
+    def configure(self, bounds: Configure) -> None:
+        """Have these bounds hold from its next step on."""
+        self._channel.send(Kind.CONFIGURE, self.number, [write_configure(bounds)])
+
+    def leave(self) -> list[EngineText]:
+        """Take all texts from it, each once."""
+        texts = list(dict.fromkeys(self._texts.values()))
+        for request_id in list(self._texts):
+            self.cancel(request_id)
+        return texts
+
+    def hand_out(self, report: StepReport) -> None:
+        """Hand each text its tokens of a step."""
+        self.worked = True
+        for number, cached in report.cached:
+            if (text := self._texts.get(number)) is not None:
+                text.was_cached(cached)
+                self._listener.was_cached(text.request.id, cached)
+        by_text: dict[EngineText, list[Token]] = {}
+        for token in report.tokens:
+            text = self._texts.get(token.id)
+            if text is None:
+                continue
+            tokens = by_text.get(text)
+            if tokens is None:
+                by_text[text] = [token]
+            else:
+                tokens.append(token)
+        for text, tokens in by_text.items():
+            try:
+                text.took(tokens)
+            except Exception as bug:
+                # The other texts of this step must hear of their tokens.
+                logger.error("telling a text", exc_info=bug)
+                text.refused(Unserved("error in the sidecar while telling a text", status=500))
+
+    def refused(self, refused: Refused) -> bool:
+        """Whether it is a text of this engine that it did not take."""
+        text = self._texts.get(refused.id)
+        if text is None:
+            return False
+        if refused.why is Refusal.BUSY:
+            text.refused(Busy(refused.message))
+        else:
+            status = _STATUS[refused.why]
+            text.refused(Unserved(refused.message, status=status, answered=True))
+        return True
+
+
+class Engines:
     """Has one engine make the texts while the model is ready."""
 
     listener: EngineListener
-    """Set once, before the model is ready: it sends texts by this link."""
+    """Set once, before the model is ready."""
 
     def __init__(self, channel: FrameChannel, settings: BatchSettings) -> None:
         self._channel = channel
@@ -93,9 +193,9 @@ class EngineLink:
         self._version = ""
         self._tokenizer = b""
         """Of the model that is ready, or was last."""
-        self._engines: dict[int, EngineConnection] = {}
+        self._engines: dict[int, Engine] = {}
         """Those that there are, by number: of each version that serves."""
-        self._session: EngineConnection | None = None
+        self._session: Engine | None = None
         """That which gets new texts."""
         self._waiting: deque[EngineText] = deque()
         """Texts whose engine was lost, and that were not sent to the next one."""
@@ -126,7 +226,7 @@ class EngineLink:
         self._texts = None
         current = self._session
         if current is not None:
-            self.ended(current)
+            self._ended(current)
 
     def configure(self, settings: BatchSettings) -> None:
         """Tell the engine of other bounds."""
@@ -142,7 +242,7 @@ class EngineLink:
         self._drop_waiting("this pod is stopping")
 
     def start(self, text: EngineText) -> None:
-        """See `Engines`."""
+        """Start a text at the engine that takes texts; raises `Busy` where none does."""
         if self._session is None or not self._is_open:
             raise Busy("the engine cannot be reached")
         text.start(self._session)
@@ -156,31 +256,26 @@ class EngineLink:
         elif kind == Kind.REFUSED:
             refused = read_refused(frame_id, content)
             if any(engine.refused(refused) for engine in self._engines.values()):
-                self.send_waiting()
+                self._send_waiting()
         elif kind == Kind.ENGINE:
             if frame_id in self._engines or len(self._engines) >= _MAX_ENGINES:
                 rule = f"has the number of another one, or is beside {_MAX_ENGINES}"
                 raise InvalidInput("engine", rule, frame_id)
-            self._engines[frame_id] = EngineConnection(
-                self._channel, frame_id, read_engine(content), self
+            self._engines[frame_id] = Engine(
+                self._channel, frame_id, read_engine(content), self.listener
             )
             if self._session is None:
                 self._take()
         else:
             ended = self._engines.pop(frame_id, None)
             if ended is not None:
-                self.ended(ended)
+                self._ended(ended)
 
     def disconnected(self) -> None:
         """See `TextFrames`."""
         engines, self._engines = self._engines, {}
         for engine in engines.values():
-            self.ended(engine)
-
-    def was_cached(self, text: EngineText, tokens: int) -> None:
-        """From an engine: it had so many tokens of its prompts."""
-        text.was_cached(tokens)
-        self.listener.was_cached(text.request.id, tokens)
+            self._ended(engine)
 
     def _take(self) -> None:
         """Send texts to the newest engine of the version that is ready, if there is one."""
@@ -192,9 +287,9 @@ class EngineLink:
         if self._session is not None:
             self._session.tokenizer = self._tokenizer
             self._session.configure(self._bounds(self._texts))
-            self.send_waiting()
+            self._send_waiting()
 
-    def send_waiting(self) -> None:
+    def _send_waiting(self) -> None:
         """Send the next of the texts that wait, if the one before it may not be to blame."""
         engine = self._session
         if engine is None or not engine.worked:
@@ -232,7 +327,7 @@ class EngineLink:
             token_seconds=settings.target_token_seconds,
         )
 
-    def _stepped(self, engine: EngineConnection, report: StepReport) -> None:
+    def _stepped(self, engine: Engine, report: StepReport) -> None:
         if engine is not self._session:
             # How that engine is says nothing of the one that takes texts now.
             engine.hand_out(report)
@@ -242,7 +337,7 @@ class EngineLink:
             engine.hand_out(report)
         finally:
             self._tell_how_it_is(report)
-            self.send_waiting()
+            self._send_waiting()
 
     def _tell_how_it_is(self, report: StepReport) -> None:
         prefilled, self._prefilled = self._prefilled, report.prefill_tokens
@@ -260,7 +355,7 @@ class EngineLink:
         usage = 1.0 - report.free_blocks / max(1, report.blocks)
         self.listener.stepped(EngineView(cache_usage=usage, step=step), report.preemptions)
 
-    def ended(self, engine: EngineConnection) -> None:
+    def _ended(self, engine: Engine) -> None:
         """An engine is gone, or no more of use: its texts go on at the next one."""
         was_current = engine is self._session
         if was_current:
@@ -275,7 +370,7 @@ class EngineLink:
             self._drop_waiting(_OTHER_TOKENIZER)
         if was_current:
             self._take()
-        self.send_waiting()
+        self._send_waiting()
 
     def _drop_waiting(self, reason: str) -> None:
         waiting, self._waiting = self._waiting, deque()

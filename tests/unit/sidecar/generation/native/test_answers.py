@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from batchedmodel_sidecar.generation.native.answers.text_decoder import StopString, TextDecoder
+from batchedmodel_sidecar.generation.native.answers import StopString, TextDecoder
 from support.byte_tokenizer import END, fallback_tokenizer_json, tokenizer_json
 
 _TOKENIZER = Tokenizer.from_buffer(tokenizer_json())

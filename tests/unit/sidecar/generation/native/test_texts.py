@@ -11,14 +11,15 @@ import pytest_asyncio
 
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.tenants import NOBODY
+from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.errors import ModelNotFound, Rejected
-from batchedmodel_sidecar.generation.native.requests.preparer import TextPreparer
-from batchedmodel_sidecar.generation.native.requests.preparing import Preparing
-from batchedmodel_sidecar.generation.native.requests.text_request import TextEndpoint, TextRequest
+from batchedmodel_sidecar.generation.native.preparer import TextEndpoint, TextPreparer, TextRequest
+from batchedmodel_sidecar.generation.native.texts import Preparing
 from support.byte_tokenizer import described, tokenizer_json
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+HELD = ByteBudget(1).hold(NOBODY)
 _LOOPS = (
     "{% for a in range(99999) %}{% for b in range(99999) %}"
     "{% if messages[0].content != 'loop' %}{% break %}{% endif %}"
@@ -46,7 +47,7 @@ async def preparing() -> AsyncIterator[Preparing]:
 
 async def _prepared(preparing: Preparing, texts: TextPreparer, body: bytes) -> TextRequest:
     async with asyncio.timeout(30):
-        return await preparing.prepare(texts, TextEndpoint.CHAT, body, NOBODY)
+        return await preparing.prepare(texts, TextEndpoint.CHAT, body, HELD)
 
 
 async def test_requests_come_back_as_they_would_be_made_here(
@@ -153,7 +154,7 @@ async def test_a_body_over_which_it_hangs_is_given_up_in_time(texts: TextPrepare
     try:
         async with asyncio.timeout(30):
             with pytest.raises(Rejected, match="is stuck"):
-                await preparing.prepare(texts, TextEndpoint.CHAT, _chat("loop"), NOBODY)
+                await preparing.prepare(texts, TextEndpoint.CHAT, _chat("loop"), HELD)
     finally:
         await preparing.close()
 

@@ -8,9 +8,8 @@ import pytest
 from batchedmodel_contract.generation.frames import Sampling
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.errors import ModelNotFound
-from batchedmodel_sidecar.generation.native.requests.openai_requests import IGNORED, chat_of
-from batchedmodel_sidecar.generation.native.requests.preparer import TextPreparer
-from batchedmodel_sidecar.generation.native.requests.text_request import TextEndpoint, TextRequest
+from batchedmodel_sidecar.generation.native.preparer import TextEndpoint, TextPreparer, TextRequest
+from batchedmodel_sidecar.generation.native.requests import IGNORED, chat_of
 from support.byte_tokenizer import BEGIN, END, described, tokenizer_json
 
 _PREPARER = TextPreparer("m", described(), tokenizer_json())
@@ -312,15 +311,6 @@ def test_a_prompt_is_bounded_by_the_cache_too() -> None:
     assert preparer.prepare(TextEndpoint.COMPLETIONS, orjson.dumps(asked)).max_tokens == 5
     with pytest.raises(InvalidInput, match="max_tokens: 16 is above 5"):
         preparer.prepare(TextEndpoint.COMPLETIONS, orjson.dumps({**asked, "max_tokens": 16}))
-
-
-def test_of_a_long_list_as_much_counts_as_runs_at_once() -> None:
-    description = described(max_sequences=8, blocks=10, block_tokens=16)
-    request = _completion(prompt=[[1] * 20, [2] * 10, [3]], n=2, max_tokens=20)
-    # Four texts of 40 tokens fill the cache.
-    assert request.at_once(description, 8) == (31, 4)
-    assert request.at_once(description, 2) == (31, 2)
-    assert _chat(n=3).at_once(description, 8).texts == 3
 
 
 def test_a_text_that_cannot_fit_is_refused_without_its_tokens() -> None:

@@ -5,7 +5,7 @@ from datetime import datetime
 import pytest
 
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_sidecar.generation.native.requests.chat_template import ChatTemplate
+from batchedmodel_sidecar.generation.native.chat_template import ChatTemplate
 
 _USER = [{"role": "user", "content": "hi <b>"}]
 

@@ -1,1 +1,0 @@
-"""Text in the form of each protocol."""

@@ -1,1 +1,0 @@
-"""What callers ask of our own engine, read, checked and tokenised."""
