@@ -55,40 +55,15 @@ _FIRST_PAUSE_SECONDS: Final = 0.05
 _MOST_DOUBLINGS: Final = 4
 
 
-class HelperEnded(Exception):
-    """The process has ended; the message says how."""
-
-    def __init__(self, how: str, tries: int) -> None:
-        """`tries`: how many of the job's own this was."""
-        super().__init__(how)
-        self.tries: Final = tries
-
-
-@dataclass(slots=True, eq=False)
-class _Asked:
-    """A job that is with the process."""
-
-    seconds: float
-    """That it may take, once it is the oldest."""
-    then: Callable[[Message | HelperEnded], None]
-
-
 class HelperProcess:
     """A running helper, which does jobs in their order."""
 
     def __init__(self, connection: socket.socket, child: asyncio.subprocess.Process) -> None:
         """Call `start`."""
-        self._loop = asyncio.get_running_loop()
-        self._socket = connection
+        self.socket: Final = connection
         self._child = child
-        self._asked: deque[_Asked] = deque()
-        """The oldest first."""
-        self._late_at = 0.0
-        """When the oldest has taken too long."""
-        self._timer: asyncio.TimerHandle | None = None
         self.has_answered = False
         self.has_ended = False
-        self._loop.add_reader(connection, self._readable)
 
     @classmethod
     async def start(cls, what: str, jobs: str) -> "HelperProcess":
@@ -106,86 +81,19 @@ class HelperProcess:
         logger.info("started a helper for %s, process %d", what, child.pid)
         return cls(ours, child)
 
-    @property
-    def jobs(self) -> int:
-        """How many it has."""
-        return len(self._asked)
-
-    def send(self, kind: Kind, content: Content, *lies: SharedMemory | None) -> None:
-        """See `messages.send`; raises `HelperEnded`."""
-        try:
-            messages.send(self._socket, kind, content, *lies)
-        except OSError as error:
-            self.lose(f"nothing can be sent to it: {error.strerror}")
-            raise HelperEnded("ended", 1) from error
-
-    def expect(self, seconds: float, then: Callable[[Message | HelperEnded], None]) -> None:
-        """Call `then` once with what comes of the job that was sent last.
-
-        The process is stuck when the oldest job takes longer than its seconds.
-        """
-        self._asked.append(_Asked(seconds, then))
-        if len(self._asked) == 1:
-            self._watch()
+    def kill(self) -> None:
+        """It works no more."""
+        if not self.has_ended:
+            self.has_ended = True
+            with contextlib.suppress(ProcessLookupError):
+                self._child.kill()
+            asyncio.get_running_loop().remove_reader(self.socket)
+            self.socket.close()
 
     async def end(self) -> None:
         """Kill it, if it is alive, and return when nothing of it is left."""
-        self.lose("it is not needed")
+        self.kill()
         logger.info("a helper ended with %d", await self._child.wait())
-
-    def _readable(self) -> None:
-        try:
-            message = messages.receive(self._socket)
-        except BlockingIOError:
-            return
-        except OSError:
-            message = None
-        if message is None:
-            self.lose("it hung up")
-            return
-        self.has_answered = True
-        oldest = self._asked.popleft()
-        if self._asked:
-            self._watch()
-        oldest.then(message)
-
-    def _watch(self) -> None:
-        """The oldest job is one that was not before."""
-        self._late_at = self._loop.time() + self._asked[0].seconds
-        # As a rule the timer of a job before it comes first, and is set anew then.
-        if self._timer is None or self._late_at < self._timer.when():
-            self._wait()
-
-    def _wait(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_at(self._late_at, self._look)
-
-    def _look(self) -> None:
-        self._timer = None
-        if not self._asked:
-            return
-        if self._loop.time() < self._late_at:
-            self._wait()
-        else:
-            self.lose("it is stuck", "is stuck", _MOST_TRIES)
-
-    def lose(self, why: str, how: str = "ended", tries: int = 1) -> None:
-        """It works no more. Only the oldest job may be why."""
-        if self.has_ended:
-            return
-        self.has_ended = True
-        if self._asked:
-            logger.warning("a helper is lost: %s", why)
-        with contextlib.suppress(ProcessLookupError):
-            self._child.kill()
-        self._loop.remove_reader(self._socket)
-        self._socket.close()
-        if self._timer is not None:
-            self._timer.cancel()
-        while self._asked:
-            newest = self._asked.pop()  # so that each goes back in front of those behind it
-            newest.then(HelperEnded(how, 0 if self._asked else tries))
 
 
 @dataclass(slots=True, eq=False)
@@ -197,6 +105,7 @@ class _Job:
     body: SharedMemory | None
     model: Pickled | None
     size: int
+    """Bytes by which tenants take turns."""
     hold: Hold | None
     must: bool
     answer: asyncio.Future[Message]
@@ -245,6 +154,10 @@ class HelperClient:
         """Jobs whose turn has not come."""
         self._due: deque[_Job] = deque()
         """Those whose turn it is, and that the process does not have: they go in this order."""
+        self._sent: deque[_Job] = deque()
+        """Those that it has, the oldest first."""
+        self._timer: asyncio.TimerHandle | None = None
+        """For the oldest, which may hang."""
         self._process: HelperProcess | None = None
         self._model: Pickled | None = None
         """That the process knows."""
@@ -339,24 +252,37 @@ class HelperClient:
                 self._finish(job, _failed("this pod is stopping"))
             elif process is None or process.has_ended or not self._is_ready_for(job):
                 self._readying = asyncio.create_task(self._ready())
-            else:
-                try:
-                    process.send(job.kind, job.content, job.memory, job.body)
-                except HelperEnded as ended:
-                    self._try_again(job, ended)
-                except Exception as bug:
-                    self._fail(job, bug)
-                else:
-                    self._due.popleft()
-                    seconds = self._stuck_seconds + job.size / _BYTES_PER_SECOND
-                    process.expect(seconds, partial(self._answered, job))
+            elif self._has_sent(process, job, job.kind, job.content, job.memory, job.body):
+                self._due.popleft()
+                self._sent.append(job)
+                if self._timer is None:
+                    self._watch()
+
+    def _has_sent(
+        self,
+        process: HelperProcess,
+        job: _Job,
+        kind: Kind,
+        content: Content,
+        *lies: SharedMemory | None,
+    ) -> bool:
+        """Send something for a job that is due, unless it is given up over it."""
+        try:
+            messages.send(process.socket, kind, content, *lies)
+        except OSError as error:
+            self._lose(f"nothing can be sent to it: {error.strerror}")
+            self._was_tried(job, "ended")
+            return False
+        except Exception as bug:
+            self._fail(job, bug)
+            return False
+        return True
 
     def _next(self) -> _Job | None:
         """The first of the jobs whose turn it is."""
         if not self._due:
             line = self._urgent if self._urgent.unseen else self._others
-            has = 0 if self._process is None else self._process.jobs
-            if has >= self._at_once or not line.unseen:
+            if len(self._sent) >= self._at_once or not line.unseen:
                 return None
             (number,) = line.show(0.0)
             # As if it had been served already, so that the next one may be shown.
@@ -374,34 +300,69 @@ class HelperClient:
 
     async def _ready(self) -> None:
         """Have a process, and make it ready for the first job, if there is one."""
-        job = self._due[0] if self._due else None
         try:
             process = await self._running()
             job = self._due[0] if self._due else None
-            if job is not None and job.wanted:
-                if job.model is not None and self._model != job.model:
-                    await self._introduce(process, job.model)
-                job.memory = await _stored(job.content)
-        except HelperEnded as ended:
-            if job is not None:
-                self._try_again(job, ended)
+            if process is None or job is None or not job.wanted:
+                return
+            if job.model is not None and self._model != job.model:
+                content = content_of(job.model)
+                memory = await _stored(content)
+                is_sent = self._has_sent(process, job, Kind.MODEL, content, memory)
+                if memory is not None:
+                    memory.close()
+                if not is_sent:
+                    return
+                self._model = job.model
+            job.memory = job.memory or await _stored(job.content)
         except Exception as bug:
-            if job is not None:
-                self._fail(job, bug)
+            self._fail(self._due[0] if self._due else None, bug)
         finally:
             self._readying = None
             self._send()
 
-    def _answered(self, job: _Job, answer: Message | HelperEnded) -> None:
-        """From the process: what came of a job."""
-        if isinstance(answer, HelperEnded):
+    def _readable(self, process: HelperProcess) -> None:
+        try:
+            message = messages.receive(process.socket)
+        except BlockingIOError:
+            return
+        except OSError:
+            message = None
+        if message is None:
+            self._lose("it hung up")
+            return
+        process.has_answered = True
+        job = self._sent.popleft()
+        self._watch()
+        if message.kind is Kind.NEEDS:
             self._due.appendleft(job)
-            self._try_again(job, answer)
-        elif answer.kind is Kind.NEEDS:
-            self._due.appendleft(job)
-            self._lend(job, answer)
+            self._lend(job, message)
         else:
-            self._finish(job, answer)
+            self._finish(job, message)
+        self._send()
+
+    def _watch(self) -> None:
+        """The process is stuck when its oldest job takes longer than it may."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._sent:
+            seconds = self._stuck_seconds + self._sent[0].size / _BYTES_PER_SECOND
+            stuck = partial(self._lose, "it is stuck", "is stuck", _MOST_TRIES)
+            self._timer = asyncio.get_running_loop().call_later(seconds, stuck)
+
+    def _lose(self, why: str, how: str = "ended", tries: int = 1) -> None:
+        """The process works no more. Only its oldest job may be why; all are due again."""
+        if self._process is None or self._process.has_ended:
+            return
+        if self._sent:
+            logger.warning("a helper is lost: %s", why)
+        self._process.kill()
+        sent, self._sent = self._sent, deque()
+        self._watch()
+        self._due.extendleft(reversed(sent))
+        if sent:
+            self._was_tried(sent[0], how, tries)
         self._send()
 
     def _lend(self, job: _Job, asks: Message) -> None:
@@ -418,21 +379,21 @@ class HelperClient:
         if job.lent is None:
             self._finish(job, NoMemory(needs))
 
-    def _try_again(self, job: _Job, ended: HelperEnded) -> None:
+    def _was_tried(self, job: _Job, how: str, tries: int = 1) -> None:
         """The process ended with a job that is due: a fresh one tries it once more.
 
         Once may be an accident. Twice is likely the job's own doing, and others wait.
         """
-        job.tries += ended.tries
+        job.tries += tries
         if job.tries >= _MOST_TRIES:
-            self._finish(job, _failed(f"the process that works on {self._what} {ended}"))
+            self._finish(job, _failed(f"the process that works on {self._what} {how}"))
 
-    def _fail(self, job: _Job, bug: Exception) -> None:
+    def _fail(self, job: _Job | None, bug: Exception) -> None:
         """What nobody foresaw: the process may be why."""
         logger.error("the helper for %s cannot be used", self._what, exc_info=bug)
-        self._finish(job, _failed(f"{self._what} cannot be worked on at present"))
-        if self._process is not None:
-            self._process.lose("it cannot be used")
+        if job is not None:
+            self._finish(job, _failed(f"{self._what} cannot be worked on at present"))
+        self._lose("it cannot be used")
 
     def _finish(self, job: _Job, outcome: Message | Exception) -> None:
         """Nothing more is done for a job."""
@@ -454,28 +415,21 @@ class HelperClient:
         else:
             job.answer.set_result(outcome)
 
-    async def _running(self) -> HelperProcess:
+    async def _running(self) -> HelperProcess | None:
+        """The process; None once this is closed."""
         if self._process is not None and self._process.has_ended:
             self._failures = 0 if self._process.has_answered else self._failures + 1
             await self._end()
             if self._failures:
                 doublings = min(self._failures - 1, _MOST_DOUBLINGS)
                 await asyncio.sleep(_FIRST_PAUSE_SECONDS * 2**doublings)
-        if self._closed:
-            raise HelperEnded("is not started any more", 0)
-        if self._process is None:
-            self._process = await HelperProcess.start(self._what, self._module)
+        if self._process is None and not self._closed:
+            process = self._process = await HelperProcess.start(self._what, self._module)
+            asyncio.get_running_loop().add_reader(process.socket, self._readable, process)
         return self._process
 
-    async def _introduce(self, process: HelperProcess, model: Pickled) -> None:
-        content = content_of(model)
-        memory = await _stored(content)
-        process.send(Kind.MODEL, content, memory)
-        if memory is not None:
-            memory.close()
-        self._model = model
-
     async def _end(self) -> None:
+        self._lose("it is not needed")
         if self._process is not None:
             process, self._process, self._model = self._process, None, None
             await process.end()
