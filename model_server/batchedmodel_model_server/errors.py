@@ -7,7 +7,10 @@ loaded can it have raised an exception.
 import re
 import sys
 import traceback
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+Result = TypeVar("Result")
 
 _MESSAGE_CHARACTERS: Final = 500
 _TRACE_CHARACTERS: Final = 16_384
@@ -85,6 +88,18 @@ def translated(error: BaseException) -> ForwardFailed:
     if _is(error, "AcceleratorError"):
         return DeviceLost(f"the device is lost: {text}", trace)
     return ForwardFailed(f"the model failed: {text}"[:_MESSAGE_CHARACTERS], trace)
+
+
+def translating(work: Callable[[], Result]) -> Result:
+    """The result of work; what it raises is raised as `ForwardFailed` or a kind of that."""
+    try:
+        return work()
+    except ForwardFailed:
+        raise
+    except BaseException as error:
+        failure = translated(error)
+    # Out here: raised in there it would keep the error, its frames and their tensors.
+    raise failure
 
 
 def words(error: BaseException, *, named: bool = True) -> str:

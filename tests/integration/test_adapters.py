@@ -21,8 +21,8 @@ from batchedmodel_model_server.api.batch import Batch
 from batchedmodel_model_server.api.generator import CacheSettings, Draw, StepPart
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.handlers.hf import HuggingFace
-from batchedmodel_model_server.lora import bank as computing
-from batchedmodel_model_server.lora.mix import Groups, Run, Slots, groups_of, runs_of
+from batchedmodel_model_server.lora import layers as computing
+from batchedmodel_model_server.lora.layers import Groups, Run, Slots, groups_of, runs_of
 from support.adapters import saved_adapter, with_peft
 from support.checkpoints import VOCABULARY, text_checkpoint
 from support.random_checkpoints import generating_checkpoint

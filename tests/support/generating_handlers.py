@@ -12,7 +12,7 @@ from batchedmodel_model_server.execution import watchdog
 from batchedmodel_model_server.generation import serving
 from batchedmodel_model_server.generation.engine import Engine
 from batchedmodel_model_server.handlers.simulated import Simulated
-from batchedmodel_model_server.lora.store import Weights
+from batchedmodel_model_server.lora.registry import Weights
 
 HANGS, FAILS, FILLS, LOSES = 1, 2, 3, 4
 """Tokens that make a step that reads them do so."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from batchedmodel_model_server.api.generator import Sampled, StepPart
 from batchedmodel_model_server.generation.engine import Engine
-from batchedmodel_model_server.lora.device import DeviceAdapters
+from batchedmodel_model_server.lora.slots import DeviceAdapters
 from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.engine.step_planner import StepSettings
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +18,7 @@ from batchedmodel_model_server.api.batch import Array
 from batchedmodel_model_server.api.handler import Batch, Handler, Spec
 from batchedmodel_model_server.batching.collate import Collated, Output, joined, parts
 from batchedmodel_model_server.batching.declaration import Declaration
-from batchedmodel_model_server.errors import ForwardFailed, translated
+from batchedmodel_model_server.errors import ForwardFailed, translating
 from batchedmodel_model_server.execution.compute_threads import COMPUTE_THREADS
 from batchedmodel_model_server.sources.folder import Content
 
@@ -46,23 +47,15 @@ class LoadedModel:
 
 def forward(model: LoadedModel, collated: Collated, handed_over: float) -> dict[str, Output]:
     """Every declared output on the host; raises `ForwardFailed`, `OutOfMemory`, `DeviceLost`."""
-    if model.turn is None:
-        return _run(model, collated, handed_over)
-    return model.turn(lambda: _run(model, collated, handed_over))
+    work = partial(translating, partial(_run, model, collated, handed_over))
+    return work() if model.turn is None else model.turn(work)
 
 
 def _run(model: LoadedModel, collated: Collated, handed_over: float) -> dict[str, Output]:
-    try:
-        with _inference_mode(), COMPUTE_THREADS.computing(model.device):
-            return joined(
-                [_pass(model, part, handed_over) for part in parts(model.declaration, collated)]
-            )
-    except ForwardFailed:
-        raise
-    except BaseException as error:
-        failure = translated(error)
-    # Out here: raised in there it would keep the error, its frames and their tensors.
-    raise failure
+    with _inference_mode(), COMPUTE_THREADS.computing(model.device):
+        return joined(
+            [_pass(model, part, handed_over) for part in parts(model.declaration, collated)]
+        )
 
 
 def _pass(model: LoadedModel, collated: Collated, handed_over: float) -> dict[str, Output]:

@@ -25,7 +25,7 @@ from batchedmodel_model_server.api.handler import Handler, Invalid
 from batchedmodel_model_server.batching.collate import Collated, Output, collate
 from batchedmodel_model_server.batching.reply import Computed, Failure, Part, Prepared, reply
 from batchedmodel_model_server.batching.validation import Examined, examine
-from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, NotReady, translated, words
+from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, NotReady, translating, words
 from batchedmodel_model_server.execution.device_thread import DeviceThread, fit_for_a_future
 from batchedmodel_model_server.execution.forward import LoadedModel, forward
 from batchedmodel_model_server.execution.memory import MemoryCap
@@ -270,16 +270,8 @@ class Runner:
         numbers = collated.adapters
         if numbers is None or self._adapters is None:
             return collated
-        try:
-            slots = self._adapters.device.slots_of(numbers, lent.weights)
-        except ForwardFailed:
-            raise
-        except BaseException as error:
-            failure = translated(error)
-        else:
-            return collated._replace(adapters=slots)
-        # Out here: raised in there it would keep the error, its frames and their tensors.
-        raise failure
+        place = partial(self._adapters.device.slots_of, numbers, lent.weights)
+        return collated._replace(adapters=translating(place))
 
 
 def prepare(

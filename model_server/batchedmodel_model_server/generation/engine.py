@@ -31,9 +31,8 @@ from batchedmodel_model_server.api.generator import Draw, Sampled, StepPart, Ste
 from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, OutOfMemory
 from batchedmodel_model_server.generation.block_pool import BlockPool, PrefixHashes
 from batchedmodel_model_server.generation.submit_rules import EngineText, check_submit
-from batchedmodel_model_server.lora.device import DeviceAdapters
-from batchedmodel_model_server.lora.store import Weights
-from batchedmodel_model_server.lora.texts import TextAdapters
+from batchedmodel_model_server.lora.registry import Weights
+from batchedmodel_model_server.lora.slots import DeviceAdapters, TextAdapters
 from batchedmodel_scheduling.core.policy import NEVER, Priority
 from batchedmodel_scheduling.engine.giving_way import GivingWay
 from batchedmodel_scheduling.engine.step_cost import StepTimes

@@ -38,8 +38,8 @@ from batchedmodel_contract.lora.state import NO_ADAPTER
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, words
 from batchedmodel_model_server.generation.engine import Engine
 from batchedmodel_model_server.generation.submit_rules import TakenRequest
+from batchedmodel_model_server.lora.registry import Kept, Lender, Weights
 from batchedmodel_model_server.lora.serving import GONE
-from batchedmodel_model_server.lora.store import Kept, Lender, Weights
 
 MOST_FAILURES: Final = 3
 """In a row, without a token between them; no text is sent to more than two of them."""

@@ -13,7 +13,7 @@ from batchedmodel_contract.generation.frames import MOST_LOGPROBS, Sampling, Sub
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_model_server.api.generator import Draw
 from batchedmodel_model_server.generation.block_pool import PrefixHashes
-from batchedmodel_model_server.lora.store import Kept
+from batchedmodel_model_server.lora.registry import Kept
 from batchedmodel_scheduling.engine.step_planner import EngineSequence, StepSettings
 
 MOST_TEXTS: Final = 4096

@@ -5,12 +5,13 @@ Whatever torch raises is translated here.
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
 from batchedmodel_model_server.api.generator import Sampled, StepPart
-from batchedmodel_model_server.errors import ForwardFailed, translated
+from batchedmodel_model_server.errors import ForwardFailed, translating
 from batchedmodel_model_server.execution.compute_threads import COMPUTE_THREADS
 from batchedmodel_model_server.generation.paged_attention import StepAttention
 from batchedmodel_model_server.generation.paged_cache import PagedCache
@@ -47,27 +48,14 @@ class TorchRunner:
 
     def run(self, parts: Sequence[StepPart]) -> list[list[Sampled]]:
         """What each part's draws gave; raises `ForwardFailed`, `OutOfMemory`, `DeviceLost`."""
-        try:
-            with COMPUTE_THREADS.computing(self._cache.device):
-                return self._run(parts)
-        except ForwardFailed:
-            raise
-        except BaseException as error:
-            failure = translated(error)
-        # Out here: raised in there it would keep the error, its frames and their tensors.
-        raise failure
+        return translating(partial(self._run, parts))
 
     def copy_block(self, source: int, target: int) -> None:
         """Make a block's content another's as well; raises as `run` does."""
         import torch
 
-        try:
-            with torch.inference_mode():
-                self._cache.copy(source, target)
-                return
-        except BaseException as error:
-            failure = translated(error)
-        raise failure
+        with torch.inference_mode():
+            translating(partial(self._cache.copy, source, target))
 
     def logits(self, parts: Sequence[StepPart], offset: int = 0) -> Any:
         """Compute the parts; scores behind the last token of each that draws, in their order.
@@ -101,12 +89,12 @@ class TorchRunner:
     def _run(self, parts: Sequence[StepPart]) -> list[list[Sampled]]:
         import torch
 
-        logits = self.logits(parts)
-        draws = [draw for part in parts for draw in part.draws]
-        if not draws:
-            return [[] for _ in parts]
-        counts = [len(part.draws) for part in parts if part.draws]
-        with torch.inference_mode():
+        with COMPUTE_THREADS.computing(self._cache.device), torch.inference_mode():
+            logits = self.logits(parts)
+            draws = [draw for part in parts for draw in part.draws]
+            if not draws:
+                return [[] for _ in parts]
+            counts = [len(part.draws) for part in parts if part.draws]
             if len(draws) > len(counts):
                 logits = logits.repeat_interleave(torch.tensor(counts, device=logits.device), dim=0)
             each = iter(sampled(logits, draws))

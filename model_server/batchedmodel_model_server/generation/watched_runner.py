@@ -4,10 +4,11 @@ from __future__ import annotations  # array.array takes no type argument at run 
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from batchedmodel_model_server.api.generator import Sampled, StepPart, StepRunner
-from batchedmodel_model_server.errors import ForwardFailed, translated
+from batchedmodel_model_server.errors import translating
 from batchedmodel_model_server.execution.watchdog import Watchdog, longest_seconds
 from batchedmodel_scheduling.engine.step_cost import LearntStepCost, StepLoad
 
@@ -36,18 +37,11 @@ class WatchedRunner:
         began = self._clock()
         self._watchdog.pass_begins(longest_seconds(self._cost.seconds(**load._asdict())))
         try:
-            found = self._runner.run(parts)
-        except ForwardFailed:
-            raise
-        except BaseException as error:
-            failure = translated(error)
-        else:
+            drawn = translating(partial(self._runner.run, parts))
             self._cost.saw(load, self._clock() - began)
-            return found
+            return drawn
         finally:
             self._watchdog.pass_ends()
-        # Out here: raised in there it would keep the error, its frames and their tensors.
-        raise failure
 
     def copy_block(self, source: int, target: int) -> None:
         """Make a block's content another's as well."""

@@ -37,7 +37,7 @@ from batchedmodel_model_server.handlers.transformers_models import (
     has_bfloat16,
     import_transformers,
 )
-from batchedmodel_model_server.lora.mix import Shape, Slots, of_rows
+from batchedmodel_model_server.lora.layers import Shape, Slots, of_rows
 
 _SHORTEST: Final = "shortestEmbedding"
 _BY_CONFIG: Final = "generationConfig"

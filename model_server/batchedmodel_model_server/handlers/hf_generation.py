@@ -45,8 +45,7 @@ from batchedmodel_model_server.handlers.transformers_models import (
     bank_of,
     load_model,
 )
-from batchedmodel_model_server.lora.bank import AdapterBank
-from batchedmodel_model_server.lora.mix import of_step
+from batchedmodel_model_server.lora.layers import AdapterBank, of_step
 
 _CANNOT: Final = "cannot generate over a cache"
 _PAGE: Final = 32

@@ -29,7 +29,7 @@ from batchedmodel_model_server.handlers.transformers_models import (
     bank_of,
     load_model,
 )
-from batchedmodel_model_server.lora.bank import AdapterBank
+from batchedmodel_model_server.lora.layers import AdapterBank
 
 EMBEDDING: Final = "embedding"
 LOGITS: Final = "logits"

@@ -27,7 +27,7 @@ from batchedmodel_model_server.errors import CannotLoad, words
 from batchedmodel_model_server.handlers import packed_attention
 from batchedmodel_model_server.handlers.checkpoint import SERVED
 from batchedmodel_model_server.handlers.gguf_models import dequantised
-from batchedmodel_model_server.lora.bank import AdapterBank
+from batchedmodel_model_server.lora.layers import AdapterBank
 from batchedmodel_model_server.machine import read_processor
 from batchedmodel_model_server.sources.untrusted_files import check_folder
 

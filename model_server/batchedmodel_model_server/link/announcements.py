@@ -34,7 +34,7 @@ from batchedmodel_model_server.generation.engine_loop import Caller, EngineLoop
 from batchedmodel_model_server.lifecycle.service import ModelService
 from batchedmodel_model_server.lifecycle.state import Topic
 from batchedmodel_model_server.lifecycle.versions import Version
-from batchedmodel_model_server.lora.peft_config import MAX_LABELS_BYTES
+from batchedmodel_model_server.lora.files import MAX_LABELS_BYTES
 
 SendFrame = Callable[[Kind, int, Sequence[Buffer]], None]
 _MODEL_ID: Final = 0  # of frames about the model, which keep their order by it

@@ -23,9 +23,15 @@ from batchedmodel_contract.manifest.source import Source
 from batchedmodel_contract.processes.environment import ModelServerSettings
 from batchedmodel_model_server.api.adapters import Adapters as Bank
 from batchedmodel_model_server.errors import CannotLoad, legible, words
-from batchedmodel_model_server.lora.device import DeviceAdapters
-from batchedmodel_model_server.lora.roster import AT_ONCE, Job, Roster
-from batchedmodel_model_server.lora.store import AdapterStore, Kept, Weights
+from batchedmodel_model_server.lora.registry import (
+    AT_ONCE,
+    AdapterStore,
+    Job,
+    Kept,
+    Roster,
+    Weights,
+)
+from batchedmodel_model_server.lora.slots import DeviceAdapters
 from batchedmodel_model_server.lora.watch import Watch, read_settings, wanted_sources
 from batchedmodel_model_server.sources.folder import Content, content_of
 from batchedmodel_model_server.sources.hub import OFFLINE

@@ -35,7 +35,7 @@ from batchedmodel_model_server.generation.engine_loop import (
     EngineLoop,
     Rules,
 )
-from batchedmodel_model_server.lora.store import Kept, Lender
+from batchedmodel_model_server.lora.registry import Kept, Lender
 from batchedmodel_model_server.sources.folder import Content
 from support.engine_frames import submit
 from support.examples import examples

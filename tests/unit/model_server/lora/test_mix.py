@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_model_server.lora.mix import (
+from batchedmodel_model_server.lora.layers import (
     PADDING_PER_RUN,
     PADDING_PER_RUN_IN_HALVES,
     Groups,

@@ -14,8 +14,8 @@ from batchedmodel_contract.lora.state import AdapterPhase, AdapterState
 from batchedmodel_contract.manifest.adapters import AdapterItem
 from batchedmodel_contract.manifest.source import Source
 from batchedmodel_model_server.lora import serving
-from batchedmodel_model_server.lora.device import DeviceAdapters
 from batchedmodel_model_server.lora.serving import Adapters
+from batchedmodel_model_server.lora.slots import DeviceAdapters
 from batchedmodel_model_server.sources.folder import content_of
 from support.adapting_handler import AddingBank
 

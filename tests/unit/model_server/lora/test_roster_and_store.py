@@ -10,8 +10,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from batchedmodel_contract.lora.state import AdapterPhase
 from batchedmodel_contract.manifest.source import HuggingFace, Source
-from batchedmodel_model_server.lora.roster import AT_ONCE, Job, Roster
-from batchedmodel_model_server.lora.store import QUIET_SECONDS, AdapterStore, Kept
+from batchedmodel_model_server.lora.registry import (
+    AT_ONCE,
+    QUIET_SECONDS,
+    AdapterStore,
+    Job,
+    Kept,
+    Roster,
+)
 from batchedmodel_model_server.sources.folder import Content
 from batchedmodel_scheduling.core.policy import NEVER
 from support.examples import examples

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from batchedmodel_model_server.api.adapters import AdapterBounds, AdapterWeights, LowRank
-from batchedmodel_model_server.lora.bank import AdapterBank
+from batchedmodel_model_server.lora.layers import AdapterBank
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

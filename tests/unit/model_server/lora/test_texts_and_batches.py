@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from batchedmodel_contract.generation.frames import Finish, Refusal, Sampling
 from batchedmodel_model_server.api.generator import StepPart
 from batchedmodel_model_server.errors import DeviceLost, ForwardFailed
-from batchedmodel_model_server.lora.device import NO_SLOT, DeviceAdapters
+from batchedmodel_model_server.lora.slots import NO_SLOT, DeviceAdapters
 from support.engine_frames import submit
 from support.examples import examples
 from support.reading_runner import VOCABULARY, ReadingRunner, engine_over
