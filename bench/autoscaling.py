@@ -34,7 +34,7 @@ from batchedmodel_contract.kubernetes.capacity import FIELD, Capacity
 from batchedmodel_contract.kubernetes.names import GROUP, VERSION
 from batchedmodel_contract.manifest.workload import ScalingMetric
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.reconcile.state import model_from
+from batchedmodel_operator.observed.state import model_from
 from batchedmodel_operator.render.autoscaler import autoscaler
 from bench_report import Figure, at_least, at_most, new_parser, report
 

@@ -34,7 +34,7 @@ from same_arrivals import percentiles
 
 sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("tests", "images")]
 
-from batchedmodel_autoscaler.polling.pace import MOST_POLLS_PER_SECOND
+from batchedmodel_autoscaler.state.pace import MOST_POLLS_PER_SECOND
 from batchedmodel_contract.kubernetes.names import (
     GROUP,
     METRICS_GROUP,

@@ -35,12 +35,12 @@ from batchedmodel_operator.cluster.watching import (
     unless,
 )
 from batchedmodel_operator.kinds import Kind
+from batchedmodel_operator.observed.state import Key, is_news
 from batchedmodel_operator.probes import Vitals, probes
 from batchedmodel_operator.reconcile.reconcile import Reconciler
-from batchedmodel_operator.reconcile.state import Key, is_news
+from batchedmodel_operator.reconcile.turns import SETTLED, Turns, standing
 from batchedmodel_operator.reconcile.work_queue import Workers, WorkQueue
 from batchedmodel_operator.render import Images
-from batchedmodel_operator.rollout.turns import SETTLED, Turns, standing
 from batchedmodel_operator.settings import OperatorSettings
 
 _log: Final = logging.getLogger("batchedmodel_operator")

@@ -14,10 +14,10 @@ from batchedmodel_contract.manifest.batching import FILE_NAME, settings_from_jso
 from batchedmodel_contract.manifest.spec import PullPolicy
 from batchedmodel_operator.conditions.autoscaling import looked_at
 from batchedmodel_operator.kinds import RESOURCES, Kind, child_name
+from batchedmodel_operator.observed.state import Key
 from batchedmodel_operator.reconcile.reconcile import Reconciler
-from batchedmodel_operator.reconcile.state import Key
+from batchedmodel_operator.reconcile.turns import Turns
 from batchedmodel_operator.render import Images
-from batchedmodel_operator.rollout.turns import Turns
 from support.operator_cluster import FakeCluster, FakeSidecars
 
 KEY = Key(namespace="team", name="minilm")

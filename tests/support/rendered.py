@@ -4,8 +4,8 @@ from typing import Any
 
 from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_operator import render
-from batchedmodel_operator.reconcile.state import Model, model_from
-from batchedmodel_operator.rollout.rollout import Mode
+from batchedmodel_operator.observed.state import Model, model_from
+from batchedmodel_operator.rollout import Mode
 from support.operator_world import IMAGES, manifest
 
 PINNED = render.PinnedBatching(max_batch_size=16, drain_timeout_seconds=40, max_queue_size=2048)

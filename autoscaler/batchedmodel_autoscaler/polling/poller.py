@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from batchedmodel_autoscaler.cluster.objects import ModelKey
-from batchedmodel_autoscaler.polling.pace import MOST_POLLS_PER_SECOND, Places
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
+from batchedmodel_autoscaler.state.pace import MOST_POLLS_PER_SECOND, Places
 from batchedmodel_autoscaler.telemetry import PollResult, Telemetry
 from batchedmodel_contract.processes.sidecar_api import Whom
 from batchedmodel_contract.processes.stats import SidecarStats

@@ -12,11 +12,11 @@ from typing import Final
 from batchedmodel_autoscaler.cluster.objects import Model, ModelKey, Pod
 from batchedmodel_autoscaler.cluster.ownership import Ownership
 from batchedmodel_autoscaler.errors import NotFound
-from batchedmodel_autoscaler.polling.pace import seconds_between
 from batchedmodel_autoscaler.replicas.formula import ModelObservation, Target
 from batchedmodel_autoscaler.replicas.observation import PodState, model_sight
 from batchedmodel_autoscaler.replicas.windows import WINDOW_SECONDS, History, Window
 from batchedmodel_autoscaler.state.capacity_estimator import ReadyPod, learnt
+from batchedmodel_autoscaler.state.pace import seconds_between
 from batchedmodel_contract.kubernetes.capacity import Capacity
 from batchedmodel_contract.processes.stats import SidecarStats
 

@@ -20,9 +20,8 @@ from batchedmodel_contract.manifest.spec import PullPolicy, Spec
 from batchedmodel_contract.manifest.workload import ScalingVia, UpgradeMode, UserIds
 from batchedmodel_operator.conditions.status import report
 from batchedmodel_operator.kinds import FIELD_MANAGER, SEED_MANAGER, Kind
-from batchedmodel_operator.reconcile.memory import Applied, Memory
-from batchedmodel_operator.reconcile.plan import Apply, Plan, plan
-from batchedmodel_operator.reconcile.state import (
+from batchedmodel_operator.observed.memory import Applied, Memory
+from batchedmodel_operator.observed.state import (
     Key,
     Model,
     Observed,
@@ -31,6 +30,7 @@ from batchedmodel_operator.reconcile.state import (
     content,
     digest,
 )
+from batchedmodel_operator.planning.plan import Apply, Plan, plan
 from batchedmodel_operator.render import Images
 
 __all__ = ["DryRun", "Kind", "LiveModel", "Outcome"]

@@ -26,7 +26,7 @@ from batchedmodel_operator.cluster.watched_text import bounded
 from batchedmodel_operator.cluster.watching import until_all_end
 from batchedmodel_operator.interfaces import LOOKED_AT
 from batchedmodel_operator.kinds import CHILDREN, RESOURCES, Kind
-from batchedmodel_operator.reconcile.state import Key, condition, is_news, keys_of
+from batchedmodel_operator.observed.state import Key, condition, is_news, keys_of
 
 _DEFINITIONS: Final = ("apiextensions.k8s.io", "v1", "customresourcedefinitions")
 _WATCHED: Final = (*CHILDREN, Kind.CONTROLLER_REVISION, Kind.POD)

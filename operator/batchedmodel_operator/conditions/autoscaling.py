@@ -12,7 +12,7 @@ from batchedmodel_operator.conditions.findings import Finding, Reason, no, unkno
 from batchedmodel_operator.conditions.view import View
 from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.reconcile.state import condition, digest
+from batchedmodel_operator.observed.state import condition, digest
 
 _API_MISSING: Final = ("no metrics returned", "could not find", "the server is currently unable")
 """Parts of what the HPA's controller says where nobody serves the metrics API, or not yet."""

@@ -11,9 +11,9 @@ from typing import Final
 from batchedmodel_operator.conditions.findings import Reason
 from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.kinds import FIELD_MANAGER, RESOURCES, Kind
-from batchedmodel_operator.reconcile.memory import Announced
-from batchedmodel_operator.reconcile.pod_failures import PodFailureReason
-from batchedmodel_operator.reconcile.state import Model, digest
+from batchedmodel_operator.observed.memory import Announced
+from batchedmodel_operator.observed.pod_failures import PodFailureReason
+from batchedmodel_operator.observed.state import Model, digest
 
 _WARNINGS: Final = frozenset(
     {

@@ -9,14 +9,14 @@ from batchedmodel_contract.kubernetes.names import FETCH_CONTAINER
 from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_operator.conditions.findings import Finding, Reason, no, unknown, yes
 from batchedmodel_operator.conditions.view import View
-from batchedmodel_operator.reconcile.pod_failures import (
+from batchedmodel_operator.observed.pod_failures import (
     PodFailureReason,
     diagnose,
     refused_for,
     unscheduled,
     worst,
 )
-from batchedmodel_operator.reconcile.state import Pod, condition
+from batchedmodel_operator.observed.state import Pod, condition
 
 BEFORE_A_NODE: Final = frozenset(
     {

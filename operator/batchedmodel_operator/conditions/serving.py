@@ -10,15 +10,15 @@ from batchedmodel_operator.conditions.findings import Finding, Reason, no, unkno
 from batchedmodel_operator.conditions.pods import BEFORE_A_NODE, hung_or_lost
 from batchedmodel_operator.conditions.view import View
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.reconcile.plan import Failure
-from batchedmodel_operator.reconcile.pod_failures import (
+from batchedmodel_operator.observed.pod_failures import (
     REFUSED_PODS,
     PodFailureReason,
     refused_pod,
 )
-from batchedmodel_operator.reconcile.state import condition
-from batchedmodel_operator.reconcile.target import Hold
-from batchedmodel_operator.rollout.rollout import Cause
+from batchedmodel_operator.observed.state import condition
+from batchedmodel_operator.planning.plan import Failure
+from batchedmodel_operator.planning.target import Hold
+from batchedmodel_operator.rollout import Cause
 
 _PASSING: Final = frozenset({Reason.WAITING_FOR_DELETION, Reason.API_ERROR})
 """Reasons of not being reconciled that go away by themselves."""

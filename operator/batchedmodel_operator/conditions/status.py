@@ -15,11 +15,11 @@ from batchedmodel_operator.conditions.findings import Finding
 from batchedmodel_operator.conditions.view import View
 from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.kinds import RESOURCES, Kind
-from batchedmodel_operator.reconcile import effective
-from batchedmodel_operator.reconcile.alteration import CLASS_FIELD, SPEC_FIELD
-from batchedmodel_operator.reconcile.plan import Failure, Plan
-from batchedmodel_operator.reconcile.state import Model, Observed, digest
-from batchedmodel_operator.rollout.rollout import Record
+from batchedmodel_operator.observed import effective
+from batchedmodel_operator.observed.alteration import CLASS_FIELD, SPEC_FIELD
+from batchedmodel_operator.observed.state import Model, Observed, digest
+from batchedmodel_operator.planning.plan import Failure, Plan
+from batchedmodel_operator.rollout import Record
 
 _LONGEST_MESSAGE: Final = 1024
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from batchedmodel_operator.interfaces import Body
-from batchedmodel_operator.reconcile.plan import Failure, Plan
-from batchedmodel_operator.reconcile.pod_failures import Diagnosis, diagnose
-from batchedmodel_operator.reconcile.state import Child, Observed, Pod
+from batchedmodel_operator.observed.pod_failures import Diagnosis, diagnose
+from batchedmodel_operator.observed.state import Child, Observed, Pod
+from batchedmodel_operator.planning.plan import Failure, Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

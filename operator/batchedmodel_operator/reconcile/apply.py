@@ -9,9 +9,9 @@ from batchedmodel_contract.kubernetes.names import BATCHING_HASH_ANNOTATION
 from batchedmodel_kube.errors import ClusterError, Conflict, NameTaken, Refused, Unreachable
 from batchedmodel_operator.interfaces import Body, Cluster
 from batchedmodel_operator.kinds import CHILDREN, FIELD_MANAGER, Kind
-from batchedmodel_operator.reconcile.memory import Applied
-from batchedmodel_operator.reconcile.plan import Apply, Failure, Plan
-from batchedmodel_operator.reconcile.state import Key, content, digest
+from batchedmodel_operator.observed.memory import Applied
+from batchedmodel_operator.observed.state import Key, content, digest
+from batchedmodel_operator.planning.plan import Apply, Failure, Plan
 
 _log: Final = logging.getLogger(__name__)
 _NOBODYS: Final = "1"

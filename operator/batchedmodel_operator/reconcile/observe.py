@@ -21,9 +21,9 @@ from batchedmodel_contract.processes.sidecar_api import Whom
 from batchedmodel_kube.errors import Forbidden
 from batchedmodel_operator.interfaces import Body, Cluster, Sidecars
 from batchedmodel_operator.kinds import CHILDREN, Kind, child_name
-from batchedmodel_operator.reconcile.memory import Memory, Tries, asked_again
-from batchedmodel_operator.reconcile.pod_failures import lacks_accelerator_since
-from batchedmodel_operator.reconcile.state import (
+from batchedmodel_operator.observed.memory import Memory, Tries, asked_again
+from batchedmodel_operator.observed.pod_failures import lacks_accelerator_since
+from batchedmodel_operator.observed.state import (
     Child,
     Key,
     Model,
@@ -34,7 +34,7 @@ from batchedmodel_operator.reconcile.state import (
     pod_from,
     revisions_from,
 )
-from batchedmodel_operator.reconcile.target import serves_by_own_image
+from batchedmodel_operator.planning.target import serves_by_own_image
 
 KnownReplicaSets = Mapping[str, str | None]
 """ReplicaSets by uid, those that are still to be read in the order of their turns.

@@ -14,16 +14,16 @@ from batchedmodel_operator.conditions import autoscaling, status
 from batchedmodel_operator.conditions.events import announcements
 from batchedmodel_operator.interfaces import Body, Cluster, Sidecars
 from batchedmodel_operator.kinds import FIELD_MANAGER, Kind
+from batchedmodel_operator.observed.memory import Memory
+from batchedmodel_operator.observed.state import Key, Model, Observed, after, nothing_of
+from batchedmodel_operator.planning.plan import Failure, Plan, plan
+from batchedmodel_operator.planning.target import Hold, serves
 from batchedmodel_operator.reconcile.apply import Outcome, take
-from batchedmodel_operator.reconcile.memory import Memory
 from batchedmodel_operator.reconcile.observe import bodies_of, find, observe
-from batchedmodel_operator.reconcile.plan import Failure, Plan, plan
-from batchedmodel_operator.reconcile.state import Key, Model, Observed, after, nothing_of
-from batchedmodel_operator.reconcile.target import Hold, serves
+from batchedmodel_operator.reconcile.turns import Turns, standing
 from batchedmodel_operator.reconcile.work_queue import LONGEST_SPACING_SECONDS
 from batchedmodel_operator.render import Images
-from batchedmodel_operator.rollout.rollout import Cause, Record
-from batchedmodel_operator.rollout.turns import Turns, standing
+from batchedmodel_operator.rollout import Cause, Record
 
 _log: Final = logging.getLogger(__name__)
 _ENDING_SECONDS: Final = 30.0

@@ -12,7 +12,7 @@ from batchedmodel_contract.kubernetes.names import ADAPTERS_ANNOTATION, ADAPTERS
 from batchedmodel_contract.lora.settings import ADAPTERS_FILE, adapter_settings
 from batchedmodel_contract.manifest.adapters import AdapterItem, Adapters
 from batchedmodel_contract.manifest.source import Source, Volume
-from batchedmodel_operator.reconcile.state import digest
+from batchedmodel_operator.observed.state import digest
 from batchedmodel_operator.render.common import Manifest
 
 _FOLDER: Final = "/var/lib/batchedmodel/adapters"

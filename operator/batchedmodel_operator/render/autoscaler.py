@@ -25,8 +25,8 @@ from batchedmodel_contract.manifest.workload import (
     ScalingVia,
 )
 from batchedmodel_operator.kinds import RESOURCES, Kind, child_name
-from batchedmodel_operator.reconcile import effective
-from batchedmodel_operator.reconcile.state import Model
+from batchedmodel_operator.observed import effective
+from batchedmodel_operator.observed.state import Model
 from batchedmodel_operator.render.common import Manifest, child
 
 _SEEN_SECONDS: Final = 17.0

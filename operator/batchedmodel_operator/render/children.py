@@ -19,9 +19,9 @@ from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.manifest.workload import BudgetMode
 from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.kinds import RESOURCES, Kind
-from batchedmodel_operator.reconcile import effective
-from batchedmodel_operator.reconcile.effective import beyond_defaults, default_of
-from batchedmodel_operator.reconcile.state import Child, Model, digest
+from batchedmodel_operator.observed import effective
+from batchedmodel_operator.observed.effective import beyond_defaults, default_of
+from batchedmodel_operator.observed.state import Child, Model, digest
 from batchedmodel_operator.render.adapters import (
     adapters_annotation,
     adapters_data,
@@ -37,7 +37,7 @@ from batchedmodel_operator.render.common import (
 from batchedmodel_operator.render.containers import Images, PinnedBatching
 from batchedmodel_operator.render.files import fetched_repository
 from batchedmodel_operator.render.pod import pod_spec
-from batchedmodel_operator.rollout.rollout import Mode
+from batchedmodel_operator.rollout import Mode
 
 _PULL_SECONDS: Final = 600
 """How much longer than the model's start a rollout may take until it counts as stuck. It may wait

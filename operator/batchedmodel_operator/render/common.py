@@ -4,7 +4,7 @@ from typing import Any
 
 from batchedmodel_contract.kubernetes.names import MANAGED_BY, MANAGED_BY_LABEL, NAME_LABEL
 from batchedmodel_operator.kinds import RESOURCES, Kind, child_name
-from batchedmodel_operator.reconcile.state import Model
+from batchedmodel_operator.observed.state import Model
 
 Manifest = dict[str, Any]
 

@@ -43,8 +43,8 @@ from batchedmodel_contract.processes.environment import (
     to_environment,
 )
 from batchedmodel_contract.processes.logs import LogFormat
-from batchedmodel_operator.reconcile import effective
-from batchedmodel_operator.reconcile.state import Model
+from batchedmodel_operator.observed import effective
+from batchedmodel_operator.observed.state import Model
 from batchedmodel_operator.render.adapters import adapters_mounts, adapters_token
 from batchedmodel_operator.render.common import Manifest
 from batchedmodel_operator.render.files import (

@@ -15,7 +15,7 @@ from batchedmodel_contract.kubernetes.names import (
 from batchedmodel_contract.manifest.spec import MOST_DRAIN_DELAYS, Spec
 from batchedmodel_contract.manifest.workload import SecurityProfile, UserIds
 from batchedmodel_operator.kinds import Kind, child_name
-from batchedmodel_operator.reconcile.state import Model
+from batchedmodel_operator.observed.state import Model
 from batchedmodel_operator.render.adapters import adapters_volumes
 from batchedmodel_operator.render.common import Manifest, selector
 from batchedmodel_operator.render.containers import (

@@ -9,9 +9,9 @@ from batchedmodel_kube.client import Client
 from batchedmodel_kube.errors import Conflict
 from batchedmodel_operator.cluster.client import KubernetesCluster
 from batchedmodel_operator.kinds import CHILDREN, RESOURCES, Kind, child_name
+from batchedmodel_operator.observed.state import Key
+from batchedmodel_operator.planning.plan import Apply, Plan
 from batchedmodel_operator.reconcile.apply import Outcome, take
-from batchedmodel_operator.reconcile.plan import Apply, Plan
-from batchedmodel_operator.reconcile.state import Key
 from cluster import ControlPlane
 from support.operator_team import Team
 from support.plane import apply

@@ -14,8 +14,8 @@ from batchedmodel_autoscaler.cluster.resources import (
     PODS,
     within,
 )
-from batchedmodel_autoscaler.polling.pace import MOST_POLLS_PER_SECOND
 from batchedmodel_autoscaler.polling.poller import MOST_AT_ONCE, Poller
+from batchedmodel_autoscaler.state.pace import MOST_POLLS_PER_SECOND
 from batchedmodel_autoscaler.telemetry import Telemetry
 from batchedmodel_contract.processes.sidecar_api import Whom
 from batchedmodel_contract.processes.stats import SidecarStats

@@ -7,10 +7,10 @@ import pytest
 
 from batchedmodel_autoscaler.cluster.objects import ModelKey
 from batchedmodel_autoscaler.errors import NotFound
-from batchedmodel_autoscaler.polling.pace import MOST_POLLS_PER_SECOND
 from batchedmodel_autoscaler.replicas.formula import Unseen, required_replicas
 from batchedmodel_autoscaler.replicas.windows import History, Window, covered_seconds
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
+from batchedmodel_autoscaler.state.pace import MOST_POLLS_PER_SECOND
 from batchedmodel_contract.kubernetes.capacity import Capacity
 from batchedmodel_contract.processes.stats import BUCKETS
 from support.autoscaler_world import CALM, DEPLOYMENT, KEY, MODEL, REPLICA_SET, busy, fleet, pod

@@ -14,7 +14,7 @@ from batchedmodel_kube.object_text import Unreadable
 from batchedmodel_operator.cluster.client import KubernetesCluster
 from batchedmodel_operator.cluster.objects import read_pod, reader_of
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.reconcile.state import Key, Model, pod_from, revisions_from
+from batchedmodel_operator.observed.state import Key, Model, pod_from, revisions_from
 
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "minilm-1", "uid": "set"}
 MODEL = Model(

@@ -7,7 +7,7 @@ import pytest
 from batchedmodel_operator.cluster.handlers import registry
 from batchedmodel_operator.interfaces import LOOKED_AT
 from batchedmodel_operator.kinds import RESOURCES, Kind
-from batchedmodel_operator.reconcile.state import Key
+from batchedmodel_operator.observed.state import Key
 
 _KEY = Key(namespace="team", name="minilm")
 _METADATA = {"namespace": "team", "labels": {"batchedmodel.dev/name": "minilm"}}

@@ -9,7 +9,7 @@ from batchedmodel_operator.conditions.events import announcements
 from batchedmodel_operator.conditions.findings import Reason
 from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.reconcile.state import Model, model_from
+from batchedmodel_operator.observed.state import Model, model_from
 from support.operator_world import KEY, SIMULATED, World, manifest
 
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from batchedmodel_operator.conditions.view import Counts, View
-from batchedmodel_operator.reconcile.plan import plan
-from batchedmodel_operator.reconcile.state import Pod, model_from, nothing_of
+from batchedmodel_operator.observed.state import Pod, model_from, nothing_of
+from batchedmodel_operator.planning.plan import plan
 from support.operator_world import IMAGES, manifest
 from support.steps import CountedText, steps
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from batchedmodel_kube.errors import Conflict, Unreachable
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.reconcile.memory import LONGEST_DELAY_SECONDS
+from batchedmodel_operator.observed.memory import LONGEST_DELAY_SECONDS
 from support.examples import examples
 from support.operator_world import SIMULATED, World
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from batchedmodel_operator.interfaces import Body, Unread
 from batchedmodel_operator.kinds import RESOURCES, Kind
-from batchedmodel_operator.reconcile.state import Key
+from batchedmodel_operator.observed.state import Key
 from support.operator_world import KEY, SIMULATED, World
 
 NAMED: dict[str, Any] = {**SIMULATED, "className": "gpu"}

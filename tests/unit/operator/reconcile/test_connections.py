@@ -8,7 +8,7 @@ import pytest
 from batchedmodel_kube.election import Election
 from batchedmodel_operator import __main__ as entry
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.reconcile.state import Key
+from batchedmodel_operator.observed.state import Key
 from batchedmodel_operator.reconcile.work_queue import Workers
 from batchedmodel_operator.settings import OperatorSettings
 from support.pretend_api_server import becomes, pretend_api_server

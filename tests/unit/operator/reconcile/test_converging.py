@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from batchedmodel_contract.kubernetes.names import REVISION_LABEL
 from batchedmodel_operator import render
 from batchedmodel_operator.kinds import CHILDREN, Kind
-from batchedmodel_operator.reconcile.state import model_from
-from batchedmodel_operator.rollout.rollout import Mode
+from batchedmodel_operator.observed.state import model_from
+from batchedmodel_operator.rollout import Mode
 from support.examples import examples
 from support.operator_cluster import contains
 from support.operator_world import IMAGES, KEY, SIMULATED, World

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from batchedmodel_contract.kubernetes.names import NAME_LABEL
-from batchedmodel_operator.reconcile.state import Key, is_news, keys_of
+from batchedmodel_operator.observed.state import Key, is_news, keys_of
 
 OWNER: dict[str, Any] = {
     "apiVersion": "batchedmodel.dev/v1alpha1",

@@ -13,9 +13,9 @@ from batchedmodel_kube.election import Election
 from batchedmodel_kube.reading import Object
 from batchedmodel_operator import __main__ as entry
 from batchedmodel_operator.cluster.client import KubernetesCluster
-from batchedmodel_operator.reconcile.state import Key
+from batchedmodel_operator.observed.state import Key
+from batchedmodel_operator.reconcile.turns import Turns
 from batchedmodel_operator.reconcile.work_queue import Workers, WorkQueue
-from batchedmodel_operator.rollout.turns import Turns
 
 
 class _BrokenWorkers(Workers[Key]):

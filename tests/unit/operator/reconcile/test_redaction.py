@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_operator.reconcile.pod_failures import (
+from batchedmodel_operator.observed.pod_failures import (
     HIDDEN,
     PodFailureReason,
     diagnose,
     redacted,
 )
-from batchedmodel_operator.reconcile.state import pod_from
+from batchedmodel_operator.observed.state import pod_from
 
 _SECRET = "s3cr3tValue0123456789abcdef"
 

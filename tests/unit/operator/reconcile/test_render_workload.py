@@ -6,8 +6,8 @@ import pytest
 
 from batchedmodel_contract.manifest.workload import ScalingVia
 from batchedmodel_operator import render
-from batchedmodel_operator.reconcile.effective import scaling_target
-from batchedmodel_operator.rollout.rollout import Mode
+from batchedmodel_operator.observed.effective import scaling_target
+from batchedmodel_operator.rollout import Mode
 from support.operator_world import IMAGES, SIMULATED
 from support.rendered import (
     containers_of,

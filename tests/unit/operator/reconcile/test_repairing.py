@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.reconcile.memory import (
+from batchedmodel_operator.observed.memory import (
     AT_ONCE,
     CALM_SECONDS,
     LONGEST_DELAY_SECONDS,

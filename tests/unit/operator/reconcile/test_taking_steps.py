@@ -6,11 +6,11 @@ import pytest
 
 from batchedmodel_kube.errors import ClusterError, Forbidden, Unreachable
 from batchedmodel_operator.kinds import Kind
+from batchedmodel_operator.observed.memory import Memory
+from batchedmodel_operator.observed.state import after
+from batchedmodel_operator.planning.plan import plan
 from batchedmodel_operator.reconcile.apply import take
-from batchedmodel_operator.reconcile.memory import Memory
 from batchedmodel_operator.reconcile.observe import find, observe
-from batchedmodel_operator.reconcile.plan import plan
-from batchedmodel_operator.reconcile.state import after
 from support.operator_cluster import FakeCluster
 from support.operator_world import IMAGES, KEY, SIMULATED, World, manifest
 

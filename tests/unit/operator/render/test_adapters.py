@@ -10,7 +10,7 @@ from batchedmodel_contract.lora.settings import ADAPTERS_FILE, adapters_from_jso
 from batchedmodel_contract.manifest.batching import FILE_NAME
 from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_operator import render
-from batchedmodel_operator.reconcile.state import Model, model_from
+from batchedmodel_operator.observed.state import Model, model_from
 from support.operator_world import IMAGES, SIMULATED, manifest
 
 SQL: Final = {"name": "sql", "source": {"huggingFace": {"repo": "team/sql"}}}

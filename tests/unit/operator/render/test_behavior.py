@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from autoscaling_loop.hpa import read_behavior
 from batchedmodel_contract.manifest.workload import ScalingMetric, ScalingProfile
 from batchedmodel_operator import render
-from batchedmodel_operator.reconcile.state import model_from
+from batchedmodel_operator.observed.state import model_from
 from batchedmodel_operator.render.autoscaler import behavior
 from support.operator_world import SIMULATED, manifest
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.manifest.workload import Rollout, RolloutStrategy
-from batchedmodel_operator.rollout.rollout import (
+from batchedmodel_operator.rollout import (
     SENTENCES,
     Cause,
     Fault,

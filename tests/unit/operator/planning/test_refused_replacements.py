@@ -6,9 +6,9 @@ import pytest
 
 from batchedmodel_kube.errors import ClusterError, Forbidden, Invalid, QuotaExceeded
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.reconcile.state import Key
+from batchedmodel_operator.observed.state import Key
+from batchedmodel_operator.reconcile.turns import SETTLED, Standing
 from batchedmodel_operator.render import images_of
-from batchedmodel_operator.rollout.turns import SETTLED, Standing
 from support.operator_world import World
 from support.rollout_world import (
     CRASHING,

@@ -4,7 +4,7 @@ import pytest
 
 from batchedmodel_kube.errors import Conflict, Unreachable
 from batchedmodel_operator.kinds import CHILDREN, Kind
-from batchedmodel_operator.reconcile.state import holds_replicas
+from batchedmodel_operator.observed.state import holds_replicas
 from support.operator_world import KEY, SIMULATED, World, manifest
 
 SCALED = {**SIMULATED, "autoscaling": {"minReplicas": 2, "maxReplicas": 5}}

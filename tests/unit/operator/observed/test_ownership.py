@@ -7,8 +7,8 @@ import pytest
 
 from batchedmodel_contract.kubernetes.names import NAME_LABEL
 from batchedmodel_operator.kinds import Kind
+from batchedmodel_operator.observed.state import child_from, model_from
 from batchedmodel_operator.reconcile.observe import own_pods
-from batchedmodel_operator.reconcile.state import child_from, model_from
 from support.operator_world import KEY, SIMULATED, World, owner_reference
 
 POD = (Kind.POD, KEY.namespace, "2")

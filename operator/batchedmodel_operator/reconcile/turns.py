@@ -8,9 +8,9 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from batchedmodel_operator.conditions.findings import Reason
 from batchedmodel_operator.interfaces import Body
-from batchedmodel_operator.reconcile.pod_failures import REFUSED_PODS, PodFailureReason
-from batchedmodel_operator.reconcile.state import condition
-from batchedmodel_operator.rollout.rollout import Cause, Record
+from batchedmodel_operator.observed.pod_failures import REFUSED_PODS, PodFailureReason
+from batchedmodel_operator.observed.state import condition
+from batchedmodel_operator.rollout import Cause, Record
 
 Name = TypeVar("Name")
 _NOT_READ: Final = frozenset(

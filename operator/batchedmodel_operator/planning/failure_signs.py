@@ -4,10 +4,10 @@ from datetime import datetime
 
 from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_operator.interfaces import Body
-from batchedmodel_operator.reconcile.pod_failures import failed_start, lacks_accelerator_since
-from batchedmodel_operator.reconcile.state import Child, Observed, condition, revision_of
-from batchedmodel_operator.reconcile.target import Target, serves
-from batchedmodel_operator.rollout.rollout import Fault, Record, Signs
+from batchedmodel_operator.observed.pod_failures import failed_start, lacks_accelerator_since
+from batchedmodel_operator.observed.state import Child, Observed, condition, revision_of
+from batchedmodel_operator.planning.target import Target, serves
+from batchedmodel_operator.rollout import Fault, Record, Signs
 
 
 def signs(

@@ -8,9 +8,9 @@ from batchedmodel_contract.link.hello import MAX_VERSION
 from batchedmodel_contract.manifest.workload import UpgradeMode
 from batchedmodel_kube.errors import Gone, Invalid, Refused
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.reconcile.state import Key
+from batchedmodel_operator.observed.state import Key
+from batchedmodel_operator.reconcile.turns import SETTLED, Standing
 from batchedmodel_operator.render import images_of
-from batchedmodel_operator.rollout.turns import SETTLED, Standing
 from support.operator_world import KEY, World
 from support.rollout_world import (
     CLASSED,

@@ -28,9 +28,9 @@ from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.processes.logs import about
 from batchedmodel_operator.interfaces import Body, Unread
 from batchedmodel_operator.kinds import CHILDREN, FIELD_MANAGER, Kind
-from batchedmodel_operator.reconcile.alteration import class_seen, is_altered
-from batchedmodel_operator.reconcile.effective import beyond_defaults
-from batchedmodel_operator.reconcile.memory import Memory
+from batchedmodel_operator.observed.alteration import class_seen, is_altered
+from batchedmodel_operator.observed.effective import beyond_defaults
+from batchedmodel_operator.observed.memory import Memory
 
 _LOADING_ASKED: Final = 16
 _LARGEST_NUMBER: Final = 2**62

@@ -9,9 +9,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from batchedmodel_autoscaler.cluster.objects import Model, ModelKey, Owned, Pod
-from batchedmodel_autoscaler.polling.pace import fair_share, seconds_between
 from batchedmodel_autoscaler.polling.poller import FIRST_ROUND_SECONDS, Poller
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
+from batchedmodel_autoscaler.state.pace import fair_share, seconds_between
 from batchedmodel_autoscaler.telemetry import Telemetry
 from batchedmodel_contract.processes.sidecar_api import Whom
 from batchedmodel_contract.processes.stats import SidecarStats

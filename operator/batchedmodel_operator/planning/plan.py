@@ -15,18 +15,18 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.manifest.workload import ScalingVia
 from batchedmodel_kube.errors import ClusterError
-from batchedmodel_operator import render
+from batchedmodel_operator import render, rollout
 from batchedmodel_operator.interfaces import UNREAD, Body
 from batchedmodel_operator.kinds import CHILDREN, FIELD_MANAGER, SEED_MANAGER, Kind
-from batchedmodel_operator.reconcile import effective
-from batchedmodel_operator.reconcile.memory import (
+from batchedmodel_operator.observed import effective
+from batchedmodel_operator.observed.memory import (
     AT_ONCE,
     Tries,
     asked_again,
     last_question,
     repaired,
 )
-from batchedmodel_operator.reconcile.state import (
+from batchedmodel_operator.observed.state import (
     Child,
     Observed,
     Pod,
@@ -36,10 +36,9 @@ from batchedmodel_operator.reconcile.state import (
     left_behind,
     owned,
 )
-from batchedmodel_operator.reconcile.target import Pending, choose
-from batchedmodel_operator.rollout import rollout
-from batchedmodel_operator.rollout.failure_signs import signs
-from batchedmodel_operator.rollout.rollout import Mode, Record
+from batchedmodel_operator.planning.failure_signs import signs
+from batchedmodel_operator.planning.target import Pending, choose
+from batchedmodel_operator.rollout import Mode, Record
 
 RESYNC_SECONDS: Final = 600.0
 """A watch that fell silent costs at most this much delay."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_operator.rollout.turns import SETTLED, Standing, Turns, standing
+from batchedmodel_operator.reconcile.turns import SETTLED, Standing, Turns, standing
 
 ROLLS = Standing(rolls=True, failed=False)
 IS_FAILED = Standing(rolls=False, failed=True)

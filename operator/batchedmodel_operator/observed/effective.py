@@ -10,7 +10,7 @@ from batchedmodel_contract.manifest import effective as rules
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import DEFAULT_MODEL_PORT, Spec
 from batchedmodel_contract.manifest.workload import Autoscaling, ScalingMetric
-from batchedmodel_operator.rollout.rollout import Mode
+from batchedmodel_operator.rollout import Mode
 
 OfChart = Mapping[str, dict[str, str]]
 """Values in force of fields that the chart says something of, in the nesting of the manifest."""

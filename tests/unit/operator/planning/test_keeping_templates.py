@@ -11,7 +11,7 @@ from batchedmodel_contract.processes.logs import LogFormat
 from batchedmodel_kube.errors import Invalid, NameTaken
 from batchedmodel_operator import render
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.reconcile.state import model_from
+from batchedmodel_operator.observed.state import model_from
 from support.drawn_manifests import drawn_manifests
 from support.operator_world import IMAGES, KEY, SIMULATED, World
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from batchedmodel_operator.kinds import RESOURCES, Kind
-from batchedmodel_operator.reconcile.state import model_from
+from batchedmodel_operator.observed.state import model_from
 from support.operator_world import KEY, SIMULATED, World, manifest
 
 FULL: dict[str, Any] = {

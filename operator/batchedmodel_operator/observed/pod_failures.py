@@ -22,7 +22,7 @@ from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.processes.logs import as_text
 from batchedmodel_operator.interfaces import Body
-from batchedmodel_operator.reconcile.state import Child, Pod, condition
+from batchedmodel_operator.observed.state import Child, Pod, condition
 
 
 class PodFailureReason(StrEnum):

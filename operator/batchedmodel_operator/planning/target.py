@@ -18,8 +18,8 @@ from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.manifest.workload import UpgradeMode
 from batchedmodel_operator import render
 from batchedmodel_operator.interfaces import Body
-from batchedmodel_operator.reconcile.state import Observed, Revision, condition, revision_of
-from batchedmodel_operator.rollout.rollout import Cause, Record
+from batchedmodel_operator.observed.state import Observed, Revision, condition, revision_of
+from batchedmodel_operator.rollout import Cause, Record
 
 
 class Hold(StrEnum):

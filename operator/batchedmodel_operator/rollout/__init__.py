@@ -1,1 +1,0 @@
-"""How the pods of a revision are replaced."""
