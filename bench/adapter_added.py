@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from batchedmodel_contract.lora.settings import ADAPTERS_FILE, AdapterSettings
+from batchedmodel_contract.lora import ADAPTERS_FILE, AdapterSettings
 from batchedmodel_contract.manifest.adapters import AdapterItem
 from batchedmodel_contract.manifest.source import Source
 from bench_report import Figure, at_most, median_of, of_rounds, tell

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from batchedmodel_contract.kubernetes.names import ADMIN_PORT
-from batchedmodel_contract.processes.descriptors import raise_descriptors
+from batchedmodel_contract.processes.listening import raise_descriptors
 
 _BACKLOG: Final = 4096
 

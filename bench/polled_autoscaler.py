@@ -24,7 +24,7 @@ from batchedmodel_autoscaler.polling.sidecars import Sidecars, most_kept
 from batchedmodel_autoscaler.replicas.formula import Target
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_autoscaler.telemetry import POLLS, PollResult, Telemetry
-from batchedmodel_contract.processes.descriptors import raise_descriptors
+from batchedmodel_contract.processes.listening import raise_descriptors
 from batchedmodel_http.ports.listener import Listener
 
 _POLL_SECONDS: Final = 2.0

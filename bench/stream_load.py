@@ -18,7 +18,7 @@ from typing import Final
 
 import uvloop
 
-from batchedmodel_contract.processes.descriptors import raise_descriptors
+from batchedmodel_contract.processes.listening import raise_descriptors
 from stream_client import Client, clock
 from stream_plan import BIN_SECONDS, Record, Stream, StreamLoad, StreamResult, load_of, text_of
 

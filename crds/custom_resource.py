@@ -9,9 +9,8 @@ import json
 import re
 from typing import Any, Final
 
-from batchedmodel_contract.kubernetes.capacity import FIELD
 from batchedmodel_contract.kubernetes.names import CLASS_PLURAL, GROUP, PLURAL, VERSION
-from batchedmodel_contract.lora.state import STATUS_FIELD
+from batchedmodel_contract.lora import STATUS_FIELD
 from batchedmodel_contract.manifest.adapters import MOST_ITEMS
 from batchedmodel_contract.manifest.cross_field_rule import Check
 from batchedmodel_contract.manifest.cross_field_rules import CHECKS
@@ -24,14 +23,11 @@ from batchedmodel_contract.manifest.manifest import (
     same_name_validation,
     size_validation,
 )
-from batchedmodel_contract.manifest.model_class import (
-    CLASS_KIND,
-    ClassSpec,
-    may_come_from_class,
-)
+from batchedmodel_contract.manifest.model_class import CLASS_KIND, ClassSpec, may_come_from_class
 from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.schema.reading import Section, declarations, record_schema
 from batchedmodel_contract.schema.rules import LONGEST_OBJECT_NAME, Schema, anchored
+from batchedmodel_kube.capacity import FIELD
 
 _WIDE: Final = 1
 """Priority of columns that only `kubectl get --output wide` shows."""

@@ -41,7 +41,7 @@ from batchedmodel_autoscaler.state.capacity_writer import CapacityWriter
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_autoscaler.telemetry import StateCollector, Telemetry, admin_application
 from batchedmodel_contract.kubernetes.names import EXTERNAL_METRICS_GROUP, METRICS_GROUP
-from batchedmodel_contract.processes.descriptors import raise_descriptors
+from batchedmodel_contract.processes.listening import raise_descriptors
 from batchedmodel_http.ports.listener import Listener
 from batchedmodel_kube.client import Client, Collection
 from batchedmodel_kube.election import election

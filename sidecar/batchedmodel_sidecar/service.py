@@ -9,9 +9,8 @@ from prometheus_client import CollectorRegistry
 
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.manifest.tenants import Share, share_of
-from batchedmodel_contract.processes.descriptors import raise_descriptors
 from batchedmodel_contract.processes.environment import SidecarSettings
-from batchedmodel_contract.processes.listening import authority, reachable
+from batchedmodel_contract.processes.listening import authority, raise_descriptors, reachable
 from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_http.ports.listener import Listener
 from batchedmodel_scheduling.core.policy import MemoryCap

@@ -24,7 +24,7 @@ CLIENTS = {"UnixConnector", "UnixSite", "open_unix_connection", "start_unix_serv
 THE_ONE = "tests/support/private_hop.py"
 OF_THE_WIRE = {
     "tests/support/link_server.py",
-    "tests/unit/contract/lora/test_adapters.py",
+    "tests/unit/contract/test_lora.py",
     "tests/unit/contract/inference/test_params.py",
     "tests/unit/contract/link/test_batches.py",
     "tests/unit/contract/link/test_connection.py",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.lora.settings import ADAPTERS_FILE
+from batchedmodel_contract.lora import ADAPTERS_FILE
 from support.chain import START_SECONDS, Chain, running_chain
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -11,15 +11,10 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.inference.batch import (
-    BatchReply,
-    BatchRequest,
-    ragged,
-)
+from batchedmodel_contract.inference.batch import BatchReply, BatchRequest, ragged
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.link.model_state import ModelState
-from batchedmodel_contract.lora.settings import ADAPTERS_FILE
-from batchedmodel_contract.lora.state import AdapterPhase, AdapterState
+from batchedmodel_contract.lora import ADAPTERS_FILE, AdapterPhase, AdapterState
 from batchedmodel_contract.manifest.source import HuggingFace, Source
 from batchedmodel_contract.processes.environment import ModelServerSettings
 from batchedmodel_model_server.errors import CannotLoad

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from batchedmodel_contract.lora.settings import ADAPTERS_FILE
+from batchedmodel_contract.lora import ADAPTERS_FILE
 from support.adapters import saved_adapter, with_peft
 from support.chain import Chain, running_chain
 from support.checkpoints import text_checkpoint

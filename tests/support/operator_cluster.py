@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from batchedmodel_contract.kubernetes.names import NAME_LABEL
-from batchedmodel_contract.lora.state import AdapterState
+from batchedmodel_contract.lora import AdapterState
 from batchedmodel_contract.processes.sidecar_api import Whom
 from batchedmodel_kube.errors import ClusterError, Conflict
 from batchedmodel_operator.interfaces import Body

@@ -34,12 +34,7 @@ from batchedmodel_contract.generation.frames import (
     write_refused,
     write_submit,
 )
-from batchedmodel_contract.inference.batch import (
-    BatchFailure,
-    BatchReply,
-    BatchRequest,
-    Ragged,
-)
+from batchedmodel_contract.inference.batch import BatchFailure, BatchReply, BatchRequest, Ragged
 from batchedmodel_contract.inference.description import ModelDescription
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.inference.tensors import Buffer, Datatype
@@ -51,11 +46,7 @@ from batchedmodel_contract.link.batches import (
     write_failure,
     write_reply,
 )
-from batchedmodel_contract.link.connection import (
-    FrameReader,
-    FrameWriter,
-    LinkConnection,
-)
+from batchedmodel_contract.link.connection import FrameReader, FrameWriter, LinkConnection
 from batchedmodel_contract.link.hello import HELLO_BYTES, read_hello, write_hello
 from batchedmodel_contract.link.kinds import TO_SIDECAR, Kind
 from batchedmodel_contract.link.model_frames import (
@@ -74,7 +65,7 @@ from batchedmodel_contract.link.model_frames import (
 )
 from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_contract.link.region import mapped
-from batchedmodel_contract.lora.state import AdapterState
+from batchedmodel_contract.lora import AdapterState
 from support.link_server import LinkPeer, LinkServer
 
 _SECONDS: Final = 20.0

@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from batchedmodel_contract.kubernetes import capacity
 from batchedmodel_contract.kubernetes.names import (
     EXTERNAL_METRICS_GROUP,
     GROUP,
@@ -20,6 +19,7 @@ from batchedmodel_contract.kubernetes.names import (
     REVISION_LABEL,
     VERSION,
 )
+from batchedmodel_kube import capacity
 from batchedmodel_kube.client import Collection, path_of
 from batchedmodel_kube.object_text import (
     LARGEST_OF_MANY,

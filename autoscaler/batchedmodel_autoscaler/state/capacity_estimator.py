@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from batchedmodel_contract.kubernetes.capacity import Capacity
+from batchedmodel_kube.capacity import Capacity
 
 LONGEST_FOUND_STARTUP_SECONDS: Final = 600.0
 """A longer start that nobody watched is more often a pod that was ready before."""

@@ -17,8 +17,8 @@ from batchedmodel_autoscaler.replicas.observation import PodState, model_sight
 from batchedmodel_autoscaler.replicas.windows import WINDOW_SECONDS, History, Window
 from batchedmodel_autoscaler.state.capacity_estimator import ReadyPod, learnt
 from batchedmodel_autoscaler.state.pace import seconds_between
-from batchedmodel_contract.kubernetes.capacity import Capacity
 from batchedmodel_contract.processes.stats import SidecarStats
+from batchedmodel_kube.capacity import Capacity
 
 _HPA_SYNC_SECONDS: Final = 15.0
 """How often an HPA looks, unless the controller manager is told otherwise."""

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Final
 
 from batchedmodel_cli.run.processes import ProcessSpec
-from batchedmodel_contract.lora.settings import ADAPTERS_FILE, adapter_settings
+from batchedmodel_contract.lora import ADAPTERS_FILE, adapter_settings
 from batchedmodel_contract.manifest.batching import FILE_NAME, BatchSettings
-from batchedmodel_contract.manifest.effective import drain_timeout_seconds
 from batchedmodel_contract.manifest.generation import Generation, KeyValueCache
 from batchedmodel_contract.manifest.manifest import BatchedModel
-from batchedmodel_contract.manifest.spec import ServerProtocol
+from batchedmodel_contract.manifest.spec import ServerProtocol, drain_timeout_seconds
 from batchedmodel_contract.processes import sidecar_api
 from batchedmodel_contract.processes.environment import (
     PREFIX,

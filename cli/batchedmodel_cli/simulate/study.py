@@ -17,8 +17,14 @@ from batchedmodel_cli.simulate.pods import SimulatedPods, Trial
 from batchedmodel_cli.simulator.search import highest_rate
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.cross_field_rules import CHECKS
-from batchedmodel_contract.manifest.effective import target_utilization_percent
-from batchedmodel_contract.manifest.spec import Batching, Lateness, Objective, PolicyName, Spec
+from batchedmodel_contract.manifest.spec import (
+    Batching,
+    Lateness,
+    Objective,
+    PolicyName,
+    Spec,
+    target_utilization_percent,
+)
 from batchedmodel_contract.schema.reading import Setting, declarations
 from batchedmodel_contract.schema.rules import Broken
 

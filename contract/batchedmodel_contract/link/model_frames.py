@@ -20,7 +20,7 @@ from batchedmodel_contract.inference.profile import Profile, profile_from_mappin
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.link.model_state import ModelState
-from batchedmodel_contract.lora.state import AdapterState, adapter_state_from_mapping
+from batchedmodel_contract.lora import AdapterState, adapter_state_from_mapping
 
 _LENGTH: Final = struct.Struct("<I")
 _MAX_HEAD_BYTES: Final = 8 << 20

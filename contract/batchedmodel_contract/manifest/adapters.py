@@ -4,11 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Final
 
-from batchedmodel_contract.kubernetes.quantities import amount_of
 from batchedmodel_contract.manifest.generation import MEMORY
 from batchedmodel_contract.manifest.source import SecretKey, Source
 from batchedmodel_contract.schema.reading import Records, section, setting
-from batchedmodel_contract.schema.rules import Text, Whole
+from batchedmodel_contract.schema.rules import Text, Whole, amount_of
 
 MOST_ITEMS: Final = 256
 MOST_SLOTS: Final = 256

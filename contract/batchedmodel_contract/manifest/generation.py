@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import Final
 
-from batchedmodel_contract.kubernetes.quantities import amount_of
 from batchedmodel_contract.schema.reading import section, setting
-from batchedmodel_contract.schema.rules import Real, Text, Whole
+from batchedmodel_contract.schema.rules import Real, Text, Whole, amount_of
 
 MOST_CONTEXT_TOKENS: Final = 1_048_576
 MEMORY: Final = Text(

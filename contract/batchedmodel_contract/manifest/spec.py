@@ -1,4 +1,7 @@
-"""The `spec` of a BatchedModel manifest: its fields, defaults and rules, and nothing else.
+"""The `spec` of a BatchedModel manifest: its fields, defaults and rules.
+
+Behind them the values in force of fields whose default depends on others, as functions of single
+values, because the autoscaler reads no whole spec. The limit of the queue is in `batching`.
 
 `batchedmodel run` reads a file with it, the operator a resource. The custom resource and the
 README's table are held to these declarations by tests.
@@ -13,6 +16,8 @@ from batchedmodel_contract.manifest.generation import Generation
 from batchedmodel_contract.manifest.source import HANDLER_NAME, Source
 from batchedmodel_contract.manifest.tenants import NETWORKS, Tenants
 from batchedmodel_contract.manifest.workload import (
+    DEFAULT_TARGET_QUEUE_WAIT_MILLISECONDS,
+    DEFAULT_TARGET_UTILIZATION_PERCENT,
     Accelerator,
     Autoscaling,
     Disruption,
@@ -24,14 +29,7 @@ from batchedmodel_contract.manifest.workload import (
 )
 from batchedmodel_contract.schema.kubernetes_types import ENV_FROM, SECURITY_CONTEXT, VOLUME_MOUNT
 from batchedmodel_contract.schema.reading import section, setting
-from batchedmodel_contract.schema.rules import (
-    ANY_TEXT,
-    Choice,
-    Text,
-    Truth,
-    Whole,
-    object_name,
-)
+from batchedmodel_contract.schema.rules import ANY_TEXT, Choice, Text, Truth, Whole, object_name
 from batchedmodel_contract.schema.shapes import (
     QUANTITIES,
     TEXT_MAP,
@@ -395,3 +393,39 @@ class Spec:
     )
     security: Security = section(Security, "What the pods' containers may do.", default=Security())
     pod: Pod = section(Pod, "Where pods run and what they carry.", default=Pod())
+
+
+def drain_timeout_seconds(given: int | None, *, request_timeout_seconds: int) -> int:
+    """How long accepted requests may take once a pod was told to stop."""
+    return request_timeout_seconds + DRAIN_MARGIN_SECONDS if given is None else given
+
+
+def target_utilization_percent(given: int | None) -> int:
+    """Share that is to be used, for the metrics `Load` and `CPU`."""
+    return DEFAULT_TARGET_UTILIZATION_PERCENT if given is None else given
+
+
+def target_queue_length(given: int | None, *, max_batch_size: int) -> int:
+    """Rows that may wait per pod, for metric `QueueLength`."""
+    return max_batch_size if given is None else given
+
+
+def target_concurrency(
+    given: int | None, *, max_batch_size: int, max_concurrent_batches: int
+) -> int:
+    """Rows that may wait or be under way per pod, for metric `Concurrency`.
+
+    By default a full batch for each that may run, which keeps a pod busy by 70 to 85 %.
+    """
+    return max_batch_size * max_concurrent_batches if given is None else given
+
+
+def target_queue_time_milliseconds(
+    given: int | None, *, target_latency_milliseconds: int | None
+) -> int:
+    """How long a row may wait on average, for metric `QueueTime`."""
+    if given is not None:
+        return given
+    if target_latency_milliseconds is not None:
+        return max(1, target_latency_milliseconds // 2)
+    return DEFAULT_TARGET_QUEUE_WAIT_MILLISECONDS

@@ -1,10 +1,12 @@
-"""Where a process listens: at one address, or at every address of both families.
+"""Where a process listens: at one address, or at every address of both families; and how many
+connections and files it may have.
 
 A pod of a cluster may have an IPv4 address, an IPv6 address or both. The kubelet and the autoscaler
 use whichever comes first. So one socket takes both.
 """
 
 import errno
+import resource
 import socket
 from typing import Final
 
@@ -78,3 +80,21 @@ def _bound(
         bound.close()
         raise
     return bound
+
+
+MOST_DESCRIPTORS: Final = 65_536
+
+
+def raise_descriptors() -> int:
+    """Raise the limit of open files as far as allowed; returns it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = wanted_descriptors(soft, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return MOST_DESCRIPTORS if wanted == resource.RLIM_INFINITY else wanted
+
+
+def wanted_descriptors(soft: int, hard: int) -> int:
+    """The soft limit to ask for, by the present ones; never a lower one than now."""
+    if resource.RLIM_INFINITY in (soft, hard):
+        return soft if soft == resource.RLIM_INFINITY else max(soft, MOST_DESCRIPTORS)
+    return max(soft, min(hard, MOST_DESCRIPTORS))

@@ -6,8 +6,7 @@ As they are in 1.34: a test holds them to the API server's own description.
 from collections.abc import Mapping
 from typing import Any, Final
 
-from batchedmodel_contract.kubernetes.quantities import amount_of
-from batchedmodel_contract.schema.rules import Text, Whole
+from batchedmodel_contract.schema.rules import Text, Whole, amount_of
 from batchedmodel_contract.schema.shapes import (
     QUANTITIES,
     TEXT_MAP,

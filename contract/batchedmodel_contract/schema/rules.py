@@ -8,6 +8,7 @@ other way round: one manifest serves on one machine and in a cluster.
 
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
@@ -253,3 +254,19 @@ class CountOrPercent:
 
     def __str__(self) -> str:
         return f"{self.minimum} to {self.maximum}, {self.minimum}% to 100%"
+
+
+_FACTORS: Final = {
+    **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", start=1)},
+    **{unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", start=1)},
+    **{unit: Decimal(1000) ** -power for power, unit in enumerate("mun", start=1)},
+}
+"""By the end of the text."""
+
+
+def amount_of(quantity: str) -> Decimal:
+    """The number of a text that keeps the rule `Quantity`; without a unit it is one of Python's."""
+    for unit, factor in _FACTORS.items():
+        if quantity.endswith(unit):
+            return Decimal(quantity.removesuffix(unit)) * factor
+    return Decimal(quantity)

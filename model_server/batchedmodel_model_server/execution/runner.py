@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
 from batchedmodel_contract.inference.profile import Profile
-from batchedmodel_contract.lora.state import NO_ADAPTER
+from batchedmodel_contract.lora import NO_ADAPTER
 from batchedmodel_model_server.api.handler import Handler, Invalid
 from batchedmodel_model_server.batching.collate import Collated, Output, collate
 from batchedmodel_model_server.batching.reply import Computed, Failure, Part, Prepared, reply
@@ -29,12 +29,7 @@ from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, NotReady
 from batchedmodel_model_server.execution.device_thread import DeviceThread, fit_for_a_future
 from batchedmodel_model_server.execution.forward import LoadedModel, forward
 from batchedmodel_model_server.execution.memory import MemoryCap
-from batchedmodel_model_server.execution.passes import (
-    BatchParts,
-    PartTimes,
-    PassResult,
-    RetryPlan,
-)
+from batchedmodel_model_server.execution.passes import BatchParts, PartTimes, PassResult, RetryPlan
 from batchedmodel_model_server.execution.watchdog import Watchdog, allowed_seconds
 from batchedmodel_model_server.lora.serving import GONE, Adapters, Lent
 from batchedmodel_scheduling.lora.passes import passes

@@ -17,7 +17,7 @@ from types import FunctionType, ModuleType
 from typing import Any, Final
 
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.lora.settings import AdapterSettings
+from batchedmodel_contract.lora import AdapterSettings
 from batchedmodel_contract.manifest.source import Source, is_file_handler
 from batchedmodel_contract.processes.environment import ModelServerSettings
 from batchedmodel_model_server.api.adapters import AdapterBounds

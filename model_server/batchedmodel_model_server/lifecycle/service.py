@@ -17,7 +17,7 @@ from typing import Final
 
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.link.model_state import ModelState
-from batchedmodel_contract.lora.state import AdapterState
+from batchedmodel_contract.lora import AdapterState
 from batchedmodel_contract.manifest.source import Source
 from batchedmodel_contract.processes.environment import ModelServerSettings
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, NotReady, Overloaded, words

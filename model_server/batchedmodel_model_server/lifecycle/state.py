@@ -13,7 +13,7 @@ from typing import Final
 
 from batchedmodel_contract.link.model_frames import State
 from batchedmodel_contract.link.model_state import ModelState
-from batchedmodel_contract.lora.state import AdapterState
+from batchedmodel_contract.lora import AdapterState
 from batchedmodel_model_server.errors import NotReady, legible
 
 Work = Coroutine[None, None, None]

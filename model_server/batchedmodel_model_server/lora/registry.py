@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
-from batchedmodel_contract.lora.state import AdapterPhase, AdapterState
+from batchedmodel_contract.lora import AdapterPhase, AdapterState
 from batchedmodel_contract.manifest.source import Source
 from batchedmodel_model_server.sources.folder import Content
 from batchedmodel_scheduling.core.policy import NEVER

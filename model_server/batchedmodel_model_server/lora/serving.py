@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.lora.settings import AdapterSettings
-from batchedmodel_contract.lora.state import AdapterState
+from batchedmodel_contract.lora import AdapterSettings, AdapterState
 from batchedmodel_contract.manifest.source import Source
 from batchedmodel_contract.processes.environment import ModelServerSettings
 from batchedmodel_model_server.api.adapters import Adapters as Bank

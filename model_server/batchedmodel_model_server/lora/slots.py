@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from batchedmodel_contract.lora.state import NO_ADAPTER
+from batchedmodel_contract.lora import NO_ADAPTER
 from batchedmodel_model_server.api.adapters import Adapters as Bank
 from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, NoSlotFree, translating
 from batchedmodel_model_server.lora.registry import Weights

@@ -20,11 +20,7 @@ from typing import Final
 from asyncinotify import Inotify, Mask
 
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.lora.settings import (
-    ADAPTERS_FILE,
-    AdapterSettings,
-    adapters_from_json,
-)
+from batchedmodel_contract.lora import ADAPTERS_FILE, AdapterSettings, adapters_from_json
 from batchedmodel_contract.manifest.adapters import ADAPTER_NAME, MOST_ITEMS
 from batchedmodel_contract.manifest.source import Source
 from batchedmodel_contract.schema.rules import Broken

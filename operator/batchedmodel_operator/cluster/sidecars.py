@@ -12,7 +12,7 @@ from typing import Final
 
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.kubernetes.names import ADMIN_PORT
-from batchedmodel_contract.lora.state import AdapterState, adapter_state_from_mapping
+from batchedmodel_contract.lora import AdapterState, adapter_state_from_mapping
 from batchedmodel_contract.manifest.adapters import MOST_ITEMS
 from batchedmodel_contract.processes import sidecar_api
 from batchedmodel_contract.processes.logs import about

@@ -6,7 +6,7 @@ Pods tell of them by their sidecars. In the condition the first case that applie
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from batchedmodel_contract.lora.state import AdapterPhase, AdapterState
+from batchedmodel_contract.lora import AdapterPhase, AdapterState
 from batchedmodel_contract.manifest.adapters import MOST_ITEMS
 from batchedmodel_operator.conditions.findings import Finding, Reason, no, unknown, yes
 from batchedmodel_operator.conditions.view import View

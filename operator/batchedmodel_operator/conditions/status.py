@@ -6,10 +6,10 @@ Conditions follow the form of meta/v1.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from batchedmodel_contract.kubernetes import capacity
 from batchedmodel_contract.kubernetes.names import NAME_LABEL
-from batchedmodel_contract.lora.state import STATUS_FIELD
+from batchedmodel_contract.lora import STATUS_FIELD
 from batchedmodel_contract.manifest.spec import Spec
+from batchedmodel_kube import capacity
 from batchedmodel_operator.conditions import adapters, autoscaling, pods, serving
 from batchedmodel_operator.conditions.findings import Finding
 from batchedmodel_operator.conditions.view import View

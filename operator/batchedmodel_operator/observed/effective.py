@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from batchedmodel_contract.manifest import effective as rules
+from batchedmodel_contract.manifest import spec as rules
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import DEFAULT_MODEL_PORT, Spec
 from batchedmodel_contract.manifest.workload import Autoscaling, ScalingMetric

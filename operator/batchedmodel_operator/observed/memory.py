@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from batchedmodel_contract.lora.state import AdapterState
+from batchedmodel_contract.lora import AdapterState
 from batchedmodel_operator.kinds import Kind
 
 _FIRST_DELAY_SECONDS: Final = 0.5

@@ -9,7 +9,7 @@ import json
 from typing import Final
 
 from batchedmodel_contract.kubernetes.names import ADAPTERS_ANNOTATION, ADAPTERS_VOLUME_PREFIX
-from batchedmodel_contract.lora.settings import ADAPTERS_FILE, adapter_settings
+from batchedmodel_contract.lora import ADAPTERS_FILE, adapter_settings
 from batchedmodel_contract.manifest.adapters import AdapterItem, Adapters
 from batchedmodel_contract.manifest.source import Source, Volume
 from batchedmodel_operator.observed.state import digest

@@ -8,7 +8,6 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from batchedmodel_contract.kubernetes.capacity import capacity_of
 from batchedmodel_contract.kubernetes.names import (
     CONCURRENCY_METRIC,
     MODEL_CONTAINER,
@@ -24,6 +23,7 @@ from batchedmodel_contract.manifest.workload import (
     ScalingProfile,
     ScalingVia,
 )
+from batchedmodel_kube.capacity import capacity_of
 from batchedmodel_operator.kinds import RESOURCES, Kind, child_name
 from batchedmodel_operator.observed import effective
 from batchedmodel_operator.observed.state import Model

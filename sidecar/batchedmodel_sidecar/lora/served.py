@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from batchedmodel_contract.invalid_input import InvalidInput, shown
-from batchedmodel_contract.lora.state import AdapterPhase, AdapterState
+from batchedmodel_contract.lora import AdapterPhase, AdapterState
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_http.request_head import only
 from batchedmodel_sidecar.errors import RETRY_SOON, ModelNotFound, Rejected

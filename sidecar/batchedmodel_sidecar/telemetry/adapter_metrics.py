@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from batchedmodel_contract.lora.state import AdapterPhase
+from batchedmodel_contract.lora import AdapterPhase
 from batchedmodel_contract.processes import sidecar_metrics as names
 from batchedmodel_sidecar.lora.served import ServedAdapters
 from batchedmodel_sidecar.telemetry.ledger import TenantCounts

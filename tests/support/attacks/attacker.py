@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Final
 
-from batchedmodel_contract.processes.descriptors import raise_descriptors
+from batchedmodel_contract.processes.listening import raise_descriptors
 from support.attacks.aim import Aim, Attack, Kind
 from support.attacks.catalogue import ATTACKS
 

@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from batchedmodel_contract.kubernetes.names import ADMIN_PORT
-from batchedmodel_contract.processes.descriptors import raise_descriptors
+from batchedmodel_contract.processes.listening import raise_descriptors
 from batchedmodel_contract.processes.sidecar_api import (
     MODEL_HEADER,
     MODEL_STARTUP,

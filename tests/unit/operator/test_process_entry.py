@@ -6,7 +6,7 @@ import resource
 import pytest
 
 from batchedmodel_contract.processes import logs
-from batchedmodel_contract.processes.descriptors import wanted_descriptors
+from batchedmodel_contract.processes.listening import wanted_descriptors
 from batchedmodel_operator import __main__ as entry
 from batchedmodel_operator.settings import OperatorSettings
 

@@ -11,18 +11,9 @@ from batchedmodel_autoscaler.cluster.objects import ModelKey, Owned, Pod
 from batchedmodel_autoscaler.cluster.ownership import Ownership
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_autoscaler.state.pace import MOST_POLLS_PER_SECOND
-from batchedmodel_contract.kubernetes.capacity import Capacity
+from batchedmodel_kube.capacity import Capacity
 from batchedmodel_kube.informer import Cache
-from support.autoscaler_world import (
-    CALM,
-    DEPLOYMENT,
-    KEY,
-    MODEL,
-    REPLICA_SET,
-    busy,
-    fleet,
-    pod,
-)
+from support.autoscaler_world import CALM, DEPLOYMENT, KEY, MODEL, REPLICA_SET, busy, fleet, pod
 from support.steps import steps
 
 NOW = 1000.0

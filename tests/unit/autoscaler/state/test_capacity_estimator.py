@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from batchedmodel_autoscaler.state.capacity_estimator import ReadyPod, is_news, learnt
-from batchedmodel_contract.kubernetes.capacity import Capacity
+from batchedmodel_kube.capacity import Capacity
 
 POD = ReadyPod(
     revision="a",

@@ -12,7 +12,7 @@ import pytest
 
 from batchedmodel_autoscaler.cluster.objects import Model, ModelKey
 from batchedmodel_autoscaler.state.capacity_writer import LEAST_SECONDS, MOST_WRITES, CapacityWriter
-from batchedmodel_contract.kubernetes.capacity import Capacity, capacity_of
+from batchedmodel_kube.capacity import Capacity, capacity_of
 from batchedmodel_kube.errors import ClusterError, Gone, Unreachable, translated
 from batchedmodel_kube.reading import Object
 from support.autoscaler_world import KEY, MODEL

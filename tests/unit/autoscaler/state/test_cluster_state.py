@@ -11,8 +11,8 @@ from batchedmodel_autoscaler.replicas.formula import Unseen, required_replicas
 from batchedmodel_autoscaler.replicas.windows import History, Window, covered_seconds
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_autoscaler.state.pace import MOST_POLLS_PER_SECOND
-from batchedmodel_contract.kubernetes.capacity import Capacity
 from batchedmodel_contract.processes.stats import BUCKETS
+from batchedmodel_kube.capacity import Capacity
 from support.autoscaler_world import CALM, DEPLOYMENT, KEY, MODEL, REPLICA_SET, busy, fleet, pod
 
 NOW = 1000.0

@@ -9,7 +9,7 @@ import pytest
 from batchedmodel_cli.manifest_file import UnusableManifest
 from batchedmodel_cli.run.edits import take
 from batchedmodel_cli.run.pod import write_settings
-from batchedmodel_contract.lora.settings import ADAPTERS_FILE
+from batchedmodel_contract.lora import ADAPTERS_FILE
 from batchedmodel_contract.manifest.batching import FILE_NAME, settings_from_json
 from batchedmodel_contract.manifest.manifest import BatchedModel, read_manifest
 

@@ -1,15 +1,19 @@
 """One port for callers of both address families."""
 
 import errno
+import resource
 import socket
 
 import pytest
 
 from batchedmodel_contract.processes.listening import (
     EVERY_ADDRESS,
+    MOST_DESCRIPTORS,
     authority,
     bound_socket,
+    raise_descriptors,
     reachable,
+    wanted_descriptors,
 )
 
 BOTH = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this kernel has no IPv6")
@@ -78,3 +82,34 @@ def test_an_ipv6_address_stands_in_brackets(host: str, expected: str) -> None:
 )
 def test_who_listens_everywhere_is_reached_on_this_machine(host: str, expected: str) -> None:
     assert reachable(host) == expected
+
+
+ENDLESS = resource.RLIM_INFINITY
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "wanted"),
+    [
+        (1024, 4096, 4096),
+        (1024, 1_048_576, MOST_DESCRIPTORS),
+        (1024, ENDLESS, MOST_DESCRIPTORS),
+        (100_000, 1_048_576, 100_000),
+        (100_000, ENDLESS, 100_000),
+        (ENDLESS, ENDLESS, ENDLESS),
+    ],
+)
+def test_the_limit_is_raised_as_far_as_is_allowed_and_of_use(
+    soft: int, hard: int, wanted: int
+) -> None:
+    assert wanted_descriptors(soft, hard) == wanted
+
+
+def test_the_process_has_it_afterwards() -> None:
+    before = soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1000), hard))
+    try:
+        raised = raise_descriptors()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (raised, hard)
+        assert raised == wanted_descriptors(1000, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

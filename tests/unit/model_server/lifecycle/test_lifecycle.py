@@ -6,7 +6,7 @@ from batchedmodel_contract.link.batches import write_failure
 from batchedmodel_contract.link.kinds import TO_SIDECAR, Kind
 from batchedmodel_contract.link.model_frames import State, read_state, write_state
 from batchedmodel_contract.link.model_state import ModelState
-from batchedmodel_contract.lora.state import AdapterPhase, AdapterState
+from batchedmodel_contract.lora import AdapterPhase, AdapterState
 from batchedmodel_model_server.errors import NotReady
 from batchedmodel_model_server.lifecycle.state import Lifecycle, Topic
 from batchedmodel_model_server.link.orders import failure

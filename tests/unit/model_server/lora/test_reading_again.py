@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.lora.settings import ADAPTERS_FILE, AdapterSettings
-from batchedmodel_contract.lora.state import AdapterPhase, AdapterState
+from batchedmodel_contract.lora import ADAPTERS_FILE, AdapterPhase, AdapterSettings, AdapterState
 from batchedmodel_contract.manifest.adapters import AdapterItem
 from batchedmodel_contract.manifest.source import Source
 from batchedmodel_model_server.lora import serving

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from batchedmodel_contract.lora.state import AdapterPhase
+from batchedmodel_contract.lora import AdapterPhase
 from batchedmodel_contract.manifest.source import HuggingFace, Source
 from batchedmodel_model_server.lora.registry import (
     AT_ONCE,

@@ -8,15 +8,10 @@ from pathlib import Path
 import pytest
 
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.lora.settings import AdapterSettings
+from batchedmodel_contract.lora import AdapterSettings
 from batchedmodel_contract.manifest.adapters import MOST_ITEMS, AdapterItem
 from batchedmodel_contract.manifest.source import Source
-from batchedmodel_model_server.lora.watch import (
-    Watch,
-    is_remote,
-    read_settings,
-    wanted_sources,
-)
+from batchedmodel_model_server.lora.watch import Watch, is_remote, read_settings, wanted_sources
 
 
 def test_what_is_listed_comes_before_a_folder_of_the_same_name(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import pytest
 
-from batchedmodel_contract.lora.state import AdapterPhase, AdapterState
+from batchedmodel_contract.lora import AdapterPhase, AdapterState
 from batchedmodel_operator.kinds import Kind
 from support.operator_world import KEY, SIMULATED, World
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.lora.state import AdapterPhase, AdapterState
+from batchedmodel_contract.lora import AdapterPhase, AdapterState
 from batchedmodel_sidecar.errors import ModelNotFound
 from batchedmodel_sidecar.lora.served import ServedAdapters, named
 from support.examples import examples

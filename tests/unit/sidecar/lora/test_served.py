@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchedmodel_contract.lora.state import AdapterPhase, AdapterState
+from batchedmodel_contract.lora import AdapterPhase, AdapterState
 from batchedmodel_sidecar.errors import ModelNotFound, Rejected
 from batchedmodel_sidecar.lora.served import UNKNOWN, ServedAdapters
 

@@ -25,7 +25,7 @@ from batchedmodel_contract.link.model_frames import (
     write_profile,
 )
 from batchedmodel_contract.link.model_state import ModelState
-from batchedmodel_contract.lora.state import AdapterPhase, AdapterState
+from batchedmodel_contract.lora import AdapterPhase, AdapterState
 from batchedmodel_contract.manifest.tenants import NOBODY
 from batchedmodel_sidecar.backends.native import link
 from batchedmodel_sidecar.body.shared_regions import SharedRegions

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchedmodel_contract.generation.frames import Finish, Sampling, Submit, Token
-from batchedmodel_contract.lora.state import AdapterPhase, AdapterState
+from batchedmodel_contract.lora import AdapterPhase, AdapterState
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_http.response import Response, Sending

@@ -6,26 +6,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_contract.inference.batch import (
-    BatchRequest,
-    Ragged,
-    ragged,
-)
+from batchedmodel_contract.inference.batch import BatchRequest, Ragged, ragged
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.link import model_frames
 from batchedmodel_contract.link.batches import read_batch, write_batch
-from batchedmodel_contract.lora.settings import (
-    AdapterSettings,
-    adapter_settings,
-    adapters_from_json,
-    adapters_from_mapping,
-)
-from batchedmodel_contract.lora.state import (
+from batchedmodel_contract.lora import (
     LARGEST_NUMBER,
     AdapterPhase,
+    AdapterSettings,
     AdapterState,
+    adapter_settings,
     adapter_state_from_mapping,
+    adapters_from_json,
+    adapters_from_mapping,
 )
 from batchedmodel_contract.manifest.adapters import AdapterItem, Adapters
 from batchedmodel_contract.manifest.source import HuggingFace, Source

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from batchedmodel_contract.kubernetes.capacity import Capacity, capacity_of
+from batchedmodel_kube.capacity import Capacity, capacity_of
 from custom_resource import capacity_schema
 
 FULL = Capacity(

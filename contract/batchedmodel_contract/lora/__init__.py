@@ -1,1 +1,0 @@
-"""Adapters of a model: which there should be, and in what state they are."""
