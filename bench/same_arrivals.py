@@ -16,7 +16,7 @@ from batchedmodel_cli.simulator.plants import Plant
 from batchedmodel_cli.simulator.workload import requests, stream
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_scheduling.core.policies import new_policy
+from batchedmodel_scheduling.batching.policies import new_policy
 from scheduling_bench.devices import warmed_up
 
 _DEPTH: Final = 2  # batches that our model server holds

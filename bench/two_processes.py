@@ -21,8 +21,8 @@ import uvloop
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import Batching, Model, Spec
-from batchedmodel_scheduling.core.policies import new_policy
-from batchedmodel_scheduling.core.policy import Finished, HandedOver, Item, ItemId, Slots
+from batchedmodel_scheduling.batching.items import Finished, HandedOver, Item, ItemId, Slots
+from batchedmodel_scheduling.batching.policies import new_policy
 from bench_report import Figure, new_parser, of_rounds, report
 
 _ROW: Final = struct.Struct("<QQIdd")  # number, key, length, arrived, deadline

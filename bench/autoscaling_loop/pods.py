@@ -14,7 +14,7 @@ from typing import Final
 from numpy.random import Generator
 
 from batchedmodel_contract.processes.stats import BUCKETS, SidecarStats
-from batchedmodel_scheduling.core.signals import sustainable_rate
+from batchedmodel_scheduling.batching.policy import sustainable_rate
 
 _LONGEST_DRAIN_SECONDS: Final = 60.0
 

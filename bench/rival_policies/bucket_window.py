@@ -17,7 +17,7 @@ from itertools import islice
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import ReleaseReason
-from batchedmodel_scheduling.core.policy import NEVER, Decision, Item, ItemId, Refusal, Shed
+from batchedmodel_scheduling.batching.items import NEVER, Decision, Item, ItemId, Refusal, Shed
 from rival_policies.rival import Rival
 
 _Bucket = OrderedDict[ItemId, Item]

@@ -20,7 +20,7 @@ import numpy as np
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import HoldReason, ReleaseReason
-from batchedmodel_scheduling.core.policy import (
+from batchedmodel_scheduling.batching.items import (
     NEVER,
     BatchId,
     Decision,

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import ReleaseReason
-from batchedmodel_scheduling.core.policy import Decision, Item
+from batchedmodel_scheduling.batching.items import Decision, Item
 from rival_policies.rival import Rival, Seconds, alike
 
 Worth = Callable[[int], float]

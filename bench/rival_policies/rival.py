@@ -13,7 +13,7 @@ from typing import Final
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
-from batchedmodel_scheduling.core.policy import (
+from batchedmodel_scheduling.batching.items import (
     NEVER,
     Batch,
     BatchId,

@@ -15,7 +15,7 @@ from typing import Final
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import Rejection, ReleaseReason
-from batchedmodel_scheduling.core.policy import NEVER, Decision, Item, Refusal
+from batchedmodel_scheduling.batching.items import NEVER, Decision, Item, Refusal
 from rival_policies.rival import Rival
 
 DEFAULT_BUDGET: Final = 16384  # tokens; the server's `--max-batch-tokens`

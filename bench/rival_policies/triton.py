@@ -18,7 +18,7 @@ from itertools import chain, islice
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import ReleaseReason
-from batchedmodel_scheduling.core.policy import Decision, Item, ItemId, Priority, Refusal, Shed
+from batchedmodel_scheduling.batching.items import Decision, Item, ItemId, Priority, Refusal, Shed
 from rival_policies.rival import Rival, alike
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from batchedmodel_cli.simulator.engine import simulate
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import HoldReason
-from batchedmodel_scheduling.core.policy import (
+from batchedmodel_scheduling.batching.items import (
     Decision,
     Event,
     Item,

@@ -5,7 +5,7 @@ nobody wants to know how they would have gone on.
 """
 
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_scheduling.core.policy import (
+from batchedmodel_scheduling.batching.items import (
     Batch,
     BatchId,
     Decision,

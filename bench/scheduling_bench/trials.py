@@ -17,9 +17,9 @@ from batchedmodel_cli.simulator.verdicts import Verdict, verdict
 from batchedmodel_cli.simulator.workload import Workload
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import Lateness, PolicyName
-from batchedmodel_scheduling.core.base import BasePolicy
-from batchedmodel_scheduling.core.policies import new_policy
-from batchedmodel_scheduling.core.policy import Policy
+from batchedmodel_scheduling.batching.items import Policy
+from batchedmodel_scheduling.batching.policies import new_policy
+from batchedmodel_scheduling.batching.policy import BasePolicy
 from rival_policies.bucket_window import BucketWindow
 from scheduling_bench.affine import profile_of
 from scheduling_bench.early_end import EarlyEnd, TooManyMissedError

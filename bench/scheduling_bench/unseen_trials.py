@@ -22,8 +22,8 @@ from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import Lateness, Objective
-from batchedmodel_scheduling.core.policies import new_policy
-from batchedmodel_scheduling.core.policy import Policy
+from batchedmodel_scheduling.batching.items import Policy
+from batchedmodel_scheduling.batching.policies import new_policy
 from bench_report import Figure, at_least, at_most
 from rival_policies.bucket_window import BucketWindow
 from rival_policies.clockwork import Clockwork

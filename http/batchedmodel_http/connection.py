@@ -343,7 +343,8 @@ class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
             await full
         finally:
             self._direct = None
-            del memory, full  # as an error keeps this frame
+            memory = memoryview(b"")  # an error keeps this frame, which must not keep the memory
+            del full
 
     def pause_writing(self) -> None:
         """The caller reads more slowly than it asks."""

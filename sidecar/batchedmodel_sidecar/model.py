@@ -17,7 +17,7 @@ from batchedmodel_contract.link.kinds import Kind
 from batchedmodel_contract.link.model_frames import Answer
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.tenants import Share
-from batchedmodel_scheduling.core.policy import MemoryCap
+from batchedmodel_scheduling.batching.items import MemoryCap
 from batchedmodel_sidecar.calls import Call, Row
 from batchedmodel_sidecar.codec.tokenizer import Tokens
 from batchedmodel_sidecar.generation.native.preparer import TextPreparer

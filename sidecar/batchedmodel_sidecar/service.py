@@ -13,7 +13,7 @@ from batchedmodel_contract.processes.environment import SidecarSettings
 from batchedmodel_contract.processes.listening import authority, raise_descriptors, reachable
 from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_http.ports.listener import Listener
-from batchedmodel_scheduling.core.policy import MemoryCap
+from batchedmodel_scheduling.batching.items import MemoryCap
 from batchedmodel_sidecar.admin_client import new_token
 from batchedmodel_sidecar.backends.native.link import NativeLink
 from batchedmodel_sidecar.backends.upstream.catalogue import Upstream, upstream

@@ -17,10 +17,10 @@ pytestmark = pytest.mark.timeout(1800)  # the first who needs them compiles them
 
 COMMAND = (sys.executable, "-m", "batchedmodel_cli")
 COMPILED = (
-    "batchedmodel_scheduling.core.policies",
-    "batchedmodel_scheduling.fifo.queueing",
-    "batchedmodel_scheduling.deadline.policy",
-    "batchedmodel_scheduling.deadline.next_batch",
+    "batchedmodel_scheduling.batching.policies",
+    "batchedmodel_scheduling.batching.fifo",
+    "batchedmodel_scheduling.batching.deadline",
+    "batchedmodel_scheduling.batching.next_batch",
     "batchedmodel_http.connection",
     "batchedmodel_sidecar.batching.batcher",
     "batchedmodel_sidecar.batching.pending_request",
@@ -94,7 +94,7 @@ def test_what_does_not_compile_is_told_in_the_compilers_words(
 ) -> None:
     for name in ("contract", "http", "scheduling", "sidecar"):
         (tmp_path / name / f"batchedmodel_{name}").mkdir(parents=True)
-    wrong = tmp_path / "scheduling/batchedmodel_scheduling/core/wrong.py"
+    wrong = tmp_path / "scheduling/batchedmodel_scheduling/batching/wrong.py"
     wrong.parent.mkdir()
     wrong.write_text('seconds: float = "much"\n')
     monkeypatch.setattr("compile_modules.ROOT", tmp_path)

@@ -3,7 +3,7 @@
 import itertools
 
 from batchedmodel_contract.manifest.tenants import Share
-from batchedmodel_scheduling.core.policy import Priority, RequestGroup
+from batchedmodel_scheduling.batching.items import Priority, RequestGroup
 from batchedmodel_scheduling.generation.admission import (
     Admission,
     AdmissionSettings,

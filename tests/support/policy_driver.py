@@ -14,9 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import HoldReason, Rejection
-from batchedmodel_scheduling.core.base import BasePolicy
-from batchedmodel_scheduling.core.policies import new_policy, reconfigured, relearning
-from batchedmodel_scheduling.core.policy import (
+from batchedmodel_scheduling.batching.items import (
     NEVER,
     Batch,
     BatchId,
@@ -32,6 +30,8 @@ from batchedmodel_scheduling.core.policy import (
     Shed,
     Slots,
 )
+from batchedmodel_scheduling.batching.policies import new_policy, reconfigured, relearning
+from batchedmodel_scheduling.batching.policy import BasePolicy
 
 durations = st.sampled_from([0.0, 1e-6, 0.0004, 0.002, 0.006, 0.02, 0.3]) | st.floats(0, 0.05)
 

@@ -8,9 +8,7 @@ from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile, ProfilePoint
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import Objective
-from batchedmodel_scheduling.core.base import BasePolicy
-from batchedmodel_scheduling.core.policies import new_policy
-from batchedmodel_scheduling.core.policy import (
+from batchedmodel_scheduling.batching.items import (
     Batch,
     Decision,
     Finished,
@@ -22,7 +20,9 @@ from batchedmodel_scheduling.core.policy import (
     Shed,
     Slots,
 )
-from batchedmodel_scheduling.deadline.ready_queue import QueuedItem, ReadyQueue, entry_of
+from batchedmodel_scheduling.batching.policies import new_policy
+from batchedmodel_scheduling.batching.policy import BasePolicy
+from batchedmodel_scheduling.batching.ready_queue import QueuedItem, ReadyQueue, entry_of
 from support.strategies import an_item
 
 Seconds = Callable[[list[int]], float]

@@ -13,7 +13,7 @@ from batchedmodel_contract.inference.batch import (
 from batchedmodel_contract.inference.tensors import Datatype, Tensor, join_byte_elements
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
-from batchedmodel_scheduling.core.policy import Item, ItemId, Priority, RequestGroup
+from batchedmodel_scheduling.batching.items import Item, ItemId, Priority, RequestGroup
 
 FIXED_SIZE = tuple(datatype for datatype in Datatype if datatype is not Datatype.BYTES)
 """Datatypes whose elements all have the same size."""

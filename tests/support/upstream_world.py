@@ -9,7 +9,7 @@ from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName, ServerProtocol
 from batchedmodel_contract.manifest.tenants import Share
-from batchedmodel_scheduling.core.policy import MemoryCap
+from batchedmodel_scheduling.batching.items import MemoryCap
 from batchedmodel_sidecar.backends.upstream.catalogue import upstream
 from batchedmodel_sidecar.backends.upstream.client import Client, Deaf, Unreachable
 from batchedmodel_sidecar.backends.upstream.link import UpstreamLink

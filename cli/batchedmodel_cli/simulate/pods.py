@@ -25,8 +25,8 @@ from batchedmodel_cli.simulator.workload import requests, stream
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import Lateness
-from batchedmodel_scheduling.core.policies import new_policy
-from batchedmodel_scheduling.core.policy import MemoryCap, Policy
+from batchedmodel_scheduling.batching.items import MemoryCap, Policy
+from batchedmodel_scheduling.batching.policies import new_policy
 
 _OUR_DEPTH: Final = 2
 _UPSTREAM_DEPTH: Final = 1

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_scheduling.latency.curve import Curve as MeasuredCurve
+from batchedmodel_scheduling.latency.batch_times import Curve as MeasuredCurve
 
 
 class Curve(Protocol):

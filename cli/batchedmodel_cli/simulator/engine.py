@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from numpy.random import Generator
 
 from batchedmodel_contract.outcomes import Outcome, Rejection
-from batchedmodel_scheduling.core.policy import (
+from batchedmodel_scheduling.batching.items import (
     Batch,
     Finished,
     HandedOver,

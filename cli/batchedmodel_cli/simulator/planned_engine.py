@@ -3,7 +3,7 @@
 from typing import Final, Protocol
 
 from batchedmodel_cli.simulator.token_engine import Call
-from batchedmodel_scheduling.core.policy import NEVER
+from batchedmodel_scheduling.batching.items import NEVER
 from batchedmodel_scheduling.engine.giving_way import GivingWay
 from batchedmodel_scheduling.engine.step_cost import StepCost, StepLoad
 from batchedmodel_scheduling.engine.step_planner import (

@@ -11,7 +11,7 @@ from typing import Final, Generic, TypeVar
 from batchedmodel_cli.simulator.planned_engine import PlannedEngine
 from batchedmodel_cli.simulator.token_engine import Call, TokenEngine
 from batchedmodel_contract.outcomes import Outcome
-from batchedmodel_scheduling.core.policy import NEVER
+from batchedmodel_scheduling.batching.items import NEVER
 from batchedmodel_scheduling.generation.admission import Admission
 from batchedmodel_scheduling.generation.requests import EngineStep, EngineView, GenerationRequest
 

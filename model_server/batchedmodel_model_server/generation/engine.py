@@ -33,7 +33,7 @@ from batchedmodel_model_server.generation.block_pool import BlockPool, PrefixHas
 from batchedmodel_model_server.generation.submit_rules import EngineText, check_submit
 from batchedmodel_model_server.lora.registry import Weights
 from batchedmodel_model_server.lora.slots import DeviceAdapters, TextAdapters
-from batchedmodel_scheduling.core.policy import NEVER, Priority
+from batchedmodel_scheduling.batching.items import NEVER, Priority
 from batchedmodel_scheduling.engine.giving_way import GivingWay
 from batchedmodel_scheduling.engine.step_cost import StepTimes
 from batchedmodel_scheduling.engine.step_planner import (

@@ -34,7 +34,7 @@ from batchedmodel_model_server.lora.slots import DeviceAdapters
 from batchedmodel_model_server.lora.watch import Watch, read_settings, wanted_sources
 from batchedmodel_model_server.sources.folder import Content, content_of
 from batchedmodel_model_server.sources.hub import OFFLINE
-from batchedmodel_scheduling.core.policy import NEVER
+from batchedmodel_scheduling.batching.items import NEVER
 
 GONE: Final = "its adapter is not served any more"
 Result = TypeVar("Result")

@@ -9,7 +9,7 @@ part of the time may go to what is computed anew. So nobody pays where there is 
 from collections.abc import Sequence
 from typing import Final
 
-from batchedmodel_scheduling.core.policy import NEVER
+from batchedmodel_scheduling.batching.items import NEVER
 from batchedmodel_scheduling.engine.step_cost import StepTimes
 from batchedmodel_scheduling.engine.step_planner import EngineSequence, StepSettings
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from batchedmodel_scheduling.core.policy import Priority
+from batchedmodel_scheduling.batching.items import Priority
 from batchedmodel_scheduling.engine.device_shares import DEFAULT_TOKEN_SECONDS
 from batchedmodel_scheduling.engine.step_cost import StepLoad, StepTimes
 

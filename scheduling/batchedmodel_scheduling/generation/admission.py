@@ -10,7 +10,7 @@ from typing import Final
 from batchedmodel_contract.manifest.spec import Lateness
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_scheduling.core.policy import NEVER, Refusal
+from batchedmodel_scheduling.batching.items import NEVER, Refusal
 from batchedmodel_scheduling.generation.at_server import AtServer
 from batchedmodel_scheduling.generation.estimates import Estimates
 from batchedmodel_scheduling.generation.fair_turns import FairTurns

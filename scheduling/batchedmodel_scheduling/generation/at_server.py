@@ -7,7 +7,7 @@ its own usually take: then it waits there for a place.
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from batchedmodel_scheduling.core.policy import NEVER
+from batchedmodel_scheduling.batching.items import NEVER
 from batchedmodel_scheduling.generation.ordered import Ordered
 from batchedmodel_scheduling.generation.requests import Waiting
 

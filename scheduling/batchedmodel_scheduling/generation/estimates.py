@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from batchedmodel_scheduling.core.policy import NEVER
+from batchedmodel_scheduling.batching.items import NEVER
 from batchedmodel_scheduling.generation.at_server import Running
 from batchedmodel_scheduling.generation.lengths import OutputLengths
 from batchedmodel_scheduling.generation.requests import GenerationRequest, Waiting

@@ -8,7 +8,7 @@ time. Late requests go when nobody on time waits, but one of 16 turns is theirs.
 from typing import Final
 
 from batchedmodel_contract.manifest.tenants import Share
-from batchedmodel_scheduling.core.policy import Priority
+from batchedmodel_scheduling.batching.items import Priority
 from batchedmodel_scheduling.generation.ordered import Ordered
 from batchedmodel_scheduling.generation.requests import Place, Waiting
 

@@ -12,7 +12,7 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import Lateness
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome
-from batchedmodel_scheduling.core.policy import NEVER, Priority, RequestGroup
+from batchedmodel_scheduling.batching.items import NEVER, Priority, RequestGroup
 from batchedmodel_scheduling.engine.step_cost import StepCost
 
 

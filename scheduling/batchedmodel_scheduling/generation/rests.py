@@ -3,7 +3,7 @@
 from collections.abc import Hashable
 from typing import Final
 
-from batchedmodel_scheduling.core.policy import NEVER
+from batchedmodel_scheduling.batching.items import NEVER
 from batchedmodel_scheduling.generation.requests import Waiting
 
 _MOST: Final = 64

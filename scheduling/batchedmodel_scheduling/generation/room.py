@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Hashable
 
 from batchedmodel_contract.manifest.tenants import Share
-from batchedmodel_scheduling.core.policy import NEVER
+from batchedmodel_scheduling.batching.items import NEVER
 from batchedmodel_scheduling.generation.at_server import Load
 from batchedmodel_scheduling.generation.requests import (
     AdmissionSettings,

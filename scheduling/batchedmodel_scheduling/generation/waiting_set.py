@@ -5,14 +5,14 @@ from typing import Final
 
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
-from batchedmodel_scheduling.core.policy import NEVER
-from batchedmodel_scheduling.core.shared_room import SharedRoom
+from batchedmodel_scheduling.batching.items import NEVER
 from batchedmodel_scheduling.generation.fair_turns import FairTurns
 from batchedmodel_scheduling.generation.groups import StartedGroups
 from batchedmodel_scheduling.generation.ordered import Ordered
 from batchedmodel_scheduling.generation.requests import Place, Shed, Waiting
 from batchedmodel_scheduling.generation.rests import Rests
 from batchedmodel_scheduling.generation.whole_answers import BeginBy
+from batchedmodel_scheduling.tenants import SharedRoom
 
 
 class WaitingSet:

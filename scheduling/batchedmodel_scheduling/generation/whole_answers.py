@@ -14,7 +14,7 @@ are, so neither callers that allow too little nor callers that leave keep them o
 import math
 from typing import Final, NamedTuple
 
-from batchedmodel_scheduling.core.policy import NEVER
+from batchedmodel_scheduling.batching.items import NEVER
 from batchedmodel_scheduling.generation.at_server import Running
 from batchedmodel_scheduling.generation.lengths import ByKind, OutputLengths
 from batchedmodel_scheduling.generation.requests import GenerationRequest

@@ -15,9 +15,9 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_contract.processes.stats import SidecarStats
-from batchedmodel_scheduling.core import policies
-from batchedmodel_scheduling.core.policy import Batch, HandedOver, Item, ItemId, MemoryCap
-from batchedmodel_scheduling.core.signals import Signals
+from batchedmodel_scheduling.batching import policies
+from batchedmodel_scheduling.batching.items import Batch, HandedOver, Item, ItemId, MemoryCap
+from batchedmodel_scheduling.batching.policy import Signals
 from batchedmodel_sidecar.batching.decision_timer import Deadlines, Decisions, Timer
 from batchedmodel_sidecar.batching.health import Health
 from batchedmodel_sidecar.batching.in_flight import (

@@ -30,9 +30,8 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import ReleaseReason
 from batchedmodel_contract.processes.logs import about
 from batchedmodel_http.eager_coroutine import EagerCoroutine
-from batchedmodel_scheduling.core.base import BasePolicy
-from batchedmodel_scheduling.core.pipeline import Pipeline
-from batchedmodel_scheduling.core.policy import Batch, BatchId, Item, ItemId, Slots
+from batchedmodel_scheduling.batching.items import Batch, BatchId, Item, ItemId, Slots
+from batchedmodel_scheduling.batching.policy import BasePolicy, Pipeline
 from batchedmodel_sidecar.batching.pending_request import Members, PendingRequest
 from batchedmodel_sidecar.batching.request_window import Alone, RequestWindow, apart
 from batchedmodel_sidecar.calls import UncutReply

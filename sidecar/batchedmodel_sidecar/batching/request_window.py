@@ -19,9 +19,9 @@ from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
-from batchedmodel_scheduling.core.base import BasePolicy
-from batchedmodel_scheduling.core.fair_queue import FairQueue, length_class
-from batchedmodel_scheduling.core.policy import Batch, Item, ItemId, Refusal, Slots
+from batchedmodel_scheduling.batching.items import Batch, Item, ItemId, Refusal, Slots
+from batchedmodel_scheduling.batching.policy import BasePolicy
+from batchedmodel_scheduling.tenants import FairQueue, length_class
 from batchedmodel_sidecar.batching.pending_request import (
     Members,
     PendingRequest,

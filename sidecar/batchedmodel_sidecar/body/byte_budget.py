@@ -9,7 +9,7 @@ from typing import Final
 
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_scheduling.core.shared_room import SharedRoom
+from batchedmodel_scheduling.tenants import SharedRoom
 
 STREAMED: Final = 48 * 1024
 """Bytes that a request which is not plain and small takes beside its body, until it is answered:

@@ -13,8 +13,7 @@ from typing import Final, TypeVar
 
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_scheduling.core.fair_queue import FairQueue
-from batchedmodel_scheduling.core.shared_room import SharedRoom
+from batchedmodel_scheduling.tenants import FairQueue, SharedRoom
 
 Result = TypeVar("Result")
 

@@ -25,8 +25,7 @@ from typing import Any, Final
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_scheduling.core.fair_queue import FairQueue
-from batchedmodel_scheduling.core.shared_room import SharedRoom
+from batchedmodel_scheduling.tenants import FairQueue, SharedRoom
 from batchedmodel_sidecar.body.buffers import pieces_of
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.errors import RETRY_SOON, Rejected

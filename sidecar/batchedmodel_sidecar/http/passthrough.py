@@ -26,7 +26,7 @@ from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_http.request_head import path_and_query
 from batchedmodel_http.response import is_empty
 from batchedmodel_http.streaming import NeedsStreaming
-from batchedmodel_scheduling.core.shared_room import SharedRoom
+from batchedmodel_scheduling.tenants import SharedRoom
 from batchedmodel_sidecar.backends.upstream.client import Connector, end_with_connection, url_of
 from batchedmodel_sidecar.backends.upstream.headers import passed_on
 from batchedmodel_sidecar.backends.upstream.visits import Visit

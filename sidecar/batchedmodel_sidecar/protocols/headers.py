@@ -15,7 +15,7 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import Lateness
 from batchedmodel_contract.schema.rules import Broken, Whole
 from batchedmodel_http.request_head import only
-from batchedmodel_scheduling.core.policy import Priority, RequestGroup
+from batchedmodel_scheduling.batching.items import Priority, RequestGroup
 
 TIMEOUT_HEADER: Final = "x-request-timeout-ms"
 PRIORITY_HEADER: Final = "x-request-priority"

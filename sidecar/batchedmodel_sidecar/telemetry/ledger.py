@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import Final, NamedTuple
 
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
-from batchedmodel_scheduling.core.shared_room import SharedRoom
+from batchedmodel_scheduling.tenants import SharedRoom
 from batchedmodel_sidecar.calls import Call
 
 OTHER: Final = "other"

@@ -19,7 +19,7 @@ from prometheus_client.utils import floatToGoString
 
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
 from batchedmodel_contract.processes import sidecar_metrics as names
-from batchedmodel_scheduling.core.signals import Signals
+from batchedmodel_scheduling.batching.policy import Signals
 from batchedmodel_scheduling.generation.admission import Admission
 from batchedmodel_sidecar.compiled import is_compiled
 from batchedmodel_sidecar.model import ReadyModel

@@ -6,7 +6,7 @@ import pytest
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
-from batchedmodel_scheduling.core.policy import (
+from batchedmodel_scheduling.batching.items import (
     NEVER,
     Decision,
     Finished,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_scheduling.core.policy import (
+from batchedmodel_scheduling.batching.items import (
     NEVER,
     Batch,
     ItemId,

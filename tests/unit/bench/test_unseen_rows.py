@@ -9,7 +9,7 @@ import pytest
 from batchedmodel_cli.simulator.traces import Trace
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_scheduling.core.policy import Item, ItemId, Slots
+from batchedmodel_scheduling.batching.items import Item, ItemId, Slots
 from rival_policies.receding import Receding
 from scheduling_bench import unseen_trials
 from scheduling_bench.devices import Kneed, Stepped, Tiled, warmed_up

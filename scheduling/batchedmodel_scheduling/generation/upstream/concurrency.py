@@ -10,7 +10,7 @@ neither can be seen, the number climbs while more of them complete more.
 from collections.abc import Hashable
 from typing import Final
 
-from batchedmodel_scheduling.core.policy import NEVER
+from batchedmodel_scheduling.batching.items import NEVER
 from batchedmodel_scheduling.generation.at_server import Load
 from batchedmodel_scheduling.generation.requests import EngineView
 from batchedmodel_scheduling.generation.upstream.climb import Climb

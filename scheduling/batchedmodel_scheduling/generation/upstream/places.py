@@ -9,7 +9,7 @@ from collections.abc import Hashable
 from typing import Final
 
 from batchedmodel_contract.manifest.tenants import Share
-from batchedmodel_scheduling.core.policy import NEVER
+from batchedmodel_scheduling.batching.items import NEVER
 from batchedmodel_scheduling.generation.at_server import AtServer, Load
 from batchedmodel_scheduling.generation.fair_turns import FairTurns
 from batchedmodel_scheduling.generation.requests import (

@@ -14,8 +14,8 @@ from batchedmodel_cli.simulator.workload import Constant, Lognormal, Workload, s
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
-from batchedmodel_scheduling.core.policies import new_policy
-from batchedmodel_scheduling.core.policy import Policy
+from batchedmodel_scheduling.batching.items import Policy
+from batchedmodel_scheduling.batching.policies import new_policy
 from scheduling_bench.affine import Affine, profile_of
 from scheduling_bench.bursts import Clumps, Mmpp
 from scheduling_bench.oracle import least_dropped, machine, on_time_at_least

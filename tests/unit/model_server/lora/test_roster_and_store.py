@@ -19,7 +19,7 @@ from batchedmodel_model_server.lora.registry import (
     Roster,
 )
 from batchedmodel_model_server.sources.folder import Content
-from batchedmodel_scheduling.core.policy import NEVER
+from batchedmodel_scheduling.batching.items import NEVER
 from support.examples import examples
 
 LEGAL = Source(path="/adapters/legal")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_scheduling.core.policy import Priority
+from batchedmodel_scheduling.batching.items import Priority
 from batchedmodel_scheduling.engine.device_shares import DEFAULT_TOKEN_SECONDS
 from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.engine.step_planner import (

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.manifest.tenants import Share
-from batchedmodel_scheduling.core.policy import Priority
+from batchedmodel_scheduling.batching.items import Priority
 from batchedmodel_scheduling.generation.fair_turns import FairTurns
 from batchedmodel_scheduling.generation.requests import GenerationRequest, Place, Waiting
 from support.examples import examples

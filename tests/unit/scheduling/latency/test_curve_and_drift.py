@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import ProfilePoint
-from batchedmodel_scheduling.latency.batch_times import Drift
-from batchedmodel_scheduling.latency.curve import Curve, smoothed
+from batchedmodel_scheduling.latency.batch_times import Curve, Drift, smoothed
 from support.examples import examples
 from support.scheduling import measured
 

@@ -5,8 +5,7 @@ import random
 import pytest
 
 from batchedmodel_contract.inference.description import CostRule
-from batchedmodel_scheduling.latency.batch_times import BatchTimes
-from batchedmodel_scheduling.latency.learnt import LearntSizes
+from batchedmodel_scheduling.latency.batch_times import BatchTimes, LearntSizes
 from support.scheduling import measured
 
 
@@ -89,6 +88,22 @@ def test_a_device_that_becomes_slower_is_slower_at_sizes_that_have_not_run_since
         run(known, rows, 1, factor=1.4)
     for rows in (5, 10, 40):
         assert known.predict([1] * rows) == pytest.approx(0.014, rel=0.06)
+
+
+def test_sizes_that_have_not_run_share_what_the_measured_ones_are_off_by() -> None:
+    """A device that is faster than its profile at one row is no reason to divide three."""
+    known = times()
+    run(known, 1, 30, factor=0.1)
+    assert seconds(known, 10) == pytest.approx(0.001, rel=0.05)
+    assert seconds(known, 64) == pytest.approx(0.003, rel=0.05)
+
+
+def test_they_share_nothing_where_the_measured_sizes_disagree() -> None:
+    known = times()
+    for _ in range(30):
+        run(known, 1, 1, factor=0.5)
+        run(known, 2, 1)
+    assert seconds(known, 64) == pytest.approx(0.030, rel=0.05)
 
 
 def test_what_a_size_between_the_measured_ones_taught_is_its_own() -> None:

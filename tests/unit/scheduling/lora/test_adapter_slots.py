@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_scheduling.core.policy import Item, ItemId
-from batchedmodel_scheduling.lora.companions import Turn, companions
+from batchedmodel_scheduling.batching.companions import Turn, companions
+from batchedmodel_scheduling.batching.items import Item, ItemId
 from batchedmodel_scheduling.lora.passes import passes
 from batchedmodel_scheduling.lora.slots import AdapterSlots
 from batchedmodel_scheduling.lora.text_turns import (

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_scheduling.core.policy import Item, ItemId
+from batchedmodel_scheduling.batching.items import Item, ItemId
 from batchedmodel_sidecar.backends.upstream.protocol import Response
 from batchedmodel_sidecar.batching.health import Health, Standing
 from batchedmodel_sidecar.batching.request_window import Alone, Apart, apart, original

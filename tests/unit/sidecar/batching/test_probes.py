@@ -7,7 +7,7 @@ import pytest
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
-from batchedmodel_scheduling.core.policy import Item, ItemId
+from batchedmodel_scheduling.batching.items import Item, ItemId
 from batchedmodel_sidecar.batching.request_window import Backoff
 from batchedmodel_sidecar.errors import Unserved
 from support.upstream_world import SECONDS, Rows, UpstreamWorld, in_front, now, said, well

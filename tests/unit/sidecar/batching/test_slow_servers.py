@@ -11,8 +11,8 @@ from batchedmodel_contract.inference.profile import Profile, ProfilePoint
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_contract.outcomes import ReleaseReason
-from batchedmodel_scheduling.core.pipeline import Pipeline
-from batchedmodel_scheduling.core.policy import Batch, BatchId, Item, ItemId
+from batchedmodel_scheduling.batching.items import Batch, BatchId, Item, ItemId
+from batchedmodel_scheduling.batching.policy import Pipeline
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
 from batchedmodel_sidecar.batching.in_flight import patience
 from batchedmodel_sidecar.errors import Expired

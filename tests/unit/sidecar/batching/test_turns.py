@@ -2,9 +2,9 @@
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
-from batchedmodel_scheduling.core.base import BasePolicy
-from batchedmodel_scheduling.core.policies import new_policy
-from batchedmodel_scheduling.core.policy import ItemId
+from batchedmodel_scheduling.batching.items import ItemId
+from batchedmodel_scheduling.batching.policies import new_policy
+from batchedmodel_scheduling.batching.policy import BasePolicy
 from batchedmodel_sidecar.batching.request_window import Backoff, Turns
 from support.strategies import an_item
 

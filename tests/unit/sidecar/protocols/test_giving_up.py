@@ -13,8 +13,8 @@ import pytest
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import Lateness, PolicyName
 from batchedmodel_contract.outcomes import Outcome, Rejection
-from batchedmodel_scheduling.core import policies
-from batchedmodel_scheduling.core.policy import (
+from batchedmodel_scheduling.batching import policies
+from batchedmodel_scheduling.batching.items import (
     Decision,
     Finished,
     Item,

@@ -11,7 +11,7 @@ from multidict import CIMultiDict
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import Lateness
-from batchedmodel_scheduling.core.policy import Priority, RequestGroup
+from batchedmodel_scheduling.batching.items import Priority, RequestGroup
 from batchedmodel_sidecar.protocols.headers import (
     NO_OPTIONS,
     AgreedTerms,

@@ -14,10 +14,10 @@ import pytest
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile, ProfilePoint
 from batchedmodel_contract.manifest.spec import PolicyName
-from batchedmodel_scheduling.core.fair_queue import FairQueue
-from batchedmodel_scheduling.core.policy import Item
-from batchedmodel_scheduling.deadline.policy import Deadline
-from batchedmodel_scheduling.fifo.queueing import QueueingPolicy
+from batchedmodel_scheduling.batching.deadline import Deadline
+from batchedmodel_scheduling.batching.fifo import QueueingPolicy
+from batchedmodel_scheduling.batching.items import Item
+from batchedmodel_scheduling.tenants import FairQueue
 from support.sidecar_world import FIXED, MODEL, PER_ROW, world
 from support.tenants import BATCH, LIMIT, POLICIES, SETTINGS, now
 

@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
-from batchedmodel_scheduling.core.signals import Signals
+from batchedmodel_scheduling.batching.policy import Signals
 from batchedmodel_sidecar.telemetry.ledger import Durations, Ledger
 from batchedmodel_sidecar.telemetry.metrics import DurationsCollector, LedgerCollector
 

@@ -9,7 +9,7 @@ from batchedmodel_contract.inference.profile import Profile, ProfileExtent
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import ReleaseReason
 from batchedmodel_contract.processes.stats import BUCKETS, SidecarStats, stats_from_mapping
-from batchedmodel_scheduling.core.policies import new_policy
+from batchedmodel_scheduling.batching.policies import new_policy
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 from batchedmodel_sidecar.telemetry.offered_work import OfferedWork, WorkMeter
 from support.scheduling import row_profile

@@ -1,0 +1,1 @@
+"""Policies that make batches of waiting items: `Deadline`, `Greedy` and `Window`."""

@@ -1,0 +1,595 @@
+"""`Deadline`: as many in time as can be, and the lone one not a moment later than it must.
+
+At each decision it gives up what cannot be in time any more and plans for the rest (`next_batch`).
+It holds the first batch back only if company is about to come (`arrival_model`, `request_groups`);
+otherwise the batch leaves. What the device costs is learnt by the pipeline. An item that was given
+up but is still wanted waits for time that is left over (`late_queue`).
+
+An item that is due at its deadline is refused or shed as soon as it would miss it. Others are late.
+"""
+
+import bisect
+import math
+from collections import deque
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import accumulate, chain
+from typing import Final, NamedTuple
+
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import Lateness, Objective
+from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
+from batchedmodel_scheduling.batching.items import (
+    NEVER,
+    Decision,
+    Event,
+    Item,
+    ItemId,
+    Refusal,
+    RequestGroup,
+    Shed,
+    Slots,
+)
+from batchedmodel_scheduling.batching.next_batch import (
+    Plan,
+    Situation,
+    by_adapter,
+    plan,
+    quick,
+    together,
+    within,
+)
+from batchedmodel_scheduling.batching.policy import BasePolicy, Pipeline
+from batchedmodel_scheduling.batching.ready_queue import (
+    LateQueue,
+    QueuedItem,
+    ReadyQueue,
+    StarvationGuard,
+    entry_of,
+)
+
+_REMEMBERED: Final = 256
+_ENOUGH: Final = 16
+_KEYS_REMEMBERED: Final = 256
+_RENEWED_AFTER: Final = 8  # gaps
+_HORIZONS: Final = (0.00025, 0.0005, 0.001, 0.002, 0.004)  # seconds
+_LEAST_THETA: Final = 0.5
+_RATE_SECONDS: Final = 0.2
+
+
+class Gaps:
+    """The gaps between arrivals that could share a batch."""
+
+    def __init__(self) -> None:
+        self._gaps: deque[float] = deque(maxlen=_REMEMBERED)
+        self._last: float | None = None
+        self._sorted: list[float] = []
+        self._sums: list[float] = [0.0]
+        self._new = 0
+
+    def observe(self, now: float) -> None:
+        """Something arrived."""
+        if self._last is not None:
+            self._gaps.append(now - self._last)
+            self._new += 1
+        self._last = now
+
+    def worth_waiting(
+        self, now: float, items: int, *, saved: float, load: float, until: float
+    ) -> float | None:
+        """Until when to hold `items` for one more, at most `until`; None when it does not pay.
+
+        `saved`: seconds that one more member of this batch costs less than a batch of its own.
+        `load`: what arrives, as a part of what the device can do.
+        """
+        if self._last is None or len(self._gaps) < _ENOUGH or until <= now:
+            return None
+        if self._new >= _RENEWED_AFTER or not self._sorted:
+            self._new = 0
+            self._sorted = sorted(self._gaps)
+            self._sums = [0.0, *accumulate(self._sorted)]
+        gaps, sums = self._sorted, self._sums
+        since = now - self._last
+        begin = bisect.bisect_right(gaps, since)
+        longer = len(gaps) - begin
+        if longer == 0:
+            return None
+        gain = saved * max(_LEAST_THETA, min(1.0, load))
+        for horizon in _HORIZONS:
+            wait = min(horizon, until - now)
+            end = bisect.bisect_right(gaps, since + wait)
+            come = end - begin
+            delay = (sums[end] - sums[begin] - come * since) + (longer - come) * wait
+            if come * gain > items * delay:
+                return now + wait
+            if wait < horizon:
+                break
+        return None
+
+
+class GapsByKey:
+    """The gaps of each compatibility key. Of many keys it forgets those met longest ago."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[Hashable, Gaps] = {}
+
+    def of(self, key: Hashable) -> Gaps:
+        """Those of one key."""
+        gaps = self._by_key.pop(key, None)
+        if gaps is None:
+            if len(self._by_key) >= _KEYS_REMEMBERED:
+                del self._by_key[next(iter(self._by_key))]
+            gaps = Gaps()
+        self._by_key[key] = gaps
+        return gaps
+
+
+class ArrivalRate:
+    """Arrivals per second over the last moments, by an exponential average."""
+
+    def __init__(self) -> None:
+        self._rate = 0.0
+        self._at = 0.0
+
+    def observe(self, now: float) -> None:
+        """Something arrived."""
+        self._rate = self.at(now) + 1 / _RATE_SECONDS
+        self._at = now
+
+    def at(self, now: float) -> float:
+        """The rate at this time."""
+        return self._rate * math.exp(-max(0.0, now - self._at) / _RATE_SECONDS)
+
+
+PATIENCE_SECONDS: Final = 0.005
+"""How long a batch is held from one member of a group to the next."""
+CREDIT_SECONDS: Final = 1.0
+"""How long no other group of its key is waited for while one stays incomplete."""
+_GROUPS_REMEMBERED: Final = (
+    4096  # groups, and keys; callers choose both, so they must not fill the memory
+)
+
+
+class _Came(NamedTuple):
+    members: int
+    size: int
+    """The largest that a member announced: a smaller one does not complete the group."""
+    last: float
+    """When the newest member arrived."""
+
+
+class _Credit(NamedTuple):
+    group: Hashable
+    until: float
+
+
+class RequestGroups:
+    """How many members of each group have come. Times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Hashable, _Came] = {}
+        self._begun: set[Hashable] = set()
+        self._credits: dict[Hashable, _Credit] = {}
+        """By key, the group that a batch was held for and that is not complete yet."""
+
+    def observe(self, item: Item) -> None:
+        """An item came, which may be a member of a group."""
+        announced = item.request_group
+        if announced is None:
+            return
+        before = self._seen.pop(announced.id, None)
+        seen = 1 if before is None else before.members + 1
+        size = announced.size if before is None else max(before.size, announced.size)
+        if seen >= size:
+            self._begun.discard(announced.id)
+            credit = self._credits.get(item.key)
+            if credit is not None and credit.group == announced.id:
+                del self._credits[item.key]
+            return
+        self._seen[announced.id] = _Came(seen, size, item.arrived)
+        if len(self._seen) > _GROUPS_REMEMBERED:
+            oldest = next(iter(self._seen))
+            del self._seen[oldest]
+            self._begun.discard(oldest)
+
+    def complete(self, entries: Iterable[QueuedItem]) -> bool:
+        """Whether some of these are members of groups, and all their groups are complete."""
+        groups = [
+            entry.item.request_group for entry in entries if entry.item.request_group is not None
+        ]
+        return bool(groups) and not any(self._lacks(group) for group in groups)
+
+    def awaited(self, entries: Iterable[QueuedItem], now: float) -> float | None:
+        """Until when to hold these for the rest of one of their groups; None when not to."""
+        if not self._seen:
+            return None
+        for item in (entry.item for entry in entries):
+            if item.request_group is None or not self._lacks(item.request_group):
+                continue
+            until = self._seen[item.request_group.id].last + PATIENCE_SECONDS
+            if until > now and self._has_credit(item.key, item.request_group.id, now):
+                return until
+        return None
+
+    def left(self, items: Iterable[Item]) -> None:
+        """These left: the rest of their groups is not waited for any more."""
+        if self._seen:
+            for item in items:
+                group = item.request_group
+                if group is not None and group.id in self._seen:
+                    self._begun.add(group.id)
+
+    def _lacks(self, group: RequestGroup) -> bool:
+        """Whether members are still to come that are worth waiting for."""
+        return group.id in self._seen and group.id not in self._begun
+
+    def _has_credit(self, key: Hashable, group: Hashable, now: float) -> bool:
+        """Whether this group may be waited for, as no other one of its key is just now."""
+        credit = self._credits.get(key)
+        if credit is not None and credit.until > now:
+            return credit.group == group
+        self._credits.pop(key, None)
+        if len(self._credits) >= _GROUPS_REMEMBERED:
+            del self._credits[next(iter(self._credits))]
+        self._credits[key] = _Credit(group, now + CREDIT_SECONDS)
+        return True
+
+
+_PRIORITY_STEP: Final = 1.0
+"""Seconds between two priorities, or the target if that is shorter."""
+_PROFILE_BELIEVED: Final = 10.0  # seconds of refusals
+# Looked up once: Python 3.11 takes as long for a member of an enum as for a call.
+_EXPIRED: Final = Outcome.EXPIRED
+_SHED: Final = Outcome.SHED
+
+
+class Deadline(BasePolicy):
+    """Orders items by due time and priority; see the module."""
+
+    def __init__(self, settings: BatchSettings, pipeline: Pipeline) -> None:
+        super().__init__(settings, pipeline)
+        self._ready = ReadyQueue(settings.length_buckets)
+        self._late_queue = LateQueue()
+        self._guard = StarvationGuard()
+        self._groups = RequestGroups()
+        self._rate = ArrivalRate()
+        self._gaps = GapsByKey()
+        self._refusing_since = NEVER  # for what the profile says alone
+        self._evicted: list[Shed] = []
+        self._early = False  # something has filled up since the last plan
+        self._unswept = False  # a batch has left since hopeless ones were looked for
+        self._gathered = False  # what waits has been held back for company
+        self._timer = NEVER  # the last wake asked for, until something else happens
+        self._held = Decision(release=None, shed=(), wake_at=NEVER, reason=HoldReason.EMPTY)
+
+    def offer(self, item: Item, now: float) -> Refusal | None:
+        """Refuse what would be late and is not wanted then, and what finds no room.
+
+        Nobody is refused for what was learnt on a server that has not run for a second, nor for its
+        own profile after some seconds of refusals: one batch must go through then, or a wrong
+        estimate would never be corrected. In a full queue a late item makes room for one in time.
+        """
+        self._timer = NEVER
+        # Refused ones as well, so that nobody waits for them.
+        self._groups.observe(item)
+        waiting = len(self._ready) + len(self._late_queue)
+        start = self.pipeline.starts_at(now)
+        alone = start + self._alone(item.length)
+        entry = self._entry(item)
+        if alone > item.deadline or self._one_too_many(entry, start):
+            if not (self.pipeline.unproven(now) and self._worth_a_try(item, now)):
+                return self._predicted_late(item, waiting)
+            self.pipeline.doubted = True
+        if waiting >= self.most_waiting:
+            if not len(self._late_queue) or alone > item.due:
+                return self._queue_full(waiting)
+            self._evicted.append(Shed(item=self._late_queue.evict(), outcome=Outcome.EVICTED))
+        self._add(entry)
+        self._rate.observe(now)
+        self._gaps.of(item.key).observe(now)
+        return None
+
+    def take_over(self, item: Item) -> None:
+        """Let an item wait."""
+        self._groups.observe(item)
+        self._add(self._entry(item))
+
+    def _add(self, entry: QueuedItem) -> None:
+        lane = self._ready.add(entry)
+        full = self.limits.rows_of(lane.longest)
+        if len(lane.entries) == full or len(self._ready) == self.limits.rows:
+            self._early = True
+
+    def refusal(self) -> Refusal | None:
+        """Whether the queue is full of items that may be in time."""
+        return self._queue_full(len(self._ready))
+
+    def withdraw(self, item_id: ItemId, now: float) -> None:
+        """Forget a waiting item."""
+        self._timer = NEVER
+        if self._ready.discard(item_id) is None:
+            self._late_queue.discard(item_id)
+            self._evicted = [shed for shed in self._evicted if shed.item.id != item_id]
+
+    def waiting(self) -> Iterator[Item]:
+        """All waiting items, late ones too, and those whose eviction is not told yet."""
+        return chain(self._ready, self._late_queue, [shed.item for shed in self._evicted])
+
+    def observe(self, event: Event, now: float) -> None:
+        """Learn what became of a released batch, or what the server holds."""
+        self._timer = NEVER
+        super().observe(event, now)
+
+    def configure(self, settings: BatchSettings, now: float) -> None:
+        """Use other settings from now on."""
+        super().configure(settings, now)
+        self._early = True
+        # What waits is ordered by the new target, or newcomers would pass it.
+        waiting, self._ready = self._ready, ReadyQueue(settings.length_buckets)
+        for item in waiting:
+            self._ready.add(self._entry(item))
+
+    def poll(self, now: float, slots: Slots) -> Decision:
+        """Release the first batch of the plan, or say until when it is held."""
+        if now >= self._timer:
+            # Nothing has happened since: this is the timer, and that late.
+            self.pipeline.woken(now - self._timer)
+        shed, self._evicted = self._evicted, []
+        # Also where nothing waits: who comes next is judged by what the server can hold.
+        opens = self.pipeline.opens_at(slots, now)
+        if not len(self._ready) and not len(self._late_queue):
+            return self._hold(NEVER, HoldReason.EMPTY, shed)
+        if opens > now and not (self._early and slots.early(opens)):
+            if self._unswept:
+                # Those that the batch which has just left makes late are told now.
+                shed += self._hopeless(self.pipeline.starts_at(now), now)
+                if not len(self._ready) and not len(self._late_queue):
+                    return self._hold(NEVER, HoldReason.EMPTY, shed)
+            return self._hold(opens, HoldReason.BUSY, shed)
+        self._early = False
+        start = self.pipeline.starts_at(now)
+        shed += self._hopeless(start, now)
+        if not len(self._ready):
+            return self._serve_late(now, opens, shed)
+        # A plan may give up everything but one item; it never fails to find one.
+        situation = self._situation(now)
+        chosen = plan(self._ready, situation)
+        shed += self._give_up(chosen.given_up, now)
+        return self._act(chosen, situation, now, opens, slots, shed)
+
+    def _act(
+        self,
+        chosen: Plan,
+        situation: Situation,
+        now: float,
+        opens: float,
+        slots: Slots,
+        shed: list[Shed],
+    ) -> Decision:
+        """Release the planned batch unless there is a reason to hold it."""
+        batch = chosen.batch
+        full = self.limits.full([entry.length for entry in batch])
+        whole = not (full or chosen.pressed) and self._groups.complete(batch)
+        if opens > now and (chosen.pressed or not full):
+            return self._hold(opens, HoldReason.BUSY, shed)
+        overdue = self._guard.overdue()
+        if overdue is not None:
+            turn = self._ready.led_by(overdue, self.limits)
+            if turn:
+                return self._release(quick(turn, situation), ReleaseReason.FLOOR, now, shed)
+        late: list[QueuedItem] = []
+        if not chosen.pressed and len(self._late_queue):
+            late = self._late_queue.company(batch, self.limits, chosen.room, now)
+            first = self._late_first(chosen, situation, now)
+            if first and first[0] not in late:
+                return self._release([], ReleaseReason.SPARE, now, shed, first)
+        elif not full and not chosen.pressed and not whole:
+            wait = self._wait(chosen, now)
+            if wait is not None:
+                # A full batch need not wait until another one is complete.
+                ready = self._full_behind(chosen)
+                if not ready:
+                    self._gathered = True
+                    return self._hold(wait, HoldReason.GATHERING, shed)
+                return self._release(ready, ReleaseReason.FULL, now, shed)
+        return self._release(batch, self._reason(chosen, full, whole, slots), now, shed, late)
+
+    def _reason(self, chosen: Plan, full: bool, whole: bool, slots: Slots) -> ReleaseReason:
+        if chosen.pressed:
+            return ReleaseReason.PRESSURE
+        if full:
+            return ReleaseReason.FULL
+        if whole:
+            return ReleaseReason.GROUP_COMPLETE
+        if slots.in_flight >= self.pipeline.workers:
+            return ReleaseReason.JUST_IN_TIME
+        return ReleaseReason.DELAY if self._gathered else ReleaseReason.IDLE
+
+    def _wait(self, chosen: Plan, now: float) -> float | None:
+        """Until when to hold the batch for company; None to let it go."""
+        if not self.settings.max_wait_seconds:
+            return None
+        batch, table = chosen.batch, chosen.table
+        items = len(batch)
+        one_more = table[items + 1] if items + 1 < len(table) else table[items]
+        until = now + chosen.slack - (one_more - table[items])
+        if until <= now:
+            return None
+        wait = self._groups.awaited(batch, now)
+        if wait is None:
+            saved = table[items] + table[1] - one_more
+            gaps = self._gaps.of(batch[0].item.key)
+            wait = gaps.worth_waiting(now, items, saved=saved, load=chosen.load, until=until)
+        if wait is None:
+            return None
+        # Another key's wait is not longer for that of this one. It is looked for last, among all.
+        wait = min(wait, until, self._ready.oldest() + self.settings.max_wait_seconds)
+        return wait if wait > now else None
+
+    def _full_behind(self, chosen: Plan) -> list[QueuedItem]:
+        """A full batch of another kind that can run before the chosen one and make nobody late."""
+        for other in chosen.behind:
+            lengths = [entry.length for entry in other.entries]
+            if other.seconds <= chosen.slack and self.limits.full(lengths):
+                return other.entries
+        return []
+
+    def _late_first(self, chosen: Plan, situation: Situation, now: float) -> list[QueuedItem]:
+        """Late ones that can run before the planned batch and make nobody late."""
+        late = self._late_queue.alike(now)
+        if not late:
+            return []
+        batch = together(late, self.settings.length_buckets, situation)
+        return within(batch, chosen.slack, situation)
+
+    def _serve_late(self, now: float, opens: float, shed: list[Shed]) -> Decision:
+        """Nobody on time waits: let late ones go."""
+        shed += [Shed(item=item, outcome=Outcome.EXPIRED) for item in self._late_queue.expired(now)]
+        late = self._late_queue.alike(now)
+        if not late:
+            return self._hold(NEVER, HoldReason.EMPTY, shed)
+        if opens > now:
+            return self._hold(opens, HoldReason.BUSY, shed)
+        situation = self._situation(now)
+        batch = together(late, self.settings.length_buckets, situation)
+        return self._release([], ReleaseReason.SPARE, now, shed, batch)
+
+    def _release(
+        self,
+        batch: list[QueuedItem],
+        reason: ReleaseReason,
+        now: float,
+        shed: list[Shed],
+        late: Sequence[QueuedItem] = (),
+    ) -> Decision:
+        if self.pipeline.adapters.slots:
+            batch = by_adapter(batch, self._ready, self._companions, self.limits, now)
+        self._ready.take(batch)
+        for entry in late:
+            self._late_queue.discard(entry.id)
+        items = [entry.item for entry in chain(batch, late)]
+        self._groups.left(items)
+        self._guard.released({item.priority for item in items}, self._ready.priorities)
+        released = self._released(items, reason, now)
+        self._timer = self._refusing_since = NEVER
+        self._unswept, self._gathered = True, False
+        # What is left may fill the next slot; under pressure nothing is decided before it must be.
+        self._early = reason is not ReleaseReason.PRESSURE
+        return Decision(release=released, shed=tuple(shed), wake_at=now, reason=reason)
+
+    def _hold(self, until: float, reason: HoldReason, shed: list[Shed]) -> Decision:
+        """Most decisions are to go on holding: those cost no new object."""
+        self._timer = until
+        held = self._held
+        if shed:
+            return Decision(release=None, shed=tuple(shed), wake_at=until, reason=reason)
+        if held.wake_at != until or held.reason is not reason:
+            held = self._held = Decision(release=None, shed=(), wake_at=until, reason=reason)
+        return held
+
+    def _hopeless(self, start: float, now: float) -> list[Shed]:
+        """Give up what would be late even alone; on a server that is unproven, what is late."""
+        if self.pipeline.unproven(now):
+            return self._give_up(self._ready.due_by(now), now)
+        self._unswept = False
+        gone: list[QueuedItem] = []
+        in_order, hurried = self._ready.by_due, self._hurried()
+        for lanes in self._ready.by_key():
+            for lane in lanes:
+                # The lane's longest decides for the lane; each is judged by its own length.
+                alone = start + self._alone(lane.longest)
+                for entry in lane.entries:
+                    if alone <= entry.due and entry.item.deadline > now:
+                        if in_order:
+                            break
+                        continue
+                    late = start + self._alone(entry.length) > entry.due or entry.due <= now
+                    matters = hurried or entry.due == entry.item.deadline
+                    if (late and matters) or entry.item.deadline <= now:
+                        gone.append(entry)
+        return self._give_up(gone, now)
+
+    def _give_up(self, entries: Sequence[QueuedItem], now: float) -> list[Shed]:
+        """Items will be late: those that are still wanted then wait on, the others end here."""
+        if not entries:
+            return []
+        self._ready.take(entries)
+        shed: list[Shed] = []
+        for entry in entries:
+            item = entry.item
+            if item.deadline <= now:
+                shed.append(Shed(item, _EXPIRED))
+            elif item.due < item.deadline:
+                self._late_queue.add(entry)
+            else:
+                shed.append(Shed(item, _SHED))
+        return shed
+
+    def _situation(self, now: float) -> Situation:
+        hurried, rate = self._hurried(), self._rate.at(now)
+        by_work = self.settings.objective is Objective.WORK
+        return Situation(
+            free=self.pipeline.free_from(now),
+            start_spread=self.pipeline.unsure_by(),
+            rate=rate,
+            load=rate * self._ready.mean_work() * self._pace() if by_work else 0.0,
+            target=self.settings.target_seconds if hurried else None,
+            times=self.pipeline.times,
+            limits=self.limits,
+            by_due=self._ready.by_due,
+            hurried=hurried,
+        )
+
+    def _hurried(self) -> bool:
+        """Whether small batches are worth their cost, as they bring more answers in time.
+
+        They are not where late answers are wanted and two single rows in a row miss the target:
+        then no rate can be served in time, and small batches would make everybody later.
+        """
+        target = self.settings.target_seconds
+        if target is None or self.settings.lateness is Lateness.REFUSE:
+            return True
+        return 2 * self._alone(max(1, round(self.recent.length))) <= target
+
+    def _one_too_many(self, entry: QueuedItem, start: float) -> bool:
+        """Whether somebody must be given up if it came, even if all batches were full.
+
+        Then it is the newcomer, if those that wait are like it: of others the plan chooses. Only
+        where a late answer is of no use, and work is counted in seconds.
+        """
+        if entry.due < entry.item.deadline or not self.pipeline.times.counts_seconds:
+            return False
+        return self._ready.like_all(entry) and not self._ready.feasible(entry, start, self._pace())
+
+    def _pace(self) -> float:
+        """Seconds that all workers take for a second of work."""
+        return self.pipeline.times.drift.scale / self.pipeline.workers
+
+    def _worth_a_try(self, item: Item, now: float) -> bool:
+        """Whether an item that would be late goes to an idle server; its profile lasts longer."""
+        times = self.pipeline.times
+        if not times.profiled or now + times.table(item.length, 1)[1] <= item.deadline:
+            return True
+        self._refusing_since = min(self._refusing_since, now)
+        return now - self._refusing_since >= _PROFILE_BELIEVED
+
+    def _predicted_late(self, item: Item, waiting: int) -> Refusal:
+        """Trying again makes sense once what waits is served; hardly for what is late alone."""
+        alone = self.pipeline.hand_off + self._alone(item.length)
+        rows = max(1, waiting) if item.arrived + alone <= item.deadline else None
+        return Refusal(reason=Rejection.PREDICTED_LATE, retry_after=self.retry_after(rows))
+
+    def _alone(self, length: int) -> float:
+        """Seconds that an item needs by itself: the middle, as giving up on a guess is final."""
+        times = self.pipeline.times
+        # The whole table at once, which orders and plans ask for as well.
+        return times.table(length, self.settings.max_batch_size)[1] * times.drift.scale
+
+    def rank(self, item: Item) -> float:
+        """By due time and priority, as in the lanes."""
+        return self._entry(item).order
+
+    def _entry(self, item: Item) -> QueuedItem:
+        step = min(_PRIORITY_STEP, self.settings.target_seconds or _PRIORITY_STEP)
+        rows = self.settings.max_batch_size
+        full = self.pipeline.times.table(item.length, rows)[rows]
+        return entry_of(item, (full or 1.0) / rows, step, self.settings.objective)

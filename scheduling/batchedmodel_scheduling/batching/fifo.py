@@ -1,0 +1,150 @@
+"""Policies that keep the order of arrival: `Greedy` and `Window`.
+
+Items that may share a batch form a lane: those of one key and one length class. A lane is due
+when it is full, or when its policy holds it back no longer (`_due_at`). Due lanes leave in the
+order of their oldest items, so none overtakes another, however often it fills up.
+
+A batch leaves when the server wants one (`Pipeline.opens_at`). A full lane leaves earlier, as soon
+as a slot is free, if it is the first in that order.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.outcomes import HoldReason, Outcome, ReleaseReason
+from batchedmodel_scheduling.batching.companions import LOOKED_AT
+from batchedmodel_scheduling.batching.items import (
+    NEVER,
+    Decision,
+    Item,
+    ItemId,
+    Refusal,
+    Shed,
+    Slots,
+)
+from batchedmodel_scheduling.batching.policy import BasePolicy, Pipeline
+from batchedmodel_scheduling.batching.ready_queue import Lane, QueuedItem, ReadyQueue
+
+
+class QueueingPolicy(BasePolicy):
+    """A policy over lanes in order of arrival; due times and priorities mean nothing to it."""
+
+    def __init__(self, settings: BatchSettings, pipeline: Pipeline) -> None:
+        super().__init__(settings, pipeline)
+        self._ready = ReadyQueue(settings.length_buckets, narrow=False)
+
+    def offer(self, item: Item, now: float) -> Refusal | None:
+        """Refuse only when the queue is full."""
+        refusal = self.refusal()
+        if refusal is None:
+            self.take_over(item)
+        return refusal
+
+    def refusal(self) -> Refusal | None:
+        """Whether the queue is full."""
+        return self._queue_full(len(self._ready))
+
+    def withdraw(self, item_id: ItemId, now: float) -> None:
+        """Forget a waiting item."""
+        self._ready.discard(item_id)
+
+    def waiting(self) -> Iterator[Item]:
+        """All waiting items."""
+        return iter(self._ready)
+
+    def take_over(self, item: Item) -> None:
+        """Let an item wait that a predecessor had accepted."""
+        self._ready.add(QueuedItem(item, order=item.arrived, work=0.0, weight=1.0))
+
+    def configure(self, settings: BatchSettings, now: float) -> None:
+        """Use other settings from now on."""
+        super().configure(settings, now)
+        waiting, self._ready = self._ready, ReadyQueue(settings.length_buckets, narrow=False)
+        for item in waiting:
+            self.take_over(item)
+
+    def poll(self, now: float, slots: Slots) -> Decision:
+        """Release the lane whose turn it is, without items whose deadline has passed."""
+        shed: list[Shed] = []
+        cap = self.settings.max_batch_size
+        while len(self._ready):
+            opens = self.pipeline.opens_at(slots, now)
+            lanes = [lane for lanes in self._ready.by_key() for lane in lanes]
+            due = [
+                lane
+                for lane in lanes
+                if len(lane.entries) >= cap or self._due_at(lane.entries[0].item) <= now
+            ]
+            if not due:
+                first = min([self._due_at(lane.entries[0].item) for lane in lanes])
+                return _hold(max(first, opens), HoldReason.GATHERING, shed)
+            lane = min(due, key=_oldest)
+            full = len(lane.entries) >= cap
+            if opens > now and not (full and slots.early(opens)):
+                return _hold(opens, HoldReason.BUSY, shed)
+            entries, late = self._cut(lane, now)
+            self._ready.take(late or entries)
+            if late:
+                # They were counted: without them the lane may neither be full nor due.
+                shed += [Shed(item=entry.item, outcome=Outcome.EXPIRED) for entry in late]
+                continue
+            reason = ReleaseReason.FULL if full else self._reason(slots)
+            batch = self._released([entry.item for entry in entries], reason, now)
+            return Decision(release=batch, shed=tuple(shed), wake_at=now, reason=reason)
+        return _hold(NEVER, HoldReason.EMPTY, shed)
+
+    def _cut(self, lane: Lane, now: float) -> tuple[list[QueuedItem], list[QueuedItem]]:
+        """The oldest of a lane that share a batch, and those met whose deadline has passed."""
+        rows = self.limits.rows
+        entries = lane.entries[: LOOKED_AT * rows if self.pipeline.adapters.slots else rows]
+        late = [entry for entry in entries if entry.item.deadline <= now]
+        if self.pipeline.adapters.slots and not late:
+            places = self._companions([entry.item for entry in entries], rows, now)
+            entries = [entries[at] for at in places]
+        return entries[: self.limits.fitting([entry.length for entry in entries])], late
+
+    @abstractmethod
+    def _due_at(self, head: Item) -> float:
+        """Until when a lane with this oldest item is held for company."""
+
+    @abstractmethod
+    def _reason(self, slots: Slots) -> ReleaseReason:
+        """Why a lane leaves that is not full."""
+
+
+def _hold(until: float, reason: HoldReason, shed: list[Shed]) -> Decision:
+    return Decision(release=None, shed=tuple(shed), wake_at=until, reason=reason)
+
+
+def _oldest(lane: Lane) -> QueuedItem:
+    return lane.entries[0]
+
+
+class Greedy(QueueingPolicy):
+    """Whatever waits when the model is free: the default of Triton, TEI and TGI.
+
+    A lone request on an idle model never waits. Under load a batch grows while the one before it
+    runs.
+    """
+
+    def _due_at(self, head: Item) -> float:
+        return head.arrived
+
+    def _reason(self, slots: Slots) -> ReleaseReason:
+        busy = slots.in_flight >= self.pipeline.workers
+        return ReleaseReason.JUST_IN_TIME if busy else ReleaseReason.IDLE
+
+
+class Window(QueueingPolicy):
+    """A lane is due when it is full or when its oldest item has waited enough.
+
+    The window opens when the oldest item arrives. A batch whose window is over still waits until
+    the server can take it, and grows meanwhile.
+    """
+
+    def _due_at(self, head: Item) -> float:
+        return head.arrived + self.settings.max_wait_seconds
+
+    def _reason(self, slots: Slots) -> ReleaseReason:
+        return ReleaseReason.DELAY

@@ -1,0 +1,556 @@
+"""The plan for everything that waits: which batch is first, who is given up, what can be put off.
+
+Batches are of items of one key, merged by length or packed by tokens, within all bounds. Pure:
+reads lanes, times and bounds, changes nothing. Called by `Deadline` when the device can take a
+batch, and for the batches that late items and the starvation guard lead.
+"""
+
+import heapq
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
+from typing import Final
+
+from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_scheduling.batching.companions import LOOKED_AT, Chosen
+from batchedmodel_scheduling.batching.items import Limits
+from batchedmodel_scheduling.batching.overload import (
+    LARGEST,
+    LARGEST_BATCH,
+    Candidate,
+    Device,
+    Remaining,
+    WorkerTimeline,
+    first_batch,
+    select,
+)
+from batchedmodel_scheduling.batching.ready_queue import Lane, QueuedItem, ReadyQueue
+from batchedmodel_scheduling.latency.batch_times import BatchTimes
+
+_LOOKED_AT: Final = 8
+"""Batches by which queues of different items are looked ahead; each has at least its first."""
+_JUMP: Final = 0.05
+"""Of a batch's time, which one more row takes at the end of a plateau."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What a plan depends on beside the waiting items."""
+
+    free: Sequence[float]
+    """When each worker could begin a batch that leaves now, the first one first."""
+    start_spread: float
+    """Standard deviation of that, seconds."""
+    rate: float
+    """Items that arrive per second."""
+    load: float
+    """What arrives, as a part of what the device could do of it in full batches; 0 where not all of
+    it is meant to be served alike."""
+    target: float | None
+    """Seconds from arrival to answer that are aimed at."""
+    times: BatchTimes
+    limits: Limits
+    by_due: bool
+    """Whether lanes are simply in order of due time."""
+    hurried: bool
+    """Whether due times are worth a smaller batch; not where the target is out of reach anyway."""
+
+    @property
+    def longest(self) -> float:
+        """Expected seconds of a batch that takes all of the target."""
+        return math.inf if self.target is None else self.target / self.times.upper
+
+    @property
+    def turn(self) -> float:
+        """Expected seconds of a batch behind another one that is to meet the target.
+
+        Half of the target. But where more comes than can be served, what is left of the target
+        when a batch has run need only bring as much as will be served of it.
+        """
+        return self.longest * max(0.5, self.load / (1 + self.load))
+
+    @property
+    def start(self) -> float:
+        """When a batch that leaves now could begin."""
+        return self.free[0]
+
+
+class LengthClass:
+    """What is known of the items of one lane."""
+
+    __slots__ = ("cap", "items", "table")
+
+    def __init__(self, items: int, cap: int, table: list[float]) -> None:
+        self.items = items
+        self.cap = cap
+        """How many share a batch if the longest of this class is among them."""
+        self.table = table
+        """Seconds by number of items of which the longest is of this class, at least to `cap`."""
+
+
+def merged(classes: Sequence[LengthClass]) -> list[slice]:
+    """Runs of classes, shortest items first, that share batches: least total time of the device.
+
+    Merging classes pads more and launches less. Dynamic programming over the contiguous merges
+    finds the least sum: the idea of TurboTransformers (PPoPP 2021), applied to classes.
+    """
+    least = [0.0]
+    cut_at = [0]
+    for end, longest in enumerate(classes, 1):
+        cap, table = longest.cap, longest.table
+        whole = table[cap]
+        items = 0
+        best = math.inf
+        best_cut = end - 1
+        for begin in range(end - 1, -1, -1):
+            items += classes[begin].items
+            together = items // cap * whole + table[items % cap]
+            if together >= best:
+                break  # with more classes it only takes longer
+            seconds = least[begin] + together
+            if seconds < best:
+                best, best_cut = seconds, begin
+        least.append(best)
+        cut_at.append(best_cut)
+    runs: list[slice] = []
+    end = len(classes)
+    while end:
+        runs.append(slice(cut_at[end], end))
+        end = cut_at[end]
+    return runs[::-1]
+
+
+def worth_splitting(table: list[float], rows: int, load: float) -> int:
+    """How many of so many rows leave first: all, or those that fill a plateau of the device.
+
+    The others then pay for a batch of their own, but share it with what arrives: the more there is
+    to do, the less is their part of it. A plateau ends where one more row takes suddenly longer;
+    otherwise what noise makes of the times would cost launches.
+    """
+    whole = table[rows]
+    if (2 - load) * table[1] >= whole:
+        return rows
+    cap = len(table) - 1
+    alone, shared = 1 - load, load * min(table[cap] / cap, whole / rows)
+    best, least = rows, whole
+    for first in range(rows - 1, 0, -1):
+        rise = table[first + 1] - table[first]
+        if rise <= _JUMP * table[first + 1] or rise <= 2 * whole / rows:
+            continue
+        rest = rows - first
+        seconds = table[first] + alone * table[rest] + shared * rest
+        if seconds < least:
+            best, least = first, seconds
+    return best
+
+
+def together(late: list[QueuedItem], edges: tuple[int, ...], now: Situation) -> list[QueuedItem]:
+    """Of late items of one key, in turn: the first, and those that best share a batch with it."""
+    if now.times.rule is CostRule.PACKED:
+        rows, _ = _packed_rows([entry.length for entry in late], 0.0, now)
+        return late[:rows]
+    lanes = ReadyQueue(edges)
+    for entry in late:
+        lanes.add(entry)
+    (by_length,) = lanes.by_key()
+    classes = [_length_class(lane, now) for lane in by_length]
+    for run in merged(classes):
+        chosen = {entry.id for lane in by_length[run] for entry in lane.entries}
+        if late[0].id in chosen:
+            return [entry for entry in late if entry.id in chosen][: classes[run.stop - 1].cap]
+    raise AssertionError("the runs together hold every item")
+
+
+def within(batch: list[QueuedItem], seconds: float, now: Situation) -> list[QueuedItem]:
+    """As many of the first items as safely run in so many seconds; perhaps none."""
+    table = _table_of(batch, now)
+    return batch[: bisect_right(table, seconds / now.times.upper, 0, len(batch) + 1) - 1]
+
+
+def quick(batch: list[QueuedItem], now: Situation) -> list[QueuedItem]:
+    """As many of the first items as do not keep others waiting for too long."""
+    return batch[: _cap(_table_of(batch, now), len(batch), now.turn, now)]
+
+
+def by_adapter(
+    batch: list[QueuedItem], ready: ReadyQueue, chosen: Chosen, limits: Limits, now: float
+) -> list[QueuedItem]:
+    """As many that wait, in place of these where that spares the device adapters to copy."""
+    if not any([entry.item.adapter for entry in batch]):  # noqa: C419  # compiled, a list is faster
+        return batch
+    others = ready.beside(batch, LOOKED_AT * len(batch))
+    places = chosen([entry.item for entry in others], len(batch), now)
+    kept = [others[at] for at in places]
+    return kept[: limits.fitting([entry.length for entry in kept])]
+
+
+def most_urgent(lanes: list[Lane]) -> float:
+    """When the first of all their items should leave."""
+    return min([lane.entries[0].order for lane in lanes])
+
+
+def _table_of(batch: list[QueuedItem], now: Situation) -> list[float]:
+    lengths = [entry.length for entry in batch]
+    if now.times.rule is CostRule.PACKED:
+        return now.times.packed_table(lengths)
+    return now.times.table(max(lengths), len(lengths))
+
+
+def table_beyond(first: Candidate, now: Situation) -> list[float]:
+    """Upper seconds of the batch by number of items; of a packed one also with more like them."""
+    table = first.table
+    if now.times.rule is CostRule.PACKED:
+        lengths = [entry.length for entry in first.entries]
+        usual = round(sum(lengths) / len(lengths))
+        more = [usual] * (now.limits.rows_of(usual) - len(lengths))
+        table = now.times.packed_table(lengths + more)
+    return [seconds * first.factor for seconds in table]
+
+
+def _least_first(entry: QueuedItem) -> tuple[int, float]:
+    return -entry.item.priority, entry.due
+
+
+_order: Final = attrgetter("order")
+
+
+def _length_class(lane: Lane, now: Situation) -> LengthClass:
+    cap = now.limits.rows_of(lane.longest)
+    table = now.times.table(lane.longest, cap)
+    return LengthClass(len(lane.entries), _cap(table, cap, now.turn, now), table)
+
+
+def _cap(table: list[float], cap: int, turn: float, now: Situation) -> int:
+    """Rows of a batch behind another one that is to meet the target: `turn` seconds at most.
+
+    Where not even one row is that quick, it may take all of the target. Where that is out of reach
+    as well, a batch is full: small ones would only make everybody later.
+    """
+    longest = now.longest
+    if table[1] > longest or table[cap] <= turn:
+        return cap
+    return bisect_right(table, turn if table[1] <= turn else longest, 0, cap + 1) - 1
+
+
+def _in_order(run: list[Lane], at_most: int) -> list[QueuedItem]:
+    """At most so many of the most urgent items of several lanes."""
+    if len(run) == 1:
+        return run[0].entries[:at_most]
+    # Of each lane a part of its size: merging all of a long queue would take too long.
+    part = min(1.0, 1.5 * at_most / waiting_in(run))
+    entries: list[QueuedItem] = []
+    for lane in run:
+        entries += lane.entries[: int(part * len(lane.entries)) + 4]
+    entries.sort(key=_order)  # of those that are as urgent the shorter ones first
+    return entries[:at_most]
+
+
+def padded(keys: list[list[Lane]], now: Situation) -> list[list[Candidate]]:
+    """Per run of length classes that share batches, its first ones."""
+    runs: list[tuple[list[Lane], int]] = []
+    for lanes in keys:
+        classes = [_length_class(lane, now) for lane in lanes]
+        runs += [(lanes[run], classes[run.stop - 1].cap) for run in merged(classes)]
+    if len(runs) > _LOOKED_AT:
+        runs.sort(key=lambda run: most_urgent(run[0]))
+        # A full batch may go while the others wait for company, however many they are.
+        full = [run for run in runs[_LOOKED_AT:] if waiting_in(run[0]) >= run[1]]
+        runs = runs[:_LOOKED_AT] + full[:1]
+    batches = max(1, _LOOKED_AT // len(runs))
+    return [_padded_run(lanes, cap, batches, now) for lanes, cap in runs]
+
+
+def waiting_in(run: list[Lane]) -> int:
+    """Items in several lanes."""
+    return sum([len(lane.entries) for lane in run])
+
+
+def _padded_run(run: list[Lane], cap: int, batches: int, now: Situation) -> list[Candidate]:
+    entries = _in_order(run, batches * cap)
+    found = []
+    for first in range(0, len(entries), cap):
+        part = entries[first : first + cap]
+        if not now.by_due:
+            part.sort(key=_least_first)
+        longest = run[0].longest if len(run) == 1 else max([entry.length for entry in part])
+        found.append(_candidate(part, now.times.table(longest, cap), None, now))
+    return _in_turn(found)
+
+
+def packed(keys: list[list[Lane]], now: Situation) -> list[list[Candidate]]:
+    """Per key its first batches, by tokens."""
+    each = now.rate / len(now.free) / sum([waiting_in(lanes) for lanes in keys])
+    return [_packed_run(lanes, each * waiting_in(lanes), now) for lanes in keys]
+
+
+def _packed_run(run: list[Lane], rate: float, now: Situation) -> list[Candidate]:
+    """By tokens: as many as fit the bounds and the target, in order.
+
+    `rate`: items that come per second, for each worker.
+    """
+    entries = _in_order(run, 3 * now.limits.rows)
+    lengths = [entry.length for entry in entries]
+    rows, table = _packed_rows(lengths, rate, now)
+    found: list[Candidate] = []
+    while True:
+        part = entries[:rows]
+        if now.by_due:
+            found.append(_packed_batch(part, table[: rows + 1], now))
+        else:
+            part.sort(key=_least_first)
+            found.append(by_itself(now, part))
+        entries, lengths = entries[rows:], lengths[rows:]
+        if not entries or len(found) == _LOOKED_AT:
+            return _in_turn(found)
+        rows, table = _packed_rows(lengths, rate, now)
+
+
+def _packed_rows(lengths: list[int], rate: float, now: Situation) -> tuple[int, list[float]]:
+    """How many of these share a batch, from the first on, and its seconds by rows.
+
+    As `Situation.turn`, but the load is judged by what these take within half of the target: where
+    a device does much more at a time in a little more than that, it does so under load.
+    """
+    most = now.limits.fitting(lengths)
+    table = now.times.packed_table(lengths[:most])
+    half = max(1, bisect_right(table, now.longest / 2, 0, most + 1) - 1)
+    load = rate * table[half] * now.times.drift.scale / half
+    turn = now.longest * max(0.5, load / (1 + load))
+    return _cap(table, most, turn, now), table
+
+
+def _packed_batch(entries: list[QueuedItem], table: list[float], now: Situation) -> Candidate:
+    return _candidate(entries, table, partial(_remaining, now.times), now)
+
+
+def _remaining(times: BatchTimes, entries: list[QueuedItem]) -> list[float]:
+    return times.packed_table([entry.length for entry in reversed(entries)])[:0:-1]
+
+
+def by_itself(now: Situation, entries: list[QueuedItem]) -> Candidate:
+    """A batch of just these, which is within the bounds."""
+    lengths = [entry.length for entry in entries]
+    if now.times.rule is CostRule.PACKED:
+        return _packed_batch(entries, now.times.packed_table(lengths), now)
+    return _candidate(entries, now.times.table(max(lengths), len(lengths)), None, now)
+
+
+def _in_turn(batches: list[Candidate]) -> list[Candidate]:
+    """Keep the batches of a run in order: each is as urgent as the most urgent one behind it.
+
+    By due times alone a batch with one urgent item of low priority, filled up with newer items of
+    high priority, would pass older items of high priority.
+    """
+    for first in range(len(batches) - 2, -1, -1):
+        batch, behind = batches[first], batches[first + 1]
+        batch.turn = min(batch.turn, behind.turn)
+        batch.behind = behind
+    return batches
+
+
+def _candidate(
+    entries: list[QueuedItem], table: list[float], remaining: Remaining | None, now: Situation
+) -> Candidate:
+    factor = now.times.upper
+    due = turn = entries[0].due
+    if not now.by_due:
+        due = min([entry.due for entry in entries])
+        turn = min([entry.due + entry.item.yields for entry in entries])
+    # A loop costs a fifth of a sum when it is compiled.
+    weight = 0.0
+    for entry in entries:
+        weight += entry.weight
+    return Candidate(
+        entries=entries,
+        table=table,
+        remaining=remaining,
+        factor=factor,
+        due=due,
+        turn=turn,
+        weight=weight,
+        by_due=now.by_due,
+    )
+
+
+_PRICE: Final = 0.8
+"""What a freed second of the device is worth: this part of what arrives in it, as far as the device
+would be busy with it anyway."""
+_KEYS_SEEN: Final = 16
+_BATCHES_SEEN: Final = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The first batch, and what it means for the others."""
+
+    batch: list[QueuedItem]
+    table: list[float]
+    """Upper seconds by number of items of the batch's kind."""
+    given_up: Sequence[QueuedItem] = ()
+    """Those that are left out and late by the time this batch is over."""
+    pressed: bool = False
+    """Not everything that waits will be in time."""
+    slack: float = 0.0
+    """Seconds by which all could be put off and still be in time; 0 under pressure."""
+    load: float = 1.0
+    """What arrives, as a part of what the device could do of the batch's kind."""
+    behind: Sequence[Candidate] = ()
+    """Of each other kind the batch that is to run first."""
+
+    @property
+    def room(self) -> int:
+        """How many more may go along without making anybody late."""
+        rows = len(self.batch)
+        longest = self.table[rows] + self.slack / 2
+        return bisect_right(self.table, longest, rows) - 1 - rows
+
+
+def plan(lanes: ReadyQueue, now: Situation) -> Plan:
+    """Plan for lanes that are not empty and whose items could each be in time alone."""
+    keys = list(lanes.by_key())
+    by_tokens = now.times.rule is CostRule.PACKED
+    if len(keys) == 1 and len(keys[0]) == 1 and now.by_due and not by_tokens:
+        return _alike(keys[0][0], now)
+    return _different(keys, now)
+
+
+def _alike(lane: Lane, now: Situation) -> Plan:
+    """All waiting items may share a batch and are about as long as each other."""
+    entries = lane.entries
+    cap = now.limits.rows_of(lane.longest)
+    table = now.times.upper_table(lane.longest, cap)[: cap + 1]
+    timeline, slack = WorkerTimeline(now.free), math.inf
+    seen = min(len(entries), _BATCHES_SEEN * cap) if now.hurried else 0
+    for first in range(0, seen, cap):
+        part = entries[first : first + cap]
+        end = timeline.add(table[len(part)])
+        slack = min(slack, min([entry.due for entry in part]) - end)
+        if slack < 0:
+            break
+    else:
+        load = now.rate / _best_rate(table, now)
+        rows = min(len(entries), cap)
+        first = worth_splitting(table, rows, min(1.0, load))
+        extra = table[first] + table[rows - first] - table[rows]
+        # As nobody is late, a size that nobody has timed yet is tried instead of divided.
+        if first < rows and (extra > slack or not now.times.sure_of(lane.longest, rows)):
+            first = rows
+        return Plan(batch=entries[:first], table=table, slack=slack, load=load)
+    together = -(-cap // LARGEST_BATCH)
+    viewed = entries[: together * LARGEST]
+    expected = now.times.table(lane.longest, cap)[: cap + 1 : together]
+    device = Device(
+        table=[seconds * now.times.drift.scale for seconds in expected],
+        start=now.start,
+        start_spread=now.start_spread,
+        spread=now.times.drift.spread,
+        # One that is busy for longer is no help to any that this batch could have.
+        workers=sum(one <= now.start + table[-1] for one in now.free),
+    )
+    price = _price(viewed, table, now)
+    step = first_batch(_bundled(viewed, together), device, price)
+    dropped = together * step.dropped
+    batch = entries[dropped : dropped + together * step.size]
+    return Plan(
+        batch=batch,
+        table=table,
+        given_up=_lost(entries[:dropped], table[len(batch)], now),
+        pressed=True,
+    )
+
+
+def _bundled(entries: list[QueuedItem], together: int) -> list[QueuedItem]:
+    """So many items at a time as one, which is due when the first of them is."""
+    if together == 1:
+        return entries
+    return [
+        QueuedItem(
+            entries[first].item,
+            order=entries[first].order,
+            work=entries[first].work,
+            weight=sum([entry.weight for entry in entries[first : first + together]]),
+        )
+        for first in range(0, len(entries), together)
+    ]
+
+
+def _lost(entries: list[QueuedItem], seconds: float, now: Situation) -> list[QueuedItem]:
+    """Of those left out of a batch that takes so long, the ones that are late before the next."""
+    timeline = WorkerTimeline(now.free)
+    timeline.add(seconds)
+    return [entry for entry in entries if entry.due <= timeline.begins]
+
+
+def _usual_rows(table: list[float], now: Situation) -> int:
+    """Rows of a batch that can run back to back and meet the target: twice its time must fit."""
+    if now.target is None:
+        return len(table) - 1
+    return max(1, bisect_right(table, now.target / 2) - 1)
+
+
+def _price(entries: Sequence[QueuedItem], table: list[float], now: Situation) -> float:
+    worth = sum(entry.weight for entry in entries) / len(entries)
+    best = _best_rate(table, now)
+    load = min(1.0, now.rate / best)
+    return _PRICE * best * load * load * worth if load else 0.0
+
+
+def _best_rate(table: list[float], now: Situation) -> float:
+    rows = _usual_rows(table, now)
+    return len(now.free) * rows / table[rows] if table[rows] > 0 else math.inf
+
+
+def _different(keys: list[list[Lane]], now: Situation) -> Plan:
+    """Several keys or lengths: merge what is cheaper together, then batches by due time."""
+    if len(keys) > _KEYS_SEEN:
+        # Callers choose the keys: a decision must not take longer the more there are.
+        fullest = max(keys, key=waiting_in)
+        keys = heapq.nsmallest(_KEYS_SEEN, keys, key=most_urgent)
+        if fullest not in keys:
+            keys.append(fullest)  # it may have a full batch
+    queues = (packed if now.times.rule is CostRule.PACKED else padded)(keys, now)
+    heads = [queue[0] for queue in queues]
+    candidates = [candidate for queue in queues for candidate in queue]
+    if not now.hurried:
+        first = min(candidates, key=lambda candidate: candidate.turn)
+        table = table_beyond(first, now)
+        return Plan(
+            batch=first.entries,
+            table=table,
+            slack=math.inf,
+            load=now.rate / _best_rate(table, now),
+            behind=[head for head in heads if head is not first],
+        )
+    chosen = select(candidates, now.free, partial(by_itself, now), _launch_price(candidates, now))
+    if not chosen.run:
+        last = max((e for one in chosen.put_off for e in one.entries), key=attrgetter("due"))
+        return Plan(batch=[last], table=now.times.upper_table(last.length, 1), pressed=True)
+    first = chosen.run[0]
+    timeline, slack = WorkerTimeline(now.free), math.inf
+    for candidate in chosen.run:
+        slack = min(slack, candidate.due - timeline.add(candidate.seconds))
+    pressed = bool(chosen.given_up or chosen.put_off)
+    table = table_beyond(first, now)
+    return Plan(
+        batch=first.entries,
+        table=table,
+        given_up=_lost(chosen.given_up, first.seconds, now),
+        pressed=pressed,
+        slack=0.0 if pressed else slack,
+        load=1.0 if pressed else now.rate / _best_rate(table, now),
+        behind=[head for head in heads if head is not first],
+    )
+
+
+def _launch_price(candidates: list[Candidate], now: Situation) -> float:
+    """Worth that a second of a worker would make of what arrives, if it runs such batches."""
+    seconds = sum([candidate.seconds for candidate in candidates])
+    items = sum([len(candidate.entries) for candidate in candidates])
+    if seconds <= 0:
+        return 0.0
+    load = min(1.0, now.rate * seconds / items / len(now.free))
+    worth = sum([candidate.weight for candidate in candidates])
+    return _PRICE * load * load * worth / seconds

@@ -1,0 +1,410 @@
+"""What every policy has: settings, bounds, running averages, and the pipeline to the server.
+
+`Pipeline` says when the server behind can take the next batch. A native server takes a second batch
+while the first runs. At once would be too early: the batch could still grow. When the first ends
+would be too late: the device would be idle for the way there. So a batch leaves just in time: at
+the predicted end, less the hand-off that was learnt.
+
+An upstream server may have several workers. A batch has one for itself, and the next batch begins
+where a worker is free first. What is learnt is how long a batch takes beside the others, so workers
+that slow each other down need no model of their own.
+"""
+
+import math
+import sys
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Final
+
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.outcomes import Rejection, ReleaseReason
+from batchedmodel_scheduling.batching.companions import Turn, companions
+from batchedmodel_scheduling.batching.items import (
+    NEVER,
+    Batch,
+    BatchId,
+    Event,
+    Finished,
+    HandedOver,
+    Item,
+    MemoryCap,
+    Policy,
+    Refusal,
+    Slots,
+    limits,
+)
+from batchedmodel_scheduling.latency.batch_times import BatchTimes
+from batchedmodel_scheduling.lora.slots import AdapterSlots
+
+_WEIGHT: Final = 0.1  # of the newest batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signals:
+    """The state of the adaptation; the last four are None without a whole profile or a target."""
+
+    effective_batch_size: float
+    """Rows, over the recent batches."""
+    effective_wait_seconds: float
+    """From a row's arrival to its release, over the recent batches."""
+    predicted_lateness_seconds: float
+    """By how much a batch's most urgent row was expected to miss its due time when it left."""
+    target_feasible: bool | None
+    """Whether a row of usual length on an idle server meets the target."""
+    sustainable_rate: float | None
+    """Rows a second of usual length that one server can answer within the target."""
+    sustainable_share: float | None
+    """The same as a share of what full batches would answer, above 0 and at most 1; None also for a
+    target that not even one row meets."""
+    smallest_feasible_target_seconds: float | None
+    """What such a row needs on an idle server."""
+
+
+class Recent:
+    """Running averages over the batches that left."""
+
+    def __init__(self) -> None:
+        self.batch_size = 0.0
+        self.wait = 0.0
+        self.lateness = 0.0
+        self.length = 1.0
+        """Of a row, whatever batch it was in."""
+        self._rows = self._tokens = 0.0
+        self._seen = False
+
+    def observe(self, items: list[Item], now: float, ends: float) -> None:
+        """A batch leaves; it is expected to end at `ends`."""
+        count = len(items)
+        arrived, length, due = 0.0, 0.0, math.inf
+        for item in items:
+            arrived += item.arrived
+            length += item.length
+            due = min(due, item.due)
+        wait, late = now - arrived / count, max(0.0, ends - due)
+        part = _WEIGHT if self._seen else 1.0
+        self._seen = True
+        self.batch_size += part * (count - self.batch_size)
+        self.wait += part * (wait - self.wait)
+        self.lateness += part * (late - self.lateness)
+        self._rows += part * (count - self._rows)
+        self._tokens += part * (length - self._tokens)
+        self.length = self._tokens / self._rows
+
+
+def signals(recent: Recent, times: BatchTimes, hand_off: float, settings: BatchSettings) -> Signals:
+    """Averages of what was done, and what the device allows."""
+    feasible, rate, share, smallest = None, None, None, None
+    if times.counts_seconds:
+        table = times.upper_table(max(1, round(recent.length)), settings.max_batch_size)
+        smallest = hand_off + table[1]
+        target = settings.target_seconds
+        feasible = None if target is None else smallest <= target
+        rate = sustainable_rate(table[: settings.max_batch_size + 1], target)
+        full = settings.max_batch_size / table[settings.max_batch_size]
+        share = min(1.0, rate / full) if rate else None
+    return Signals(
+        effective_batch_size=recent.batch_size,
+        effective_wait_seconds=recent.wait,
+        predicted_lateness_seconds=recent.lateness,
+        target_feasible=feasible,
+        sustainable_rate=rate,
+        sustainable_share=share,
+        smallest_feasible_target_seconds=smallest,
+    )
+
+
+def sustainable_rate(table: list[float], target: float | None) -> float:
+    """Rows a second in time, by seconds per batch size from 0 on; 0 if not even one is.
+
+    An item that comes just after a batch has left waits for that batch and then for its own: twice
+    the time of a batch must fit into the target.
+    """
+    longest = math.inf if target is None else target / 2
+    rates = [rows / table[rows] for rows in range(1, len(table)) if table[rows] <= longest]
+    return max(rates, default=0.0)
+
+
+_HAND_OFF_WEIGHT: Final = 0.1
+_FIRST_HAND_OFF: Final = 0.001  # seconds; what a local socket and two event loops take at most
+_HAND_OFF_STEP: Final = 0.0005  # seconds, so that a hand-off of nothing can grow
+_LAG_WEIGHT: Final = 0.05
+_LONGEST_GUARD: Final = 0.005  # seconds; a timer that is later was held up by something else
+_REMEMBERED_BATCHES: Final = 32
+_STALE_SECONDS: Final = 1.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Handed:
+    """A batch that was released; `ends` is the predicted end of its forward pass."""
+
+    lengths: list[int]
+    workers: int
+    """How many batches ran side by side when it was released. Behind that many others it waits for
+    a worker, behind fewer it runs."""
+    at: float = NEVER
+    since: float = NEVER
+    """From when on its worker had no other batch."""
+    ends: float = NEVER
+    trial: bool = False
+
+
+class Pipeline:
+    """Follows released batches and predicts when a worker is free."""
+
+    def __init__(
+        self, times: BatchTimes, ids: Iterator[int] | None = None, *, adapter_slots: int = 0
+    ) -> None:
+        """`ids` numbers the batches; a successor continues its predecessor's, so none repeats.
+
+        `adapter_slots`: of the server; 0 where it has no adapters.
+        """
+        self.adapters: Final = AdapterSlots(adapter_slots)
+        """What the server has in its slots once all batches that were released have run."""
+        self.ids: Final = count(1) if ids is None else ids
+        self.times: Final = times
+        self.most_workers = 1
+        """Batches that the server runs side by side, as its owner says."""
+        self._depth = sys.maxsize
+        """Batches that it could hold when it could hold any."""
+        self._handed: dict[BatchId, _Handed] = {}
+        self.hand_off = _FIRST_HAND_OFF
+        """Seconds between the release of a batch and its beginning, and back again."""
+        self._lag = 0.0
+        self._lag_spread = 0.0
+        self._guard = 0.0
+        self._freed = -NEVER
+        self.doubted = False
+        """An item waits that was predicted to be late: its batch is a trial of the prediction."""
+        self._served: deque[tuple[int, float]] = deque(maxlen=_REMEMBERED_BATCHES)
+
+    @property
+    def workers(self) -> int:
+        """Batches that run side by side; fewer while the shell lets the server try only some."""
+        return min(self.most_workers, self._depth)
+
+    def opens_at(self, slots: Slots, now: float) -> float:
+        """When the next batch should leave: now, just before a running one ends, or `NEVER`."""
+        if slots.depth:
+            self._depth = slots.depth
+        if slots.in_flight >= slots.depth:
+            return NEVER
+        if slots.in_flight < self.workers:
+            return now
+        return max(now, self._free_at() - self.hand_off - self._guard)
+
+    def starts_at(self, now: float) -> float:
+        """When the device would begin a batch that left now."""
+        return self.free_from(now)[0]
+
+    def free_from(self, now: float) -> list[float]:
+        """When each worker could begin a batch that left now, the first one first."""
+        return self._free_after([handed.ends for handed in self._handed.values()], now)
+
+    def _free_after(self, ends: Iterable[float], now: float) -> list[float]:
+        soonest = now + self.hand_off
+        taken = [max(soonest, end) for end in sorted(ends)[-self.workers :] if end < NEVER]
+        return [soonest] * (self.workers - len(taken)) + taken
+
+    def _free_at(self) -> float:
+        """When the first worker is free of what was handed over; `NEVER` if nobody can tell."""
+        ends = sorted([handed.ends for handed in self._handed.values()])
+        return ends[-self.workers] if len(ends) >= self.workers else NEVER
+
+    def unsure_by(self) -> float:
+        """Standard deviation of the time at which a worker will be free, seconds."""
+        if len(self._handed) < self.workers:
+            return 0.0
+        predicted = (self.times.predict(handed.lengths) for handed in self._handed.values())
+        return self.times.drift.spread * max((seconds or 0.0 for seconds in predicted), default=0.0)
+
+    def unproven(self, now: float) -> bool:
+        """Whether nothing has run for so long that what was learnt may no longer be true."""
+        return not self._handed and now - self._freed >= _STALE_SECONDS
+
+    def woken(self, late: float) -> None:
+        """A timer rang so many seconds after the time that it was set to."""
+        error = max(0.0, min(_LONGEST_GUARD, late)) - self._lag
+        self._lag += _LAG_WEIGHT * error
+        self._lag_spread += _LAG_WEIGHT * (abs(error) - self._lag_spread)
+        self._guard = self._lag + 2 * self._lag_spread
+
+    def release(self, items: list[Item], reason: ReleaseReason) -> Batch:
+        """Make a batch of the items and follow it from now on."""
+        batch = Batch(id=BatchId(next(self.ids)), items=tuple(items), reason=reason)
+        lengths = [item.length for item in items]
+        self._handed[batch.id] = _Handed(lengths=lengths, workers=self.workers, trial=self.doubted)
+        self.doubted = False
+        if self.adapters.slots:
+            adapters = {item.adapter for item in items if item.adapter}
+            if self.adapters.fits(adapters):
+                self.adapters.place(sorted(adapters))
+        return batch
+
+    def observe(self, event: HandedOver | Finished, now: float) -> None:
+        """Follow a batch on its way; events of unknown batches are ignored."""
+        handed = self._handed.get(event.batch)
+        if handed is None:
+            return
+        if isinstance(event, HandedOver):
+            self._begin(handed, now)
+        else:
+            del self._handed[event.batch]
+            self._finish(handed, event, now)
+
+    def follows(self, batch: BatchId) -> bool:
+        """Whether a batch was released and, as far as is known here, has not ended."""
+        return batch in self._handed
+
+    def drain_seconds(self, rows: int) -> float | None:
+        """How long all workers will need for these rows at their recent rate; None if unknown."""
+        seconds = sum(taken for _, taken in self._served)
+        served = sum(count for count, _ in self._served)
+        return rows * seconds / served / self.workers if served and seconds > 0 else None
+
+    def _begin(self, handed: _Handed, now: float) -> None:
+        others = [other.ends for other in self._handed.values() if other.ends < NEVER]
+        predicted = self.times.predict(handed.lengths)
+        handed.at = handed.since = now
+        if predicted is not None:
+            handed.ends = self._free_after(others, now)[0] + predicted
+
+    def _finish(self, handed: _Handed, event: Finished, now: float) -> None:
+        self._freed = now
+        ahead: list[_Handed] = []
+        behind: list[_Handed] = []
+        for place, other in enumerate(self._handed.values(), start=1):
+            (behind if place >= other.workers else ahead).append(other)
+        if behind:
+            # It waited for this worker and begins now, whatever was predicted.
+            behind[0].since = now
+        if event.compute_seconds is None or handed.at == NEVER:
+            return
+        self.times.observe(handed.lengths, event.compute_seconds, trial=handed.trial)
+        self._served.append((len(handed.lengths), now - handed.since))
+        on_the_way = now - handed.at - event.compute_seconds - event.queue_seconds
+        # A hand-off that something else held up says little: it counts as twice the usual.
+        at_most = 2 * self.hand_off + _HAND_OFF_STEP
+        self.hand_off += _HAND_OFF_WEIGHT * (min(at_most, max(0.0, on_the_way)) - self.hand_off)
+        self._foretell(behind, [other.ends for other in ahead], now)
+
+    def _foretell(self, behind: list[_Handed], ends: list[float], now: float) -> None:
+        """When batches will end that run one behind the other, beside others that end then."""
+        for other in behind:
+            predicted = self.times.predict(other.lengths)
+            if other.at < NEVER and predicted is not None:
+                before = sorted(ends)[-other.workers :]
+                begins = max(now, before[0]) if len(before) == other.workers else now
+                other.ends = begins + predicted
+                ends.append(other.ends)
+
+
+_UNKNOWN_SECONDS: Final = 0.05  # of a batch, where nobody has measured any
+_RETRY_UNKNOWN: Final = 1.0
+# Not as a pair: compiled by mypyc 2.4, a constant pair of numbers reads as one that is not set.
+_RETRY_SHORTEST: Final = 0.01
+_RETRY_LONGEST: Final = 60.0
+
+
+class BasePolicy(Policy):
+    """A policy of the product. The sidecar asks it for more than `Policy` has."""
+
+    def __init__(self, settings: BatchSettings, pipeline: Pipeline) -> None:
+        self.pipeline: Final = pipeline
+        self.memory = MemoryCap(cost=None)
+        self.recent = Recent()
+        self._use(settings)
+
+    @abstractmethod
+    def refusal(self) -> Refusal | None:
+        """What an item would be told now whatever it holds: known before its body is read."""
+
+    @abstractmethod
+    def waiting(self) -> Iterator[Item]:
+        """All waiting items, for a successor."""
+
+    @abstractmethod
+    def take_over(self, item: Item) -> None:
+        """Let an item wait that a predecessor had accepted."""
+
+    def observe(self, event: Event, now: float) -> None:
+        """Learn what became of a released batch, or what the server holds."""
+        if isinstance(event, MemoryCap):
+            self.memory = event
+            self._use(self.settings)
+        else:
+            self.pipeline.observe(event, now)
+
+    def configure(self, settings: BatchSettings, now: float) -> None:
+        """Use other settings from now on."""
+        self._use(settings)
+
+    def work(self, length: int) -> float:
+        """What an item of this length costs: seconds of the device, its share of a full batch.
+
+        Full batches instead of seconds while not all of the device was measured.
+        """
+        rows = self.settings.max_batch_size
+        share = self.pipeline.times.share(length, rows)
+        return 1 / rows if share is None else share
+
+    def batch_work(self, lengths: Sequence[int]) -> float:
+        """What a batch of items of these lengths costs, in the units of `work`."""
+        seconds = self.pipeline.times.paid(lengths)
+        work = None if seconds is None else self.work_of(seconds, max(lengths))
+        return len(lengths) / self.settings.max_batch_size if work is None else work
+
+    def work_of(self, seconds: float, longest: int) -> float | None:
+        """What so long a time of the device is in these units; None while nothing is known.
+
+        `longest`: of the items that it was for.
+        """
+        times, rows = self.pipeline.times, self.settings.max_batch_size
+        if times.counts_seconds:
+            return seconds
+        full = times.table(longest, rows)[rows] * times.drift.scale
+        return seconds / full if full else None
+
+    def rank(self, item: Item) -> float:
+        """Which of one tenant's items comes first, in seconds: the lowest."""
+        return item.arrived
+
+    def retry_after(self, rows: int | None) -> float:
+        """The time to serve so many rows; None for what no time helps."""
+        if rows is None:
+            return _RETRY_LONGEST
+        drain = self.pipeline.drain_seconds(rows)
+        delay = _RETRY_UNKNOWN if drain is None else drain
+        return min(_RETRY_LONGEST, max(_RETRY_SHORTEST, delay))
+
+    def signals(self) -> Signals:
+        """What is adapted without being set."""
+        return signals(self.recent, self.pipeline.times, self.pipeline.hand_off, self.settings)
+
+    def _use(self, settings: BatchSettings) -> None:
+        self.settings = settings
+        self.most_waiting = settings.max_queue_size - settings.spare_rows
+        """Rows."""
+        self.pipeline.most_workers = settings.max_concurrent_batches
+        self.limits = limits(settings, self.memory, self.pipeline.times.rule)
+
+    def _queue_full(self, rows: int) -> Refusal | None:
+        if rows < self.most_waiting:
+            return None
+        return Refusal(reason=Rejection.QUEUE_FULL, retry_after=self.retry_after(rows))
+
+    def _companions(self, waiting: Sequence[Item], rows: int, now: float) -> list[int]:
+        """The places of those that leave together for their adapters' sake; at most so many."""
+        lengths = [item.length for item in waiting[:rows]]
+        seconds = self.pipeline.times.predict(lengths) or _UNKNOWN_SECONDS
+        turn = Turn(rows=rows, now=now, seconds=seconds)
+        return companions(waiting, self.pipeline.adapters, turn)
+
+    def _released(self, items: list[Item], reason: ReleaseReason, now: float) -> Batch:
+        """Make a batch of items that no longer wait."""
+        lengths = [item.length for item in items]
+        ends = self.pipeline.starts_at(now) + (self.pipeline.times.predict(lengths) or 0.0)
+        self.recent.observe(items, now, ends)
+        return self.pipeline.release(items, reason)

@@ -1,1 +1,0 @@
-"""What every policy shares: the interface, bounds, the pipeline, fair turns between tenants."""

@@ -1,1 +1,0 @@
-"""The deadline-driven policy: what shares a batch, what goes first, what must be given up."""

@@ -1,1 +1,0 @@
-"""Policies that keep the order of arrival: `Greedy` and `Window`."""
