@@ -28,6 +28,10 @@ from batchedmodel_contract.outcomes import Rejection
 
 _TIMES: Final = 7
 """One may have so many times what stays free, so one alone leaves an eighth."""
+K = TypeVar("K", bound=Hashable)
+_FEW: Final = 64
+_EQUAL: Final = 0.5
+"""Of what is shown of a tenant: who is behind another by less has had as much."""
 
 
 @dataclass(slots=True)
@@ -146,12 +150,6 @@ class SharedRoom:
         all_of_them = sum(weight * times for weight, times in self._weights.items())
         others = all_of_them - (0.0 if held is None else held.weight)
         return self.size * share.weight / (share.weight + others)
-
-
-K = TypeVar("K", bound=Hashable)
-_FEW: Final = 64
-_EQUAL: Final = 0.5
-"""Of what is shown of a tenant: who is behind another by less has had as much."""
 
 
 def length_class(length: int) -> int:

@@ -54,6 +54,19 @@ _RENEWED_AFTER: Final = 8  # gaps
 _HORIZONS: Final = (0.00025, 0.0005, 0.001, 0.002, 0.004)  # seconds
 _LEAST_THETA: Final = 0.5
 _RATE_SECONDS: Final = 0.2
+PATIENCE_SECONDS: Final = 0.005
+"""How long a batch is held from one member of a group to the next."""
+CREDIT_SECONDS: Final = 1.0
+"""How long no other group of its key is waited for while one stays incomplete."""
+_GROUPS_REMEMBERED: Final = (
+    4096  # groups, and keys; callers choose both, so they must not fill the memory
+)
+_PRIORITY_STEP: Final = 1.0
+"""Seconds between two priorities, or the target if that is shorter."""
+_PROFILE_BELIEVED: Final = 10.0  # seconds of refusals
+# Looked up once: Python 3.11 takes as long for a member of an enum as for a call.
+_EXPIRED: Final = Outcome.EXPIRED
+_SHED: Final = Outcome.SHED
 
 
 class Gaps:
@@ -140,15 +153,6 @@ class ArrivalRate:
         return self._rate * math.exp(-max(0.0, now - self._at) / _RATE_SECONDS)
 
 
-PATIENCE_SECONDS: Final = 0.005
-"""How long a batch is held from one member of a group to the next."""
-CREDIT_SECONDS: Final = 1.0
-"""How long no other group of its key is waited for while one stays incomplete."""
-_GROUPS_REMEMBERED: Final = (
-    4096  # groups, and keys; callers choose both, so they must not fill the memory
-)
-
-
 class _Came(NamedTuple):
     members: int
     size: int
@@ -232,14 +236,6 @@ class RequestGroups:
             del self._credits[next(iter(self._credits))]
         self._credits[key] = _Credit(group, now + CREDIT_SECONDS)
         return True
-
-
-_PRIORITY_STEP: Final = 1.0
-"""Seconds between two priorities, or the target if that is shorter."""
-_PROFILE_BELIEVED: Final = 10.0  # seconds of refusals
-# Looked up once: Python 3.11 takes as long for a member of an enum as for a call.
-_EXPIRED: Final = Outcome.EXPIRED
-_SHED: Final = Outcome.SHED
 
 
 class Deadline(BasePolicy):

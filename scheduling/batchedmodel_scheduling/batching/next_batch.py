@@ -34,6 +34,12 @@ _LOOKED_AT: Final = 8
 """Batches by which queues of different items are looked ahead; each has at least its first."""
 _JUMP: Final = 0.05
 """Of a batch's time, which one more row takes at the end of a plateau."""
+_order: Final = attrgetter("order")
+_PRICE: Final = 0.8
+"""What a freed second of the device is worth: this part of what arrives in it, as far as the device
+would be busy with it anyway."""
+_KEYS_SEEN: Final = 16
+_BATCHES_SEEN: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,9 +220,6 @@ def _least_first(entry: QueuedItem) -> tuple[int, float]:
     return -entry.item.priority, entry.due
 
 
-_order: Final = attrgetter("order")
-
-
 def _length_class(lane: Lane, now: Situation) -> LengthClass:
     cap = now.limits.rows_of(lane.longest)
     table = now.times.table(lane.longest, cap)
@@ -373,13 +376,6 @@ def _candidate(
         weight=weight,
         by_due=now.by_due,
     )
-
-
-_PRICE: Final = 0.8
-"""What a freed second of the device is worth: this part of what arrives in it, as far as the device
-would be busy with it anyway."""
-_KEYS_SEEN: Final = 16
-_BATCHES_SEEN: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,6 +40,18 @@ from batchedmodel_scheduling.latency.batch_times import BatchTimes
 from batchedmodel_scheduling.lora.slots import AdapterSlots
 
 _WEIGHT: Final = 0.1  # of the newest batch
+_HAND_OFF_WEIGHT: Final = 0.1
+_FIRST_HAND_OFF: Final = 0.001  # seconds; what a local socket and two event loops take at most
+_HAND_OFF_STEP: Final = 0.0005  # seconds, so that a hand-off of nothing can grow
+_LAG_WEIGHT: Final = 0.05
+_LONGEST_GUARD: Final = 0.005  # seconds; a timer that is later was held up by something else
+_REMEMBERED_BATCHES: Final = 32
+_STALE_SECONDS: Final = 1.0
+_UNKNOWN_SECONDS: Final = 0.05  # of a batch, where nobody has measured any
+_RETRY_UNKNOWN: Final = 1.0
+# Not as a pair: compiled by mypyc 2.4, a constant pair of numbers reads as one that is not set.
+_RETRY_SHORTEST: Final = 0.01
+_RETRY_LONGEST: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,15 +137,6 @@ def sustainable_rate(table: list[float], target: float | None) -> float:
     longest = math.inf if target is None else target / 2
     rates = [rows / table[rows] for rows in range(1, len(table)) if table[rows] <= longest]
     return max(rates, default=0.0)
-
-
-_HAND_OFF_WEIGHT: Final = 0.1
-_FIRST_HAND_OFF: Final = 0.001  # seconds; what a local socket and two event loops take at most
-_HAND_OFF_STEP: Final = 0.0005  # seconds, so that a hand-off of nothing can grow
-_LAG_WEIGHT: Final = 0.05
-_LONGEST_GUARD: Final = 0.005  # seconds; a timer that is later was held up by something else
-_REMEMBERED_BATCHES: Final = 32
-_STALE_SECONDS: Final = 1.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -299,13 +302,6 @@ class Pipeline:
                 begins = max(now, before[0]) if len(before) == other.workers else now
                 other.ends = begins + predicted
                 ends.append(other.ends)
-
-
-_UNKNOWN_SECONDS: Final = 0.05  # of a batch, where nobody has measured any
-_RETRY_UNKNOWN: Final = 1.0
-# Not as a pair: compiled by mypyc 2.4, a constant pair of numbers reads as one that is not set.
-_RETRY_SHORTEST: Final = 0.01
-_RETRY_LONGEST: Final = 60.0
 
 
 class BasePolicy(Policy):

@@ -16,6 +16,8 @@ _BEHIND: Final = {Priority.HIGH: -1.0, Priority.NORMAL: 0.0, Priority.LOW: 1.0}
 _WEIGHTS: Final = {Priority.HIGH: 4.0, Priority.NORMAL: 1.0, Priority.LOW: 0.25}
 _OWED_SHARE: Final = 0.05
 _CLASSES: Final = 128  # more than there are narrow classes of any length
+_LOOKED_AT: Final = 256
+"""Late items that a decision looks at, however many there are."""
 
 
 class QueuedItem:
@@ -291,10 +293,6 @@ class StarvationGuard:
         priority = max(self._owed, key=lambda one: self._owed[one])
         # Twenty times a twentieth is a little less than one.
         return priority if self._owed[priority] > 1 - _OWED_SHARE / 2 else None
-
-
-_LOOKED_AT: Final = 256
-"""Late items that a decision looks at, however many there are."""
 
 
 class LateQueue:

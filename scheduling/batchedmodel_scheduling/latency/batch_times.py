@@ -30,6 +30,38 @@ from batchedmodel_contract.inference.profile import (
 Floats = NDArray[np.float64]
 _TABLED: Final = 1 << 20  # numbers in all tables together
 _FLOOR: Final = 1e-7  # seconds: a prediction of nothing would make every ratio to it infinite
+_EXACT: Final = 128  # sizes up to here are classes of their own
+_PER_DOUBLING: Final = 16
+_TIMES_OF_A_SIZE: Final = (
+    25  # times of each class; more than a change of the device takes to be seen
+)
+_SIZES: Final = 1024  # size classes
+_NOISE: Final = 2.0  # standard errors
+_SURE: Final = 2  # times of a size
+_TELLING: Final = 0.01  # a change of an estimate that is worth new tables
+_LARGEST: Final[list[float]] = [
+    *map(float, range(_EXACT + 1)),
+    *(_EXACT * 2 ** (step / _PER_DOUBLING) for step in range(1, _SIZES - _EXACT)),
+]
+"""What a batch of each size class pays for at most."""
+_COLD_BATCHES: Final = 3  # the first ones after a start pay for allocation and compilation
+_LEARNT_FROM: Final = 16  # batches until traffic stands in for a profile, and until it does anew
+_MUCH_LESS: Final = 0.7  # of what was expected
+_SAMPLES: Final = 128
+_TABLES: Final = 1024
+_STEP: Final = 0.05
+_CLIP: Final = 2.5  # spreads; further out nothing counts more
+_RECENT: Final = 12
+_ONE_SIDED: Final = 0.75
+_SUDDEN: Final = 2.0  # spreads
+_LEAST_SPREAD: Final = 0.004
+_FIRST_SPREAD: Final = 0.05
+_REMEMBERED: Final = 200
+_QUANTILE: Final = 0.9
+_LEAST_MARGIN: Final = 1.0
+_MOST_MARGIN: Final = 1.3
+_FIRST_MARGIN: Final = 1.03
+_ENOUGH: Final = 20  # batches until their quantile says more than the first guess
 
 
 class Curve:
@@ -263,22 +295,6 @@ def _plane(rows: Floats, tokens: Floats, seconds: Floats) -> tuple[float, float,
     return best
 
 
-_EXACT: Final = 128  # sizes up to here are classes of their own
-_PER_DOUBLING: Final = 16
-_TIMES_OF_A_SIZE: Final = (
-    25  # times of each class; more than a change of the device takes to be seen
-)
-_SIZES: Final = 1024  # size classes
-_NOISE: Final = 2.0  # standard errors
-_SURE: Final = 2  # times of a size
-_TELLING: Final = 0.01  # a change of an estimate that is worth new tables
-_LARGEST: Final[list[float]] = [
-    *map(float, range(_EXACT + 1)),
-    *(_EXACT * 2 ** (step / _PER_DOUBLING) for step in range(1, _SIZES - _EXACT)),
-]
-"""What a batch of each size class pays for at most."""
-
-
 class LearntSizes:
     """Deviations of sizes that have run: logarithms of observed over expected times."""
 
@@ -367,27 +383,6 @@ def _estimate(ordered: list[float], spread: float) -> float:
 
 def _class_of(paid: int) -> int:
     return bisect.bisect_left(_LARGEST, paid)
-
-
-_COLD_BATCHES: Final = 3  # the first ones after a start pay for allocation and compilation
-_LEARNT_FROM: Final = 16  # batches until traffic stands in for a profile, and until it does anew
-_MUCH_LESS: Final = 0.7  # of what was expected
-_SAMPLES: Final = 128
-_TABLES: Final = 1024
-
-_STEP: Final = 0.05
-_CLIP: Final = 2.5  # spreads; further out nothing counts more
-_RECENT: Final = 12
-_ONE_SIDED: Final = 0.75
-_SUDDEN: Final = 2.0  # spreads
-_LEAST_SPREAD: Final = 0.004
-_FIRST_SPREAD: Final = 0.05
-_REMEMBERED: Final = 200
-_QUANTILE: Final = 0.9
-_LEAST_MARGIN: Final = 1.0
-_MOST_MARGIN: Final = 1.3
-_FIRST_MARGIN: Final = 1.03
-_ENOUGH: Final = 20  # batches until their quantile says more than the first guess
 
 
 class Drift:
