@@ -147,40 +147,26 @@ class Call:
 
     def apart(self, key: Hashable) -> "Call":
         """The same with another key."""
+        return self._copy(self.rows, key, self.adapter)
+
+    def for_adapter(self, adapter: ChosenAdapter) -> "Call":
+        """The same for an adapter of the model."""
+        return self._copy(self.rows, self.key, adapter)
+
+    def with_rows(self, rows: tuple[Row, ...]) -> "Call":
+        """The same with other rows."""
+        return self._copy(rows, self.key, self.adapter)
+
+    def _copy(self, rows: tuple[Row, ...], key: Hashable, adapter: ChosenAdapter | None) -> "Call":
         return Call(
-            self.rows,
+            rows,
             self.description,
             key,
             equal_shapes=self.equal_shapes,
             params=self.params,
             envelope=self.envelope,
             trace=self.trace,
-            adapter=self.adapter,
-        )
-
-    def for_adapter(self, adapter: ChosenAdapter) -> "Call":
-        """The same for an adapter of the model."""
-        return Call(
-            self.rows,
-            self.description,
-            self.key,
-            equal_shapes=self.equal_shapes,
-            params=self.params,
-            envelope=self.envelope,
-            trace=self.trace,
             adapter=adapter,
-        )
-
-    def with_rows(self, rows: tuple[Row, ...]) -> "Call":
-        """The same with other rows, and no trace."""
-        return Call(
-            rows,
-            self.description,
-            self.key,
-            equal_shapes=self.equal_shapes,
-            params=self.params,
-            envelope=self.envelope,
-            adapter=self.adapter,
         )
 
 
