@@ -48,15 +48,12 @@ _COMPILED: Final = {
     f"{_SCHEDULING}/latency": ("*",),
     _SIDECAR: ("calls", "lifecycle", "model"),
     f"{_SIDECAR}/lora": ("*",),
-    f"{_SIDECAR}/backends/upstream": ("adapter",),
+    f"{_SIDECAR}/backends/upstream": ("adapter", "connection"),
     f"{_SIDECAR}/backends/native": ("batches", "link"),
     f"{_SIDECAR}/batching": ("*",),
     f"{_SIDECAR}/body": ("byte_budget",),
     f"{_SIDECAR}/codec": ("codec", "rows"),
-    f"{_SIDECAR}/generation": (
-        *("chunks", "engine_client", "events", "fields", "live_text", "text_queue"),
-        *("upstream_text", "upstream_texts"),
-    ),
+    f"{_SIDECAR}/generation": (*("events", "fields", "live_text", "text_queue", "upstream_texts"),),
     f"{_SIDECAR}/generation/native": (
         *("answers", "engine_text", "engines", "preparer", "requests", "texts"),
     ),

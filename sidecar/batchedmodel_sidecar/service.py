@@ -121,9 +121,8 @@ class Service:
                 workers=lambda: self._batcher.settings.max_concurrent_batches,
             )
             self._passthrough = Passthrough(
-                settings.upstream_url,
+                client,
                 ledger=self._ledger,
-                keeps=self._keeps_connections,
                 turns=LoneTurns(
                     at_once=lambda: self._batcher.settings.max_concurrent_batches,
                     room=MOST_AT_ONCE,
@@ -198,7 +197,7 @@ class Service:
                 self._batcher.settings, self._ledger, counts, refusals, admission.open_for_work
             ),
             link=native,
-            gauges=client,
+            client=client,
             bodies=self._bodies,
             adapters=served,
         )
@@ -365,7 +364,7 @@ class Service:
             await connections.close(_ANSWERS_LEAVE_SECONDS)
             await self._process.close()
             await self._batcher.close()
-            parts = (self._generation, self._link, self._passthrough, admin)
+            parts = (self._generation, self._link, admin)
             for part in parts:
                 if part is not None:
                     await part.close()

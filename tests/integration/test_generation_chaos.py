@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.processes import sidecar_metrics as names
-from batchedmodel_sidecar.generation.chunks import ChunkDecoder
+from batchedmodel_sidecar.backends.upstream.connection import ChunkDecoder
 from support.books import assert_books_balance
 from support.chain import Chain, running_chain
 

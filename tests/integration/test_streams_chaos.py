@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import ServerProtocol
-from batchedmodel_sidecar.generation.chunks import ChunkDecoder
+from batchedmodel_sidecar.backends.upstream.connection import ChunkDecoder
 from support.books import assert_books_balance
 from support.chain import Chain, in_front_of
 from support.engine_server import EngineServer

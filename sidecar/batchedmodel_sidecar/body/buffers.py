@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
-from aiohttp import ClientResponse, Payload
+from aiohttp import Payload
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import StreamWriter
 
@@ -121,14 +121,3 @@ def pieces_of(parts: Sequence[Buffer]) -> Iterator[Buffer]:
                 yield view[start : start + _STEP]
     if size:
         yield b"".join(small)
-
-
-async def read_whole(response: ClientResponse) -> Buffer:
-    """The body of an answer, copied as it arrives when it is large."""
-    declared = response.content_length
-    if declared is None or declared <= LARGE or "Content-Encoding" in response.headers:
-        return await response.read()
-    room = Room(declared)
-    async for piece in response.content.iter_any():
-        room.write(piece)
-    return room.view()

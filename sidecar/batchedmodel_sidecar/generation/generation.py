@@ -7,7 +7,6 @@ from batchedmodel_contract.manifest.spec import ServerProtocol
 from batchedmodel_contract.processes.environment import SidecarSettings
 from batchedmodel_sidecar.backends.native.link import NativeLink
 from batchedmodel_sidecar.backends.upstream.client import Client
-from batchedmodel_sidecar.generation.engine_client import EngineClient
 from batchedmodel_sidecar.generation.engine_gauges import EngineGauges
 from batchedmodel_sidecar.generation.native.engines import Engines, engine_limits
 from batchedmodel_sidecar.generation.native.texts import NativeTexts, Preparing
@@ -21,11 +20,11 @@ from batchedmodel_sidecar.model import ReadyModel
 class UpstreamGeneration:
     """In front of an upstream that speaks OpenAI's protocol."""
 
-    def __init__(self, queue: TextQueue, url: str, gauges: Client) -> None:
-        """`gauges`: how the server's metrics are read."""
+    def __init__(self, queue: TextQueue, client: Client) -> None:
+        """`client` carries the texts, and reads the server's metrics."""
         self.queue: Final = queue
-        queue.server = UpstreamTexts(EngineClient(url))
-        self.gauges: Final = EngineGauges(gauges, busy=queue.busy, told=queue.engine)
+        queue.server = UpstreamTexts(client.ask_text)
+        self.gauges: Final = EngineGauges(client, busy=queue.busy, told=queue.engine)
 
     def model_ready(self, model: ReadyModel) -> None:
         """The model can be asked."""
@@ -97,16 +96,16 @@ def generation_of(
     queue: TextQueue,
     *,
     link: NativeLink | None,
-    gauges: Client | None,
+    client: Client | None,
     bodies: BodyReader,
     adapters: ServedAdapters,
 ) -> Generation | None:
     """What the server behind this sidecar needs; None for one that generates nothing.
 
-    `link`: to our model server. `gauges`: how the metrics of an upstream are read.
+    `link`: to our model server. `client`: to an upstream server.
     """
     if link is not None:
         return NativeGeneration(queue, link, bodies, adapters)
-    if gauges is not None and settings.upstream_protocol is ServerProtocol.OPENAI:
-        return UpstreamGeneration(queue, settings.upstream_url, gauges)
+    if client is not None and settings.upstream_protocol is ServerProtocol.OPENAI:
+        return UpstreamGeneration(queue, client)
     return None

@@ -1,9 +1,8 @@
 """Requests that pass to an upstream server as they are: unbatched, answers streamed, yet counted.
 
 The data handler hands over what it cannot batch, and what asks not to be batched. The server's
-answer goes back untouched, errors included. The client session is its own, so that streams and
-batches never wait for each other. Inferences that cannot be batched use the device as batches do:
-they go as few at a time as batches, in fair turns of tenants.
+answer goes back untouched, errors included. Inferences that cannot be batched use the device as
+batches do: they go as few at a time as batches, in fair turns of tenants.
 
 A server may have one thread, which a slow caller must not hold. So what comes here is whole.
 """
@@ -16,9 +15,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
-import aiohttp
 from aiohttp import web
-from yarl import URL
 
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
@@ -27,10 +24,9 @@ from batchedmodel_http.request_head import path_and_query
 from batchedmodel_http.response import is_empty
 from batchedmodel_http.streaming import NeedsStreaming
 from batchedmodel_scheduling.tenants import SharedRoom
-from batchedmodel_sidecar.backends.upstream.client import Connector, end_with_connection, url_of
-from batchedmodel_sidecar.backends.upstream.headers import passed_on
+from batchedmodel_sidecar.backends.upstream.client import Answer, Client
+from batchedmodel_sidecar.backends.upstream.headers import of_caller, passed_on
 from batchedmodel_sidecar.backends.upstream.visits import Visit
-from batchedmodel_sidecar.body.buffers import body_of
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Expired, Rejected, Unserved
 from batchedmodel_sidecar.http.lone_turns import LoneTurns
@@ -43,9 +39,6 @@ MOST_AT_ONCE: Final = 128
 """Requests that pass through at a time, seven eighths of them of one tenant; more get 429."""
 _UNWANTED_SECONDS: Final = 2.0
 """For which an inference goes on at the server whose caller has left."""
-_SENT_BY_ITSELF: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
-_BETWEEN_US: Final = ("host", "expect")
-"""Headers of a request that the sidecar writes or answers itself."""
 
 
 class GoesAlone(NeedsStreaming):
@@ -78,33 +71,22 @@ class Sent(NamedTuple):
 
 
 class Passthrough:
-    """Forwards single requests to the server at one URL."""
+    """Forwards single requests to one server."""
 
     def __init__(
         self,
-        url: str,
+        client: Client,
         *,
         ledger: Ledger,
-        keeps: Callable[[], bool],
         turns: LoneTurns,
         working: Callable[[], AbstractContextManager[Visit]],
     ) -> None:
-        """Needs a running loop. `keeps` says whether connections outlive their request; `turns`,
-        which inference is next. The server is at work while `working`.
-        """
-        self._url = url
-        self._keeps = keeps
+        """`turns`: which inference is next. The server is at work while `working`."""
+        self._client = client
         self._ledger = ledger
         self._room = SharedRoom(MOST_AT_ONCE)
         self._turns = turns
         self._working = working
-        self._session = aiohttp.ClientSession(
-            connector=Connector(limit=0),
-            timeout=aiohttp.ClientTimeout(total=None),
-            auto_decompress=False,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            skip_auto_headers=_SENT_BY_ITSELF,
-        )
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -126,20 +108,19 @@ class Passthrough:
         if in_turn and (rest := self._turns.rest(share)) > seconds:
             message = f"this caller's inferences that go alone had their share for {rest:.3g} s"
             raise Rejected(Rejection.OVER_SHARE, message, retry_after=rest)
-        target = url_of(self._url, "".join(path_and_query(request.raw_path)))
         self._ledger.pass_on()
         self._room.take(share, 1)
         self._idle.clear()
-        passage = _Passage(request, sent.body, keeps=self._keeps())
+        passage = _Passage(request, sent.body)
         outcome = Outcome.FAILED
         try:
             async with asyncio.timeout(seconds):
                 if in_turn:
-                    infer = partial(self._inferred, passage, target, sent.held, seconds)
+                    infer = partial(self._inferred, passage, sent.held, seconds)
                     answer = await self._turns.during(share, infer)
                 else:
                     with self._working():
-                        answer = await passage.ask(self._session, target)
+                        answer = await passage.ask(self._client)
                     sent.held.release()  # an answer may stream for long
                 status = await passage.give(answer)
             outcome = Outcome.COMPLETED if status < 400 else Outcome.FAILED
@@ -149,7 +130,7 @@ class Passthrough:
         except TimeoutError as error:
             outcome = Outcome.EXPIRED
             passage.broken_off(Expired(seconds), error)
-        except (aiohttp.ClientError, OSError) as error:
+        except (_Broken, OSError) as error:
             if request.transport is None or request.transport.is_closing():
                 outcome = Outcome.CANCELLED
             message = "the server behind cannot be reached, or broke off"
@@ -163,8 +144,8 @@ class Passthrough:
         return passage.response
 
     async def _inferred(
-        self, passage: "_Passage", target: URL, held: Hold, seconds: float
-    ) -> tuple[aiohttp.ClientResponse, float]:
+        self, passage: "_Passage", held: Hold, seconds: float
+    ) -> tuple[Answer, float]:
         """The server's answer, and the seconds that it took; all of it that there is memory for.
 
         So the server is done with it, and no caller's pace counts in its turn.
@@ -172,7 +153,7 @@ class Passthrough:
         async with asyncio.timeout(seconds) as passage.limit:
             try:
                 with self._working() as visit:
-                    answer = await passage.ask(self._session, target)
+                    answer = await passage.ask(self._client)
                     await passage.read_ahead(answer, held)
                     return answer, visit.seconds()
             finally:
@@ -182,49 +163,43 @@ class Passthrough:
         """Return once nothing is on its way."""
         await self._idle.wait()
 
-    async def close(self) -> None:
-        """Hang up."""
-        await self._session.close()
-
 
 class _Passage:
     """One request on its way there, and its answer on its way back."""
 
-    def __init__(self, request: web.BaseRequest, body: Buffer | None, *, keeps: bool) -> None:
+    def __init__(self, request: web.BaseRequest, body: Buffer | None) -> None:
         self.response = web.StreamResponse()
         self._request = request
         self._body = body
-        self._answer: aiohttp.ClientResponse | None = None
+        self._answer: Answer | None = None
         self._ahead: list[bytes] = []
         """The beginning of the answer, which was read before its caller takes it."""
         self._has_left = False
         self.limit: asyncio.Timeout | None = None
         """Of an inference that is at the server."""
-        # A server's worker may serve one connection until its end, and would do no batches.
-        self._ends = [] if keeps else [("Connection", "close")]
 
-    async def ask(self, session: aiohttp.ClientSession, target: URL) -> aiohttp.ClientResponse:
+    async def ask(self, client: Client) -> Answer:
         """Forward it; the answer, of which the head is here."""
         request = self._request
         body, self._body = self._body, None
-        data = None if body is None else body_of([body], request.content_type)
-        self._answer = await session.request(
-            request.method,
-            target,
-            headers=[*passed_on(request.headers.items(), _BETWEEN_US), *self._ends],
-            data=data,
-            allow_redirects=False,
-        )
-        end_with_connection(self._answer)
+        try:
+            self._answer = await client.send(
+                request.method,
+                "".join(path_and_query(request.raw_path)),
+                of_caller(request.headers.items()),
+                None if body is None else (body,),
+            )
+        except Unserved as error:
+            raise _Broken from error
         if self._has_left:
             self._answer.close()
         return self._answer
 
-    async def read_ahead(self, answer: aiohttp.ClientResponse, held: Hold) -> None:
+    async def read_ahead(self, answer: Answer, held: Hold) -> None:
         """Take of the answer's body what there is memory for."""
         if self._has_left:
             return
-        async for piece in answer.content.iter_any():
+        while piece := await _read(answer):
             if self._has_left:
                 return  # `held` is its caller's
             self._ahead.append(piece)
@@ -244,33 +219,28 @@ class _Passage:
             soon = asyncio.get_running_loop().time() + _UNWANTED_SECONDS
             self.limit.reschedule(min(soon, self.limit.when() or soon))
 
-    async def give(self, answer: aiohttp.ClientResponse) -> int:
+    async def give(self, answer: Answer) -> int:
         """Send the answer on; its status, once it is through."""
-        request = self._request
-        async with answer:
-            if answer.status < HTTPStatus.OK:
-                # The caller would wait for another answer behind it.
-                raise Unserved(f"the server behind answers {answer.status}", status=502)
-            headers = list(passed_on(answer.headers.items()))
-            empty = is_empty(answer.status)
-            if empty:
-                headers = [one for one in headers if one[0].lower() != "content-length"]
-            if answer.status == HTTPStatus.RESET_CONTENT:
-                headers.append(("Content-Length", "0"))  # or else it would be sent in chunks
-            named = request_id(request.headers)
-            if named is not None and REQUEST_ID_HEADER not in answer.headers:
-                headers.append((REQUEST_ID_HEADER, named))
-            self.response = web.StreamResponse(
-                status=answer.status, reason=writable(answer.reason or ""), headers=headers
-            )
-            await self.response.prepare(request)
-            if not empty:
-                for piece in self._ahead:
-                    await self.response.write(piece)
-                async for piece in answer.content.iter_any():
-                    await self.response.write(piece)
-            await self.response.write_eof()
-        return answer.status
+        request, head = self._request, answer.head
+        headers = list(passed_on(head.headers))
+        empty = is_empty(head.status)
+        if empty:
+            headers = [one for one in headers if one[0].lower() != "content-length"]
+        if head.status == HTTPStatus.RESET_CONTENT:
+            headers.append(("Content-Length", "0"))  # or else it would be sent in chunks
+        named = request_id(request.headers)
+        if named is not None and not head.header(REQUEST_ID_HEADER):
+            headers.append((REQUEST_ID_HEADER, named))
+        self.response = web.StreamResponse(
+            status=head.status, reason=writable(head.reason), headers=headers
+        )
+        await self.response.prepare(request)
+        for piece in self._ahead:
+            await self.response.write(piece)
+        while piece := await _read(answer):
+            await self.response.write(piece)
+        await self.response.write_eof()
+        return head.status
 
     def broken_off(self, error: CallError, cause: BaseException) -> None:
         """Raise the error, or reset the connection if the answer has begun."""
@@ -280,3 +250,15 @@ class _Passage:
         if self._request.transport is not None:
             # A clean end would make half an answer look whole.
             self._request.transport.abort()
+
+
+class _Broken(Exception):
+    """The server did not answer, or broke off."""
+
+
+async def _read(answer: Answer) -> bytes:
+    """What came of the body; raises `_Broken`."""
+    try:
+        return await answer.read()
+    except Unserved as error:
+        raise _Broken from error

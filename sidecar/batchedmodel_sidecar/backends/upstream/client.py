@@ -1,44 +1,56 @@
-"""The HTTP client towards a server of somebody else's: the errors of aiohttp end here.
+"""The HTTP client towards an upstream server: batches, what passes, texts and questions.
 
-The link calls it; it knows nothing of batches.
+It knows nothing of batches, and sets what all requests have: the host, the end of the connection,
+and the length of the body.
 """
 
 import asyncio
 import logging
+import socket
+import ssl
 import sys
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
-import aiohttp
-from aiohttp.http_exceptions import ContentEncodingError
 from yarl import URL
 
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_http.response import LARGE
+from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_http.eager_coroutine import EagerCoroutine
+from batchedmodel_http.response import LARGE, Headers, size_of
+from batchedmodel_sidecar.backends.upstream.connection import (
+    AnswerHead,
+    AnswerListener,
+    Exchange,
+    UpstreamConnection,
+)
 from batchedmodel_sidecar.backends.upstream.protocol import BackendRequest, Response
-from batchedmodel_sidecar.body.buffers import body_of, json_bytes, read_whole
-from batchedmodel_sidecar.errors import Busy, Lost, Unserved
+from batchedmodel_sidecar.body.buffers import Room, json_bytes, pieces_of
+from batchedmodel_sidecar.body.encodings import encoding_of, inflated
+from batchedmodel_sidecar.errors import Busy, Rejected, Unserved
 from batchedmodel_sidecar.helper.shared_memory import SharedMemory
 
 logger: Final = logging.getLogger(__name__)
 
-_FINAL: Final = 200
 _REFUSED: Final = 300
-_SERVER_ERROR: Final = 500
+_REDIRECTS: Final = frozenset({301, 302, 307, 308})
+_MOST_HOPS: Final = 3
 _LONGEST_ANSWER: Final = 1 << 30
 _LONGEST_REPLY: Final = 1_048_576  # about readiness or metadata, which are read in the loop
 _KEPT_SECONDS: Final = 4.0  # an idle connection; shorter than servers keep theirs (uvicorn: 5 s)
+_NAME_SECONDS: Final = 10.0
+"""For which the addresses of a name are believed."""
+_AHEAD_BYTES: Final = 256 * 1024
+"""Of an answer that is read more slowly than it comes, before the server is held back."""
 _JSON: Final = "application/json"
+_OF_BATCHES: Final = (("Accept", "*/*"), ("Accept-Encoding", "identity"))
+_WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
 
 
 class Unreachable(Exception):
     """Nobody who is trusted answered a question; the message is for callers."""
-
-
-class Garbled(aiohttp.ClientPayloadError):
-    """What came is no valid body."""
 
 
 class Deaf(Unserved):
@@ -48,246 +60,358 @@ class Deaf(Unserved):
         super().__init__("the model does not answer", status=504)
 
 
-class Connector(aiohttp.TCPConnector):
-    """Looks at a kept connection before it is used.
+class Answer:
+    """An answer that one coroutine reads; `close` belongs to it.
 
-    One on which the server spoke unasked is not used again: what it sent would be taken for the
-    answer to the next request, which is another caller's.
+    What cannot be read or does not come raises `Unserved`.
     """
 
-    async def connect(self, *given: Any, **named: Any) -> aiohttp.connector.Connection:
-        """A new connection, or a kept one on which nothing has come since its last answer."""
-        while True:
-            connection = await super().connect(*given, **named)
-            protocol = connection.protocol
-            if protocol is None or not protocol.should_close:
-                return connection
-            connection.close()
+    head: AnswerHead
+
+    def __init__(self) -> None:
+        """Sent by `Client.send`, which sets the head."""
+        self.connection: UpstreamConnection | None = None
+        self._head: AnswerHead | None = None
+        self._pieces: list[bytes] = []
+        self._unread = 0
+        self._ended = False
+        self._error: Unserved | None = None
+        self._changed = asyncio.Event()
+
+    def answered(self, head: AnswerHead) -> None:
+        """See `AnswerListener`."""
+        self._head = head
+        self._changed.set()
+
+    def piece(self, data: bytes) -> None:
+        """See `AnswerListener`."""
+        self._pieces.append(data)
+        self._unread += len(data)
+        if self._unread > _AHEAD_BYTES and self.connection is not None:
+            self.connection.pause()
+        self._changed.set()
+
+    def ended(self) -> None:
+        """See `AnswerListener`."""
+        self._ended = True
+        self._changed.set()
+
+    def broke_off(self, error: Unserved) -> None:
+        """See `AnswerListener`."""
+        self._error = error
+        self._changed.set()
+
+    async def begins(self) -> None:
+        """Return once the head is here."""
+        while self._head is None:
+            await self._change()
+        self.head = self._head
+
+    async def read(self) -> bytes:
+        """What came of the body, once something did; nothing behind its end."""
+        while not self._pieces and not self._ended:
+            await self._change()
+        pieces, self._pieces = self._pieces, []
+        paused, self._unread = self._unread > _AHEAD_BYTES, 0
+        if paused and not self._ended and self.connection is not None:
+            self.connection.resume()
+        return b"".join(pieces)
+
+    async def _change(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            # Kept here it would hold its frames, and they what came of the answer.
+            self._ended = True
+            raise error
+        self._changed.clear()
+        await self._changed.wait()
+
+    async def beginning(self, most: int) -> tuple[bytes, bool]:
+        """The first `most` bytes of the body, and whether they are all; the rest is not fetched."""
+        pieces: list[bytes] = []
+        size = 0
+        while piece := await self.read():
+            pieces.append(piece)
+            size += len(piece)
+            if size > most:
+                return b"".join(pieces)[:most], False
+        return b"".join(pieces), True
+
+    def close(self) -> None:
+        """Break off what is not whole: nobody reads it."""
+        if not self._ended and self._error is None and self.connection is not None:
+            self.connection.cancel()
 
 
 class Client:
     """Connections to one server.
 
     Where its address says `https`, its certificate must be signed by an authority that OpenSSL
-    trusts: those of the system, or of the file that the variable SSL_CERT_FILE names.
+    trusts: those of the system, or of the file that the variable SSL_CERT_FILE names. One
+    connection is kept for the next batch or passing request. The server is asked to end all others:
+    the side that ends one has its port taken for a minute.
     """
 
     def __init__(self, url: str, *, keeps: Callable[[], bool], most: int = _LONGEST_ANSWER) -> None:
-        """`url` has no path; `keeps` says whether a batch may use its predecessor's connection.
+        """Needs a running loop. `url` has no path; `keeps` says whether a connection may be kept.
 
-        A connection binds the batch to the process that accepted it, however busy that is by now.
+        A connection binds a request to the process that accepted it, however busy that is by now.
         `most`: bytes of an answer to a batch.
         """
-        self._url = url
+        self._url: Final = URL(url)
+        self._host: Final = self._url.host or ""
+        self._port: Final = self._url.port or 80
+        self._tls: Final = ssl.create_default_context() if self._url.scheme == "https" else None
+        self._names_host: Final = f"Host: {self._url.host_port_subcomponent}\r\n"
         self._most = most
         self._keeps = keeps
-        self._apart = _session(keeps=False)
-        """Has a connection for each question, and for each batch where several run at a time. The
-        server is asked to end it: whoever ends it has its port taken for a minute."""
-        self._kept: aiohttp.ClientSession | None = None
-        """Has one connection, which no batch uses now."""
-        self._under_way = 0
+        self._loop = asyncio.get_running_loop()
+        self._addresses: list[str] = []
+        self._known_until = 0.0
+        self._kept: UpstreamConnection | None = None
+        """The one that is kept, or will be behind its answer."""
+        self._idle: asyncio.TimerHandle | None = None
+        """Ends the kept connection, while it carries no request."""
         self._closed = False
+
+    def ask_text(
+        self, listener: AnswerListener, target: str, headers: Headers, body: Sequence[Buffer]
+    ) -> Exchange:
+        """Send a POST over a connection of its own, which ends with the answer.
+
+        `target`: path and query as the caller sent them. The listener is told of `Busy` where there
+        is no connection, and `Lost` when it broke.
+        """
+        connection = UpstreamConnection(self._loop)
+        head = self._head("POST", target, headers, size_of(body), keeps=False)
+        connection.send(listener, [head, *body])
+        work = EagerCoroutine(self._connect(connection), connection.connected, self._loop)
+        connection.connecting(work)
+        return connection
 
     async def ask(self, path: str) -> tuple[int, bytes]:
         """Status and body of a GET; raises `Unreachable`, and `InvalidInput` for one too long."""
-        try:
-            async with self._apart.get(self._url + path) as response:
-                body, whole = await _beginning(response, _LONGEST_REPLY)
-        except (aiohttp.ClientError, OSError, UnicodeError) as error:  # the last of odd host names
-            logger.debug("GET %s: %s", path, type(error).__name__)
-            raise Unreachable(_unreachable(error)) from error
+        for _ in range(_MOST_HOPS):
+            try:
+                answer = await self.send("GET", path, (), None, may_keep=False)
+                try:
+                    body, whole = await answer.beginning(_LONGEST_REPLY)
+                finally:
+                    answer.close()
+            except Unserved as error:
+                logger.debug("GET %s: %s", path, error)
+                known = isinstance(error, Busy)
+                message = error.message if known else "the model cannot be reached"
+                raise Unreachable(message) from error
+            if answer.head.status not in _REDIRECTS:
+                break
+            there = self._url.join(URL(answer.head.header("location")))
+            if there.origin() != self._url.origin():
+                break
+            path = there.raw_path_qs
         if not whole:
             raise InvalidInput(f"the answer at {path}", f"is longer than {_LONGEST_REPLY} bytes")
-        return response.status, body
+        return answer.head.status, body
 
     async def post(self, request: BackendRequest, seconds: float) -> Response:
-        """The answer to a request, whatever its status, within so many seconds.
+        """The answer to a batch, whatever its status, within so many seconds.
 
         Raises `Deaf`, `Lost` when the connection broke, `Busy` when there was none, `Unserved` for
         a status that answers nothing.
         """
-        self._under_way += 1
+        headers = (*_OF_BATCHES, *request.headers)
+        if all(name.lower() != "content-type" for name, _ in request.headers):
+            headers = (*headers, ("Content-Type", _JSON))
         try:
-            if self._keeps():
-                return await self._posted_alone(request, seconds)
-            await self._drop_kept()
-            return await self._posted(self._apart, request, seconds)
-        finally:
-            self._under_way -= 1
-            await self._hang_up()
+            async with asyncio.timeout(seconds):
+                answer = await self.send("POST", request.path, headers, request.parts)
+                try:
+                    return await self._response(answer)
+                finally:
+                    answer.close()
+        except TimeoutError as error:
+            raise Deaf from error
+        except Unserved as error:
+            logger.debug("batch: %s", error)
+            raise
+
+    async def send(
+        self,
+        method: str,
+        target: str,
+        headers: Headers,
+        body: Sequence[Buffer] | None,
+        *,
+        may_keep: bool = True,
+    ) -> Answer:
+        """The answer to a request, of which the head is here; whoever called this closes it.
+
+        Raises `Busy` when there was no connection, and other `Unserved` as `Answer`.
+        """
+        answer = Answer()
+        keeps = may_keep and self._may_keep()
+        connection = self._kept if keeps else None
+        if keeps and self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        known = connection is not None
+        if connection is None:
+            connection = UpstreamConnection(self._loop)
+        if keeps:
+            self._kept = connection
+        answer.connection = connection
+        size = None if body is None and method in _WITHOUT_BODY else size_of(body or ())
+        request: list[Buffer] = [self._head(method, target, headers, size, keeps=keeps)]
+        is_large = size is not None and size > LARGE
+        if body is not None and not is_large:
+            request += body
+        connection.send(
+            answer, request, bodiless=method == "HEAD", over=self._over if keeps else None
+        )
+        try:
+            if not known:
+                await self._connect(connection)
+            if is_large and body is not None:
+                await self._send_large(connection, body)
+            await answer.begins()
+        except BaseException:
+            answer.close()
+            raise
+        return answer
+
+    async def _send_large(self, connection: UpstreamConnection, body: Sequence[Buffer]) -> None:
+        """Write piece by piece; the loop goes on between two.
+
+        It does not wait for the server: what it has not read is in memory either way.
+        """
+        connection.is_sending = True
+        for piece in pieces_of(body):
+            if not connection.write(piece):
+                return  # it has answered, or left
+            await asyncio.sleep(0)
+        connection.is_sending = False
 
     async def close(self) -> None:
         """Hang up; a batch that is under way still may end, and hangs up then."""
         self._closed = True
-        await self._hang_up()
+        self._drop_idle()
 
-    async def _hang_up(self) -> None:
-        if self._closed and not self._under_way:
-            await self._drop_kept()
-            await self._apart.close()
+    def _may_keep(self) -> bool:
+        """Whether the kept connection may be used, or a new one kept behind the answer."""
+        if self._closed or not self._keeps():
+            self._drop_idle()
+            return False
+        if self._idle is not None and self._kept is not None and not self._kept.is_open:
+            self._drop_idle()
+        return self._kept is None or self._idle is not None
 
-    async def _drop_kept(self) -> None:
-        kept = self._take_kept()
-        if kept is not None:
-            await kept.close()
+    def _over(self, reusable: bool) -> None:
+        """The request on the connection that is kept is over."""
+        if not reusable:
+            self._kept = None
+            return
+        self._idle = self._loop.call_later(_KEPT_SECONDS, self._drop_idle)
+        if self._closed or not self._keeps():
+            self._drop_idle()
 
-    def _take_kept(self) -> aiohttp.ClientSession | None:
-        kept, self._kept = self._kept, None
-        return kept
+    def _drop_idle(self) -> None:
+        if self._idle is None or self._kept is None:
+            return
+        self._idle.cancel()
+        self._kept.close()
+        self._idle = self._kept = None
 
-    async def _posted_alone(self, request: BackendRequest, seconds: float) -> Response:
-        """Over the connection of the batch before, if it is there still and free."""
-        session = self._take_kept() or _session(keeps=True)
-        sound = False
+    def _head(
+        self, method: str, target: str, headers: Headers, size: int | None, *, keeps: bool
+    ) -> bytes:
+        lines = "".join([f"{name}: {value}\r\n" for name, value in headers])
+        length = "" if size is None else f"Content-Length: {size}\r\n"
+        close = "" if keeps else "Connection: close\r\n"
+        head = f"{method} {target} HTTP/1.1\r\n{self._names_host}{lines}{length}{close}\r\n"
+        return head.encode(errors="surrogateescape")
+
+    async def _connect(self, connection: UpstreamConnection) -> None:
+        """Raises `Busy`: nothing was sent, so nothing was in work."""
+        name = self._host if self._tls else None
         try:
-            response = await self._posted(session, request, seconds)
-            # Servers exist that hang up after an error and do not announce it (uvicorn does): the
-            # next request on this connection would seem to have killed them.
-            sound = response.status < _SERVER_ERROR
-        finally:
-            if sound and self._kept is None and self._keeps():
-                self._kept = session
-            else:
-                await session.close()
-        return response
+            for address in (addresses := await self._resolved()):
+                try:
+                    await self._loop.create_connection(
+                        lambda: connection, address, self._port, ssl=self._tls, server_hostname=name
+                    )
+                    return
+                except OSError:
+                    self._known_until = 0.0
+                    if address == addresses[-1]:
+                        raise
+        except ssl.SSLCertVerificationError as error:
+            raise Busy(f"the model's certificate is not trusted: {error.verify_message}") from error
+        except (OSError, UnicodeError) as error:  # the last of odd host names
+            raise Busy("the model cannot be reached") from error
 
-    async def _posted(
-        self, session: aiohttp.ClientSession, request: BackendRequest, seconds: float
-    ) -> Response:
-        headers = [("Content-Type", _JSON)]
-        if any(name.lower() == "content-type" for name, _ in request.headers):
-            headers = []
-        try:
-            async with (
-                asyncio.timeout(seconds),
-                session.post(
-                    url_of(self._url, request.path),
-                    data=body_of(request.parts, _JSON),
-                    headers=[*headers, *request.headers],
-                    allow_redirects=False,
-                ) as response,
-            ):
-                end_with_connection(response)
-                if response.status < _FINAL:
-                    # Its caller would wait for more, or take the connection for another's.
-                    message = f"the model answers {response.status}, which ends no request"
-                    raise Unserved(message, status=502, answered=True)
-                refused = response.status >= _REFUSED
-                words, whole = await _beginning(response, LARGE) if refused else (b"", True)
-                body = words if refused else await _read(response, self._most)
-        except TimeoutError as error:
-            raise Deaf from error
-        except aiohttp.ClientConnectorError as error:
-            # Nothing was sent, so nothing was in work.
-            raise Busy(_unreachable(error)) from error
-        except (aiohttp.ClientError, OSError) as error:
-            logger.debug("batch: %s", type(error).__name__)
-            if _is_nonsense(error):
-                message = "the model answers nonsense: what it sent is no HTTP"
-                raise Unserved(message, status=502, answered=True) from error
-            # The answer's stream keeps the error, whose frames hold what came of the answer.
-            bare = error.with_traceback(None)
-            raise Lost("the model went away while it worked on this") from bare
+    async def _resolved(self) -> list[str]:
+        now = self._loop.time()
+        if now >= self._known_until:
+            found = await self._loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+            self._addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
+            self._known_until = now + _NAME_SECONDS
+        return self._addresses
+
+    async def _response(self, answer: Answer) -> Response:
+        head = answer.head
+        coding = head.header("content-encoding")
+        body: Buffer | SharedMemory
+        whole = True
+        if head.status >= _REFUSED:
+            body, whole = await answer.beginning(LARGE)
+        elif coding:
+            body, whole = await answer.beginning(self._most)
+            if not whole:
+                raise _too_long(self._most)
+        else:
+            body = await _read(answer, self._most)
+        if coding and whole and not isinstance(body, SharedMemory):
+            body = await asyncio.to_thread(_inflated, body, coding, self._most)
+            of_json = json_bytes(len(body), head.header(HEADER_LENGTH.lower()) or None)
+            if of_json > LARGE and head.status < _REFUSED:
+                plain, body = body, SharedMemory()
+                body.write(plain)
         return Response(
-            status=response.status,
-            headers=tuple(response.headers.items()),
-            content_type=response.headers.get("Content-Type", _JSON),
-            header_length=response.headers.get(HEADER_LENGTH),
+            status=head.status,
+            headers=head.headers,
+            content_type=head.header("content-type") or _JSON,
+            header_length=head.header(HEADER_LENGTH.lower()) or None,
             body=body.view() if isinstance(body, SharedMemory) else body,
             memory=body if isinstance(body, SharedMemory) else None,
             whole=whole,
         )
 
 
-def url_of(server: str, target: str) -> URL:
-    """Where a path and its query go byte for byte: all of it, as the library knows it, is a path.
-
-    Of a query that is empty it would drop the question mark.
-    """
-    return URL(server).with_path(target, encoded=True)
-
-
-def end_with_connection(response: aiohttp.ClientResponse) -> None:
-    """End the reading of this answer's body when the connection ends.
-
-    aiohttp hangs up on a server whose bytes are no chunk, and the reader would wait for ever.
-    """
-    connection, body = response.connection, response.content
-    if connection is None or connection.protocol is None or body.is_eof():
-        return
-
-    def end() -> None:
-        if not body.is_eof() and body.exception() is None:
-            body.set_exception(Garbled("what follows is no part of a body"))
-
-    closed = connection.protocol.closed
-    if closed is None:  # it has ended already
-        end()
-        return
-
-    def tell(ended: asyncio.Future[None]) -> None:
-        ended.exception()  # marked as seen; a body that was sound so far tells how it ended
-        end()
-
-    def whole() -> None:
-        closed.remove_done_callback(tell)  # the connection may carry many answers
-
-    closed.add_done_callback(tell)
-    body.on_eof(whole)
-
-
-def _is_nonsense(error: Exception) -> bool:
-    """Whether the server is there, and what it sent cannot be read."""
-    unreadable = isinstance(error, aiohttp.ClientResponseError | Garbled)
-    return unreadable or isinstance(error.__cause__, ContentEncodingError)
-
-
-def _unreachable(error: Exception) -> str:
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        said = getattr(error.certificate_error, "verify_message", error.certificate_error)
-        return f"the model's certificate is not trusted: {said}"
-    return "the model cannot be reached"
-
-
-async def _beginning(response: aiohttp.ClientResponse, most: int) -> tuple[bytes, bool]:
-    """The first `most` bytes of a body, and whether they are all; the rest is never fetched."""
-    pieces: list[bytes] = []
-    size = 0
-    async for piece in response.content.iter_any():
-        pieces.append(piece)
-        size += len(piece)
-        if size > most:
-            return b"".join(pieces)[:most], False
-    return b"".join(pieces), True
-
-
-async def _read(response: aiohttp.ClientResponse, most: int) -> Buffer | SharedMemory:
+async def _read(answer: Answer, most: int) -> Buffer | SharedMemory:
     """The body; much JSON lies in memory that the helper can reach.
 
     Raises `Unserved` for one that is longer than `most`.
     """
-    declared = response.content_length
-    if "Content-Encoding" in response.headers:
-        declared = None
-    expected = sys.maxsize if declared is None else declared
-    if expected <= LARGE:
-        return await response.read()
-    parsed_apart = json_bytes(expected, response.headers.get(HEADER_LENGTH)) > LARGE
+    declared = answer.head.length
     if declared is not None and declared > most:
         raise _too_long(most)
-    if declared is not None and not parsed_apart:
-        return await read_whole(response)
+    expected = sys.maxsize if declared is None else declared
+    of_json = json_bytes(expected, answer.head.header(HEADER_LENGTH.lower()) or None)
+    if declared is not None and declared > LARGE >= of_json:
+        room = Room(declared)
+        while piece := await answer.read():
+            room.write(piece)
+        return room.view()
     pieces: list[bytes] = []
     size = 0
     memory: SharedMemory | None = None
     try:
-        async for piece in response.content.iter_any():
+        while piece := await answer.read():
             size += len(piece)
             pieces.append(piece)
             if size > most:
                 raise _too_long(most)
-            if memory is None and parsed_apart and size > LARGE:
+            if memory is None and min(size, of_json) > LARGE:
                 memory = SharedMemory()
             if memory is not None:
                 for part in pieces:
@@ -300,20 +424,17 @@ async def _read(response: aiohttp.ClientResponse, most: int) -> Buffer | SharedM
     return b"".join(pieces) if memory is None else memory
 
 
+def _inflated(data: Buffer, coding: str, most: int) -> Buffer:
+    try:
+        encoding = encoding_of(coding)
+        return data if encoding is None else inflated(data, encoding, most)
+    except (InvalidInput, Rejected) as error:
+        if isinstance(error, Rejected) and error.reason is Rejection.TOO_LARGE:
+            raise _too_long(most) from error
+        message = "the model answers nonsense: what it sent is no HTTP"
+        raise Unserved(message, status=502, answered=True) from error
+
+
 def _too_long(most: int) -> Unserved:
     message = f"the model's answer is longer than the {most} bytes taken here"
     return Unserved(message, status=502, answered=True)
-
-
-def _session(*, keeps: bool) -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(
-        connector=Connector(
-            limit=0,
-            force_close=not keeps,
-            keepalive_timeout=_KEPT_SECONDS if keeps else None,
-        ),
-        # Each request brings its own.
-        timeout=aiohttp.ClientTimeout(total=None),
-        # A caller's cookies are its own.
-        cookie_jar=aiohttp.DummyCookieJar(),
-    )

@@ -49,6 +49,7 @@ _OF_THE_CONNECTION: Final = frozenset(
         "upgrade",
     }
 )
+_OF_A_HOP: Final = ("host", "expect", "content-length")
 # Of the body, which may be cut and is sent anew; and what our own server says of itself.
 _WRITTEN_ANEW: Final = frozenset(
     {
@@ -81,6 +82,11 @@ def passed_on(headers: Iterable[tuple[str, str]], dropped: Collection[str] = ())
     given = tuple(headers)
     ending = of_this_hop(given).union(dropped)
     return tuple((name, writable(value)) for name, value in given if name.lower() not in ending)
+
+
+def of_caller(headers: Iterable[tuple[str, str]]) -> Headers:
+    """A caller's headers that go on with its request, whose head and length are written anew."""
+    return passed_on(headers, _OF_A_HOP)
 
 
 def forwarded(headers: Mapping[str, str]) -> Headers:

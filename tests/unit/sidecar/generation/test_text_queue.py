@@ -14,12 +14,12 @@ from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_http.eager_coroutine import EagerCoroutine
 from batchedmodel_http.response import Response, Sending, StreamedResponse
+from batchedmodel_sidecar.backends.upstream.connection import AnswerHead, AnswerListener
 from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
-from batchedmodel_sidecar.generation.engine_client import AnswerListener, EngineHead
 from batchedmodel_sidecar.generation.live_text import Draft
 from batchedmodel_sidecar.generation.text_queue import TextQueue
-from batchedmodel_sidecar.generation.upstream_texts import UpstreamTexts
+from batchedmodel_sidecar.generation.upstream_texts import AskText, UpstreamTexts
 from batchedmodel_sidecar.http.request import RequestHead
 from batchedmodel_sidecar.http.responses import Refusals
 from batchedmodel_sidecar.protocols.table import adapters
@@ -29,7 +29,7 @@ from batchedmodel_sidecar.telemetry.ledger import Ledger
 pytestmark = pytest.mark.looptime
 
 TOKEN = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
-EVENTS = EngineHead(200, "OK", (("Content-Type", "text/event-stream"),), None)
+EVENTS = AnswerHead(200, "OK", (("Content-Type", "text/event-stream"),), None)
 SETTINGS = BatchSettings(request_timeout_seconds=10.0, max_concurrent_requests=2)
 
 
@@ -119,8 +119,8 @@ class Caller:
 class SlowReader:
     """Reads no request before a test says so."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._texts = UpstreamTexts(engine)
+    def __init__(self, ask: AskText) -> None:
+        self._texts = UpstreamTexts(ask)
         self.may_go = asyncio.Event()
         self.ended = 0
 
@@ -140,7 +140,7 @@ class World:
     ) -> None:
         self.engine, self.ledger, self.budget = Engine(), Ledger(), ByteBudget(100_000)
         self.callers: list[Caller] = []
-        self.server = make(self.engine)
+        self.server = make(self.engine.ask)
         refusals = Refusals(self.ledger, adapters())
         self.queue = TextQueue(settings, self.ledger, GenerationCounts(), refusals, lambda: None)
         self.queue.server = self.server

@@ -11,25 +11,24 @@ from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_http.response import Sending, StreamedResponse
 from batchedmodel_scheduling.generation.admission import GenerationRequest
+from batchedmodel_sidecar.backends.upstream.connection import AnswerHead
 from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.errors import Busy, CallError, Expired, Lost, Unserved
-from batchedmodel_sidecar.generation.engine_client import EngineHead
 from batchedmodel_sidecar.generation.live_text import (
     KEEP_ALIVE_SECONDS,
     Admitted,
     Draft,
     LiveText,
 )
-from batchedmodel_sidecar.generation.upstream_text import UpstreamText
-from batchedmodel_sidecar.generation.upstream_texts import UpstreamTexts
+from batchedmodel_sidecar.generation.upstream_texts import UpstreamText, UpstreamTexts
 from batchedmodel_sidecar.http.request import RequestHead
 
 pytestmark = pytest.mark.looptime
 
 LIMIT = 40.0
 TOKEN = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
-EVENTS = EngineHead(200, "OK", (("Content-Type", "text/event-stream"), ("X-Theirs", "1")), None)
-PLAIN = EngineHead(200, "OK", (("Content-Type", "application/json"),), 4)
+EVENTS = AnswerHead(200, "OK", (("Content-Type", "text/event-stream"), ("X-Theirs", "1")), None)
+PLAIN = AnswerHead(200, "OK", (("Content-Type", "application/json"),), 4)
 
 
 @dataclass
@@ -80,7 +79,7 @@ class Transport:
 
 def _draft(client: Client, head: RequestHead, held: Hold) -> Draft:
     """How a server of one's own is asked: reading never waits."""
-    reading = UpstreamTexts(client).read(head, b'{"a":1}', held)
+    reading = UpstreamTexts(client.ask).read(head, b'{"a":1}', held)
     with pytest.raises(StopIteration) as read:
         reading.send(None)
     draft: Draft = read.value.value
@@ -122,7 +121,7 @@ class World:
         assert isinstance(text, UpstreamText)
         self.text = text
 
-    def answers(self, head: EngineHead) -> None:
+    def answers(self, head: AnswerHead) -> None:
         """The server does."""
         self.text.answered(head)
         if self.takes_head and self.text.answer.done():
@@ -205,7 +204,7 @@ async def test_what_comes_before_the_connection_takes_the_head_is_not_lost() -> 
 
 async def test_a_server_that_is_full_is_left_alone_and_asked_again_a_few_times() -> None:
     world = World()
-    full = EngineHead(429, "", (("Retry-After", "2"),), 0)
+    full = AnswerHead(429, "", (("Retry-After", "2"),), 0)
     for _ in range(2):
         world.text.send()
         world.answers(full)
@@ -313,15 +312,15 @@ async def test_the_end_of_an_event_may_come_in_pieces() -> None:
     assert world.body == TOKEN + b": \n\n"
 
 
-LONG = EngineHead(200, "OK", (("Content-Type", "text/event-stream"),), 5 * len(TOKEN))
-PACKED = EngineHead(
+LONG = AnswerHead(200, "OK", (("Content-Type", "text/event-stream"),), 5 * len(TOKEN))
+PACKED = AnswerHead(
     200, "OK", (("Content-Type", "text/event-stream"), ("Content-Encoding", "gzip")), None
 )
 
 
 @pytest.mark.parametrize("head", [LONG, PACKED], ids=["declared", "packed"])
 async def test_nothing_is_added_to_a_stream_that_takes_nothing_and_it_may_last(
-    head: EngineHead,
+    head: AnswerHead,
 ) -> None:
     world = World()
     world.text.send()

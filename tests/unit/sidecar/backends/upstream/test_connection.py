@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchedmodel_sidecar.backends.upstream.client import Client
+from batchedmodel_sidecar.backends.upstream.connection import AnswerHead, UpstreamConnection
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
-from batchedmodel_sidecar.generation.engine_client import EngineClient, EngineExchange, EngineHead
 from support.wire import Wire
 
 pytestmark = pytest.mark.looptime
@@ -23,12 +24,12 @@ SIZED = b"HTTP/1.1 404 Not here\r\nContent-Length: 5\r\nX-Theirs: 1\r\n\r\n"
 class Listener:
     """Notes what it hears."""
 
-    heads: list[EngineHead] = field(default_factory=list)
+    heads: list[AnswerHead] = field(default_factory=list)
     body: bytes = b""
     whole: bool = False
     errors: list[Unserved] = field(default_factory=list)
 
-    def answered(self, head: EngineHead) -> None:
+    def answered(self, head: AnswerHead) -> None:
         self.heads.append(head)
 
     def tokens(self, count: int) -> None:
@@ -52,9 +53,10 @@ class Listener:
         return self.whole or bool(self.errors)
 
 
-def exchange() -> tuple[Listener, EngineExchange, Wire]:
+def exchange() -> tuple[Listener, UpstreamConnection, Wire]:
     listener = Listener()
-    made = EngineExchange(listener, [b"request", b"body"], asyncio.get_running_loop())
+    made = UpstreamConnection(asyncio.get_running_loop())
+    made.send(listener, [b"request", b"body"])
     return listener, made, Wire(made)
 
 
@@ -158,8 +160,75 @@ async def test_a_server_is_held_back_and_goes_on() -> None:
 
 async def test_nobody_that_listens_is_busy() -> None:
     listener = Listener()
-    EngineClient("http://127.0.0.1:1").ask(listener, "/x", (), [b""])
+    Client("http://127.0.0.1:1", keeps=lambda: False).ask_text(listener, "/x", (), [b""])
     async with asyncio.timeout(10.0):
         while not listener.over:  # noqa: ASYNC110  # a real connection
             await asyncio.sleep(0.01)
     assert [type(error) for error in listener.errors] == [Busy]
+
+
+def kept() -> tuple[Listener, UpstreamConnection, Wire, list[bool]]:
+    """A request whose connection may be used again."""
+    listener, over = Listener(), list[bool]()
+    made = UpstreamConnection(asyncio.get_running_loop())
+    made.send(listener, [b"request"], over=over.append)
+    return listener, made, Wire(made), over
+
+
+@pytest.mark.parametrize("answer", [SIZED + b"hello", CHUNKED + b"3\r\none\r\n0\r\n\r\n"])
+async def test_a_connection_carries_a_request_behind_the_answer_before(answer: bytes) -> None:
+    listener, made, wire, over = kept()
+
+    def slowly(data: bytes) -> None:
+        listener.body += data
+        made.pause()
+
+    listener.piece = slowly  # type: ignore[method-assign]
+    wire.sends(answer)
+    assert listener.whole
+    assert over == [True]
+    assert wire.reading, "however slowly the answer before was read"
+    another = Listener()
+    made.send(another, [b"more"])
+    wire.sends(answer)
+    assert another.body == listener.body
+    assert wire.is_closing()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        SIZED + b"hello, and more",
+        CHUNKED + b"0\r\n\r\nmore",
+        b"HTTP/1.1 500 x\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+        b"HTTP/1.0 200 x\r\nContent-Length: 0\r\n\r\n",
+    ],
+)
+async def test_a_connection_that_may_be_unsound_is_not_used_again(answer: bytes) -> None:
+    listener, _, wire, over = kept()
+    wire.sends(answer)
+    assert listener.whole
+    assert over == [False]
+    assert wire.is_closing()
+
+
+async def test_what_comes_unasked_ends_the_connection() -> None:
+    _, made, wire, over = kept()
+    wire.sends(SIZED + b"hello")
+    wire.sends(b"more")
+    assert (over, made.is_open) == ([True], False)
+
+
+async def test_who_leaves_ends_a_connection_that_would_be_kept() -> None:
+    listener, made, wire, over = kept()
+    made.cancel()
+    assert (over, wire.aborted, listener.over) == ([False], True, False)
+
+
+async def test_a_head_alone_answers_who_asks_for_that() -> None:
+    listener = Listener()
+    made = UpstreamConnection(asyncio.get_running_loop())
+    made.send(listener, [b"HEAD"], bodiless=True)
+    Wire(made).sends(SIZED)
+    assert (listener.whole, listener.body) == (True, b"")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_sidecar.generation.chunks import ChunkDecoder, NoChunk
+from batchedmodel_sidecar.backends.upstream.connection import ChunkDecoder, NoChunk
 
 PIECES = st.lists(st.binary(min_size=1, max_size=300), max_size=6)
 CUTS = st.lists(st.integers(1, 40), max_size=60)
