@@ -25,6 +25,7 @@ from typing import Any, Final
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_http.eager_coroutine import DirectFuture
 from batchedmodel_scheduling.tenants import FairQueue, SharedRoom
 from batchedmodel_sidecar.body.buffers import pieces_of
 from batchedmodel_sidecar.body.byte_budget import Hold
@@ -40,6 +41,7 @@ from batchedmodel_sidecar.helper.messages import (
     Pickled,
     apart,
     content_of,
+    with_body,
 )
 from batchedmodel_sidecar.helper.shared_memory import SharedMemory
 
@@ -107,7 +109,7 @@ class _Job:
     """Bytes by which tenants take turns."""
     hold: Hold | None
     must: bool
-    answer: asyncio.Future[Message]
+    answer: DirectFuture[Message]
     kind: Kind = Kind.JOB
     began: float = 0.0
     """When its turn came."""
@@ -187,7 +189,7 @@ class HelperClient:
 
     async def do(
         self,
-        job: Job,
+        job: Job | bytes,
         body: SharedMemory | Buffer,
         model: Pickled | None = None,
         *,
@@ -198,12 +200,19 @@ class HelperClient:
     ) -> tuple[Any, int]:
         """The result of a job, and the bytes of memory that it may refer to.
 
+        A job that is the same for many buffers may be pickled once, by `pickled_job`.
+
         Raises what the job raises, `Rejected` where the process cannot do it, and `NoMemory` where
         `hold` does not lend what the values of the body take, unless it `must`. A job whose caller
         is cancelled is not begun, and not tried again.
         """
-        lies = body if isinstance(body, SharedMemory) else None
-        content = content_of((job, apart(body) if lies is None else None))
+        lies = None
+        if isinstance(body, SharedMemory):
+            lies, content = body, content_of((job, None))
+        elif isinstance(job, bytes):
+            content = with_body(job, body)
+        else:
+            content = content_of((job, apart(body)))
         asked = _Job(
             number=next(self._numbers),
             share=share,
@@ -214,7 +223,7 @@ class HelperClient:
             size=content.size + (0 if lies is None else len(lies)),
             hold=hold or self._hold,
             must=must,
-            answer=asyncio.get_running_loop().create_future(),
+            answer=DirectFuture(),
         )
         line = self._urgent if urgent else self._others
         self._room.take(share, asked.room)
@@ -407,12 +416,7 @@ class HelperClient:
             return
         seconds = self._clock() - job.began
         self._seconds += _WEIGHT * (seconds - self._seconds) if self._seconds else seconds
-        if job.answer.done():
-            return  # its caller was cancelled just now
-        if isinstance(outcome, Exception):
-            job.answer.set_exception(outcome)
-        else:
-            job.answer.set_result(outcome)
+        job.answer.settle(outcome)
 
     async def _running(self) -> HelperProcess | None:
         """The process; None once this is closed."""

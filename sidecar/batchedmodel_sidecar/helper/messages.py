@@ -136,6 +136,16 @@ def content_of(value: object) -> Content:
     return Content([*parts, array("Q", map(len, parts)).tobytes(), pickled], len(parts))
 
 
+def pickled_job(job: Job) -> bytes:
+    """A job that is sent with one body after the other; see `with_body`."""
+    return pickle.dumps((job, PickleBuffer(b"")), 5, buffer_callback=lambda _: None)
+
+
+def with_body(job: bytes, body: Buffer) -> Content:
+    """A job that is pickled already, and its body."""
+    return Content([body, array("Q", [len(body)]).tobytes(), job], 1)
+
+
 def refusal(error: Exception) -> Content:
     """An exception to be sent, without its frames."""
     return content_of(Pickled(_remade, (type(error), error.args, vars(error))))
@@ -163,7 +173,10 @@ def send(
     head = _HEAD.pack(kind, memory is not None, content.buffers, len(content.parts[-1]))
     parts = [head] if memory is not None else [head, *content.parts]
     lies = [each.descriptor for each in (memory, body) if each is not None]
-    socket.send_fds(connection, parts, lies)
+    if lies:
+        socket.send_fds(connection, parts, lies)
+    else:
+        connection.sendmsg(parts)
 
 
 def receive(connection: socket.socket) -> Message | None:

@@ -14,6 +14,7 @@ import resource
 from array import array
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -42,7 +43,7 @@ from batchedmodel_sidecar.generation.native.requests import (
     stopping_of,
     streaming_of,
 )
-from batchedmodel_sidecar.helper.messages import Pickled, Work
+from batchedmodel_sidecar.helper.messages import Pickled, Work, pickled_job
 from batchedmodel_sidecar.protocols.json_bodies import adapter_of, json_object
 
 if TYPE_CHECKING:
@@ -339,6 +340,10 @@ def prepare(endpoint: TextEndpoint, work: Work) -> TextRequest:
     """The request in a body, made by a helper."""
     preparer: TextPreparer = work.model
     return preparer.prepare(endpoint, work.body)
+
+
+PREPARE: Final = {endpoint: pickled_job(partial(prepare, endpoint)) for endpoint in TextEndpoint}
+"""That job of each endpoint."""
 
 
 def bounded_preparer(

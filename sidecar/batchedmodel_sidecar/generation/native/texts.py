@@ -1,7 +1,6 @@
 """Requests for text in front of our own engine: prepared here or in a process for that."""
 
 import time
-from functools import partial
 from typing import Final
 
 from batchedmodel_contract.inference.tensors import Buffer
@@ -13,6 +12,7 @@ from batchedmodel_sidecar.generation.live_text import Draft
 from batchedmodel_sidecar.generation.native.engine_text import ServedTexts, draft_of
 from batchedmodel_sidecar.generation.native.engines import Engines
 from batchedmodel_sidecar.generation.native.preparer import (
+    PREPARE,
     TextEndpoint,
     TextPreparer,
     TextRequest,
@@ -35,7 +35,6 @@ _SMALL_AT_ONCE: Final = 2
 """So that the process has the next one when it has answered."""
 _STUCK_SECONDS: Final = 20.0
 """A body that takes longer hangs: a template is ended by itself after a second of CPU."""
-_JOBS: Final = {endpoint: partial(prepare, endpoint) for endpoint in TextEndpoint}
 _ENDPOINTS: Final = {
     "/chat/completions": TextEndpoint.CHAT,
     "/v1/completions": TextEndpoint.COMPLETIONS,
@@ -76,7 +75,7 @@ class Preparing:
         helper = self._large if len(body) > _LARGE_BYTES else self._small
         helper.check_place(held.share)
         request: TextRequest
-        request, _ = await helper.do(_JOBS[endpoint], body, texts.pickled, share=held.share)
+        request, _ = await helper.do(PREPARE[endpoint], body, texts.pickled, share=held.share)
         return request
 
     async def close(self) -> None:
