@@ -97,7 +97,7 @@ class Models:
 
     def ours(self, ids: Ids) -> Work:
         """One batch, validated and packed beforehand."""
-        from batchedmodel_model_server.batching.collate import collate
+        from batchedmodel_model_server.batching.items import collate
         from batchedmodel_model_server.execution.forward import forward
 
         collated = collate(self.packed.declaration, self.examined(ids))
@@ -107,7 +107,7 @@ class Models:
         """The batch as it comes, validated."""
         from batchedmodel_contract.inference.batch import BatchRequest, ragged
         from batchedmodel_contract.inference.tensors import Datatype
-        from batchedmodel_model_server.batching.validation import examine
+        from batchedmodel_model_server.batching.items import examine
 
         items = [(one.shape, one.tobytes()) for one in ids]
         request = BatchRequest(inputs=(ragged("input_ids", Datatype.INT64, items),))
@@ -186,7 +186,7 @@ def packing(models: Models, case: Case, rounds: int) -> list[Figure]:
 def outside(models: Models, rounds: int) -> list[Figure]:
     """Everything but the forward pass of 32 items of 128 tokens."""
     from batchedmodel_contract.inference.batch import BatchReply
-    from batchedmodel_model_server.batching.collate import Output, collate, split
+    from batchedmodel_model_server.batching.items import Output, collate, split
 
     numbers = np.random.default_rng(1)
     ids = [numbers.integers(1000, VOCABULARY, 128) for _ in range(ROWS)]

@@ -32,7 +32,6 @@ OF_THE_WIRE = {
     "tests/unit/contract/generation/test_frames.py",
     "tests/unit/model_server/lifecycle/test_lifecycle.py",
     "tests/unit/model_server/link/test_listener.py",
-    "tests/unit/model_server/link/test_orders.py",
     "tests/unit/sidecar/backends/native/test_batches.py",
     "tests/unit/sidecar/backends/native/test_link.py",
     "tests/unit/sidecar/backends/native/test_no_queue_behind_large.py",

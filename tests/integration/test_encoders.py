@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from batchedmodel_model_server.api.batch import Array
-from batchedmodel_model_server.batching.collate import collate, split
-from batchedmodel_model_server.batching.validation import examine
+from batchedmodel_model_server.batching.items import collate, examine, split
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.execution.forward import LoadedModel, forward
 from batchedmodel_model_server.handlers.hf import HuggingFace

@@ -27,8 +27,8 @@ from batchedmodel_contract.generation.frames import (
 )
 from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_contract.processes.environment import EXIT_DEVICE_LOST
-from batchedmodel_model_server.generation.submit_rules import MOST_TEXTS
-from batchedmodel_model_server.handlers.simulated_generator import drawn
+from batchedmodel_model_server.generation.engine import MOST_TEXTS
+from batchedmodel_model_server.handlers.simulated import drawn
 from support.engine_frames import submit
 from support.generating_handlers import FAILS, FILLS, HANGS, LOSES
 from support.model_server_handlers import arrays_of, version_of

@@ -18,9 +18,8 @@ from batchedmodel_contract.inference.description import (
 )
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_model_server.api.batch import Array
-from batchedmodel_model_server.batching.collate import collate, split
 from batchedmodel_model_server.batching.declaration import Sharing, describe
-from batchedmodel_model_server.batching.validation import examine
+from batchedmodel_model_server.batching.items import collate, examine, split
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.execution.forward import LoadedModel, forward
 from batchedmodel_model_server.handlers.hf import HuggingFace

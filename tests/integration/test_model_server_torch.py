@@ -11,8 +11,7 @@ import pytest
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.link.model_state import ModelState
-from batchedmodel_model_server.batching.collate import collate
-from batchedmodel_model_server.batching.validation import examine
+from batchedmodel_model_server.batching.items import collate, examine
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.execution.forward import forward
 from batchedmodel_model_server.handlers.hf import HuggingFace

@@ -17,9 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_model_server.api.batch import Array
-from batchedmodel_model_server.batching.collate import collate, split
 from batchedmodel_model_server.batching.declaration import Sharing
-from batchedmodel_model_server.batching.validation import examine
+from batchedmodel_model_server.batching.items import collate, examine, split
 from batchedmodel_model_server.execution.forward import LoadedModel, forward
 from batchedmodel_model_server.handlers.hf import HuggingFace
 from batchedmodel_model_server.profiling.self_test import with_sharing

@@ -8,9 +8,8 @@ import pytest
 
 from batchedmodel_model_server.api.batch import Array, Batch
 from batchedmodel_model_server.api.handler import Handler, Spec
-from batchedmodel_model_server.batching.collate import collate, split
 from batchedmodel_model_server.batching.declaration import Sharing
-from batchedmodel_model_server.batching.validation import examine
+from batchedmodel_model_server.batching.items import collate, examine, split
 from batchedmodel_model_server.execution.forward import forward
 from batchedmodel_model_server.profiling.self_test import with_sharing
 from support.model_server_handlers import arrays_of, batch_of, loaded

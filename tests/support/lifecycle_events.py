@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from batchedmodel_contract.link.model_frames import State
-from batchedmodel_model_server.lifecycle.state import Lifecycle, Topic
+from batchedmodel_model_server.lifecycle.versions import Lifecycle, Topic
 
 
 async def followed(lifecycle: Lifecycle) -> AsyncIterator[State]:

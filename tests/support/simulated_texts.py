@@ -8,7 +8,7 @@ from typing import Any, Final
 import aiohttp
 
 from batchedmodel_contract.generation.frames import Sampling
-from batchedmodel_model_server.handlers.simulated_generator import drawn
+from batchedmodel_model_server.handlers.simulated import drawn
 
 _USER, _ASSISTANT = 258, 259
 _GREEDY: Final = Sampling(temperature=0.0)

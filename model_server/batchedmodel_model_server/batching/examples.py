@@ -15,9 +15,8 @@ from batchedmodel_contract.inference.batch import (
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_model_server.api.batch import Array
 from batchedmodel_model_server.api.handler import Spec
-from batchedmodel_model_server.batching.collate import Collated, collate
 from batchedmodel_model_server.batching.declaration import Declaration
-from batchedmodel_model_server.batching.validation import Examined, examine
+from batchedmodel_model_server.batching.items import Collated, Examined, collate, examine
 
 SEED: Final = 20
 

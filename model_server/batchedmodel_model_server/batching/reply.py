@@ -4,15 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from batchedmodel_contract.inference.batch import (
-    OK,
-    BatchReply,
-    Ragged,
-    ragged,
-)
-from batchedmodel_model_server.batching.collate import Collated, Output, no_outputs, split
+from batchedmodel_contract.inference.batch import OK, BatchReply, Ragged, ragged
 from batchedmodel_model_server.batching.declaration import Declaration
-from batchedmodel_model_server.batching.validation import Examined
+from batchedmodel_model_server.batching.items import Collated, Examined, Output, no_outputs, split
 
 _INVALID: Final = 400
 _FAILED: Final = 500

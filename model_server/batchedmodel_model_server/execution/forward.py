@@ -16,8 +16,8 @@ import numpy as np
 
 from batchedmodel_model_server.api.batch import Array
 from batchedmodel_model_server.api.handler import Batch, Handler, Spec
-from batchedmodel_model_server.batching.collate import Collated, Output, joined, parts
 from batchedmodel_model_server.batching.declaration import Declaration
+from batchedmodel_model_server.batching.items import Collated, Output, joined, parts
 from batchedmodel_model_server.errors import ForwardFailed, translating
 from batchedmodel_model_server.execution.compute_threads import COMPUTE_THREADS
 from batchedmodel_model_server.sources.folder import Content

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from batchedmodel_contract.inference.bisection import Bisection, Rows
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile
-from batchedmodel_model_server.batching.collate import Collated, Output
+from batchedmodel_model_server.batching.items import Collated, Output
 from batchedmodel_model_server.batching.reply import Failure
 from batchedmodel_model_server.errors import ForwardFailed, NoSlotFree, OutOfMemory
 from batchedmodel_model_server.execution.memory import MemoryCap, lowered

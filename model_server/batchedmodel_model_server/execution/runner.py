@@ -22,9 +22,8 @@ from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.lora import NO_ADAPTER
 from batchedmodel_model_server.api.handler import Handler, Invalid
-from batchedmodel_model_server.batching.collate import Collated, Output, collate
+from batchedmodel_model_server.batching.items import Collated, Examined, Output, collate, examine
 from batchedmodel_model_server.batching.reply import Computed, Failure, Part, Prepared, reply
-from batchedmodel_model_server.batching.validation import Examined, examine
 from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, NotReady, translating, words
 from batchedmodel_model_server.execution.device_thread import DeviceThread, fit_for_a_future
 from batchedmodel_model_server.execution.forward import LoadedModel, forward

@@ -36,8 +36,7 @@ from batchedmodel_contract.generation.frames import (
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.lora import NO_ADAPTER
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, words
-from batchedmodel_model_server.generation.engine import Engine
-from batchedmodel_model_server.generation.submit_rules import TakenRequest
+from batchedmodel_model_server.generation.engine import Engine, TakenRequest
 from batchedmodel_model_server.lora.registry import Kept, Lender, Weights
 from batchedmodel_model_server.lora.serving import GONE
 

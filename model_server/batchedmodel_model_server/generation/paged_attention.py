@@ -1,18 +1,22 @@
-"""Attention of one step over a paged cache, on a CPU.
+"""Attention of one step over a paged cache, and that cache: pages of a fixed number of tokens.
 
-Each call writes the step's keys and values into their pages, then each token attends to its own
-sequence. Single tokens compute on the pages where they lie: each page is one small product, and
-what the pages of a sequence give is put together by their largest scores, as flash decoding does.
-Copying the pages together first was four to fifteen times slower. Several tokens of
-one sequence are enough work to copy its pages for, and are left to torch's own kernel.
+Layers may differ in the number and size of their heads. How a page lies in memory is the device's
+choice: a CPU computes on the tokens of one head at a time, kernels of GPUs on tokens with all their
+heads.
+
+`PagedStep` is the attention on a CPU. Each call writes the step's keys and values into their pages,
+then each token attends to its own sequence. Single tokens compute on the pages where they lie: each
+page is one small product, and what the pages of a sequence give is put together by their largest
+scores, as flash decoding does. Copying the pages together first was four to fifteen times slower.
+Several tokens of one sequence are enough work to copy its pages for, and are left to torch's own
+kernel.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final, NamedTuple, Protocol
 
-from batchedmodel_model_server.generation.paged_cache import PagedCache
 from batchedmodel_model_server.generation.step_layout import (
     PageRun,
     Span,
@@ -26,6 +30,60 @@ _NEVER: Final = float("-inf")
 _LEAST: Final = -60.0
 """Of a score below the largest one. What lies deeper has no part in a sum of floats, and numbers
 next to zero (denormals) take a processor a hundred times as long."""
+
+
+class LayerShape(NamedTuple):
+    """What one layer keeps of a token."""
+
+    heads: int
+    key_size: int
+    """Numbers of a head."""
+    value_size: int
+
+    @property
+    def numbers(self) -> int:
+        """Of a token."""
+        return self.heads * (self.key_size + self.value_size)
+
+
+class PagedCache:
+    """Pages of keys and values on one device."""
+
+    def __init__(
+        self,
+        shapes: Sequence[LayerShape],
+        *,
+        blocks: int,
+        block_tokens: int,
+        dtype: Any,
+        device: str,
+        heads_first: bool,
+    ) -> None:
+        import torch
+
+        def pages(heads: int, size: int) -> Any:
+            inner = (heads, block_tokens) if heads_first else (block_tokens, heads)
+            # Zeros that nobody touches take no memory of a CPU. What is no number, as memory may
+            # hold at first, would reach everybody who shares a page's unused end.
+            return torch.zeros(blocks, *inner, size, dtype=dtype, device=device)
+
+        self.blocks: Final = blocks
+        self.block_tokens: Final = block_tokens
+        self.shapes: Final = tuple(shapes)
+        self.device: Final = device
+        self.keys: Final = [pages(one.heads, one.key_size) for one in shapes]
+        """For each layer blocks x heads x tokens x size, or blocks x tokens x heads x size."""
+        self.values: Final = [pages(one.heads, one.value_size) for one in shapes]
+
+    def copy(self, source: int, target: int) -> None:
+        """Make a block's content another's as well."""
+        for tensor in (*self.keys, *self.values):
+            tensor[target].copy_(tensor[source])
+
+
+def block_bytes(shapes: Sequence[LayerShape], block_tokens: int, number_bytes: int) -> int:
+    """What a block takes in all layers together."""
+    return block_tokens * number_bytes * sum(one.numbers for one in shapes)
 
 
 class Terms(NamedTuple):

@@ -1,22 +1,73 @@
-"""Puts together what serves a generator: its description, its engine, and the loop around that."""
+"""Puts together what serves a generator: its description, its engine, and the loop around that.
 
+Between the engine and a model's runner steps are watched, and their times correct what steps are
+expected to take.
+"""
+
+from __future__ import annotations  # array.array takes no type argument at run time
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from batchedmodel_contract.generation.description import GenerationDescription, StepSeconds
-from batchedmodel_model_server.api.generator import Generator
+from batchedmodel_model_server.api.generator import Generator, Sampled, StepPart, StepRunner
+from batchedmodel_model_server.errors import translating
 from batchedmodel_model_server.execution.device_thread import DeviceThread, TrialScheduling
 from batchedmodel_model_server.execution.forward import LoadedModel
-from batchedmodel_model_server.execution.watchdog import Watchdog
+from batchedmodel_model_server.execution.watchdog import Watchdog, longest_seconds
 from batchedmodel_model_server.generation.engine import Engine
 from batchedmodel_model_server.generation.engine_loop import EngineLoop, Rules
 from batchedmodel_model_server.generation.warm_up import BESIDE_BUDGET_SECONDS, Sizes, warmed_up
-from batchedmodel_model_server.generation.watched_runner import WatchedRunner
 from batchedmodel_model_server.lora.serving import Adapters
-from batchedmodel_scheduling.engine.step_cost import LearntStepCost, StepCost
+from batchedmodel_scheduling.engine.step_cost import LearntStepCost, StepCost, StepLoad
 from batchedmodel_scheduling.engine.step_planner import StepSettings
 
 _ON_CPU: Final = Sizes(sequences=64, tokens=512)
 _ON_CUDA: Final = Sizes(sequences=256, tokens=2048)
+
+
+class WatchedRunner:
+    """Between the engine and a model's runner, on the compute thread."""
+
+    def __init__(
+        self,
+        runner: StepRunner,
+        cost: LearntStepCost,
+        watchdog: Watchdog,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`cost` learns from each step that ends well."""
+        self._runner: Final = runner
+        self._cost: Final = cost
+        self._watchdog: Final = watchdog
+        self._clock: Final = clock
+        self.blocks: Final = runner.blocks
+        self.block_tokens: Final = runner.block_tokens
+
+    def run(self, parts: Sequence[StepPart]) -> list[list[Sampled]]:
+        """What the model's runner gives; raises `OutOfMemory`, `ForwardFailed`, `DeviceLost`."""
+        load = load_of(parts)
+        began = self._clock()
+        self._watchdog.pass_begins(longest_seconds(self._cost.seconds(**load._asdict())))
+        try:
+            drawn = translating(partial(self._runner.run, parts))
+            self._cost.saw(load, self._clock() - began)
+            return drawn
+        finally:
+            self._watchdog.pass_ends()
+
+    def copy_block(self, source: int, target: int) -> None:
+        """Make a block's content another's as well."""
+        self._runner.copy_block(source, target)
+
+
+def load_of(parts: Sequence[StepPart]) -> StepLoad:
+    """What is in a step, as its cost counts."""
+    read = sum([len(part.ids) for part in parts if len(part.ids) > 1])
+    context = sum([part.start for part in parts if len(part.ids) == 1])
+    return StepLoad(prefill_tokens=read, sequences=len(parts), context_tokens=context)
 
 
 class Serving(NamedTuple):

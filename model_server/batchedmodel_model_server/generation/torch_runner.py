@@ -13,8 +13,7 @@ import numpy as np
 from batchedmodel_model_server.api.generator import Sampled, StepPart
 from batchedmodel_model_server.errors import ForwardFailed, translating
 from batchedmodel_model_server.execution.compute_threads import COMPUTE_THREADS
-from batchedmodel_model_server.generation.paged_attention import StepAttention
-from batchedmodel_model_server.generation.paged_cache import PagedCache
+from batchedmodel_model_server.generation.paged_attention import PagedCache, StepAttention
 from batchedmodel_model_server.generation.sampling import sampled
 from batchedmodel_model_server.generation.step_layout import Integers, StepLayout, layout_of
 

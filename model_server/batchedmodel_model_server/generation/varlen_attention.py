@@ -14,8 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from batchedmodel_model_server.generation.paged_attention import Terms
-from batchedmodel_model_server.generation.paged_cache import PagedCache
+from batchedmodel_model_server.generation.paged_attention import PagedCache, Terms
 from batchedmodel_model_server.generation.step_layout import StepLayout
 
 Kernel = Callable[..., Any]

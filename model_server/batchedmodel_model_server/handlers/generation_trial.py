@@ -27,8 +27,7 @@ from typing import Any, Final, NamedTuple
 from batchedmodel_contract.generation.frames import Sampling
 from batchedmodel_model_server.api.generator import Draw, StepPart
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, translated
-from batchedmodel_model_server.generation.paged_attention import Terms
-from batchedmodel_model_server.generation.paged_cache import LayerShape
+from batchedmodel_model_server.generation.paged_attention import LayerShape, Terms
 from batchedmodel_model_server.generation.torch_runner import TorchRunner
 
 TOLERANCES: Final = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 1e-2}

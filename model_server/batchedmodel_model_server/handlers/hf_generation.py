@@ -16,8 +16,12 @@ from batchedmodel_model_server.api.adapters import AdapterBounds
 from batchedmodel_model_server.api.generator import CacheSettings, Generator
 from batchedmodel_model_server.errors import CannotLoad, words
 from batchedmodel_model_server.execution.memory import free_bytes
-from batchedmodel_model_server.generation.paged_attention import PagedStep, StepAttention
-from batchedmodel_model_server.generation.paged_cache import PagedCache, block_bytes
+from batchedmodel_model_server.generation.paged_attention import (
+    PagedCache,
+    PagedStep,
+    StepAttention,
+    block_bytes,
+)
 from batchedmodel_model_server.generation.step_layout import Integers, StepLayout
 from batchedmodel_model_server.generation.torch_runner import TorchRunner
 from batchedmodel_model_server.handlers import packed_attention

@@ -7,36 +7,153 @@ the next pass late. Where `capturedRows` names sizes, a pass takes as long as on
 them, as where sizes are captured ahead; beyond the last it takes what it takes.
 
 It answers `y` = `x`, of whatever type and size (`datatype`, `elements`), or as many numbers as
-`floats` says, like a model of embeddings. With `generates` it generates texts as well.
+`floats` says, like a model of embeddings.
+
+With `generates` it generates texts as well. A step takes `stepSeconds + sequenceSeconds x sequences
++ prefillTokenSeconds x tokens of prompts`. Each token is drawn from all that is known of its text,
+and from the seed unless the temperature is 0: whoever goes on elsewhere with prompt and tokens gets
+the same rest. Tokens are bytes; those that are drawn are visible characters.
 """
 
+from __future__ import annotations  # array.array takes no type argument at run time
+
 import ctypes
+import json
 import logging
 import math
 import time
+import zlib
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import numpy as np
 
+from batchedmodel_contract.generation.frames import Sampling
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.spec import MAX_LENGTH
-from batchedmodel_model_server.api.generator import Generator
+from batchedmodel_model_server.api.generator import Draw, Generator, Sampled, StepPart
 from batchedmodel_model_server.api.handler import DTYPES, PARAMETERS, Array, Batch, Handler, Spec
-from batchedmodel_model_server.handlers import simulated_generator
 
+CONTEXT_TOKENS: Final = 32_768
+"""Of a prompt and its text, where the manifest asks for no less."""
+_FIRST, _LAST = ord("!"), ord("~")
+_DRAWN: Final = _LAST - _FIRST + 1
+_SPECIAL: Final = ("<|end|>", "<|system|>", "<|user|>", "<|assistant|>")
+_BYTES: Final = 256
+VOCABULARY: Final = _BYTES + len(_SPECIAL)
+"""Token ids of the tokenizer."""
+_CHAT_TEMPLATE: Final = (
+    "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
 _DEFAULTS: Final = {"fixedSeconds": "0.005", "rowSeconds": "0.0001", "tokenSeconds": "0"}
 _STEP: Final = {"stepSeconds": "0.02", "sequenceSeconds": "0", "prefillTokenSeconds": "0.00002"}
 _CACHE: Final = {
     "blocks": "4096",
     "blockTokens": "16",
-    "vocabulary": str(simulated_generator.VOCABULARY),
+    "vocabulary": str(VOCABULARY),
 }
 _PR_SET_TIMERSLACK: Final = 29  # from the kernel's prctl.h
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedRunner:
+    """Lets steps take their time, and draws."""
+
+    blocks: int
+    """How many it pretends to hold."""
+    block_tokens: int
+    seconds: Callable[[int, int], float]
+    """Of a step with so many sequences and tokens of prompts."""
+    begin: Callable[[], float]
+    """When a step begins."""
+    end: Callable[[float, float], None]
+    """Returns when a step has ended that began then and takes so long."""
+
+    def run(self, parts: Sequence[StepPart]) -> list[list[Sampled]]:
+        """Draw, and return when the step would have ended."""
+        began = self.begin()
+        found = [[_sampled(draw) for draw in part.draws] for part in parts]
+        read = sum([len(part.ids) for part in parts if len(part.ids) > 1])
+        self.end(began, self.seconds(len(parts), read))
+        return found
+
+    def copy_block(self, source: int, target: int) -> None:
+        """Nothing is in a block."""
+
+
+def generator(runner: SimulatedRunner, vocabulary: int, most_context: int | None) -> Generator:
+    """The model around a runner; `most_context`: what the manifest allows, if anything."""
+    room = runner.blocks * runner.block_tokens
+    return Generator(
+        runner=runner,
+        vocabulary=vocabulary,
+        max_context_tokens=min(room, most_context or CONTEXT_TOKENS),
+        stop_ids=(_BYTES,),
+        tokenizer=_tokenizer(),
+        chat_template=_CHAT_TEMPLATE,
+        special_tokens={"eos_token": _SPECIAL[0]},
+    )
+
+
+def drawn(ids: Sequence[int], sampling: Sampling, choice: int) -> int:
+    """The token that follows these, an `array` of INT32."""
+    salt = 0 if sampling.temperature == 0 else hash((sampling.seed, choice)) & 0xFFFF_FFFF
+    return _FIRST + zlib.crc32(ids, salt) % _DRAWN  # type: ignore[arg-type]
+
+
+def _sampled(draw: Draw) -> Sampled:
+    token = drawn(draw.ids, draw.sampling, draw.choice)
+    wanted = draw.sampling.logprobs
+    if wanted is None:
+        return Sampled(token, math.nan)
+    # Each is half as probable as the one before it.
+    others = ((_FIRST + (token - _FIRST + at) % _DRAWN, at) for at in range(min(wanted, _DRAWN)))
+    return Sampled(token, -math.log(2), tuple((one, -(at + 1) * math.log(2)) for one, at in others))
+
+
+def _tokenizer() -> bytes:
+    """A tokenizer.json: each byte of UTF-8 is a token, and there are a few special ones."""
+    byte_level = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": False,
+        "use_regex": False,
+    }
+    special = [
+        {
+            "id": _BYTES + at,
+            "content": content,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": True,
+        }
+        for at, content in enumerate(_SPECIAL)
+    ]
+    model = {"type": "BPE", "vocab": _byte_characters(), "merges": []}
+    document = {
+        "version": "1.0",
+        "added_tokens": special,
+        "pre_tokenizer": byte_level,
+        "decoder": byte_level,
+        "model": model,
+    }
+    return json.dumps(document).encode()
+
+
+def _byte_characters() -> Mapping[str, int]:
+    """What such files call each byte: its own character where that is visible, else another one."""
+    visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    hidden = [byte for byte in range(_BYTES) if byte not in visible]
+    names = {byte: chr(_BYTES + at) for at, byte in enumerate(hidden)}
+    return {names.get(byte, chr(byte)): byte for byte in range(_BYTES)}
 
 
 class Simulated(Handler):
@@ -105,17 +222,17 @@ class Simulated(Handler):
     def _generator(self, given: Mapping[str, str]) -> Generator:
         step, sequence, token = (_seconds(name, given[name]) for name in _STEP)
         blocks, block_tokens, vocabulary = (_size(name, given[name]) for name in _CACHE)
-        if vocabulary < simulated_generator.VOCABULARY:
-            rule = f"is below the tokenizer's {simulated_generator.VOCABULARY}"
+        if vocabulary < VOCABULARY:
+            rule = f"is below the tokenizer's {VOCABULARY}"
             raise InvalidInput(f"{PARAMETERS}.vocabulary", rule, vocabulary)
-        runner = simulated_generator.SimulatedRunner(
+        runner = SimulatedRunner(
             blocks=blocks,
             block_tokens=block_tokens,
             seconds=lambda sequences, tokens: step + sequence * sequences + token * tokens,
             begin=self._timeline.begin_step,
             end=self._timeline.run,
         )
-        return simulated_generator.generator(runner, vocabulary, self.cache.max_context_tokens)
+        return generator(runner, vocabulary, self.cache.max_context_tokens)
 
     def forward(self, batch: Batch) -> Mapping[str, Any]:
         """Sleep until the pass would have ended."""

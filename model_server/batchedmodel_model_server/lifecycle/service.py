@@ -40,11 +40,9 @@ from batchedmodel_model_server.lifecycle.loading import (
     return_memory,
     unload,
 )
-from batchedmodel_model_server.lifecycle.state import Changes, Lifecycle
-from batchedmodel_model_server.lifecycle.versions import Version, Versions
+from batchedmodel_model_server.lifecycle.versions import Changes, Lifecycle, Version, Versions
 from batchedmodel_model_server.lora.serving import AdapterWishes
-from batchedmodel_model_server.profiling.idle import measure_when_idle
-from batchedmodel_model_server.profiling.trial import Trial
+from batchedmodel_model_server.profiling.trial import Trial, measure_when_idle
 from batchedmodel_model_server.sources.folder import content_of
 
 MAX_IN_FLIGHT: Final = 64

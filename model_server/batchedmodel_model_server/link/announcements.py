@@ -32,8 +32,7 @@ from batchedmodel_contract.link.model_frames import (
 from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_model_server.generation.engine_loop import Caller, EngineLoop
 from batchedmodel_model_server.lifecycle.service import ModelService
-from batchedmodel_model_server.lifecycle.state import Topic
-from batchedmodel_model_server.lifecycle.versions import Version
+from batchedmodel_model_server.lifecycle.versions import Topic, Version
 from batchedmodel_model_server.lora.files import MAX_LABELS_BYTES
 
 SendFrame = Callable[[Kind, int, Sequence[Buffer]], None]

@@ -15,9 +15,9 @@ import numpy as np
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_model_server.api.batch import Array
-from batchedmodel_model_server.batching.collate import collate, split
 from batchedmodel_model_server.batching.declaration import Declaration, Sharing
 from batchedmodel_model_server.batching.examples import SEED, unlike_examples
+from batchedmodel_model_server.batching.items import collate, split
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, ForwardFailed
 from batchedmodel_model_server.execution.forward import LoadedModel, forward
 

@@ -4,8 +4,13 @@ What they show is kept, so that a restart need not find it again: one file for e
 all that it depends on (the model's files, the handler and its parameters, the device, the
 arithmetic, the threads, the libraries). Whatever is wrong with a file or the folder costs a warm-up
 and a line in the log, never the start.
+
+What is left of a profile is measured while nobody asks for anything, one pass at a time. A batch
+that comes waits for the end of the pass that runs, so passes are short unless nobody has come for
+long. What was measured is kept after each shape, so that a restart goes on with it.
 """
 
+import asyncio
 import hashlib
 import json
 import logging
@@ -13,23 +18,31 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from batchedmodel_contract.inference.profile import Profile, profile_from_mapping
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.processes.environment import ModelServerSettings
 from batchedmodel_model_server.batching.declaration import Sharing
-from batchedmodel_model_server.errors import CannotLoad
+from batchedmodel_model_server.errors import CannotLoad, DeviceLost, ForwardFailed
+from batchedmodel_model_server.execution.device_thread import TrialScheduling
 from batchedmodel_model_server.execution.forward import LoadedModel
 from batchedmodel_model_server.execution.memory import MemoryCap
 from batchedmodel_model_server.machine import computing_threads, device_name, limits, read_processor
 from batchedmodel_model_server.profiling.self_test import Verdict, verdict, with_sharing
-from batchedmodel_model_server.profiling.warmup import DRIFT, Clock, WarmUp, slowness
+from batchedmodel_model_server.profiling.shapes import (
+    LONG_IDLE_SECONDS,
+    SHORT_PASS_SECONDS,
+    Shape,
+    longest_pass,
+)
+from batchedmodel_model_server.profiling.warmup import DRIFT, Clock, WarmUp, enough, slowness
 from batchedmodel_model_server.sources.folder import stamp
 from batchedmodel_model_server.sources.untrusted_files import MOST_JSON_BYTES, read_bytes
 
@@ -225,3 +238,70 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return ""
+
+
+class Idleness(Protocol):
+    """Whether anybody asks for anything."""
+
+    def idle_seconds(self) -> float:
+        """How long nothing has been in work; 0 while something is."""
+        ...
+
+    async def quiet(self, seconds: float) -> None:
+        """Return once nothing has been in work for so long."""
+        ...
+
+
+async def measure_when_idle(
+    trial: Trial,
+    turns: TrialScheduling,
+    idleness: Idleness,
+    tell: Callable[[Profile], None],
+    lost: Callable[[DeviceLost], None],
+) -> None:
+    """Measure what a trial has left, and `tell` the whole profile. No failure harms who serves."""
+    try:
+        tell(await _whole(trial, turns, idleness))
+    except DeviceLost as error:
+        lost(error)
+    except Exception:
+        _log.exception("the profile stays as it is")
+
+
+async def _whole(trial: Trial, turns: TrialScheduling, idleness: Idleness) -> Profile:
+    warm_up = trial.warm_up
+    assert warm_up is not None, "something is left to measure"
+    while not warm_up.is_whole:
+        await idleness.quiet(SHORT_PASS_SECONDS)
+        idle = idleness.idle_seconds()
+        shape = warm_up.next(longest_pass(idle))
+        if shape is None:
+            await idleness.quiet(LONG_IDLE_SECONDS)
+            continue
+        needed = LONG_IDLE_SECONDS if idle >= LONG_IDLE_SECONDS else SHORT_PASS_SECONDS
+        await _measure(trial, warm_up, shape, turns, partial(idleness.quiet, needed))
+        # A file may be on a volume that is slow.
+        await asyncio.to_thread(trial.kept, warm_up.profile())
+    return await asyncio.to_thread(trial.kept, warm_up.profile())
+
+
+async def _measure(
+    trial: Trial,
+    warm_up: WarmUp,
+    shape: Shape,
+    turns: TrialScheduling,
+    idle: Callable[[], Awaitable[None]],
+) -> None:
+    batch = await asyncio.to_thread(warm_up.batch, shape)
+    passes: list[float] = []
+    try:
+        while not enough(passes):
+            await idle()
+            run = partial(warm_up.run, batch)
+            passes.append(await turns.turn(partial(trial.idle_pass, run)))
+    except DeviceLost:
+        raise
+    except ForwardFailed as error:
+        warm_up.failed(shape, error)
+    else:
+        warm_up.measured(shape, passes)

@@ -21,8 +21,8 @@ import numpy as np
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import FittedCurve, Profile, ProfilePoint
-from batchedmodel_model_server.batching.collate import Collated
 from batchedmodel_model_server.batching.examples import examples
+from batchedmodel_model_server.batching.items import Collated
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, ForwardFailed, OutOfMemory
 from batchedmodel_model_server.execution.forward import LoadedModel, forward
 from batchedmodel_model_server.execution.memory import MemoryBudget, MemoryCap, meter_of

@@ -1,30 +1,340 @@
-"""The folder with a model's files, and what it holds: which version, and whether it has changed.
+"""The folder with a model's files: what it holds, and models that are fetched into one.
 
 A source that is a folder may hold versions side by side, each in a sub-folder with a number for its
 name, as Triton's model repositories do; the highest number counts. Otherwise the source is one
 version, and another one as soon as its files differ. Only names, sizes and times of files tell.
 Called for every load, on a thread that may block, since downloads do, and by the program `fetch`.
+
+A fetched folder appears under its name at once and whole; until then its files grow in a hidden
+one, where a later process goes on. Processes that share the disk wait for each other by a lock.
+Where the file system has none they do the same work twice, each in a hidden folder of its own: the
+first that is done puts its own in place and removes the others, whose processes find the whole one
+there instead.
+
+    FOLDER/owner--name/revisions/main             the commit that `main` was when last asked for
+    FOLDER/owner--name/COMMIT-KEY/                whole; KEY stands for the kinds of files wanted
+    FOLDER/owner--name/.COMMIT-KEY.partial/       growing; what lacks `.part` is complete and right
+    FOLDER/owner--name/.COMMIT-KEY.partial-HOST-PID/             the same, where there are no locks
+    FOLDER/owner--name/.COMMIT-KEY.lock
 """
 
+import asyncio
+import errno
+import fcntl
 import hashlib
 import importlib
 import importlib.util
+import logging
 import os
 import re
-from collections.abc import Mapping
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
-from batchedmodel_contract.manifest.source import GGUF_SUFFIX, Source
+from batchedmodel_contract.invalid_input import shown
+from batchedmodel_contract.manifest.source import GGUF_SUFFIX, HuggingFace, Source
 from batchedmodel_contract.processes.environment import HUB_FOLDER
 from batchedmodel_model_server.errors import CannotLoad
-from batchedmodel_model_server.sources.fetched_models import fetched
+from batchedmodel_model_server.sources.hub import (
+    COMMIT,
+    Hub,
+    HubAccess,
+    HubFile,
+    Unreachable,
+    hub_access,
+    is_offline,
+)
+from batchedmodel_model_server.sources.untrusted_files import is_inside
 
+_AT_ONCE: Final = 4
+"""Files: one connection seldom fills the line."""
+_TRIES: Final = 2
+"""How often a file is fetched whose digest is wrong."""
+_PART: Final = ".part"
+_KEY_CHARACTERS: Final = 8
+_NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
+_PROGRESS_SECONDS: Final = 5.0
+_UNITS: Final = ("bytes", "kB", "MB", "GB", "TB")
+_log = logging.getLogger(__name__)
 # Weights as safetensors only: the other formats of a repository are pickles or for other runtimes.
 _WANTED: Final = ("*.safetensors", "*.json", "*.txt")
 _TRUSTED: Final = ("*.py", "*.pt", "*.pth")
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}(-[0-9a-f]+)?")  # with a key where we fetched it
+
+
+def fetched(
+    wanted: HuggingFace, folder: Path, patterns: Sequence[str], environ: Mapping[str, str]
+) -> Path:
+    """The folder with the files of a repository that match one of the patterns.
+
+    Fetched unless it is there already, which costs no question to the hub when the revision is a
+    whole commit. Raises `CannotLoad`.
+    """
+    repository = _Repository(wanted, folder, patterns)
+    try:
+        kept = repository.kept()
+        if is_offline(environ):
+            if kept is None:
+                raise CannotLoad(
+                    f"{repository.named} is not in {folder}, and offline no hub is asked"
+                )
+            return kept
+        if kept is not None and COMMIT.fullmatch(wanted.revision):
+            return kept
+        return repository.brought_up_to_date(hub_access(environ), kept)
+    except OSError as error:
+        raise CannotLoad(f"{repository.named} cannot be kept in {folder}: {error}") from error
+
+
+class _Repository:
+    """One repository at one revision, as far as it is wanted. Raises `OSError` and `CannotLoad`."""
+
+    def __init__(self, wanted: HuggingFace, folder: Path, patterns: Sequence[str]) -> None:
+        self._wanted = wanted
+        self._patterns = patterns
+        self._key = hashlib.sha256("\n".join(sorted(patterns)).encode()).hexdigest()
+        self._home = folder / wanted.repo.replace("/", "--")
+        # Without slashes and never `..`, whatever the revision is.
+        name = quote(wanted.revision, safe="").replace("..", "%2E%2E")
+        self._remembered = self._home / "revisions" / name
+        self.named = f"source.huggingFace: {wanted.repo} at {wanted.revision}"
+
+    def kept(self) -> Path | None:
+        """The whole folder of the commit that the revision was when last asked for, if any."""
+        commit = self._wanted.revision
+        if COMMIT.fullmatch(commit) is None:
+            try:
+                commit = self._remembered.read_text("ascii").strip()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            if COMMIT.fullmatch(commit) is None:
+                return None
+        target = self._target(commit)
+        return target if target.is_dir() else None
+
+    def brought_up_to_date(self, access: HubAccess, kept: Path | None) -> Path:
+        """The folder of the commit that the revision is now; `kept` where no hub answers."""
+        try:
+            commit = asyncio.run(self._commit(access if kept is None else access.impatient()))
+        except Unreachable as error:
+            if kept is None:
+                raise
+            _log.warning("%s; going on with what was fetched before: %s", error, kept)
+            return kept
+        target = self._target(commit)
+        if not target.is_dir():
+            _log.info("fetching %s, commit %s, from %s", self.named, commit, access.endpoint)
+            self._home.mkdir(parents=True, exist_ok=True)
+            with _locked(self._home / f".{target.name}.lock") as alone:
+                if not target.is_dir():
+                    self._complete(commit, target, access, alone=alone)
+        if target != kept and COMMIT.fullmatch(self._wanted.revision) is None:
+            self._remember(commit)
+        return target
+
+    def _target(self, commit: str) -> Path:
+        return self._home / f"{commit}-{self._key[:_KEY_CHARACTERS]}"
+
+    async def _commit(self, access: HubAccess) -> str:
+        async with Hub(access, self._wanted.repo, self._wanted.revision) as hub:
+            return await hub.commit()
+
+    def _complete(self, commit: str, target: Path, access: HubAccess, *, alone: bool) -> None:
+        partial = target.with_name(f".{target.name}.partial")
+        if not alone:
+            # A container that is started again has the same name and number, and goes on.
+            partial = partial.with_name(f"{partial.name}-{os.uname().nodename}-{os.getpid()}")
+        partial.mkdir(exist_ok=True)
+        try:
+            asyncio.run(self._download(commit, partial, access))
+            # A name must never outlive what it stands for.
+            for path in (*partial.rglob("*"), partial):
+                _flush(path)
+            partial.rename(target)
+        except OSError:
+            # Another process may have been first.
+            if alone or not target.is_dir():
+                raise
+            _log.info("another process has fetched this meanwhile")
+        _flush(target.parent)
+        if not alone:
+            for left in target.parent.glob(f".{target.name}.partial*"):
+                shutil.rmtree(left, ignore_errors=True)
+
+    async def _download(self, commit: str, partial: Path, access: HubAccess) -> None:
+        async with Hub(access, self._wanted.repo, self._wanted.revision) as hub:
+            files = wanted_files(await hub.files(commit), self._patterns)
+            present = sum(_present_bytes(partial, file) for file in files)
+            total = sum(file.size for file in files)
+            free = shutil.disk_usage(partial).free
+            if total - present > free:
+                raise CannotLoad(
+                    "source.huggingFace: there is no space for the files: "
+                    f"{shown_bytes(total - present)} more are needed, and {self._home} has "
+                    f"{shown_bytes(free)}"
+                )
+            progress = Progress(total=total, present=present, now=time.monotonic())
+            _log.info("%d files, %s", len(files), progress.line(time.monotonic()))
+            turns = asyncio.Semaphore(_AT_ONCE)
+
+            def received(count: int) -> None:
+                if progress.add(count, time.monotonic()):
+                    _log.info(progress.line(time.monotonic()))
+
+            async def fetch(file: HubFile) -> None:
+                async with turns:
+                    await _fetch_file(hub, commit, file, partial, received)
+
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for file in files:
+                        group.create_task(fetch(file))
+            except ExceptionGroup as failures:
+                # The first is the reason; the others were stopped by it or share it.
+                raise failures.exceptions[0] from None
+            _log.info("complete: %s", progress.line(time.monotonic()))
+
+    def _remember(self, commit: str) -> None:
+        """For the time when no hub can be asked. Replaced at once: others may be reading."""
+        self._remembered.parent.mkdir(exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=self._remembered.parent, prefix=".new-")
+        with os.fdopen(descriptor, "w", encoding="ascii") as output:
+            output.write(commit)
+            os.fchmod(descriptor, 0o644)
+        os.replace(temporary, self._remembered)
+
+
+async def _fetch_file(
+    hub: Hub, commit: str, file: HubFile, partial: Path, received: Callable[[int], None]
+) -> None:
+    whole = partial / file.path
+    if whole.is_file():
+        return
+    whole.parent.mkdir(parents=True, exist_ok=True)
+    part = whole.with_name(whole.name + _PART)
+    for _ in range(_TRIES):
+        await hub.download(commit, file, part, received)
+        # From the disk and not as it came: this is what will be served.
+        found = await asyncio.to_thread(_file_digest, part, file)
+        if found == (file.sha256 or file.git_sha1):
+            # After a crash the name counts as proof of the data, so it must come after them.
+            await asyncio.to_thread(_flush, part)
+            part.rename(whole)
+            return
+        _log.warning("%s has digest %s, which is wrong; it is thrown away", file.path, found)
+        part.unlink()
+    raise CannotLoad(
+        f"source.huggingFace: {file.path} came with a wrong checksum {_TRIES} times; the hub says "
+        f"{shown(file.sha256 or file.git_sha1)}"
+    )
+
+
+def wanted_files(files: Sequence[HubFile], patterns: Sequence[str]) -> list[HubFile]:
+    """Those that match one of the patterns; raises `CannotLoad` when they cannot be kept."""
+    found = [file for file in files if any(fnmatchcase(file.path, one) for one in patterns)]
+    if not found:
+        raise CannotLoad(
+            f"source.huggingFace: the repository has no file like {', '.join(patterns)}"
+        )
+    for file in found:
+        if not is_inside(file.path):
+            raise CannotLoad(
+                f"source.huggingFace: {shown(file.path)} would lie outside of its folder"
+            )
+    if len({file.path for file in found}) < len(found):
+        raise CannotLoad("source.huggingFace: the hub lists a file twice")
+    return found
+
+
+def _present_bytes(partial: Path, file: HubFile) -> int:
+    for path in (partial / file.path, partial / (file.path + _PART)):
+        if path.is_file():
+            return min(path.stat().st_size, file.size)
+    return 0
+
+
+def _file_digest(path: Path, file: HubFile) -> str:
+    state = hashlib.sha256()
+    if file.sha256 is None:
+        # The name of a file's content in git.
+        state = hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False)
+    with path.open("rb") as content:
+        return hashlib.file_digest(content, lambda: state).hexdigest()
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[bool]:
+    """Alone with what the lock is for, or False where the file system has no locks.
+
+    The lock ends with the process, however that ends.
+    """
+    with path.open("w") as file:
+        alone = True
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _log.info("another process is fetching this already; waiting for it")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            _log.warning("%s: this file system has no locks; work may be done twice", path.parent)
+            alone = False
+        yield alone
+
+
+def _flush(path: Path) -> None:
+    """Wait until a file or folder is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class Progress:
+    """Counts bytes. What was there before counts as done, and not towards the speed."""
+
+    def __init__(self, *, total: int, present: int, now: float) -> None:
+        self._total = total
+        self._present = present
+        self._received = 0
+        self._began = now
+        self._said = now
+
+    def add(self, count: int, now: float) -> bool:
+        """Take note of bytes; whether it is time for another line."""
+        self._received += count
+        if now - self._said < _PROGRESS_SECONDS:
+            return False
+        self._said = now
+        return True
+
+    def line(self, now: float) -> str:
+        """How far it is, for a log."""
+        # What had to be fetched twice must not make it more than all.
+        done = min(self._present + self._received, self._total)
+        percent = 100 * done // self._total if self._total else 100
+        text = f"{shown_bytes(done)} of {shown_bytes(self._total)} ({percent} %)"
+        seconds = now - self._began
+        if self._received and seconds > 0:
+            text += f", {shown_bytes(int(self._received / seconds))}/s"
+        return text
+
+
+def shown_bytes(count: int) -> str:
+    """A number of bytes for people."""
+    amount, unit = float(count), 0
+    while amount >= 1000 and unit < len(_UNITS) - 1:
+        amount, unit = amount / 1000, unit + 1
+    return f"{count} bytes" if unit == 0 else f"{amount:.1f} {_UNITS[unit]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

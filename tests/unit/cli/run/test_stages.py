@@ -6,8 +6,8 @@ import pytest
 
 from batchedmodel_cli.run.stages import first_stage, stage_after
 from batchedmodel_contract.link.model_state import ModelState
-from batchedmodel_model_server.lifecycle.state import Lifecycle
-from batchedmodel_model_server.sources.fetched_models import Progress
+from batchedmodel_model_server.lifecycle.versions import Lifecycle
+from batchedmodel_model_server.sources.folder import Progress
 
 
 def names(*lines: str) -> list[str]:

@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchedmodel_model_server.api.handler import Array, Batch, Spec
-from batchedmodel_model_server.batching.collate import (
+from batchedmodel_model_server.batching.declaration import Declaration, Sharing, declaration_of
+from batchedmodel_model_server.batching.examples import examples
+from batchedmodel_model_server.batching.items import (
     Output,
     collate,
+    examine,
     joined,
     no_outputs,
     parts,
     split,
 )
-from batchedmodel_model_server.batching.declaration import Declaration, Sharing, declaration_of
-from batchedmodel_model_server.batching.examples import examples
-from batchedmodel_model_server.batching.validation import examine
 from support.model_server_handlers import Giving, arrays_of, batch_of
 
 

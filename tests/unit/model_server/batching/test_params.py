@@ -16,9 +16,8 @@ from batchedmodel_contract.inference.tensors import Datatype, Tensor
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_model_server.api.batch import ParamColumn
 from batchedmodel_model_server.api.handler import Batch, Handler, Param
-from batchedmodel_model_server.batching.collate import collate, parts
 from batchedmodel_model_server.batching.declaration import Sharing, declaration_of, describe
-from batchedmodel_model_server.batching.validation import examine
+from batchedmodel_model_server.batching.items import collate, examine, parts
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.execution.device_thread import DeviceThread
 from support.model_server_handlers import Echo, Scaled, arrays_of, batch_of, loaded

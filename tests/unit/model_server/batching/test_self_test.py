@@ -12,9 +12,8 @@ import pytest
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_model_server.api.batch import Array, Batch
 from batchedmodel_model_server.api.handler import Spec
-from batchedmodel_model_server.batching.collate import collate, split
 from batchedmodel_model_server.batching.declaration import Sharing, describe
-from batchedmodel_model_server.batching.validation import examine
+from batchedmodel_model_server.batching.items import collate, examine, split
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.execution.forward import LoadedModel, forward
 from batchedmodel_model_server.handlers.simulated import Simulated

@@ -11,7 +11,7 @@ from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_model_server.api.handler import Spec
 from batchedmodel_model_server.batching.declaration import Declaration, declaration_of
-from batchedmodel_model_server.batching.validation import examine
+from batchedmodel_model_server.batching.items import examine
 from support.model_server_handlers import Giving, batch_of
 
 

@@ -10,9 +10,8 @@ import pytest
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile, ProfilePoint
-from batchedmodel_model_server.batching.collate import Collated, collate
 from batchedmodel_model_server.batching.declaration import Declaration, Sharing
-from batchedmodel_model_server.batching.validation import Examined
+from batchedmodel_model_server.batching.items import Collated, Examined, collate
 from batchedmodel_model_server.execution.device_thread import DeviceThread, Divisible
 from batchedmodel_model_server.execution.passes import PartTimes
 from support.model_server_handlers import Echo, Failing, arrays_of, batch_of, loaded

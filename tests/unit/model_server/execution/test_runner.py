@@ -10,7 +10,7 @@ import pytest
 
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_model_server.api.handler import Batch, Handler, Spec
-from batchedmodel_model_server.batching.validation import examine
+from batchedmodel_model_server.batching.items import examine
 from batchedmodel_model_server.errors import ModelServerError
 from batchedmodel_model_server.execution import runner
 from batchedmodel_model_server.execution.device_thread import DeviceThread, settle

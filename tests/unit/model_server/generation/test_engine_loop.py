@@ -27,7 +27,7 @@ from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_model_server.api.generator import StepPart
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost
 from batchedmodel_model_server.execution.device_thread import DeviceThread
-from batchedmodel_model_server.generation import submit_rules
+from batchedmodel_model_server.generation import engine as engines
 from batchedmodel_model_server.generation.engine import Engine
 from batchedmodel_model_server.generation.engine_loop import (
     MOST_FAILURES,
@@ -270,7 +270,7 @@ async def test_what_had_begun_where_more_ran_is_taken_whatever_runs_now() -> Non
 
 
 async def test_texts_beyond_the_bound_may_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submit_rules, "MOST_TEXTS", 8)
+    monkeypatch.setattr(engines, "MOST_TEXTS", 8)
     world = World(sequences=2)
     first, second = Asking(world), Asking(world)
     first.ask(submit(1, [1], choices=2), *(submit(number, [1]) for number in range(2, 8)))
@@ -288,7 +288,7 @@ async def test_texts_beyond_the_bound_may_come_again(monkeypatch: pytest.MonkeyP
 
 
 async def test_prompts_beyond_the_bound_may_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submit_rules, "MOST_BYTES", 100)
+    monkeypatch.setattr(engines, "MOST_BYTES", 100)
     world = World()
     asking = Asking(world)
     asking.ask(submit(1, [1] * 20, max_tokens=1), submit(2, [1] * 6, max_tokens=1))

@@ -6,7 +6,7 @@ import pytest
 
 from batchedmodel_contract.generation.frames import Sampling, Submit
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_model_server.generation.submit_rules import check_submit
+from batchedmodel_model_server.generation.engine import check_submit
 from batchedmodel_scheduling.engine.step_planner import StepSettings
 from support.engine_frames import submit
 

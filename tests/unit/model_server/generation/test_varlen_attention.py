@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 
 from batchedmodel_model_server.api.generator import StepPart
-from batchedmodel_model_server.generation.paged_attention import PagedStep, Terms
-from batchedmodel_model_server.generation.paged_cache import LayerShape, PagedCache
+from batchedmodel_model_server.generation.paged_attention import (
+    LayerShape,
+    PagedCache,
+    PagedStep,
+    Terms,
+)
 from batchedmodel_model_server.generation.step_layout import layout_of
 from batchedmodel_model_server.generation.varlen_attention import VarlenStep
 

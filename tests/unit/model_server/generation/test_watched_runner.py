@@ -9,7 +9,7 @@ import pytest
 from batchedmodel_model_server.api.generator import Sampled, StepPart
 from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, OutOfMemory
 from batchedmodel_model_server.execution.watchdog import LEAST_SECONDS, Watchdog
-from batchedmodel_model_server.generation.watched_runner import WatchedRunner, load_of
+from batchedmodel_model_server.generation.serving import WatchedRunner, load_of
 from batchedmodel_scheduling.engine.step_cost import LearntStepCost, StepCost, StepLoad
 from support.model_server_handlers import Clock
 

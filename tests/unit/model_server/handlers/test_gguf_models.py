@@ -11,8 +11,11 @@ from support.gguf_files import F32, LIST, TEXT, TOKENS, U32, header, tensor, tex
 pytest.importorskip("torch")
 pytest.importorskip("gguf")
 
-from batchedmodel_model_server.handlers.gguf_models import checkpoint_of, config_of
-from batchedmodel_model_server.sources.gguf_header import read_gguf_header
+from batchedmodel_model_server.handlers.gguf_models import (
+    checkpoint_of,
+    config_of,
+    read_gguf_header,
+)
 
 pytestmark = pytest.mark.torch
 

@@ -13,8 +13,7 @@ from tokenizers import Tokenizer
 from batchedmodel_contract.generation.frames import Sampling
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_model_server.api.generator import CacheSettings, Draw, Generator, StepPart
-from batchedmodel_model_server.handlers.simulated import Simulated
-from batchedmodel_model_server.handlers.simulated_generator import VOCABULARY, drawn
+from batchedmodel_model_server.handlers.simulated import VOCABULARY, Simulated, drawn
 
 GREEDY = Sampling(temperature=0.0)
 

@@ -8,7 +8,7 @@ from batchedmodel_contract.link.model_frames import State, read_state, write_sta
 from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_contract.lora import AdapterPhase, AdapterState
 from batchedmodel_model_server.errors import NotReady
-from batchedmodel_model_server.lifecycle.state import Lifecycle, Topic
+from batchedmodel_model_server.lifecycle.versions import Lifecycle, Topic
 from batchedmodel_model_server.link.orders import failure
 
 

@@ -19,7 +19,7 @@ from batchedmodel_model_server.errors import CannotLoad, DeviceLost, NotReady, O
 from batchedmodel_model_server.execution.device_thread import DeviceThread
 from batchedmodel_model_server.lifecycle.loading import StartUp, load
 from batchedmodel_model_server.lifecycle.service import MAX_IN_FLIGHT, ModelService
-from batchedmodel_model_server.lifecycle.state import Topic
+from batchedmodel_model_server.lifecycle.versions import Topic
 from support.hostile_tokenizers import Panic
 from support.lifecycle_events import changed, followed
 from support.model_server_handlers import Echo, batch_of

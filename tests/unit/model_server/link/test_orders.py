@@ -3,9 +3,11 @@
 import pytest
 
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.link.kinds import TO_SIDECAR, Kind
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, NotReady, UnknownModel
 from batchedmodel_model_server.link.orders import failure
+
+FAILED_BYTES = 64 * 1024
+"""That the frame may have."""
 
 
 class Finer(InvalidInput):
@@ -45,4 +47,4 @@ def test_any_other_error_is_logged_and_says_what_it_is(caplog: pytest.LogCapture
 def test_what_an_error_says_fits_into_a_frame() -> None:
     for character in ("x", "\x00", "\U0001f600", "\U0010ffff"):
         failed = failure(CannotLoad(character * 100_000), "an order")
-        assert len(failed.message.encode()) <= TO_SIDECAR[Kind.FAILED] // 2
+        assert len(failed.message.encode()) <= FAILED_BYTES

@@ -13,9 +13,8 @@ from batchedmodel_model_server.errors import DeviceLost
 from batchedmodel_model_server.execution.device_thread import DeviceThread, TrialScheduling
 from batchedmodel_model_server.execution.memory import MemoryCap
 from batchedmodel_model_server.execution.watchdog import Watchdog
-from batchedmodel_model_server.profiling.idle import measure_when_idle
 from batchedmodel_model_server.profiling.shapes import LONG_IDLE_SECONDS, SHORT_PASS_SECONDS
-from batchedmodel_model_server.profiling.trial import Trial
+from batchedmodel_model_server.profiling.trial import Trial, measure_when_idle
 from support.model_server_handlers import Clock, Timed, loaded
 from unit.model_server.profiling.test_trial import settings_in
 

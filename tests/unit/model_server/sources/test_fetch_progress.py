@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchedmodel_model_server.sources.fetched_models import Progress, shown_bytes
+from batchedmodel_model_server.sources.folder import Progress, shown_bytes
 from batchedmodel_model_server.sources.hub import Patience, is_offline
 
 

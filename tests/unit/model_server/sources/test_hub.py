@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from batchedmodel_model_server.errors import CannotLoad
-from batchedmodel_model_server.sources.fetched_models import wanted_files
+from batchedmodel_model_server.sources.folder import wanted_files
 from batchedmodel_model_server.sources.hub import (
     MOST_ANSWER_BYTES,
     MOST_ENTRIES,

@@ -25,7 +25,7 @@ from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.inference.v2 import read_body
 from batchedmodel_model_server.api.handler import DTYPES, Spec
 from batchedmodel_model_server.batching.declaration import declaration_of, describe
-from batchedmodel_model_server.batching.validation import examine
+from batchedmodel_model_server.batching.items import examine
 from batchedmodel_sidecar.codec.rows import rows_of_tensors
 from batchedmodel_sidecar.discovery.example import Example, Task, curl_line, example_of, tasks_of
 from support.described_models import CLASSES, ENGINE, IDS, TEXTS

@@ -16,7 +16,7 @@ from support.gguf_files import F32, LIST, TEXT, TOKENS, U32, U64, header, tensor
 
 gguf = pytest.importorskip("gguf")
 
-from batchedmodel_model_server.sources.gguf_header import (  # noqa: E402
+from batchedmodel_model_server.handlers.gguf_models import (  # noqa: E402
     MOST_FIELDS,
     MOST_TEXT_BYTES,
     gguf_file,
@@ -169,7 +169,7 @@ def test_lies_are_refused_within_little_memory(tmp_path: Path) -> None:
     program = (
         "import resource, sys; from pathlib import Path\n"
         "from batchedmodel_model_server.errors import CannotLoad\n"
-        "from batchedmodel_model_server.sources.gguf_header import read_gguf_header\n"
+        "from batchedmodel_model_server.handlers.gguf_models import read_gguf_header\n"
         "held = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()\n"
         "resource.setrlimit(resource.RLIMIT_AS, (held + 2**28,) * 2)\n"
         "for name in sys.argv[1:]:\n"
