@@ -5,11 +5,18 @@ The reader of manifests and the parsers of requests complain in this one form.
 
 import json
 import re
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Self
 
 _SHOWN_CHARACTERS: Final = 80
 _NOT_PRINTED: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_MISREAD: Final = (
+    ValueError, TypeError, AttributeError, LookupError, OverflowError, struct.error, RecursionError
+)  # fmt: skip
+"""What a document of another form makes its reader raise."""
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, default=repr)
 
 
@@ -51,6 +58,20 @@ class InvalidInput(ValueError):
 
 class Unbatchable(InvalidInput):
     """A request that some server may understand, but not as rows of a batch."""
+
+
+@contextmanager
+def readable(name: str) -> Iterator[None]:
+    """Raise `InvalidInput` where a document of this name has another form than its reader expects.
+
+    Around a reader, or as its decorator.
+    """
+    try:
+        yield
+    except InvalidInput:
+        raise
+    except _MISREAD as error:
+        raise InvalidInput(name, f"cannot be read: {error!r}") from error
 
 
 class InvalidManifest(ValueError):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, Final
 
-from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput, readable
 from batchedmodel_contract.manifest.adapters import AdapterItem, Adapters, lacks_one_source
 from batchedmodel_contract.processes.environment import source_to_json
 from batchedmodel_contract.schema.reading import camel_case, declared_at, ruled
@@ -63,21 +63,19 @@ class AdapterState:
         return told | ({"ownLabels": True} if self.own_labels else {})
 
 
+@readable("adapter")
 def adapter_state_from_mapping(mapping: Any) -> AdapterState:
     """The state in a document; raises `InvalidInput`."""
-    try:
-        number = mapping["number"]
-        if type(number) is not int or not NO_ADAPTER < number <= LARGEST_NUMBER:
-            raise ValueError(f"number {number!r} is none from 1 to {LARGEST_NUMBER}")
-        return AdapterState(
-            name=str(mapping["name"]),
-            number=number,
-            phase=AdapterPhase(mapping["phase"]),
-            reason=str(mapping.get("reason", "")),
-            own_labels=mapping.get("ownLabels") is True,
-        )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InvalidInput("adapter", f"cannot be read: {error!r}") from error
+    number = mapping["number"]
+    if type(number) is not int or not NO_ADAPTER < number <= LARGEST_NUMBER:
+        raise ValueError(f"number {number!r} is none from 1 to {LARGEST_NUMBER}")
+    return AdapterState(
+        name=str(mapping["name"]),
+        number=number,
+        phase=AdapterPhase(mapping["phase"]),
+        reason=str(mapping.get("reason", "")),
+        own_labels=mapping.get("ownLabels") is True,
+    )
 
 
 ADAPTERS_FILE: Final = "adapters.json"

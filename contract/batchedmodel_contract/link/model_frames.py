@@ -18,7 +18,7 @@ from batchedmodel_contract.generation.description import (
 from batchedmodel_contract.inference.description import ModelDescription, description_from_metadata
 from batchedmodel_contract.inference.profile import Profile, profile_from_mapping
 from batchedmodel_contract.inference.tensors import Buffer
-from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.invalid_input import readable
 from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_contract.lora import AdapterState, adapter_state_from_mapping
 
@@ -26,9 +26,6 @@ _LENGTH: Final = struct.Struct("<I")
 _MAX_HEAD_BYTES: Final = 8 << 20
 """Of the JSON in MODEL: twice what a PROFILE may have. To read more stops the loop for long."""
 _ANSWER: Final = struct.Struct("<H")
-_UNREADABLE: Final = (
-    ValueError, TypeError, AttributeError, LookupError, struct.error, RecursionError
-)  # fmt: skip
 
 
 class State(NamedTuple):
@@ -82,13 +79,11 @@ def write_state(state: State) -> bytes:
     return json.dumps(state._asdict(), ensure_ascii=False).encode(errors="replace")
 
 
+@readable("state")
 def read_state(content: Buffer) -> State:
     """What `write_state` wrote."""
-    try:
-        state, detail, version = _object(content, "state", "detail", "version")
-        return State(ModelState(state), str(detail), None if version is None else str(version))
-    except _UNREADABLE as error:
-        raise InvalidInput("state", f"cannot be read: {error!r}") from error
+    state, detail, version = _object(content, "state", "detail", "version")
+    return State(ModelState(state), str(detail), None if version is None else str(version))
 
 
 def write_model(model: ServedModel) -> list[Buffer]:
@@ -104,26 +99,22 @@ def write_model(model: ServedModel) -> list[Buffer]:
     return [_LENGTH.pack(len(head)), head, model.tokenizer]
 
 
+@readable("model")
 def read_model(content: memoryview) -> ServedModel:
     """What `write_model` wrote."""
-    try:
-        (length,) = _LENGTH.unpack_from(content)
-        if length > _MAX_HEAD_BYTES:
-            raise ValueError(f"{length} bytes of JSON, more than {_MAX_HEAD_BYTES}")
-        end = _LENGTH.size + length
-        described, profile, generation = _object(
-            content[_LENGTH.size : end], "description", "profile", "generation"
-        )
-        return ServedModel(
-            description=description_from_metadata(described),
-            profile=profile_from_mapping(profile),
-            generation=None if generation is None else generation_from_mapping(generation),
-            tokenizer=bytes(content[end:]),
-        )
-    except InvalidInput:
-        raise
-    except _UNREADABLE as error:
-        raise InvalidInput("model", f"cannot be read: {error!r}") from error
+    (length,) = _LENGTH.unpack_from(content)
+    if length > _MAX_HEAD_BYTES:
+        raise ValueError(f"{length} bytes of JSON, more than {_MAX_HEAD_BYTES}")
+    end = _LENGTH.size + length
+    described, profile, generation = _object(
+        content[_LENGTH.size : end], "description", "profile", "generation"
+    )
+    return ServedModel(
+        description=description_from_metadata(described),
+        profile=profile_from_mapping(profile),
+        generation=None if generation is None else generation_from_mapping(generation),
+        tokenizer=bytes(content[end:]),
+    )
 
 
 def write_profile(profile: Profile) -> bytes:
@@ -131,14 +122,10 @@ def write_profile(profile: Profile) -> bytes:
     return json.dumps(profile.to_mapping()).encode()
 
 
+@readable("profile")
 def read_profile(content: Buffer) -> Profile:
     """What `write_profile` wrote."""
-    try:
-        return profile_from_mapping(json.loads(bytes(content)))
-    except InvalidInput:
-        raise
-    except _UNREADABLE as error:
-        raise InvalidInput("profile", f"cannot be read: {error!r}") from error
+    return profile_from_mapping(json.loads(bytes(content)))
 
 
 def write_adapters(adapters: Adapters) -> bytes:
@@ -148,18 +135,14 @@ def write_adapters(adapters: Adapters) -> bytes:
     return json.dumps({"states": states, "labels": labels}).encode(errors="replace")
 
 
+@readable("adapters")
 def read_adapters(content: Buffer) -> Adapters:
     """What `write_adapters` wrote."""
-    try:
-        states, labels = _object(content, "states", "labels")
-        return Adapters(
-            states=tuple(map(adapter_state_from_mapping, states)),
-            labels={int(number): tuple(map(str, names)) for number, names in labels},
-        )
-    except InvalidInput:
-        raise
-    except _UNREADABLE as error:
-        raise InvalidInput("adapters", f"cannot be read: {error!r}") from error
+    states, labels = _object(content, "states", "labels")
+    return Adapters(
+        states=tuple(map(adapter_state_from_mapping, states)),
+        labels={int(number): tuple(map(str, names)) for number, names in labels},
+    )
 
 
 def write_engine(version: str) -> bytes:
@@ -167,9 +150,10 @@ def write_engine(version: str) -> bytes:
     return version.encode()
 
 
+@readable("version")
 def read_engine(content: Buffer) -> str:
     """What `write_engine` wrote; RELEASE has the same content."""
-    return _text("version", content)
+    return str(content, "utf-8")
 
 
 def write_order(order: Order, body: bytes) -> list[Buffer]:
@@ -178,14 +162,12 @@ def write_order(order: Order, body: bytes) -> list[Buffer]:
     return [_LENGTH.pack(len(name)), name, body]
 
 
+@readable("order")
 def read_order(content: memoryview) -> tuple[Order, bytes]:
     """What `write_order` wrote."""
-    try:
-        (length,) = _LENGTH.unpack_from(content)
-        end = _LENGTH.size + length
-        return Order(_text("order", content[_LENGTH.size : end])), bytes(content[end:])
-    except _UNREADABLE as error:
-        raise InvalidInput("order", f"cannot be read: {error!r}") from error
+    (length,) = _LENGTH.unpack_from(content)
+    end = _LENGTH.size + length
+    return Order(str(content[_LENGTH.size : end], "utf-8")), bytes(content[end:])
 
 
 def write_answer(answer: Answer) -> list[Buffer]:
@@ -193,21 +175,12 @@ def write_answer(answer: Answer) -> list[Buffer]:
     return [_ANSWER.pack(answer.status), answer.body]
 
 
+@readable("answer")
 def read_answer(content: memoryview) -> Answer:
     """What `write_answer` wrote."""
-    try:
-        return Answer(_ANSWER.unpack_from(content)[0], bytes(content[_ANSWER.size :]))
-    except struct.error as error:
-        raise InvalidInput("answer", f"cannot be read: {error}") from error
+    return Answer(_ANSWER.unpack_from(content)[0], bytes(content[_ANSWER.size :]))
 
 
 def _object(content: Buffer, *names: str) -> Sequence[Any]:
     document = json.loads(bytes(content))
     return [document[name] for name in names]
-
-
-def _text(name: str, content: Buffer) -> str:
-    try:
-        return str(content, "utf-8")
-    except UnicodeDecodeError as error:
-        raise InvalidInput(name, "is not UTF-8") from error

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from batchedmodel_contract.inference.profile import ProfileExtent
-from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput, readable
 from batchedmodel_contract.schema.reading import ruled
 from batchedmodel_contract.schema.rules import Real
 
@@ -89,30 +89,26 @@ class SidecarStats:
         return asdict(self)
 
 
+@readable("stats")
 def stats_from_mapping(mapping: Mapping[str, Any]) -> SidecarStats:
     """The stats in a document; raises `InvalidInput`."""
-    try:
-        work = tuple(ruled(_WORK, bucket, "offered_work") for bucket in mapping["offered_work"])
-        if len(work) != BUCKETS:
-            raise InvalidInput("offered_work", f"is not {BUCKETS} amounts of work")
-        numbers: dict[str, Any] = {
-            name: ruled(rule, mapping[name], name)
-            for name, rule in _NUMBERS.items()
-            if name in _REQUIRED or mapping.get(name) is not None
-            # A sidecar of an earlier version says 0 where it can answer nothing within its target.
-            if name != "rows_per_second" or mapping[name] != 0
-        }
-        return SidecarStats(
-            instance=str(mapping["instance"]),
-            model_ready=bool(mapping["model_ready"]),
-            draining=bool(mapping["draining"]),
-            profile_known=bool(mapping["profile_known"]),
-            settings_hash=str(mapping["settings_hash"]),
-            profile=ProfileExtent(mapping.get("profile", ProfileExtent.ABSENT)),
-            offered_work=work,
-            **numbers | {name: int(numbers[name]) for name in _COUNTS if name in numbers},
-        )
-    except InvalidInput:
-        raise
-    except (KeyError, TypeError, ValueError) as error:
-        raise InvalidInput("stats", f"cannot be read: {error!r}") from error
+    work = tuple(ruled(_WORK, bucket, "offered_work") for bucket in mapping["offered_work"])
+    if len(work) != BUCKETS:
+        raise InvalidInput("offered_work", f"is not {BUCKETS} amounts of work")
+    numbers: dict[str, Any] = {
+        name: ruled(rule, mapping[name], name)
+        for name, rule in _NUMBERS.items()
+        if name in _REQUIRED or mapping.get(name) is not None
+        # A sidecar of an earlier version says 0 where it can answer nothing within its target.
+        if name != "rows_per_second" or mapping[name] != 0
+    }
+    return SidecarStats(
+        instance=str(mapping["instance"]),
+        model_ready=bool(mapping["model_ready"]),
+        draining=bool(mapping["draining"]),
+        profile_known=bool(mapping["profile_known"]),
+        settings_hash=str(mapping["settings_hash"]),
+        profile=ProfileExtent(mapping.get("profile", ProfileExtent.ABSENT)),
+        offered_work=work,
+        **numbers | {name: int(numbers[name]) for name in _COUNTS if name in numbers},
+    )
