@@ -77,6 +77,10 @@ class VersionLease:
             users.leave()
 
 
+MakeTexts = Callable[[str, GenerationDescription, bytes], TextPreparer]
+"""Makes of a model's name, description and tokenizer what reads requests for its texts."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadyModel:
     """A model that can be asked."""

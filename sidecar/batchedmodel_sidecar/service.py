@@ -33,6 +33,7 @@ from batchedmodel_sidecar.generation.generation import (
     UpstreamGeneration,
     generation_of,
 )
+from batchedmodel_sidecar.generation.native.preparer import TextPreparer
 from batchedmodel_sidecar.generation.text_queue import TextQueue
 from batchedmodel_sidecar.helper import shared_memory
 from batchedmodel_sidecar.http.admin import ADMIN_BOUNDS, Admin
@@ -133,7 +134,7 @@ class Service:
             )
         else:
             name, socket = settings.model_name, settings.model_socket
-            self._link = native = NativeLink(name, socket, self, regions, served)
+            self._link = native = NativeLink(name, socket, self, regions, served, TextPreparer)
         self._batcher = Batcher(
             folder.read(),
             infer=self._link.infer,
