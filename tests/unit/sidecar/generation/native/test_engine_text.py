@@ -21,7 +21,7 @@ from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_http.response import Response, Sending
 from batchedmodel_scheduling.generation.admission import GenerationRequest
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
-from batchedmodel_sidecar.errors import Unserved
+from batchedmodel_sidecar.errors import Busy, Unserved
 from batchedmodel_sidecar.generation.live_text import Admitted, LiveText
 from batchedmodel_sidecar.generation.native.engine_text import EngineText, ServedTexts, at_once
 from batchedmodel_sidecar.generation.native.preparer import TextEndpoint, TextPreparer, TextRequest
@@ -450,6 +450,23 @@ async def test_a_reader_that_falls_far_behind_ends() -> None:
     assert engine.cancelled == [(1, None)]
     assert b"more slowly" in caller.events_so_far[-1]
     assert caller.outcomes == [Outcome.FAILED]
+
+
+async def test_a_begun_stream_that_the_next_engine_refuses_as_busy_ends_with_an_error() -> None:
+    """It cannot wait again: what was written of it is there, and its time runs."""
+    caller, text = _sent()
+    text.took([Token(1, 0, ord("a"), 0.0, Finish.NONE)])
+    assert caller.answers == 1
+    assert text.lost()
+    following = Engine()
+    text.start(following)
+    assert following.submits[1].given == 1
+    text.refused(Busy("no room"))
+    *events, error = caller.events_so_far
+    assert len(events) == 1
+    assert b"no room" in error
+    assert following.cancelled == [(1, None)]
+    assert (caller.whole, caller.outcomes) == (True, [Outcome.FAILED])
 
 
 async def test_a_reader_that_catches_up_has_all_of_its_text() -> None:
