@@ -62,7 +62,7 @@ _COMPILED: Final = {
         "responses",
     ),
     f"{_SIDECAR}/protocols": (
-        *("adapter", "classify", "openai", "rerank", "scores", "v1", "v2", "v2_forms"),
+        *("adapter", "classify", "openai", "rerank", "rows", "scores", "v1", "v2"),
     ),
     f"{_SIDECAR}/telemetry": ("generation_counts", "ledger", "offered_work"),
 }

@@ -19,8 +19,8 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_scheduling.batching.items import MemoryCap
 from batchedmodel_sidecar.calls import Call, Row
-from batchedmodel_sidecar.codec.tokenizer import Tokens
 from batchedmodel_sidecar.generation.native.preparer import TextPreparer
+from batchedmodel_sidecar.tokenizer import Tokens
 
 
 class VersionUsers:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from batchedmodel_contract.inference.description import RAGGED, TensorSpec
 from batchedmodel_contract.inference.params import Param
 from batchedmodel_contract.inference.tensors import Datatype
-from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.routes import Endpoint
+from batchedmodel_sidecar.tokenizer import Tokens, text_threads
 from support.echo_server import EVERY_DATATYPE, echoing
 from support.sidecar_world import MODEL
 from support.strategies import json_values

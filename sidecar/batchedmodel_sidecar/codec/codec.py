@@ -31,7 +31,6 @@ from batchedmodel_sidecar.codec.jobs import (
     pickled_model,
     render,
 )
-from batchedmodel_sidecar.codec.tokenizer import INLINE_CHARACTERS
 from batchedmodel_sidecar.errors import RETRY_SOON, Rejected, Unserved
 from batchedmodel_sidecar.helper.client import HelperClient
 from batchedmodel_sidecar.helper.messages import Job, NoMemory, Pickled
@@ -39,6 +38,7 @@ from batchedmodel_sidecar.helper.shared_memory import SharedMemory
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
 from batchedmodel_sidecar.protocols.table import adapters
+from batchedmodel_sidecar.tokenizer import INLINE_CHARACTERS
 
 LARGE_ANSWER: Final = 64 * 1024
 """Bytes of tensors that become about four times as many of JSON, and two milliseconds."""
@@ -103,10 +103,13 @@ class Codec:
         # What is remembered beside the rows lies there with them.
         return Parsed(call, draft.memo, draft.options, size, draft.named)
 
-    def renders_here(self, adapter: Adapter, parsed: Parsed, answer: Answer) -> bool:
-        """Whether this process makes the body that answers a call, because it is small."""
+    def renders_here(self, adapter: Adapter, parsed: Parsed, answer: Answer, size: int) -> bool:
+        """Whether this process makes the body that answers a call, because it is small.
+
+        `size`: that of the answer.
+        """
         return not _is_kept(parsed, answer) and (
-            answer.size <= _SMALL_ANSWER or adapter.texts(parsed, answer) <= LARGE_ANSWER
+            size <= _SMALL_ANSWER or adapter.texts(parsed, answer) <= LARGE_ANSWER
         )
 
     async def render(
@@ -118,7 +121,7 @@ class Codec:
         share: Share = NOBODY,
     ) -> Body:
         """The body that answers a call; raises `InvalidInput` or `Unserved`."""
-        if self.renders_here(adapter, parsed, answer):
+        if self.renders_here(adapter, parsed, answer, answer.size):
             return adapter.render(parsed, answer, model)
         upstream = adapter if isinstance(adapter, UpstreamAdapter) else None
         by, lengths, theirs = self._by(adapter), parsed.call.lengths, pickled_answer(answer)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
 
+import numpy as np
+
 from batchedmodel_contract.inference.description import ModelDescription
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_sidecar.backends.upstream.protocol import (
@@ -21,19 +23,33 @@ from batchedmodel_sidecar.backends.upstream.protocol import (
 )
 from batchedmodel_sidecar.body.buffers import json_bytes
 from batchedmodel_sidecar.calls import Answer, Call, Row, Value
-from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
-from batchedmodel_sidecar.codec.values_memory import (
-    TIMES_BINARY,
-    memory_of_values,
-    times_as_text,
-)
 from batchedmodel_sidecar.helper.messages import Pickled, Work, apart
 from batchedmodel_sidecar.lora.served import Labels
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
 from batchedmodel_sidecar.protocols.routes import Endpoint
 from batchedmodel_sidecar.protocols.table import adapters
+from batchedmodel_sidecar.tokenizer import Tokens, text_threads
 
+TIMES_BINARY: Final = 38
+"""What numbers take as JSON text, with its copies, over their binary form at worst."""
+_BYTES_OF_NUMBER: Final = 100
+"""What a number takes as a value and as text, with its copies."""
+_TIMES_TEXT: Final = 5
+"""What text takes that is cut and written anew."""
+_BYTES_OF: Final = {
+    ord(","): 64,  # an entry of a list, and a number
+    ord("["): 100,  # a list of a few entries
+    ord("{"): 240,  # an object of a few fields
+    ord('"'): 30,  # half of a text, without its characters
+    ord(":"): 60,  # a field more; an object is there twice while it grows
+}
+"""What a value takes that this character begins or ends, here and in the parser's own record."""
+_SHORT_SAVES: Final = 36
+"""Whole numbers of one or two digits are objects that are there already."""
+_STEP: Final = 1 << 20
+_TWO_BYTES: Final = 0xC4  # begins a character that takes two bytes of a text in memory
+_FOUR_BYTES: Final = 0xF0
 _SMALL_MEMO: Final = 64 * 1024  # a larger one is carried to and fro and not made into objects
 
 By = Endpoint | BackendProtocol
@@ -184,3 +200,47 @@ def _rows(lengths: list[int]) -> tuple[Row, ...]:
 @cache
 def _adapters() -> dict[Endpoint, Adapter]:
     return adapters()
+
+
+def memory_of_values(text: Buffer, *, as_text: bool = False) -> int:
+    """At most so many bytes. What only looks like JSON within a string of it counts as well.
+
+    `as_text`: it is cut into texts besides, as for a server of one's own.
+    """
+    codes = np.frombuffer(text, np.uint8)
+    total, widest = 0, 1
+    for start in range(0, len(codes), _STEP):
+        step = codes[start : start + _STEP]
+        total += sum(size * int(np.count_nonzero(step == code)) for code, size in _BYTES_OF.items())
+        total -= _SHORT_SAVES * _short(step)
+        if widest < 4:
+            widest = max(widest, _width(codes[start : start + _STEP + 1]))
+    # The parser's copy, and the strings; or the whole text, its parts and theirs.
+    return total + len(codes) * (3 + 5 * widest if as_text else 1 + widest)
+
+
+def _short(codes: "np.typing.NDArray[np.uint8]") -> int:
+    """How many values of one or two characters stand between two commas."""
+    comma = codes == ord(",")
+    return int(np.count_nonzero(comma[3:] & (comma[1:-2] | comma[:-3])))
+
+
+def _width(codes: "np.typing.NDArray[np.uint8]") -> int:
+    """Bytes that each character of a string takes where it has one of these."""
+    top = int(codes.max())
+    escaped = bool(np.any((codes[:-1] == ord("\\")) & (codes[1:] == ord("u"))))
+    if top >= _FOUR_BYTES or escaped:
+        return 4
+    return 2 if top >= _TWO_BYTES else 1
+
+
+def times_as_text(size: int, *, values: bool) -> int:
+    """What numbers of so many bytes take over these while they are made into text, at most.
+
+    `values`: they are all made into values first. 0: text already.
+    """
+    if not size:
+        return _TIMES_TEXT
+    if values:
+        return _BYTES_OF_NUMBER // size
+    return _BYTES_OF_NUMBER // 6 if size <= 2 else 2 * _TIMES_TEXT

@@ -88,7 +88,10 @@ class Admission:
     @property
     def closing(self) -> bool:
         """Whether connections should end behind their answers: another pod may answer the next."""
-        return self._lifecycle.draining or self.refusing
+        lifecycle, batcher = self._lifecycle, self._batcher
+        if lifecycle.draining or lifecycle.refusing:
+            return True
+        return batcher.model is None or batcher.closed is not None
 
     def share(self, caller: str, headers: Mapping[str, str]) -> Share:
         """Whose part of the memory a request from this address uses."""
@@ -119,14 +122,14 @@ class Admission:
             refuse_version(request.found.version, model.description.version)
         return model
 
-    def admit(self, request: Request, declared: int | None) -> None:
-        """Find the model of a request, if nothing forbids to read its body; raises `Rejected`.
+    def admit(self, request: Request, declared: int | None) -> ChosenAdapter | None:
+        """Find the model of a request, and its adapter, if nothing forbids to read its body.
 
-        `declared` is the body's size; None for one that is here.
+        Raises `Rejected`. `declared` is the body's size; None for one that is here.
         """
         request.model = self.model_of(request)
         # An adapter that is not served is refused before the body is read.
-        self.adapter(request)
+        chosen = self.adapter(request)
         share = request.held.share
         if declared is not None:
             self._bodies.refuse_declared(declared, share)
@@ -135,12 +138,12 @@ class Admission:
         refusal = self._batcher.refusal(share)
         if refusal is not None:
             raise refusal
+        return chosen
 
     def adapter(self, request: Request, named: str | None = None) -> ChosenAdapter | None:
         """The adapter that path, headers or body (`named`) ask for; None for the model itself.
 
-        Raises `InvalidInput` or `Rejected`. It is the version that is served now, and not when the
-        body began to come.
+        Raises `InvalidInput` or `Rejected`.
         """
         return self._adapters.chosen(request.asked.headers, request.found.adapter or named)
 

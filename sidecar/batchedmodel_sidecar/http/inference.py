@@ -66,9 +66,10 @@ class InferenceHandler:
             share = share_of_call(parsed.call, share, self._batcher.settings.tenants)
             answer = await self._batcher.offer(parsed.call, arrived, request.options, share, held)
             # What the answer takes is held until it leaves.
-            self._bodies.hold_answer(answer.size, held)
+            size = answer.size
+            self._bodies.hold_answer(size, held)
             try:
-                if self._codec.renders_here(request.adapter, parsed, answer):
+                if self._codec.renders_here(request.adapter, parsed, answer, size):
                     body = request.adapter.render(parsed, answer, request.model)
                 else:
                     body = await self._codec.render(
@@ -97,7 +98,8 @@ class InferenceHandler:
         body: Received = b""
         limit = 0.0
         try:
-            admission.admit(request, None if isinstance(source, bytes) else asked.declared)
+            whole = isinstance(source, bytes)
+            chosen = admission.admit(request, None if whole else asked.declared)
             header_options = asked.header_options or admission.options(asked)
             request.options = header_options.options
             if isinstance(source, bytes):
@@ -120,7 +122,9 @@ class InferenceHandler:
                 parsed, waited = await within(left, self._parsed(request, body))
                 if waited:
                     admission.open_for_work()
-            chosen = admission.adapter(request, parsed.named)
+            if at_once is None or not whole:
+                # The version of its adapter that is served now, and not when its body began.
+                chosen = admission.adapter(request, parsed.named)
             request.parsed = parsed if chosen is None else parsed.for_adapter(chosen)
         except asyncio.CancelledError:
             # Nothing was promised, but the ledger counts every request that came.

@@ -13,8 +13,6 @@ from batchedmodel_contract.inference.description import Classification
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.calls import Answer
-from batchedmodel_sidecar.codec.rows import rows_of_texts, rows_of_tokens, tokens_of
-from batchedmodel_sidecar.codec.tokenizer import Marks, Text
 from batchedmodel_sidecar.errors import refuse_many
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Body, Parsed
@@ -27,6 +25,7 @@ from batchedmodel_sidecar.protocols.json_bodies import (
     unable,
     usage,
 )
+from batchedmodel_sidecar.protocols.rows import rows_of_texts, rows_of_tokens, tokens_of
 from batchedmodel_sidecar.protocols.scores import (
     TRUNCATION,
     ScoreAdapter,
@@ -35,6 +34,7 @@ from batchedmodel_sidecar.protocols.scores import (
     probability,
     raw_scores,
 )
+from batchedmodel_sidecar.tokenizer import Marks, Text
 
 CLASSIFY: Final = TRUNCATION | {"inputs", "input", "model", "raw_scores", "user"}
 _OUTSIDE: Final = "O"

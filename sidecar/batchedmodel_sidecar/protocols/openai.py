@@ -15,7 +15,6 @@ from batchedmodel_contract.inference.tensors import Buffer, Datatype, bytes_to_v
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.schema.rules import Whole
 from batchedmodel_sidecar.calls import Answer, Row, Value
-from batchedmodel_sidecar.codec.rows import rows_of_ids, rows_of_texts
 from batchedmodel_sidecar.errors import CallError, ModelNotFound, refuse_many
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
@@ -28,6 +27,7 @@ from batchedmodel_sidecar.protocols.json_bodies import (
     usage,
     whole_number,
 )
+from batchedmodel_sidecar.protocols.rows import rows_of_ids, rows_of_texts
 
 EMBEDDINGS: Final = frozenset({"model", "input", "encoding_format", "dimensions", "user"})
 

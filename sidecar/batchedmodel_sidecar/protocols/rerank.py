@@ -8,7 +8,6 @@ from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.schema.rules import Whole
 from batchedmodel_sidecar.calls import Answer
-from batchedmodel_sidecar.codec.rows import rows_of_texts
 from batchedmodel_sidecar.errors import refuse_many
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Body, Parsed
@@ -22,6 +21,7 @@ from batchedmodel_sidecar.protocols.json_bodies import (
     usage,
     whole_number,
 )
+from batchedmodel_sidecar.protocols.rows import rows_of_texts
 from batchedmodel_sidecar.protocols.scores import (
     TRUNCATION,
     ScoreAdapter,

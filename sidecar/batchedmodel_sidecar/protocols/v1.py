@@ -20,11 +20,11 @@ from batchedmodel_contract.inference.tensors import (
 )
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.calls import Answer
-from batchedmodel_sidecar.codec.rows import rows_of_tensors, rows_of_texts
 from batchedmodel_sidecar.errors import refuse_many
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
 from batchedmodel_sidecar.protocols.json_bodies import json_object, nested
+from batchedmodel_sidecar.protocols.rows import rows_of_tensors, rows_of_texts
 
 _FIELDS: Final = frozenset({"instances"})
 _PARAMETERS: Final = "parameters"

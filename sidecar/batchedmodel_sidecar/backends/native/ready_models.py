@@ -3,8 +3,8 @@
 from typing import Final
 
 from batchedmodel_contract.link.model_frames import ServedModel
-from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
 from batchedmodel_sidecar.model import MakeTexts, ReadyModel
+from batchedmodel_sidecar.tokenizer import Tokens, text_threads
 
 _THREADS: Final = 2
 _DEPTH: Final = 2  # one batch that runs and one handed over just in time

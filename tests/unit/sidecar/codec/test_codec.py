@@ -23,7 +23,6 @@ from batchedmodel_sidecar.body.buffers import json_bytes
 from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.calls import Answer, Output, Value
 from batchedmodel_sidecar.codec.codec import LARGE_ANSWER, Codec
-from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
 from batchedmodel_sidecar.errors import RETRY_SOON, Rejected, Unserved
 from batchedmodel_sidecar.helper.client import HelperClient
 from batchedmodel_sidecar.helper.messages import NoMemory
@@ -32,6 +31,7 @@ from batchedmodel_sidecar.http.body_reader import placed
 from batchedmodel_sidecar.lora.served import ChosenAdapter, ServedAdapters
 from batchedmodel_sidecar.protocols.routes import Endpoint
 from batchedmodel_sidecar.protocols.table import adapters
+from batchedmodel_sidecar.tokenizer import Tokens, text_threads
 from support.sidecar_world import MODEL
 from support.text_handlers import tokenizer_json
 

@@ -29,7 +29,6 @@ from batchedmodel_sidecar.codec.jobs import (
     pickled_model,
     render,
 )
-from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
 from batchedmodel_sidecar.errors import ModelNotFound, Rejected, Unserved
 from batchedmodel_sidecar.helper.messages import Job, Kind, content_of, refusal
 from batchedmodel_sidecar.helper.process import FREE_MEMORY, Worker
@@ -37,6 +36,7 @@ from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Body, Parsed
 from batchedmodel_sidecar.protocols.routes import Endpoint
 from batchedmodel_sidecar.protocols.table import adapters
+from batchedmodel_sidecar.tokenizer import Tokens, text_threads
 from support.examples import examples
 from support.helper_jobs import answered, done, inform, informed, received
 from support.hostile_tokenizers import PANICS_OVER_TEXT, PANICS_WHEN_READ

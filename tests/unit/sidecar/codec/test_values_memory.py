@@ -6,7 +6,7 @@ import sys
 
 import orjson
 
-from batchedmodel_sidecar.codec.values_memory import memory_of_values
+from batchedmodel_sidecar.codec.jobs import memory_of_values
 
 VALUES = (
     '{"":0}', "{}", "[]", "[0]", "[[]]", "0", "42", "300", "1e9", "0,1e9", "7,300", "null",

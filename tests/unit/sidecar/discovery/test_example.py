@@ -26,8 +26,8 @@ from batchedmodel_contract.inference.v2 import read_body
 from batchedmodel_model_server.api.handler import DTYPES, Spec
 from batchedmodel_model_server.batching.declaration import declaration_of, describe
 from batchedmodel_model_server.batching.items import examine
-from batchedmodel_sidecar.codec.rows import rows_of_tensors
 from batchedmodel_sidecar.discovery.example import Example, Task, curl_line, example_of, tasks_of
+from batchedmodel_sidecar.protocols.rows import rows_of_tensors
 from support.described_models import CLASSES, ENGINE, IDS, TEXTS
 from support.examples import examples
 from support.model_server_handlers import Giving

@@ -304,7 +304,7 @@ async def test_a_call_over_which_reading_fails_is_counted(monkeypatch: pytest.Mo
     def fails(*_: object) -> None:
         raise KeyError("a bug")
 
-    monkeypatch.setattr("batchedmodel_sidecar.protocols.v2_forms.values_to_bytes", fails)
+    monkeypatch.setattr("batchedmodel_sidecar.protocols.v2.values_to_bytes", fails)
     response = await place.answer(body(3, 4))
     assert response.status == 500
     assert ("x-request-outcome", "invalid") in response.headers

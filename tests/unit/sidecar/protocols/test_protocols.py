@@ -16,11 +16,11 @@ from batchedmodel_contract.inference.description import RAGGED, TensorSpec, Text
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.calls import Answer, Output, Value
-from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
 from batchedmodel_sidecar.errors import CallError, Rejected
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.openai import EmbeddingsAdapter
 from batchedmodel_sidecar.protocols.v2 import V2Adapter, metadata
+from batchedmodel_sidecar.tokenizer import Tokens, text_threads
 from support.sidecar_world import DESCRIPTION, MODEL
 
 TEXT = TextInput(name="text", tokens="input_ids", max_tokens=4)

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchedmodel_contract.inference.description import Activation, Classification
-from batchedmodel_sidecar.codec.tokenizer import Marks
 from batchedmodel_sidecar.protocols.classify import labelled
 from batchedmodel_sidecar.protocols.scores import probabilities
+from batchedmodel_sidecar.tokenizer import Marks
 
 LABELS: Final = ("O", "PER", "LOC")
 SCORES: Final = st.lists(

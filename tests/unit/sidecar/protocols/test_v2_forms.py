@@ -14,8 +14,7 @@ from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Parsed
-from batchedmodel_sidecar.protocols.v2 import V2Adapter
-from batchedmodel_sidecar.protocols.v2_forms import Forms
+from batchedmodel_sidecar.protocols.v2 import Forms, V2Adapter
 from support.echo_server import echoing
 from support.sidecar_world import MODEL
 

@@ -11,9 +11,9 @@ import pytest
 
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_sidecar.codec import tokenizer
-from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
+from batchedmodel_sidecar import tokenizer
 from batchedmodel_sidecar.errors import Rejected
+from batchedmodel_sidecar.tokenizer import Tokens, text_threads
 from support.hostile_tokenizers import PANICS_OVER_TEXT, PANICS_WHEN_READ
 from support.text_handlers import Ranker, tokenizer_json
 

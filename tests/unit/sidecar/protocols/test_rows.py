@@ -12,8 +12,8 @@ from batchedmodel_contract.inference.description import (
 )
 from batchedmodel_contract.inference.tensors import Datatype, Tensor
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_sidecar.codec.rows import rows_of_tensors
 from batchedmodel_sidecar.model import ReadyModel
+from batchedmodel_sidecar.protocols.rows import rows_of_tensors
 
 IMAGES = ModelDescription(
     name="m",

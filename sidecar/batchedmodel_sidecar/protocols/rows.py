@@ -14,9 +14,9 @@ from batchedmodel_contract.inference.description import RAGGED, ModelDescription
 from batchedmodel_contract.inference.tensors import Tensor, rows
 from batchedmodel_contract.invalid_input import InvalidInput, Unbatchable
 from batchedmodel_sidecar.calls import Row, Value
-from batchedmodel_sidecar.codec.tokenizer import Text, Tokenised, Tokens
 from batchedmodel_sidecar.errors import refuse_many
 from batchedmodel_sidecar.model import ReadyModel
+from batchedmodel_sidecar.tokenizer import Text, Tokenised, Tokens
 
 
 def rows_of_tensors(
