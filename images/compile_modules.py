@@ -62,7 +62,7 @@ _COMPILED: Final = {
         "responses",
     ),
     f"{_SIDECAR}/protocols": (
-        *("adapter", "classify", "openai", "rerank", "rows", "scores", "v1", "v2"),
+        *("classify", "openai", "protocol", "rerank", "rows", "scores", "v1", "v2"),
     ),
     f"{_SIDECAR}/telemetry": ("generation_counts", "ledger", "offered_work"),
 }

@@ -13,7 +13,7 @@ from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_http.response import LARGE
-from batchedmodel_sidecar.backends.upstream.adapter import UpstreamAdapter
+from batchedmodel_sidecar.backends.upstream.adapter import UpstreamProtocol
 from batchedmodel_sidecar.backends.upstream.protocol import (
     BackendProtocol,
     Response,
@@ -36,7 +36,7 @@ from batchedmodel_sidecar.helper.client import HelperClient
 from batchedmodel_sidecar.helper.messages import Job, NoMemory, Pickled
 from batchedmodel_sidecar.helper.shared_memory import SharedMemory
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
+from batchedmodel_sidecar.protocols.protocol import Body, Parsed, PublicProtocol
 from batchedmodel_sidecar.protocols.table import adapters
 from batchedmodel_sidecar.tokenizer import INLINE_CHARACTERS
 
@@ -69,7 +69,7 @@ class Codec:
 
     async def parse(
         self,
-        adapter: Adapter,
+        adapter: PublicProtocol,
         body: Buffer | SharedMemory,
         header_length: str | None,
         model: ReadyModel,
@@ -81,7 +81,7 @@ class Codec:
         Much memory that the values of a large one take meanwhile is charged to `held`.
         """
         share = held.share
-        upstream = adapter if isinstance(adapter, UpstreamAdapter) else None
+        upstream = adapter if isinstance(adapter, UpstreamProtocol) else None
         if not isinstance(body, SharedMemory):
             size = json_bytes(len(body), header_length)
             if upstream is not None:
@@ -103,7 +103,9 @@ class Codec:
         # What is remembered beside the rows lies there with them.
         return Parsed(call, draft.memo, draft.options, size, draft.named)
 
-    def renders_here(self, adapter: Adapter, parsed: Parsed, answer: Answer, size: int) -> bool:
+    def renders_here(
+        self, adapter: PublicProtocol, parsed: Parsed, answer: Answer, size: int
+    ) -> bool:
         """Whether this process makes the body that answers a call, because it is small.
 
         `size`: that of the answer.
@@ -114,7 +116,7 @@ class Codec:
 
     async def render(
         self,
-        adapter: Adapter,
+        adapter: PublicProtocol,
         parsed: Parsed,
         answer: Answer,
         model: ReadyModel,
@@ -123,7 +125,7 @@ class Codec:
         """The body that answers a call; raises `InvalidInput` or `Unserved`."""
         if self.renders_here(adapter, parsed, answer, answer.size):
             return adapter.render(parsed, answer, model)
-        upstream = adapter if isinstance(adapter, UpstreamAdapter) else None
+        upstream = adapter if isinstance(adapter, UpstreamProtocol) else None
         by, lengths, theirs = self._by(adapter), parsed.call.lengths, pickled_answer(answer)
         job = partial(render, by, lengths, theirs, parsed.memo, parsed.named, parsed.labels)
         pickled = None if upstream else pickled_model(model)
@@ -146,9 +148,9 @@ class Codec:
         finally:
             memory.close()
 
-    def _by(self, adapter: Adapter) -> By:
+    def _by(self, adapter: PublicProtocol) -> By:
         """How the helper is told of the adapter."""
-        if isinstance(adapter, UpstreamAdapter):
+        if isinstance(adapter, UpstreamProtocol):
             return adapter.protocol
         return self._endpoints[type(adapter)]
 

@@ -26,7 +26,7 @@ from batchedmodel_sidecar.calls import Answer, Call, Row, Value
 from batchedmodel_sidecar.helper.messages import Pickled, Work, apart
 from batchedmodel_sidecar.lora.served import Labels
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
+from batchedmodel_sidecar.protocols.protocol import Body, Parsed, PublicProtocol
 from batchedmodel_sidecar.protocols.routes import Endpoint
 from batchedmodel_sidecar.protocols.table import adapters
 from batchedmodel_sidecar.tokenizer import Tokens, text_threads
@@ -198,7 +198,7 @@ def _rows(lengths: list[int]) -> tuple[Row, ...]:
 
 
 @cache
-def _adapters() -> dict[Endpoint, Adapter]:
+def _adapters() -> dict[Endpoint, PublicProtocol]:
     return adapters()
 
 

@@ -21,13 +21,13 @@ from batchedmodel_sidecar.http.passthrough import GoesAlone
 from batchedmodel_sidecar.http.request import Request, RequestHead, Route
 from batchedmodel_sidecar.http.responses import Refusals, timing_headers, unread_bug
 from batchedmodel_sidecar.http.time_out import within
-from batchedmodel_sidecar.protocols.adapter import Parsed
 from batchedmodel_sidecar.protocols.headers import (
     BATCH_HEADER,
     NO_OPTIONS,
     combined,
     limit_of,
 )
+from batchedmodel_sidecar.protocols.protocol import Parsed
 from batchedmodel_sidecar.telemetry.offered_work import RecentArrivals
 
 

@@ -18,7 +18,6 @@ from batchedmodel_sidecar.backends.upstream.catalogue import Upstream
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.body.encodings import Encoding, encoding_of
 from batchedmodel_sidecar.model import ReadyModel, VersionLease
-from batchedmodel_sidecar.protocols.adapter import Adapter, Parsed
 from batchedmodel_sidecar.protocols.headers import (
     NO_OPTIONS,
     RequestOptions,
@@ -26,8 +25,9 @@ from batchedmodel_sidecar.protocols.headers import (
     request_id,
     unmet_expectation,
 )
+from batchedmodel_sidecar.protocols.protocol import Parsed, PublicProtocol
 from batchedmodel_sidecar.protocols.routes import Endpoint, Found, Lost, Routes
-from batchedmodel_sidecar.protocols.v2 import V2Adapter
+from batchedmodel_sidecar.protocols.v2 import V2Protocol
 
 Answer = Response | StreamedResponse
 
@@ -36,9 +36,9 @@ class Route(NamedTuple):
     """Where a request belongs."""
 
     found: Found | Lost
-    adapter: Adapter | None
+    adapter: PublicProtocol | None
     """How it is batched; None when it is not."""
-    at_once: V2Adapter | None
+    at_once: V2Protocol | None
     """Reads its small calls without waiting; None where they may have to wait."""
     json_length: str | None
     """How long the JSON at the body's beginning is, by a header; None where all of it is JSON."""
@@ -94,7 +94,7 @@ class Router:
         self,
         name: str,
         *,
-        adapters: Mapping[Endpoint, Adapter],
+        adapters: Mapping[Endpoint, PublicProtocol],
         upstream: Upstream | None,
         generates: bool,
         has_lora: bool,
@@ -131,14 +131,14 @@ class Router:
             route = Route(
                 found,
                 adapter,
-                adapter if plain and isinstance(adapter, V2Adapter) else None,
+                adapter if plain and isinstance(adapter, V2Protocol) else None,
                 asked.header_length if found.endpoint is Endpoint.V2_INFER else None,
                 self._generates and found.endpoint is Endpoint.GENERATES,
             )
         asked.route = route
         return route
 
-    def _adapter(self, asked: RequestHead, endpoint: Endpoint) -> Adapter | None:
+    def _adapter(self, asked: RequestHead, endpoint: Endpoint) -> PublicProtocol | None:
         if self._upstream is None:
             return self._adapters.get(endpoint)
         if endpoint is not self._upstream.endpoint:

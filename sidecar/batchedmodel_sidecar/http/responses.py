@@ -22,8 +22,8 @@ from batchedmodel_sidecar.body.buffers import body_of
 from batchedmodel_sidecar.calls import Timing
 from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Rejected, let_frames_go
 from batchedmodel_sidecar.http.request import RequestHead
-from batchedmodel_sidecar.protocols.adapter import Adapter
 from batchedmodel_sidecar.protocols.headers import REQUEST_ID_HEADER, writable
+from batchedmodel_sidecar.protocols.protocol import PublicProtocol
 from batchedmodel_sidecar.protocols.routes import Endpoint, Lost
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 
@@ -65,7 +65,7 @@ def named(response: Response, request_id: str | None) -> Response:
 class Refusals:
     """Makes errors into answers, and counts them."""
 
-    def __init__(self, ledger: Ledger, adapters: Mapping[Endpoint, Adapter]) -> None:
+    def __init__(self, ledger: Ledger, adapters: Mapping[Endpoint, PublicProtocol]) -> None:
         self._ledger = ledger
         self._adapters = adapters
 

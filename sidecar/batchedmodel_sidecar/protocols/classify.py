@@ -15,7 +15,6 @@ from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.errors import refuse_many
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.protocols.adapter import Body, Parsed
 from batchedmodel_sidecar.protocols.json_bodies import (
     adapter_of,
     flag,
@@ -25,10 +24,11 @@ from batchedmodel_sidecar.protocols.json_bodies import (
     unable,
     usage,
 )
+from batchedmodel_sidecar.protocols.protocol import Body, Parsed
 from batchedmodel_sidecar.protocols.rows import rows_of_texts, rows_of_tokens, tokens_of
 from batchedmodel_sidecar.protocols.scores import (
     TRUNCATION,
-    ScoreAdapter,
+    ScoreProtocol,
     must_stay_whole,
     probabilities,
     probability,
@@ -55,7 +55,7 @@ class _Form(NamedTuple):
     """Of each text, where its tokens come from; None where texts are classified, not tokens."""
 
 
-class ClassifyAdapter(ScoreAdapter):
+class ClassifyProtocol(ScoreProtocol):
     """`POST /classify` and `POST /predict`."""
 
     async def parse(

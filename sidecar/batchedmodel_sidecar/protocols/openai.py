@@ -17,7 +17,6 @@ from batchedmodel_contract.schema.rules import Whole
 from batchedmodel_sidecar.calls import Answer, Row, Value
 from batchedmodel_sidecar.errors import CallError, ModelNotFound, refuse_many
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
 from batchedmodel_sidecar.protocols.json_bodies import (
     adapter_of,
     json_object,
@@ -27,6 +26,7 @@ from batchedmodel_sidecar.protocols.json_bodies import (
     usage,
     whole_number,
 )
+from batchedmodel_sidecar.protocols.protocol import Body, Parsed, PublicProtocol
 from batchedmodel_sidecar.protocols.rows import rows_of_ids, rows_of_texts
 
 EMBEDDINGS: Final = frozenset({"model", "input", "encoding_format", "dimensions", "user"})
@@ -40,7 +40,7 @@ class _Form(NamedTuple):
     """None: all of them, as the model gives them."""
 
 
-class EmbeddingsAdapter(Adapter):
+class EmbeddingsProtocol(PublicProtocol):
     """`POST /v1/embeddings`."""
 
     async def parse(

@@ -10,7 +10,6 @@ from batchedmodel_contract.schema.rules import Whole
 from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.errors import refuse_many
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.protocols.adapter import Body, Parsed
 from batchedmodel_sidecar.protocols.json_bodies import (
     adapter_of,
     flag,
@@ -21,10 +20,11 @@ from batchedmodel_sidecar.protocols.json_bodies import (
     usage,
     whole_number,
 )
+from batchedmodel_sidecar.protocols.protocol import Body, Parsed
 from batchedmodel_sidecar.protocols.rows import rows_of_texts
 from batchedmodel_sidecar.protocols.scores import (
     TRUNCATION,
-    ScoreAdapter,
+    ScoreProtocol,
     must_stay_whole,
     raw_scores,
     sigmoid,
@@ -46,7 +46,7 @@ class _Form(NamedTuple):
     """How many of the best are wanted; None: all."""
 
 
-class RerankAdapter(ScoreAdapter):
+class RerankProtocol(ScoreProtocol):
     """`POST /rerank`, `/v1/rerank` and `/v2/rerank`."""
 
     async def parse(

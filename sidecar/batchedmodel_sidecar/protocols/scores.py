@@ -10,15 +10,15 @@ from batchedmodel_contract.inference.tensors import bytes_to_values
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.errors import CallError
-from batchedmodel_sidecar.protocols.adapter import Adapter, Body
 from batchedmodel_sidecar.protocols.json_bodies import flag
+from batchedmodel_sidecar.protocols.protocol import Body, PublicProtocol
 
 TRUNCATION: Final = frozenset({"truncate", "truncation_direction"})
 """TEI's fields about long texts."""
 _KINDS: Final = {429: "Overloaded", 503: "Unhealthy"}
 
 
-class ScoreAdapter(Adapter):
+class ScoreProtocol(PublicProtocol):
     """A protocol whose errors are read by clients of TEI and of Cohere."""
 
     def error(self, error: CallError) -> Body:

@@ -1,20 +1,20 @@
 """Which adapter speaks for which endpoint, in the sidecar's process and in its helper's."""
 
-from batchedmodel_sidecar.protocols.adapter import Adapter
-from batchedmodel_sidecar.protocols.classify import ClassifyAdapter
-from batchedmodel_sidecar.protocols.openai import EmbeddingsAdapter
-from batchedmodel_sidecar.protocols.rerank import RerankAdapter
+from batchedmodel_sidecar.protocols.classify import ClassifyProtocol
+from batchedmodel_sidecar.protocols.openai import EmbeddingsProtocol
+from batchedmodel_sidecar.protocols.protocol import PublicProtocol
+from batchedmodel_sidecar.protocols.rerank import RerankProtocol
 from batchedmodel_sidecar.protocols.routes import Endpoint
-from batchedmodel_sidecar.protocols.v1 import PredictAdapter
-from batchedmodel_sidecar.protocols.v2 import V2Adapter
+from batchedmodel_sidecar.protocols.v1 import PredictProtocol
+from batchedmodel_sidecar.protocols.v2 import V2Protocol
 
 
-def adapters() -> dict[Endpoint, Adapter]:
+def adapters() -> dict[Endpoint, PublicProtocol]:
     """An adapter for every endpoint that takes calls."""
     return {
-        Endpoint.V2_INFER: V2Adapter(),
-        Endpoint.V1_PREDICT: PredictAdapter(),
-        Endpoint.EMBEDDINGS: EmbeddingsAdapter(),
-        Endpoint.CLASSIFY: ClassifyAdapter(),
-        Endpoint.RERANK: RerankAdapter(),
+        Endpoint.V2_INFER: V2Protocol(),
+        Endpoint.V1_PREDICT: PredictProtocol(),
+        Endpoint.EMBEDDINGS: EmbeddingsProtocol(),
+        Endpoint.CLASSIFY: ClassifyProtocol(),
+        Endpoint.RERANK: RerankProtocol(),
     }

@@ -22,8 +22,8 @@ from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.errors import refuse_many
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
 from batchedmodel_sidecar.protocols.json_bodies import json_object, nested
+from batchedmodel_sidecar.protocols.protocol import Body, Parsed, PublicProtocol
 from batchedmodel_sidecar.protocols.rows import rows_of_tensors, rows_of_texts
 
 _FIELDS: Final = frozenset({"instances"})
@@ -32,7 +32,7 @@ _MAX_RANK: Final = 16
 _BASE64: Final = "b64"
 
 
-class PredictAdapter(Adapter):
+class PredictProtocol(PublicProtocol):
     """`POST /v1/models/{name}:predict`."""
 
     async def parse(

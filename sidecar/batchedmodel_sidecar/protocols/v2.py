@@ -34,13 +34,13 @@ from batchedmodel_sidecar.calls import Answer, Row, Value
 from batchedmodel_sidecar.errors import refuse_many
 from batchedmodel_sidecar.lora.served import ChosenAdapter
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
 from batchedmodel_sidecar.protocols.headers import (
     PARAMETERS,
     RequestOptions,
     options_of_parameters,
 )
 from batchedmodel_sidecar.protocols.json_bodies import read_json
+from batchedmodel_sidecar.protocols.protocol import Body, Parsed, PublicProtocol
 from batchedmodel_sidecar.protocols.rows import rows_of_tensors, rows_of_texts
 
 _SMALL: Final = 16 * 1024
@@ -52,7 +52,7 @@ _LONGEST_FORM: Final = 2048
 _MOST_FORMS: Final = 256
 
 
-class V2Adapter(Adapter):
+class V2Protocol(PublicProtocol):
     """`POST /v2/models/{name}/infer`."""
 
     def __init__(self) -> None:

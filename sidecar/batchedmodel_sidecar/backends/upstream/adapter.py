@@ -14,16 +14,16 @@ from batchedmodel_sidecar.backends.upstream.protocol import (
 from batchedmodel_sidecar.calls import Answer, Call
 from batchedmodel_sidecar.errors import CallError, Unserved
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
+from batchedmodel_sidecar.protocols.protocol import Body, Parsed, PublicProtocol
 
 
-class UpstreamAdapter(Adapter):
+class UpstreamProtocol(PublicProtocol):
     """One request's."""
 
     def __init__(
         self,
         protocol: BackendProtocol,
-        ours: Adapter,
+        ours: PublicProtocol,
         *,
         path: str,
         headers: Headers,

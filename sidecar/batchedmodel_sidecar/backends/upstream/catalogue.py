@@ -15,13 +15,13 @@ from typing import Final
 
 from batchedmodel_contract.invalid_input import shown
 from batchedmodel_contract.manifest.spec import ServerProtocol
-from batchedmodel_sidecar.backends.upstream.adapter import UpstreamAdapter
+from batchedmodel_sidecar.backends.upstream.adapter import UpstreamProtocol
 from batchedmodel_sidecar.backends.upstream.headers import forwarded, trace_context
 from batchedmodel_sidecar.backends.upstream.protocol import BackendProtocol
 from batchedmodel_sidecar.backends.upstream.protocols.openai import OpenAI
 from batchedmodel_sidecar.backends.upstream.protocols.v1 import V1
 from batchedmodel_sidecar.backends.upstream.protocols.v2 import V2
-from batchedmodel_sidecar.protocols.adapter import Adapter
+from batchedmodel_sidecar.protocols.protocol import PublicProtocol
 from batchedmodel_sidecar.protocols.routes import Endpoint, Found, Lost, Routes
 from batchedmodel_sidecar.protocols.table import adapters
 
@@ -129,13 +129,13 @@ class Upstream:
     protocol: BackendProtocol
     endpoint: Endpoint
     """Requests to it are batched."""
-    ours: Adapter
+    ours: PublicProtocol
     """Of the same protocol, for our own server; it words our errors."""
     routes: UpstreamRoutes
 
-    def adapter(self, path: str, query: str, headers: Mapping[str, str]) -> Adapter:
+    def adapter(self, path: str, query: str, headers: Mapping[str, str]) -> PublicProtocol:
         """The adapter of one request; only requests of the same path and query share a batch."""
-        return UpstreamAdapter(
+        return UpstreamProtocol(
             self.protocol,
             self.ours,
             path=path + query,

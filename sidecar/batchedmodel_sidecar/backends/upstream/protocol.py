@@ -17,8 +17,8 @@ from batchedmodel_contract.invalid_input import Unbatchable
 from batchedmodel_sidecar.backends.upstream.headers import Headers
 from batchedmodel_sidecar.calls import Answer, Output, Row, Value
 from batchedmodel_sidecar.helper.shared_memory import SharedMemory
-from batchedmodel_sidecar.protocols.adapter import Body
 from batchedmodel_sidecar.protocols.headers import NO_OPTIONS, RequestOptions
+from batchedmodel_sidecar.protocols.protocol import Body
 
 _DIGEST_BYTES: Final = 32
 BYTES_PER_TOKEN: Final = 4

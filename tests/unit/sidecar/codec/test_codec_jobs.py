@@ -33,7 +33,7 @@ from batchedmodel_sidecar.errors import ModelNotFound, Rejected, Unserved
 from batchedmodel_sidecar.helper.messages import Job, Kind, content_of, refusal
 from batchedmodel_sidecar.helper.process import FREE_MEMORY, Worker
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.protocols.adapter import Body, Parsed
+from batchedmodel_sidecar.protocols.protocol import Body, Parsed
 from batchedmodel_sidecar.protocols.routes import Endpoint
 from batchedmodel_sidecar.protocols.table import adapters
 from batchedmodel_sidecar.tokenizer import Tokens, text_threads

@@ -26,7 +26,7 @@ from batchedmodel_sidecar.codec.jobs import Kept, deal, parse, pickled_answer, r
 from batchedmodel_sidecar.errors import Rejected, Said, Unserved
 from batchedmodel_sidecar.helper.messages import Job
 from batchedmodel_sidecar.helper.process import Worker
-from batchedmodel_sidecar.protocols.adapter import Body
+from batchedmodel_sidecar.protocols.protocol import Body
 from support.examples import examples
 from support.helper_jobs import done
 from support.strategies import json_values

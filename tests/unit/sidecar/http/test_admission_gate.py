@@ -15,7 +15,7 @@ from batchedmodel_sidecar.http.body_reader import BodyReader
 from batchedmodel_sidecar.http.data_handler import DataHandler
 from batchedmodel_sidecar.http.request import RequestHead
 from batchedmodel_sidecar.lifecycle import Lifecycle
-from batchedmodel_sidecar.protocols.adapter import Parsed
+from batchedmodel_sidecar.protocols.protocol import Parsed
 from support.handler_world import data_handler
 from support.hostile_tokenizers import Panic
 from support.sidecar_world import World, world

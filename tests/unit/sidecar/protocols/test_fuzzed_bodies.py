@@ -14,11 +14,11 @@ from batchedmodel_contract.inference.v2 import write_body
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.errors import CallError, Rejected
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.protocols.adapter import Adapter
 from batchedmodel_sidecar.protocols.headers import declines_batching, options_of_headers, request_id
+from batchedmodel_sidecar.protocols.protocol import PublicProtocol
 from batchedmodel_sidecar.protocols.routes import Endpoint
 from batchedmodel_sidecar.protocols.table import adapters
-from batchedmodel_sidecar.protocols.v2 import V2Adapter
+from batchedmodel_sidecar.protocols.v2 import V2Protocol
 from support.echo_server import EVERY_DATATYPE
 from support.examples import examples
 from support.right_bodies import EVERYTHING, RIGHT, TEXTS, Right, damaged
@@ -34,7 +34,7 @@ TARGETS: Final = [
 
 
 async def rows_or_refusal(
-    adapter: Adapter, model: ReadyModel, body: bytes, length: str | None = None
+    adapter: PublicProtocol, model: ReadyModel, body: bytes, length: str | None = None
 ) -> bool:
     """Whether there are rows; anything but rows and refusals of the family is raised."""
     started = time.perf_counter()
@@ -70,7 +70,7 @@ async def test_the_bodies_that_are_damaged_here_are_right_in_themselves(index: i
     st.none() | st.text(max_size=4) | st.integers(0, 110).map(str),
 )
 async def test_any_bytes(
-    target: tuple[Adapter, ReadyModel], body: bytes, length: str | None
+    target: tuple[PublicProtocol, ReadyModel], body: bytes, length: str | None
 ) -> None:
     await rows_or_refusal(*target, body, length)
 
@@ -78,7 +78,7 @@ async def test_any_bytes(
 @pytest.mark.slow
 @settings(max_examples=examples(400))
 @given(st.sampled_from(TARGETS), json_values())
-async def test_any_json(target: tuple[Adapter, ReadyModel], document: object) -> None:
+async def test_any_json(target: tuple[PublicProtocol, ReadyModel], document: object) -> None:
     try:
         body = orjson.dumps(document)
     except TypeError:
@@ -125,7 +125,7 @@ BINARY, HEAD = binary_body()
 
 
 async def test_the_binary_body_is_right_in_itself() -> None:
-    assert await rows_or_refusal(V2Adapter(), EVERYTHING, BINARY, str(HEAD))
+    assert await rows_or_refusal(V2Protocol(), EVERYTHING, BINARY, str(HEAD))
 
 
 @settings(max_examples=examples(500))
@@ -139,7 +139,7 @@ async def test_a_binary_body_with_bytes_and_lengths_changed(
     at: int, damage: bytes, lost: int, off: int
 ) -> None:
     body = BINARY[:at] + damage + BINARY[at + lost :]
-    await rows_or_refusal(V2Adapter(), EVERYTHING, body, str(HEAD + off))
+    await rows_or_refusal(V2Protocol(), EVERYTHING, body, str(HEAD + off))
 
 
 @pytest.mark.slow

@@ -13,9 +13,9 @@ from batchedmodel_sidecar.backends.upstream.catalogue import upstream
 from batchedmodel_sidecar.backends.upstream.protocols.v2 import described
 from batchedmodel_sidecar.errors import Rejected
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.protocols.adapter import Adapter
-from batchedmodel_sidecar.protocols.v1 import PredictAdapter
-from batchedmodel_sidecar.protocols.v2 import V2Adapter
+from batchedmodel_sidecar.protocols.protocol import PublicProtocol
+from batchedmodel_sidecar.protocols.v1 import PredictProtocol
+from batchedmodel_sidecar.protocols.v2 import V2Protocol
 from support.sidecar_world import MODEL
 
 UPSTREAM = ReadyModel(
@@ -41,16 +41,16 @@ def listed(field: str, value: Any, rows: int) -> tuple[bytes, str | None]:
     return json.dumps({"model": "m", field: [value] * rows}).encode(), None
 
 
-def in_front_of(protocol: ServerProtocol) -> Adapter:
+def in_front_of(protocol: ServerProtocol) -> PublicProtocol:
     return upstream(protocol, "m").adapter("/", "", {HEADER_LENGTH: ""})
 
 
 @pytest.mark.parametrize(
     ("adapter", "body", "model"),
     [
-        (V2Adapter(), in_json, MODEL),
-        (V2Adapter(), in_bytes, MODEL),
-        (PredictAdapter(), lambda rows: _instances([1], rows), MODEL),
+        (V2Protocol(), in_json, MODEL),
+        (V2Protocol(), in_bytes, MODEL),
+        (PredictProtocol(), lambda rows: _instances([1], rows), MODEL),
         (in_front_of(ServerProtocol.V2), in_json, UPSTREAM),
         (in_front_of(ServerProtocol.V2), in_bytes, UPSTREAM),
         (in_front_of(ServerProtocol.V1), lambda rows: _instances([1], rows), UPSTREAM),
@@ -58,7 +58,7 @@ def in_front_of(protocol: ServerProtocol) -> Adapter:
     ],
 )
 async def test_rows_beyond_the_queue_are_refused_before_they_are_made(
-    adapter: Adapter, body: Any, model: ReadyModel
+    adapter: PublicProtocol, body: Any, model: ReadyModel
 ) -> None:
     text, head = body(MOST)
     assert len((await adapter.parse(text, head, model, MOST)).call.rows) == MOST

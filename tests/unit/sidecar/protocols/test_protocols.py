@@ -18,8 +18,8 @@ from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.calls import Answer, Output, Value
 from batchedmodel_sidecar.errors import CallError, Rejected
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.protocols.openai import EmbeddingsAdapter
-from batchedmodel_sidecar.protocols.v2 import V2Adapter, metadata
+from batchedmodel_sidecar.protocols.openai import EmbeddingsProtocol
+from batchedmodel_sidecar.protocols.v2 import V2Protocol, metadata
 from batchedmodel_sidecar.tokenizer import Tokens, text_threads
 from support.sidecar_world import DESCRIPTION, MODEL
 
@@ -47,13 +47,13 @@ def v2_body(**changes: Any) -> dict[str, Any]:
 
 
 async def parsed_v2(document: Any, model: ReadyModel = MODEL) -> list[tuple[int, list[bytes]]]:
-    parsed = await V2Adapter().parse(orjson.dumps(document), None, model, 4096)
+    parsed = await V2Protocol().parse(orjson.dumps(document), None, model, 4096)
     return [(row.length, [bytes(value.data) for value in row.values]) for row in parsed.call.rows]
 
 
 async def parsed_openai(served: ReadyModel, /, **document: Any) -> list[list[int]]:
     body = orjson.dumps({"model": "m"} | document)
-    parsed = await EmbeddingsAdapter().parse(body, None, served, 4096)
+    parsed = await EmbeddingsProtocol().parse(body, None, served, 4096)
     return [array("q", bytes(row.values[0].data)).tolist() for row in parsed.call.rows]
 
 
@@ -106,7 +106,7 @@ class TestV2:
 
     async def test_the_answer_echoes_the_id_and_the_selected_outputs(self) -> None:
         document = v2_body() | {"id": "7", "outputs": [{"name": "y"}]}
-        adapter = V2Adapter()
+        adapter = V2Protocol()
         parsed = await adapter.parse(orjson.dumps(document), None, MODEL, 4096)
         answer = Answer(
             outputs=(Output("y", Datatype.UINT8), Output("hidden", Datatype.UINT8)),
@@ -122,7 +122,7 @@ class TestV2:
 
     async def test_binary_outputs_follow_the_head(self) -> None:
         document = v2_body() | {"parameters": {"binary_data_output": True}}
-        adapter = V2Adapter()
+        adapter = V2Protocol()
         parsed = await adapter.parse(orjson.dumps(document), None, MODEL, 4096)
         rows = ((Value((1,), b"\x05"),), (Value((1,), b"\x06"),))
         answer = Answer(outputs=(Output("y", Datatype.UINT8),), rows=rows)
@@ -133,7 +133,7 @@ class TestV2:
         assert orjson.loads(body.data)["outputs"][0]["shape"] == [2, 1]
 
     async def test_rows_of_differing_shapes_come_flat_with_their_shapes(self) -> None:
-        adapter = V2Adapter()
+        adapter = V2Protocol()
         parsed = await adapter.parse(orjson.dumps(v2_body()), None, MODEL, 4096)
         rows = ((Value((1,), b"\x05"),), (Value((2,), b"\x06\x07"),))
         answer = Answer(outputs=(Output("y", Datatype.UINT8),), rows=rows)
@@ -209,13 +209,13 @@ class TestEmbeddings:
     async def test_another_name_may_be_an_adapters(self, embedder: ReadyModel) -> None:
         for name, found in (("sql", "sql"), ("m", None)):
             asked = orjson.dumps({"model": name, "input": "one"})
-            assert (await EmbeddingsAdapter().parse(asked, None, embedder, 4096)).named == found
+            assert (await EmbeddingsProtocol().parse(asked, None, embedder, 4096)).named == found
 
     @pytest.mark.parametrize("encoding", ["float", "base64"])
     async def test_vectors_come_in_the_asked_form(
         self, embedder: ReadyModel, encoding: str
     ) -> None:
-        adapter = EmbeddingsAdapter()
+        adapter = EmbeddingsProtocol()
         asked = {"model": "m", "input": ["one", "two"], "encoding_format": encoding}
         parsed = await adapter.parse(orjson.dumps(asked), None, embedder, 4096)
         vector = Value((2,), array("f", [1.0, 2.0]).tobytes())
@@ -226,7 +226,7 @@ class TestEmbeddings:
         assert body["usage"] == {"prompt_tokens": 2, "total_tokens": 2}
 
     def test_errors_have_openais_form(self) -> None:
-        body = EmbeddingsAdapter().error(CallError("no", status=400))
+        body = EmbeddingsProtocol().error(CallError("no", status=400))
         error = orjson.loads(body.data)["error"]
         assert error == {
             "message": "no", "type": "invalid_request_error", "param": None, "code": None,

@@ -13,9 +13,9 @@ from batchedmodel_contract.invalid_input import InvalidInput, Unbatchable
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.protocols.adapter import Adapter
-from batchedmodel_sidecar.protocols.v1 import PredictAdapter
-from batchedmodel_sidecar.protocols.v2 import V2Adapter
+from batchedmodel_sidecar.protocols.protocol import PublicProtocol
+from batchedmodel_sidecar.protocols.v1 import PredictProtocol
+from batchedmodel_sidecar.protocols.v2 import V2Protocol
 from support.sidecar_world import MODEL, answered, call_of, world
 
 PARAMS: Final = {"scale": Param("FP32", 1.0, max=9), "way": Param("BYTES", "in")}
@@ -24,15 +24,15 @@ TAKING: Final = replace(MODEL, description=replace(MODEL.description, params=PAR
 
 async def v2(parameters: Any, model: ReadyModel = TAKING) -> Values | None:
     entry = {"name": "x", "datatype": "UINT8", "shape": [2, 2], "data": [1, 2, 3, 4]}
-    return await _params(V2Adapter(), {"inputs": [entry], "parameters": parameters}, model)
+    return await _params(V2Protocol(), {"inputs": [entry], "parameters": parameters}, model)
 
 
 async def v1(parameters: Any, model: ReadyModel = TAKING) -> Values | None:
     document = {"instances": [[1, 2], [3]], "parameters": parameters}
-    return await _params(PredictAdapter(), document, model)
+    return await _params(PredictProtocol(), document, model)
 
 
-async def _params(adapter: Adapter, document: Any, model: ReadyModel) -> Values | None:
+async def _params(adapter: PublicProtocol, document: Any, model: ReadyModel) -> Values | None:
     return (await adapter.parse(orjson.dumps(document), None, model, 4096)).call.params
 
 

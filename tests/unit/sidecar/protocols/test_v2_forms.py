@@ -13,8 +13,8 @@ from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.protocols.adapter import Parsed
-from batchedmodel_sidecar.protocols.v2 import Forms, V2Adapter
+from batchedmodel_sidecar.protocols.protocol import Parsed
+from batchedmodel_sidecar.protocols.v2 import Forms, V2Protocol
 from support.echo_server import echoing
 from support.sidecar_world import MODEL
 
@@ -68,7 +68,7 @@ def understood(parsed: Parsed | None) -> Understood:
     return call.rows, call.description, call.key, parsed.memo, options
 
 
-async def outcome(adapter: V2Adapter, body: bytes, model: ReadyModel) -> Outcome:
+async def outcome(adapter: V2Protocol, body: bytes, model: ReadyModel) -> Outcome:
     try:
         return understood(await adapter.parse(body, None, model, 4096))
     except (InvalidInput, CallError) as error:
@@ -80,15 +80,15 @@ async def outcome(adapter: V2Adapter, body: bytes, model: ReadyModel) -> Outcome
 async def test_what_came_before_changes_nothing(
     form: str, datatype: Datatype, shape: str, data: list[str]
 ) -> None:
-    experienced, model = V2Adapter(), MODELS[datatype]
+    experienced, model = V2Protocol(), MODELS[datatype]
     for text in data:
         body = form.replace("DT", datatype).replace("SHAPE", shape).replace("DATA", text).encode()
-        assert await outcome(experienced, body, model) == await outcome(V2Adapter(), body, model)
+        assert await outcome(experienced, body, model) == await outcome(V2Protocol(), body, model)
 
 
 @pytest.mark.parametrize("form", [FORMS[0], FORMS[1], FORMS[2], FORMS[7], FORMS[8], FORMS[11]])
 async def test_other_numbers_in_a_known_form_are_read_alone(form: str) -> None:
-    adapter, model = V2Adapter(), MODELS[Datatype.INT64]
+    adapter, model = V2Protocol(), MODELS[Datatype.INT64]
     first, second = (
         form.replace("DT", "INT64").replace("SHAPE", "2,2").replace("DATA", data).encode()
         for data in ("[1,2,3,4]", "[[5,6],[7,8]]")
@@ -101,14 +101,14 @@ async def test_other_numbers_in_a_known_form_are_read_alone(form: str) -> None:
 
 
 async def test_forms_of_one_model_are_not_those_of_the_next() -> None:
-    adapter, model = V2Adapter(), MODELS[Datatype.INT64]
+    adapter, model = V2Protocol(), MODELS[Datatype.INT64]
     body = FORMS[0].replace("DT", "INT64").replace("SHAPE", "1,2").replace("DATA", "[1,2]").encode()
     await adapter.parse(body, None, model, 4096)
     assert adapter.forms.parsed(body, taking(Datatype.INT64), lambda: 4096) is None
 
 
 async def test_forms_are_bounded_in_number() -> None:
-    adapter, model = V2Adapter(), MODELS[Datatype.INT64]
+    adapter, model = V2Protocol(), MODELS[Datatype.INT64]
     for number in range(1000):
         body = FORMS[2].replace("DT", "INT64").replace("SHAPE", "1,1").replace("DATA", "[1]")
         await adapter.parse(body.replace('"7"', f'"{number}"').encode(), None, model, 4096)

@@ -28,7 +28,7 @@ from batchedmodel_sidecar.backends.upstream.protocols.json_values import (
 )
 from batchedmodel_sidecar.calls import Row, Value
 from batchedmodel_sidecar.errors import Unserved
-from batchedmodel_sidecar.protocols.adapter import Body
+from batchedmodel_sidecar.protocols.protocol import Body
 
 
 class JsonRows(BackendProtocol):

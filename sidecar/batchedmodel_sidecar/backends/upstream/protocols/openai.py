@@ -26,8 +26,8 @@ from batchedmodel_sidecar.backends.upstream.protocols import json_rows
 from batchedmodel_sidecar.backends.upstream.protocols.json_values import Fields, read
 from batchedmodel_sidecar.calls import Answer, Output, Row, Value
 from batchedmodel_sidecar.errors import ModelNotFound, refuse_many
-from batchedmodel_sidecar.protocols.adapter import Body
 from batchedmodel_sidecar.protocols.json_bodies import NAMELESS
+from batchedmodel_sidecar.protocols.protocol import Body
 
 _INPUT: Final = "input"
 _DATA: Final = "data"

@@ -22,7 +22,7 @@ from batchedmodel_sidecar.backends.upstream.protocols import json_rows
 from batchedmodel_sidecar.backends.upstream.protocols.json_values import read
 from batchedmodel_sidecar.calls import Answer, Output, Row, Value
 from batchedmodel_sidecar.errors import refuse_many
-from batchedmodel_sidecar.protocols.adapter import Body
+from batchedmodel_sidecar.protocols.protocol import Body
 
 _INSTANCES: Final = "instances"
 _PREDICTIONS: Final = "predictions"

@@ -70,8 +70,8 @@ from batchedmodel_sidecar.backends.upstream.protocols.v2_rows import (
 from batchedmodel_sidecar.body.buffers import json_bytes
 from batchedmodel_sidecar.calls import Answer, Output, Row, Value
 from batchedmodel_sidecar.errors import Unserved
-from batchedmodel_sidecar.protocols.adapter import Body
 from batchedmodel_sidecar.protocols.headers import PARAMETERS, options_of_parameters
+from batchedmodel_sidecar.protocols.protocol import Body
 
 _OCTETS: Final = "application/octet-stream"
 _ALIGNMENT: Final = 8

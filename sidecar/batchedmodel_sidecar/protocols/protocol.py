@@ -1,4 +1,4 @@
-"""What the data handler asks of a protocol."""
+"""What the data handler asks of a public protocol."""
 
 from typing import Any, Final, Protocol
 
@@ -74,7 +74,7 @@ class Parsed:
         return self.named or model.description.name
 
 
-class Adapter(Protocol):
+class PublicProtocol(Protocol):
     """One public protocol."""
 
     async def parse(
