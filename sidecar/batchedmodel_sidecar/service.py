@@ -116,7 +116,7 @@ class Service:
             self._link = link = UpstreamLink(
                 client=client,
                 protocol=theirs.protocol,
-                codec=codec,
+                deal=codec.dealt,
                 listener=self,
                 idempotent=settings.idempotent,
                 workers=lambda: self._batcher.settings.max_concurrent_batches,

@@ -112,7 +112,9 @@ class UpstreamWorld:
         self.link = UpstreamLink(
             client=self.server,
             protocol=self.protocol.protocol,
-            codec=Codec(body_helper(now), most_rows=lambda share: self.settings.max_queue_size),
+            deal=Codec(
+                body_helper(now), most_rows=lambda share: self.settings.max_queue_size
+            ).dealt,
             listener=self,
             idempotent=True,
             workers=lambda: self.settings.max_concurrent_batches,

@@ -29,13 +29,13 @@ from batchedmodel_sidecar.backends.upstream.client import Client, Deaf, Unreacha
 from batchedmodel_sidecar.backends.upstream.protocol import (
     BackendProtocol,
     BackendRequest,
+    Deal,
     NotReady,
     Response,
     Subject,
 )
 from batchedmodel_sidecar.backends.upstream.visits import Visit, Visits
 from batchedmodel_sidecar.calls import RawBatch, UncutReply
-from batchedmodel_sidecar.codec.codec import Codec
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.model import LinkListener, LinkStatus, ReadyModel
 
@@ -71,17 +71,17 @@ class UpstreamLink:
         *,
         client: Client,
         protocol: BackendProtocol,
-        codec: Codec,
+        deal: Deal,
         listener: LinkListener,
         idempotent: bool,
         workers: Callable[[], int],
     ) -> None:
-        """`idempotent` says whether a row may be sent again after its batch was refused; `workers`
-        how many batches the server may have at a time.
+        """`deal` cuts a response into rows; `idempotent` says whether a row may be sent again
+        after its batch was refused; `workers`, how many batches the server may have at a time.
         """
         self._client = client
         self._protocol = protocol
-        self._codec = codec
+        self._deal = deal
         self._listener = listener
         self._idempotent = idempotent
         self._model: ReadyModel | None = None
@@ -250,7 +250,7 @@ class UpstreamLink:
         members = [search.batch.rows[row] for row in rows]
         alone, unproven = result.of_one_call(rows), None
         try:
-            dealt = await self._codec.dealt(self._protocol, response, members, alone=alone)
+            dealt = await self._deal(self._protocol, response, members, alone=alone)
             names = [output.name for output in dealt.outputs]
             unproven = self._evidence.saw(subject, names, len(rows))
             if unproven is not None and not alone:

@@ -8,7 +8,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from batchedmodel_contract.inference.description import ModelDescription
 from batchedmodel_contract.inference.params import Values
@@ -158,6 +158,16 @@ class BackendProtocol(ABC):
         Raises what `render` raises.
         """
         return 0
+
+
+class Deal(Protocol):
+    """Cuts a response into the rows that it answers, wherever that is done."""
+
+    def __call__(
+        self, protocol: BackendProtocol, response: Response, rows: Sequence[Row], *, alone: bool
+    ) -> Awaitable[SplitReply]:
+        """As `BackendProtocol.dealt`; raises `Unserved` besides."""
+        ...
 
 
 def drafted(

@@ -3,13 +3,12 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from batchedmodel_sidecar.backends.upstream.protocol import BackendProtocol, Response, SplitReply
 from batchedmodel_sidecar.calls import Row
-from batchedmodel_sidecar.codec.codec import Codec
 from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.helper.shared_memory import SharedMemory
 from support.upstream_world import SECONDS, SETTINGS, Rows, UpstreamWorld, in_front, said, well
@@ -51,9 +50,9 @@ def largely_well(rows: Rows) -> Response:
 
 
 async def beside(world: UpstreamWorld, helper: SlowHelper) -> None:
-    """The link's codec is the helper from now on."""
+    """The helper divides the answers from now on."""
     link: Any = world.link
-    link._codec = cast(Codec, helper)
+    link._deal = helper.dealt
 
 
 def now() -> float:
