@@ -165,3 +165,27 @@ async def test_one_that_the_server_breaks_off_is_told_so(chain: Chain, behind: B
     behind.handle = breaks
     assert await asked(chain.session, chain) == 502
     await assert_books_balance(chain)
+
+
+async def test_who_leaves_within_its_answer_takes_nobodys_turn(
+    chain: Chain, behind: Behind, other: aiohttp.ClientSession
+) -> None:
+    began = asyncio.Event()
+
+    async def works(request: web.Request) -> web.StreamResponse:
+        if request.headers["x-of"] == "short":
+            return web.Response()
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"the beginning")
+        began.set()
+        await asyncio.sleep(60.0)
+        return response
+
+    behind.handle = works
+    leaving = asyncio.create_task(asked(chain.session, chain, **{"x-of": "long"}))
+    await began.wait()
+    await asyncio.sleep(0.2)  # the beginning has come
+    leaving.cancel()
+    async with asyncio.timeout(5.0):
+        assert await asked(other, chain, **{"x-of": "short"}) == 200

@@ -29,7 +29,7 @@ from batchedmodel_sidecar.backends.upstream.connection import (
 from batchedmodel_sidecar.backends.upstream.protocol import BackendRequest, Response
 from batchedmodel_sidecar.body.buffers import Room, json_bytes, pieces_of
 from batchedmodel_sidecar.body.encodings import encoding_of, inflated
-from batchedmodel_sidecar.errors import Busy, Rejected, Unserved
+from batchedmodel_sidecar.errors import Busy, Lost, Rejected, Unserved
 from batchedmodel_sidecar.helper.shared_memory import SharedMemory
 
 logger: Final = logging.getLogger(__name__)
@@ -138,9 +138,10 @@ class Answer:
         return b"".join(pieces), True
 
     def close(self) -> None:
-        """Break off what is not whole: nobody reads it."""
+        """Break off what is not whole; a coroutine that still reads it gets `Lost`."""
         if not self._ended and self._error is None and self.connection is not None:
             self.connection.cancel()
+            self.broke_off(Lost("the request has ended"))
 
 
 class Client:
