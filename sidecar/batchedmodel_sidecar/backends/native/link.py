@@ -97,7 +97,7 @@ class NativeLink:
         self._failures = 0
         """Broken connections in a row; a ready model sets it back."""
         self._unanswered = 0
-        """Batches in a row that had no answer in time; an answered one sets it back."""
+        """Connections in a row with a batch that had no answer in time; an answered one ends it."""
         self._distrusts = 0
         """Connections given up for what the server answered; an answered batch sets it back."""
 
@@ -231,7 +231,8 @@ class NativeLink:
     def batch_unanswered(self) -> None:
         """From the batches: there was no answer in time."""
         self._stuck = True
-        self._unanswered += 1
+        # Those behind the first on a connection may have met the same pause.
+        self._unanswered += self._distrusted is None
 
     def distrust(self, reason: str) -> None:
         """From the batches: the model is not ready until a new connection says so."""

@@ -150,6 +150,22 @@ async def test_after_two_batches_in_a_row_without_an_answer_only_a_restart_helps
         assert not here.link.status.stuck
 
 
+async def test_unanswered_batches_of_one_connection_count_once(tmp_path: Path) -> None:
+    path = tmp_path / "m.sock"
+    async with LinkServer().serving(path) as server, followed(path) as here:
+        peer = await server.peer()
+        peer.ready()
+        await here.listener.ready()
+        answers = [here.link.infer(batch_of(), seconds) for seconds in (0.05, 0.1)]
+        for answer in answers:
+            with pytest.raises(Unserved):
+                await answer
+        peer = await server.peer()
+        peer.ready()
+        await here.listener.ready()
+        assert not here.link.status.stuck
+
+
 async def test_a_pass_that_hangs_and_ends_needs_no_other_description(tmp_path: Path) -> None:
     async with linked(tmp_path) as (here, peer):
         peer.state(ModelState.HUNG, "for 60 s")
