@@ -2,9 +2,9 @@
 
 import inspect
 
-from batchedmodel_sidecar.batching.batcher import Batcher
+from batchedmodel_sidecar.calls import Call
 
 
 def is_compiled() -> bool:
     """False where they run as their sources: both forms do the same, at another cost."""
-    return not inspect.isfunction(Batcher.offer)
+    return not inspect.isfunction(Call.apart)

@@ -19,7 +19,6 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_scheduling.batching.items import MemoryCap
 from batchedmodel_sidecar.calls import Call, Row
-from batchedmodel_sidecar.generation.native.preparer import TextPreparer
 from batchedmodel_sidecar.tokenizer import Tokens
 
 
@@ -77,10 +76,6 @@ class VersionLease:
             users.leave()
 
 
-MakeTexts = Callable[[str, GenerationDescription, bytes], TextPreparer]
-"""Makes of a model's name, description and tokenizer what reads requests for its texts."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadyModel:
     """A model that can be asked."""
@@ -90,8 +85,10 @@ class ReadyModel:
     """None when nobody measured the server."""
     tokens: Tokens | None
     """None when the model takes no text."""
-    texts: TextPreparer | None = field(default=None, compare=False)
-    """None when it generates no text."""
+    generation: GenerationDescription | None = None
+    """Of the texts that it generates; None when it generates none."""
+    tokenizer_json: bytes = field(default=b"", compare=False, repr=False)
+    """Of those texts."""
     depth: int
     """Batches that each worker of the server takes at once: the one that runs, and perhaps the
     next."""
@@ -100,11 +97,6 @@ class ReadyModel:
     leaves the model's answers as they are."""
     users: VersionUsers = field(default_factory=VersionUsers, compare=False, repr=False)
     """The requests that were parsed for this version."""
-
-    @property
-    def generation(self) -> GenerationDescription | None:
-        """Of the texts that it generates; None where it generates none."""
-        return None if self.texts is None else self.texts.description
 
     def asked_by(self, share: Share) -> "ReadyModel":
         """The same model, which tokenises long texts in this tenant's turn."""

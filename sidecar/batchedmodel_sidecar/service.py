@@ -33,7 +33,6 @@ from batchedmodel_sidecar.generation.generation import (
     UpstreamGeneration,
     generation_of,
 )
-from batchedmodel_sidecar.generation.native.preparer import TextPreparer
 from batchedmodel_sidecar.generation.text_queue import TextQueue
 from batchedmodel_sidecar.helper import shared_memory
 from batchedmodel_sidecar.http.admin import ADMIN_BOUNDS, Admin
@@ -133,8 +132,7 @@ class Service:
                 working=link.working,
             )
         else:
-            name, socket = settings.model_name, settings.model_socket
-            self._link = native = NativeLink(name, socket, self, regions, served, TextPreparer)
+            self._link = native = NativeLink(settings.model_socket, self, regions, served)
         self._batcher = Batcher(
             folder.read(),
             infer=self._link.infer,
@@ -253,9 +251,9 @@ class Service:
     def model_ready(self, model: ReadyModel) -> None:
         """From the link: work may flow."""
         is_back = self._batcher.model is None
-        self._batcher.attach(model)
         if self._generation is not None:
-            self._generation.model_ready(model)
+            self._generation.model_ready(model)  # refuses what cannot be read, before batches go
+        self._batcher.attach(model)
         if is_back:  # a new version beside the old one is no restart, which would end a drain
             self._lifecycle.resume()
         host, port = self._settings.host, self._port

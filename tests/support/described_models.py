@@ -18,10 +18,8 @@ from batchedmodel_contract.inference.description import (
 )
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_model_server.batching.declaration import declaration_of, describe
-from batchedmodel_sidecar.generation.native.preparer import TextPreparer
 from batchedmodel_sidecar.model import ReadyModel
 from support.lettered_handlers import Lettered
-from support.random_checkpoints import byte_tokenizer
 
 IDS: Final = TensorSpec(
     name="ids", datatype=Datatype.INT64, shape=(RAGGED,), max_length=64, letters=("L",)
@@ -60,7 +58,7 @@ def ready(
         description=description,
         profile=None,
         tokens=None,
-        texts=None if generation is None else TextPreparer("m", generation, byte_tokenizer()),
+        generation=generation,
         depth=2,
         rows_pad=True,
     )

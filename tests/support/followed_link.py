@@ -15,7 +15,6 @@ from batchedmodel_scheduling.batching.items import MemoryCap
 from batchedmodel_sidecar.backends.native.link import NativeLink
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.body.shared_regions import SharedRegions
-from batchedmodel_sidecar.generation.native.preparer import TextPreparer
 from batchedmodel_sidecar.lora.served import ServedAdapters
 from batchedmodel_sidecar.model import ReadyModel
 from support.link_server import SECONDS, LinkPeer, LinkServer
@@ -76,9 +75,7 @@ class Followed:
         self.adapters = ServedAdapters("m")
         self.budget = ByteBudget(BUDGET)
         self.regions = SharedRegions(self.budget)
-        self.link = NativeLink(
-            "m", str(path), self.listener, self.regions, self.adapters, TextPreparer
-        )
+        self.link = NativeLink(str(path), self.listener, self.regions, self.adapters)
 
 
 @asynccontextmanager

@@ -155,8 +155,7 @@ class GenerationCollector(Collector):
             labels=["block_size", "num_gpu_blocks"],
         )
         model = self._model()
-        if model is not None and model.texts is not None:
-            engine = model.texts.description
+        if model is not None and (engine := model.generation) is not None:
             blocks.add_metric([str(engine.block_tokens), str(engine.blocks)], 1)
         yield blocks
 

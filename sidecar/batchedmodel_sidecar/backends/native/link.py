@@ -28,7 +28,7 @@ from batchedmodel_sidecar.backends.native.ready_models import ReadyModels
 from batchedmodel_sidecar.body.shared_regions import SharedRegions
 from batchedmodel_sidecar.errors import Busy, Unserved
 from batchedmodel_sidecar.lora.served import ServedAdapters
-from batchedmodel_sidecar.model import LinkListener, LinkStatus, MakeTexts, ReadyModel, TextFrames
+from batchedmodel_sidecar.model import LinkListener, LinkStatus, ReadyModel, TextFrames
 
 logger: Final = logging.getLogger(__name__)
 
@@ -55,12 +55,10 @@ class NativeLink:
 
     def __init__(
         self,
-        name: str,
         socket_path: str,
         listener: LinkListener,
         regions: SharedRegions,
         adapters: ServedAdapters,
-        make_texts: MakeTexts,
     ) -> None:
         """Needs a running loop. `adapters` hears what the server says of them."""
         self.texts: TextFrames | None = None
@@ -69,7 +67,7 @@ class NativeLink:
         self._listener = listener
         self._regions = regions
         self._adapters = adapters
-        self._models = ReadyModels(name, make_texts)
+        self._models = ReadyModels()
         self._batches = PendingBatches(self, regions, self)
         self._connection: LinkConnection | None = None
         self._version = 0

@@ -97,13 +97,15 @@ class NativeTexts:
         self._bodies = bodies
         self.model: ReadyModel | None = None
         """The one that is served now."""
+        self.preparer: TextPreparer | None = None
+        """That model's; None where it generates no text."""
 
     async def read(self, asked: RequestHead, body: Buffer, held: Hold) -> Draft:
         """See `TextServer`."""
         model = self.model
         if model is None:
             raise Rejected(Rejection.NOT_READY, "the model is not ready", retry_after=RETRY_SOON)
-        texts, description = model.texts, model.description
+        texts, description = self.preparer, model.description
         if texts is None:
             raise ModelNotFound(f"model: {description.name} generates no text")
         on_path = _adapter_on_path(asked)

@@ -30,8 +30,6 @@ from batchedmodel_contract.manifest.tenants import NOBODY
 from batchedmodel_sidecar.backends.native import link
 from batchedmodel_sidecar.body.shared_regions import SharedRegions
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
-from support.byte_tokenizer import described as generating
-from support.byte_tokenizer import tokenizer_json as byte_tokenizer_json
 from support.followed_link import batch_of, followed, linked
 from support.link_server import LinkPeer, LinkServer, served
 from support.simulate_command import PROFILE
@@ -301,20 +299,6 @@ async def test_a_tokenizer_that_is_still_the_same_is_not_read_again(tmp_path: Pa
     assert second is first
     assert third is not first
     assert fourth is not third
-
-
-async def test_what_prepares_texts_is_kept_as_long_as_its_model_stays_the_same(
-    tmp_path: Path,
-) -> None:
-    file, texts = byte_tokenizer_json(), []
-    async with linked(tmp_path) as (here, peer):
-        for number, tokenizer in enumerate((file, file, file + b" ")):
-            model = replace(served(str(number)), generation=generating(), tokenizer=tokenizer)
-            peer.ready(model)
-            texts.append((await here.listener.ready()).texts)
-    assert texts[0] is not None
-    assert texts[1] is texts[0]
-    assert texts[2] is not texts[0]
 
 
 async def test_a_tokenizer_that_cannot_be_read_is_the_reason_why_there_is_no_model(
