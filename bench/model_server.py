@@ -195,7 +195,7 @@ def outside(models: Models, rounds: int) -> list[Figure]:
 
     def work() -> object:
         collated = collate(declaration, models.examined(ids))
-        given, _ = split(declaration, output, collated.sizes, collated.items, ROWS)
+        given, _ = split(declaration, [(output, collated.sizes, collated.items)], ROWS)
         reply = BatchReply(
             outputs=given,
             statuses=(200,) * ROWS,

@@ -270,6 +270,10 @@ class Output(NamedTuple):
     packed: bool = False
 
 
+Answered = tuple[Mapping[str, Output], Sizes, Sequence[int]]
+"""What came of a pass, and of each of its rows the sizes and which item it is."""
+
+
 def collate(declaration: Declaration, examined: Examined) -> Collated:
     """The valid items of the batch, of which there must be at least one."""
     items = examined.valid
@@ -318,36 +322,41 @@ def joined(outputs: Sequence[Mapping[str, Output]]) -> dict[str, Output]:
 
 
 def split(
-    declaration: Declaration,
-    outputs: Mapping[str, Output],
-    sizes: Sizes,
-    items: Sequence[int],
-    count: int,
+    declaration: Declaration, passes: Sequence[Answered], count: int
 ) -> tuple[tuple[Ragged, ...], dict[int, str]]:
     """Each output cut to the items' own sizes, and the faults of items without a usable answer.
 
     The tensors of the `count` items follow their order; those of an item that failed are empty,
     but for outputs without dimensions, whose only possible size is one value: zero.
     """
-    cut = {name: _trim(spec, outputs[name], sizes) for name, spec in declaration.outputs.items()}
     faults: dict[int, str] = {}
-    for name, (flat, shapes) in cut.items():
-        for row in _rows_not_finite(flat, shapes):
-            faults.setdefault(items[row], f"{name}: the model's answer is not a finite number")
-    kept = [row for row, index in enumerate(items) if index not in faults]
-    ragged = tuple(
-        _ragged(name, declaration.outputs[name], flat, shapes, kept, items, count)
-        for name, (flat, shapes) in cut.items()
-    )
-    return ragged, faults
-
-
-def no_outputs(declaration: Declaration, count: int) -> tuple[Ragged, ...]:
-    """The outputs of a batch of which no item got an answer."""
-    return tuple(
-        _ragged(name, spec, np.zeros(0, spec.dtype), (), (), (), count)
-        for name, spec in declaration.outputs.items()
-    )
+    cut = [
+        {name: _trim(spec, outputs[name], sizes) for name, spec in declaration.outputs.items()}
+        for outputs, sizes, _ in passes
+    ]
+    for (_, _, items), trimmed in zip(passes, cut, strict=True):
+        for name, (flat, shapes) in trimmed.items():
+            for row in _rows_not_finite(flat, shapes):
+                faults.setdefault(items[row], f"{name}: the model's answer is not a finite number")
+    in_order = len(passes) == 1 and not faults and list(passes[0][2]) == list(range(count))
+    tensors: list[Ragged] = []
+    for name, spec in declaration.outputs.items():
+        datatype = Datatype(spec.datatype)
+        if in_order:
+            flat, shapes = cut[0][name]
+            tensors.append(Ragged(name, datatype, tuple(shapes), (flat.tobytes(),)))
+            continue
+        every: list[Shape] = [(0,) * len(spec.shape)] * count
+        data = [b"" if spec.shape else bytes(spec.dtype.itemsize)] * count
+        for (_, _, items), trimmed in zip(passes, cut, strict=True):
+            flat, shapes = trimmed[name]
+            end = 0
+            for index, shape in zip(items, shapes, strict=True):
+                start, end = end, end + math.prod(shape)
+                if index not in faults:
+                    every[index], data[index] = shape, flat[start:end].tobytes()
+        tensors.append(Ragged(name, datatype, tuple(every), (b"".join(data),)))
+    return tuple(tensors), faults
 
 
 def _sizes(
@@ -476,25 +485,3 @@ def _rows_not_finite(flat: Array, shapes: Sequence[Shape]) -> list[int]:
         return []
     ends = list(itertools.accumulate(math.prod(shape) for shape in shapes))
     return [int(row) for row in np.unique(owners(np.flatnonzero(bad), ends))]
-
-
-def _ragged(
-    name: str,
-    spec: Spec,
-    flat: Array,
-    shapes: Sequence[Shape],
-    kept: Sequence[int],
-    items: Sequence[int],
-    count: int,
-) -> Ragged:
-    datatype = Datatype(spec.datatype)
-    if len(kept) == count and list(items) == list(range(count)):
-        return Ragged(name=name, datatype=datatype, shapes=tuple(shapes), parts=(flat.tobytes(),))
-    every: list[Shape] = [(0,) * len(spec.shape)] * count
-    sizes = [math.prod(shape) for shape in shapes]
-    ends = np.cumsum(sizes, dtype=np.int64)
-    parts = [b"" if spec.shape else bytes(spec.dtype.itemsize)] * count
-    for row in kept:
-        every[items[row]] = shapes[row]
-        parts[items[row]] = flat[ends[row] - sizes[row] : ends[row]].tobytes()
-    return Ragged(name=name, datatype=datatype, shapes=tuple(every), parts=(b"".join(parts),))

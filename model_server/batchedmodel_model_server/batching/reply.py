@@ -1,12 +1,12 @@
 """The answer to a batch: outputs of one or several passes, and a status for each item. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from batchedmodel_contract.inference.batch import OK, BatchReply, Ragged, ragged
+from batchedmodel_contract.inference.batch import OK, BatchReply
 from batchedmodel_model_server.batching.declaration import Declaration
-from batchedmodel_model_server.batching.items import Collated, Examined, Output, no_outputs, split
+from batchedmodel_model_server.batching.items import Collated, Examined, Output, split
 
 _INVALID: Final = 400
 _FAILED: Final = 500
@@ -68,7 +68,8 @@ def reply(
 ) -> BatchReply:
     """The answer to a batch; `max_cost` is what the memory holds, as is known by now."""
     count = prepared.examined.count
-    outputs, not_finite = _outputs(declaration, computed.parts, count)
+    passes = [(one.outputs, one.collated.sizes, one.collated.items) for one in computed.parts]
+    outputs, not_finite = split(declaration, passes, count)
     statuses, errors = [OK] * count, [""] * count
     for status, faults in (
         (_INVALID, prepared.examined.faults),
@@ -97,26 +98,3 @@ def reply(
         max_cost=max_cost,
         long_rows=computed.long_rows,
     )
-
-
-def _outputs(
-    declaration: Declaration, parts: Sequence[Part], count: int
-) -> tuple[tuple[Ragged, ...], dict[int, str]]:
-    """The outputs of all items, and the faults of those without a usable answer."""
-    answers = [
-        split(declaration, part.outputs, part.collated.sizes, part.collated.items, count)
-        for part in parts
-    ]
-    if len(answers) == 1:
-        return answers[0]
-    whole = no_outputs(declaration, count)
-    columns = [list(zip(one.shapes, one.items(), strict=True)) for one in whole]
-    faults: dict[int, str] = {}
-    for part, (outputs, not_finite) in zip(parts, answers, strict=True):
-        faults |= not_finite
-        for column, output in zip(columns, outputs, strict=True):
-            values = output.items()
-            for item in part.collated.items:
-                column[item] = (output.shapes[item], values[item])
-    joined = zip(whole, columns, strict=True)
-    return tuple(ragged(one.name, one.datatype, column) for one, column in joined), faults

@@ -191,7 +191,9 @@ def _answers(
     examined = unlike_examples(declaration, _LENGTHS, seed).only(members)
     collated = collate(declaration, examined)
     outputs = forward(replace(model, declaration=declaration), collated, 0.0)
-    given, not_finite = split(declaration, outputs, collated.sizes, collated.items, examined.count)
+    given, not_finite = split(
+        declaration, [(outputs, collated.sizes, collated.items)], examined.count
+    )
     found: list[Answer] = [{} for _ in range(examined.count)]
     for output in given:
         dtype = declaration.outputs[output.name].dtype

@@ -15,7 +15,6 @@ from batchedmodel_model_server.batching.items import (
     collate,
     examine,
     joined,
-    no_outputs,
     parts,
     split,
 )
@@ -72,7 +71,7 @@ def test_what_is_collated_and_split_again_is_what_came_in(
             [{"y": Output(array=part.arrays["x"])} for part in parts(declaration, collated)]
         )["y"]
     (output,), faults = split(
-        declaration, {"y": echoed}, collated.sizes, collated.items, examined.count
+        declaration, [({"y": echoed}, collated.sizes, collated.items)], examined.count
     )
     assert not faults
     for index, (item, answer) in enumerate(zip(items, arrays_of(output), strict=True)):
@@ -117,7 +116,7 @@ def test_a_row_that_is_not_finite_fails_alone() -> None:
         "v": Output(array=np.array([[1, 2], [np.inf, 0], [3, 4]], "f4")),
         "s": Output(array=np.array([1, 2, 3], "f4")),
     }
-    (vectors, scalars), faults = split(declaration, outputs, {}, [0, 2, 3], 4)
+    (vectors, scalars), faults = split(declaration, [(outputs, {}, [0, 2, 3])], 4)
     assert faults == {2: "v: the model's answer is not a finite number"}
     assert [a.tolist() for a in arrays_of(vectors)] == [[1, 2], [], [], [3, 4]]
     # Without dimensions there is no empty tensor: a failed item carries a zero.
@@ -128,7 +127,7 @@ def test_what_is_not_finite_in_the_padding_harms_nobody() -> None:
     declaration = declared({"x": FORMS["L"]}, {"y": Spec("FP32", ("L",))})
     sizes = {"L": np.array([1, 2])}
     outputs = {"y": Output(array=np.array([[1, np.nan], [2, 3]], "f4"))}
-    (output,), faults = split(declaration, outputs, sizes, [0, 1], 2)
+    (output,), faults = split(declaration, [(outputs, sizes, [0, 1])], 2)
     assert not faults
     assert [a.tolist() for a in arrays_of(output)] == [[1], [2, 3]]
 
@@ -136,13 +135,13 @@ def test_what_is_not_finite_in_the_padding_harms_nobody() -> None:
 def test_an_output_with_a_letter_of_its_own_is_cut_by_its_own_sizes() -> None:
     declaration = declared({"x": FORMS["L"]}, {"y": Spec("INT64", ("T", 2))})
     outputs = {"y": Output(array=np.arange(12).reshape(2, 3, 2), sizes=np.array([0, 2]))}
-    (output,), _ = split(declaration, outputs, {}, [0, 1], 2)
+    (output,), _ = split(declaration, [(outputs, {}, [0, 1])], 2)
     assert [a.tolist() for a in arrays_of(output)] == [[], [[6, 7], [8, 9]]]
 
 
 def test_a_batch_without_answers_still_has_every_output() -> None:
     declaration = declared({"x": FORMS["L"]}, {"v": Spec("FP32", (2,)), "s": Spec("FP32", ())})
-    vectors, scalars = no_outputs(declaration, 3)
+    (vectors, scalars), _ = split(declaration, [], 3)
     assert vectors.shapes == ((0,),) * 3
     assert scalars.shapes == ((),) * 3
     assert len(scalars.items()) == 3

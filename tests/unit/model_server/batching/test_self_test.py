@@ -107,7 +107,7 @@ def answers(model: LoadedModel, items: list[Array]) -> list[list[Array]]:
     collated = collate(model.declaration, examined)
     outputs = forward(model, collated, 0.0)
     given, faults = split(
-        model.declaration, outputs, collated.sizes, collated.items, examined.count
+        model.declaration, [(outputs, collated.sizes, collated.items)], examined.count
     )
     assert not faults
     return [arrays_of(output) for output in given]
