@@ -49,7 +49,7 @@ def answered(model: LoadedModel, ids: Sequence[Array]) -> Mapping[str, list[Arra
     collated = collate(model.declaration, examined)
     outputs = forward(model, collated, 0.0)
     given, faults = split(
-        model.declaration, outputs, collated.sizes, collated.items, examined.count
+        model.declaration, [(outputs, collated.sizes, collated.items)], examined.count
     )
     assert not faults
     return {output.name: arrays_of(output) for output in given}

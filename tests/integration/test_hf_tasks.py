@@ -51,7 +51,7 @@ def answered(model: LoadedModel, **inputs: Sequence[Array]) -> Mapping[str, list
     collated = collate(model.declaration, examined)
     outputs = forward(model, collated, 0.0)
     given_, faults = split(
-        model.declaration, outputs, collated.sizes, collated.items, examined.count
+        model.declaration, [(outputs, collated.sizes, collated.items)], examined.count
     )
     assert not faults
     return {output.name: arrays_of(output) for output in given_}

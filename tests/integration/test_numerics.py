@@ -78,7 +78,7 @@ def embedded(model: LoadedModel, items: Sequence[Array]) -> list[Array]:
     collated = collate(model.declaration, examined)
     outputs = forward(model, collated, 0.0)
     (output,), faults = split(
-        model.declaration, outputs, collated.sizes, collated.items, examined.count
+        model.declaration, [(outputs, collated.sizes, collated.items)], examined.count
     )
     assert not faults
     return arrays_of(output)

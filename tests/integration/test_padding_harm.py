@@ -89,9 +89,7 @@ def test_a_mixed_batch_is_answered_as_its_items_alone(name: str) -> None:
         collated = collate(model.declaration, examined)
         (output,), _ = split(
             model.declaration,
-            forward(model, collated, 0.0),
-            collated.sizes,
-            collated.items,
+            [(forward(model, collated, 0.0), collated.sizes, collated.items)],
             examined.count,
         )
         return arrays_of(output)
