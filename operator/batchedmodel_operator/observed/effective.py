@@ -9,7 +9,7 @@ from typing import Any
 from batchedmodel_contract.manifest import spec as rules
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import DEFAULT_MODEL_PORT, Spec
-from batchedmodel_contract.manifest.workload import Autoscaling, ScalingMetric
+from batchedmodel_contract.manifest.workload import Autoscaling, BudgetMode, ScalingMetric
 from batchedmodel_operator.rollout import Mode
 
 OfChart = Mapping[str, dict[str, str]]
@@ -41,6 +41,12 @@ def rolling_update(spec: Spec, mode: Mode) -> dict[str, int | str]:
 def most_replicas(spec: Spec) -> int:
     """Pods that there may be."""
     return replicas(spec) if spec.autoscaling is None else spec.autoscaling.max_replicas
+
+
+def needs_disruption_budget(spec: Spec) -> bool:
+    """Whether there may be pods enough for some of them to be kept while others go."""
+    wanted = spec.disruption.pod_disruption_budget is BudgetMode.AUTO
+    return wanted and most_replicas(spec) >= 2
 
 
 def drain_timeout_seconds(spec: Spec) -> int:

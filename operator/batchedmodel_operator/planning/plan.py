@@ -280,7 +280,7 @@ def _wanted(
     }
     if spec.autoscaling is not None and there:
         wanted[Kind.AUTOSCALER] = render.autoscaler(model, spec, spec.autoscaling, via)
-    if render.needs_disruption_budget(spec):
+    if effective.needs_disruption_budget(spec):
         wanted[Kind.DISRUPTION_BUDGET] = render.disruption_budget(model, spec)
     return wanted
 

@@ -16,7 +16,6 @@ from batchedmodel_contract.kubernetes.names import DATA_PORT, REVISION_LABEL, VO
 from batchedmodel_contract.manifest.batching import FILE_NAME, BatchSettings
 from batchedmodel_contract.manifest.generation import Generation
 from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_contract.manifest.workload import BudgetMode
 from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.kinds import RESOURCES, Kind
 from batchedmodel_operator.observed import effective
@@ -94,12 +93,6 @@ def service(model: Model, spec: Spec) -> Manifest:
     if spec.service.annotations:
         manifest["metadata"]["annotations"] = dict(spec.service.annotations)
     return manifest
-
-
-def needs_disruption_budget(spec: Spec) -> bool:
-    """Whether there may be pods enough for some of them to be kept while others go."""
-    wanted = spec.disruption.pod_disruption_budget is BudgetMode.AUTO
-    return wanted and effective.most_replicas(spec) >= 2
 
 
 def disruption_budget(model: Model, spec: Spec) -> Manifest:

@@ -6,7 +6,7 @@ import pytest
 
 from batchedmodel_contract.manifest.workload import ScalingVia
 from batchedmodel_operator import render
-from batchedmodel_operator.observed.effective import scaling_target
+from batchedmodel_operator.observed.effective import needs_disruption_budget, scaling_target
 from batchedmodel_operator.rollout import Mode
 from support.operator_world import IMAGES, SIMULATED
 from support.rendered import (
@@ -221,7 +221,7 @@ def test_a_budget_protects_pods_that_serve_and_no_others() -> None:
 )
 def test_a_budget_is_for_models_of_two_pods_or_more(more: dict[str, Any], needed: bool) -> None:
     _, spec = read_model({**SIMULATED, **more})
-    assert render.needs_disruption_budget(spec) is needed
+    assert needs_disruption_budget(spec) is needed
 
 
 def test_a_profile_says_how_eagerly_an_autoscaler_follows() -> None:
