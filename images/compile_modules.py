@@ -48,7 +48,7 @@ _COMPILED: Final = {
     f"{_SCHEDULING}/latency": ("*",),
     _SIDECAR: ("calls", "lifecycle", "model"),
     f"{_SIDECAR}/lora": ("*",),
-    f"{_SIDECAR}/backends/upstream": ("adapter", "connection"),
+    f"{_SIDECAR}/backends/upstream": ("connection", "public_protocol"),
     f"{_SIDECAR}/backends/native": ("batches", "link"),
     f"{_SIDECAR}/batching": ("*",),
     f"{_SIDECAR}/body": ("byte_budget",),

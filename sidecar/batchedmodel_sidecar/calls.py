@@ -1,4 +1,4 @@
-"""Calls, their batches and their answers, without any protocol: adapters read and write bodies.
+"""Calls, their batches and their answers; protocols read and write bodies of them.
 
 Compiled: one of each is made per request.
 """

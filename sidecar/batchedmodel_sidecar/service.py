@@ -169,7 +169,7 @@ class Service:
             )
         )
         self._bodies = BodyReader(max_bytes=settings.max_body_bytes, budget=budget, slots=regions)
-        refusals = Refusals(self._ledger, codec.adapters)
+        refusals = Refusals(self._ledger, codec.protocols)
         counts = GenerationCounts()
         admission = Admission(
             batcher=self._batcher,
@@ -210,7 +210,7 @@ class Service:
                 registry.register(AdaptersCollector(served, rows, works, settings.adapter_slots))
         router = Router(
             settings.model_name,
-            adapters=codec.adapters,
+            protocols=codec.protocols,
             upstream=theirs,
             generates=self._generation is not None,
             has_lora=served.are_known,

@@ -36,7 +36,7 @@ def data_handler(
 ) -> DataHandler:
     """For the model `m` of our own server, which has no adapters unless `names` finds some."""
     names = names or ServedAdapters("m")
-    refusals = Refusals(made.ledger, codec.adapters)
+    refusals = Refusals(made.ledger, codec.protocols)
     clock = asyncio.get_running_loop().time
     admission = Admission(
         batcher=made.batcher,
@@ -49,7 +49,7 @@ def data_handler(
         passes_on=False,
     )
     router = Router(
-        "m", adapters=codec.adapters, upstream=None, generates=False, has_lora=names.are_known
+        "m", protocols=codec.protocols, upstream=None, generates=False, has_lora=names.are_known
     )
     return DataHandler(
         router=router,

@@ -147,7 +147,7 @@ class UpstreamWorld:
         """What the server said of the rows of one call."""
         model = self.link.status.model
         assert model is not None
-        adapter = self.protocol.adapter("/v1/models/m:predict", "", {})
+        adapter = self.protocol.public_protocol("/v1/models/m:predict", "", {})
         parsed = await adapter.parse(
             json.dumps({"instances": list(rows)}).encode(), None, model, 4096
         )

@@ -1,7 +1,7 @@
 """Bodies into calls and answers into bodies: here when they are small, in the helper when not.
 
 The data handler calls it, and the link to an upstream server for that server's answers. The helper
-uses the same adapters and protocols, so calls and errors are the same.
+uses the same protocols, so calls and errors are the same.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,12 +13,12 @@ from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_http.response import LARGE
-from batchedmodel_sidecar.backends.upstream.adapter import UpstreamProtocol
 from batchedmodel_sidecar.backends.upstream.protocol import (
     BackendProtocol,
     Response,
     SplitReply,
 )
+from batchedmodel_sidecar.backends.upstream.public_protocol import UpstreamProtocol
 from batchedmodel_sidecar.body.buffers import json_bytes
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.calls import Answer, Row
@@ -37,7 +37,7 @@ from batchedmodel_sidecar.helper.messages import Job, NoMemory, Pickled
 from batchedmodel_sidecar.helper.shared_memory import SharedMemory
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.protocol import Body, Parsed, PublicProtocol
-from batchedmodel_sidecar.protocols.table import adapters
+from batchedmodel_sidecar.protocols.table import public_protocols
 from batchedmodel_sidecar.tokenizer import INLINE_CHARACTERS
 
 LARGE_ANSWER: Final = 64 * 1024
@@ -58,8 +58,8 @@ class Codec:
 
     def __init__(self, helper: HelperClient, *, most_rows: Callable[[Share], int]) -> None:
         """`most_rows`: how many rows of one call are taken of a tenant at present, at most."""
-        self.adapters: Final = adapters()
-        self._endpoints = {type(adapter): endpoint for endpoint, adapter in self.adapters.items()}
+        self.protocols: Final = public_protocols()
+        self._endpoints = {type(one): endpoint for endpoint, one in self.protocols.items()}
         self._helper = helper
         self.most_rows: Final = most_rows
 
@@ -69,7 +69,7 @@ class Codec:
 
     async def parse(
         self,
-        adapter: PublicProtocol,
+        protocol: PublicProtocol,
         body: Buffer | SharedMemory,
         header_length: str | None,
         model: ReadyModel,
@@ -81,7 +81,7 @@ class Codec:
         Much memory that the values of a large one take meanwhile is charged to `held`.
         """
         share = held.share
-        upstream = adapter if isinstance(adapter, UpstreamProtocol) else None
+        upstream = protocol if isinstance(protocol, UpstreamProtocol) else None
         if not isinstance(body, SharedMemory):
             size = json_bytes(len(body), header_length)
             if upstream is not None:
@@ -89,9 +89,9 @@ class Codec:
                 size = max(size, upstream.protocol.converts(len(body), header_length))
             if size <= LARGE:
                 known = model.asked_by(share) if len(body) > INLINE_CHARACTERS else model
-                return await adapter.parse(body, header_length, known, self.most_rows(share))
+                return await protocol.parse(body, header_length, known, self.most_rows(share))
         self.refuse_large(share)
-        job = partial(parse, self._by(adapter), header_length, self.most_rows(share))
+        job = partial(parse, self._by(protocol), header_length, self.most_rows(share))
         pickled = None if upstream else pickled_model(model)
         try:
             draft, size = await self._helper.do(job, body, pickled, share=share, hold=held)
@@ -104,29 +104,29 @@ class Codec:
         return Parsed(call, draft.memo, draft.options, size, draft.named)
 
     def renders_here(
-        self, adapter: PublicProtocol, parsed: Parsed, answer: Answer, size: int
+        self, protocol: PublicProtocol, parsed: Parsed, answer: Answer, size: int
     ) -> bool:
         """Whether this process makes the body that answers a call, because it is small.
 
         `size`: that of the answer.
         """
         return not _is_kept(parsed, answer) and (
-            size <= _SMALL_ANSWER or adapter.texts(parsed, answer) <= LARGE_ANSWER
+            size <= _SMALL_ANSWER or protocol.texts(parsed, answer) <= LARGE_ANSWER
         )
 
     async def render(
         self,
-        adapter: PublicProtocol,
+        protocol: PublicProtocol,
         parsed: Parsed,
         answer: Answer,
         model: ReadyModel,
         share: Share = NOBODY,
     ) -> Body:
         """The body that answers a call; raises `InvalidInput` or `Unserved`."""
-        if self.renders_here(adapter, parsed, answer, answer.size):
-            return adapter.render(parsed, answer, model)
-        upstream = adapter if isinstance(adapter, UpstreamProtocol) else None
-        by, lengths, theirs = self._by(adapter), parsed.call.lengths, pickled_answer(answer)
+        if self.renders_here(protocol, parsed, answer, answer.size):
+            return protocol.render(parsed, answer, model)
+        upstream = protocol if isinstance(protocol, UpstreamProtocol) else None
+        by, lengths, theirs = self._by(protocol), parsed.call.lengths, pickled_answer(answer)
         job = partial(render, by, lengths, theirs, parsed.memo, parsed.named, parsed.labels)
         pickled = None if upstream else pickled_model(model)
         body: Body = await self._answered(job, b"", pickled, share=share)
@@ -148,11 +148,11 @@ class Codec:
         finally:
             memory.close()
 
-    def _by(self, adapter: PublicProtocol) -> By:
-        """How the helper is told of the adapter."""
-        if isinstance(adapter, UpstreamProtocol):
-            return adapter.protocol
-        return self._endpoints[type(adapter)]
+    def _by(self, protocol: PublicProtocol) -> By:
+        """How the helper is told of the protocol."""
+        if isinstance(protocol, UpstreamProtocol):
+            return protocol.protocol
+        return self._endpoints[type(protocol)]
 
     async def _answered(
         self,

@@ -1,4 +1,4 @@
-"""What the helper for large bodies does, with the same adapters as in the sidecar's process.
+"""What the helper for large bodies does, with the same protocols as in the sidecar's process.
 
 Rows travel as columns with their bytes apart, so that they stay where they lie.
 """
@@ -28,7 +28,7 @@ from batchedmodel_sidecar.lora.served import Labels
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.protocol import Body, Parsed, PublicProtocol
 from batchedmodel_sidecar.protocols.routes import Endpoint
-from batchedmodel_sidecar.protocols.table import adapters
+from batchedmodel_sidecar.protocols.table import public_protocols
 from batchedmodel_sidecar.tokenizer import Tokens, text_threads
 
 TIMES_BINARY: Final = 38
@@ -60,8 +60,8 @@ By = Endpoint | BackendProtocol
 class Kept:
     """What is remembered of a large body beside its rows, still pickled.
 
-    Only the helper looks into it, where it arrives unpickled. An adapter remembers it of a caller's
-    body, the protocol of an upstream server's answer.
+    Only the helper looks into it, where it arrives unpickled. A public protocol remembers it of a
+    caller's body, the protocol of an upstream server of that server's answer.
     """
 
     data: Buffer
@@ -83,7 +83,7 @@ def parse(by: By, header_length: str | None, most_rows: int, work: Work) -> Pick
         work.claim(memory_of_values(text, as_text=True) + TIMES_BINARY * binary)
         return parsed_request(drafted(by, work.body, header_length, most_rows))
     work.claim(memory_of_values(text))
-    parsing = _adapters()[by].parse(work.body, header_length, work.model, most_rows)
+    parsing = _protocols()[by].parse(work.body, header_length, work.model, most_rows)
     parsed = asyncio.run(parsing)
     return parsed_request(
         ParsedRequest(
@@ -117,7 +117,7 @@ def render(
     if isinstance(by, Endpoint):
         call = Call(rows=_rows(lengths), description=work.model.description, key=None)
         parsed = Parsed(call=call, memo=memo, named=named, labels=labels)
-        body = _adapters()[by].render(parsed, answer, work.model)
+        body = _protocols()[by].render(parsed, answer, work.model)
     else:
         body = by.render(memo, answer)
     tail = tuple(map(apart, body.tail))
@@ -198,8 +198,8 @@ def _rows(lengths: list[int]) -> tuple[Row, ...]:
 
 
 @cache
-def _adapters() -> dict[Endpoint, PublicProtocol]:
-    return adapters()
+def _protocols() -> dict[Endpoint, PublicProtocol]:
+    return public_protocols()
 
 
 def memory_of_values(text: Buffer, *, as_text: bool = False) -> int:

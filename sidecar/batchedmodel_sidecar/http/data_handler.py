@@ -68,7 +68,7 @@ class DataHandler:
     def is_call(self, asked: RequestHead) -> bool:
         """Whether `answer` will answer with an inference or a text, or say why not."""
         route = asked.route or self._router.route(asked)
-        return route.adapter is not None or route.generates
+        return route.protocol is not None or route.generates
 
     def left_early(self) -> None:
         """Count a caller that left while its call was still arriving."""
@@ -119,12 +119,12 @@ class DataHandler:
                 response = self._refusals.lost(asked, found)
             elif self._passthrough is not None and (
                 found.endpoint in _GOING_ALONE
-                or (route.adapter is None and self._admission.declines_batching(asked))
+                or (route.protocol is None and self._admission.declines_batching(asked))
             ):
                 raise GoesAlone(in_turn=found.endpoint is Endpoint.ALONE)
             elif found.endpoint is Endpoint.INDEX:
                 response = await self._index(asked, source)
-            elif route.adapter is None:
+            elif route.protocol is None:
                 admission = self._admission
                 response = self._discovery.answer(found, admission.status, works=admission.works)
             else:

@@ -69,11 +69,11 @@ class InferenceHandler:
             size = answer.size
             self._bodies.hold_answer(size, held)
             try:
-                if self._codec.renders_here(request.adapter, parsed, answer, size):
-                    body = request.adapter.render(parsed, answer, request.model)
+                if self._codec.renders_here(request.protocol, parsed, answer, size):
+                    body = request.protocol.render(parsed, answer, request.model)
                 else:
                     body = await self._codec.render(
-                        request.adapter, parsed, answer, request.model, held.share
+                        request.protocol, parsed, answer, request.model, held.share
                     )
             except InvalidInput as error:
                 # The model's answer has no form in which the caller asked for it.
@@ -172,7 +172,7 @@ class InferenceHandler:
         if options is not None and options.encoding is not None:
             plain = await self._bodies.decoded(body, options.encoding, held, length)
         try:
-            parsed = await self._codec.parse(request.adapter, plain, length, request.model, held)
+            parsed = await self._codec.parse(request.protocol, plain, length, request.model, held)
             self._bodies.settled(plain, parsed.call, held, parsed.kept)
         finally:
             if plain is not body:

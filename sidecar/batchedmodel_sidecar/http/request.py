@@ -36,7 +36,7 @@ class Route(NamedTuple):
     """Where a request belongs."""
 
     found: Found | Lost
-    adapter: PublicProtocol | None
+    protocol: PublicProtocol | None
     """How it is batched; None when it is not."""
     at_once: V2Protocol | None
     """Reads its small calls without waiting; None where they may have to wait."""
@@ -94,19 +94,19 @@ class Router:
         self,
         name: str,
         *,
-        adapters: Mapping[Endpoint, PublicProtocol],
+        protocols: Mapping[Endpoint, PublicProtocol],
         upstream: Upstream | None,
         generates: bool,
         has_lora: bool,
         local_to: str = "",
     ) -> None:
-        """`adapters` are those of our server's protocols; `upstream`: the server is one's own.
+        """`protocols` are those of our server; `upstream`: the server is one's own.
 
         `generates`: texts are answered. `has_lora`: a path may name one of the model's LoRA
         adapters. `local_to`: see `SidecarSettings`.
         """
         self._local_to = local_to
-        self._adapters = adapters
+        self._protocols = protocols
         self._upstream = upstream
         self._generates = generates
         own = Routes(name, adapters=has_lora)
@@ -126,31 +126,31 @@ class Router:
         if isinstance(found, Lost):
             route = Route(found, None, None, None, generates=False)
         else:
-            adapter = self._adapter(asked, found.endpoint)
+            protocol = self._protocol(asked, found.endpoint)
             plain = asked.header_length is None and not asked.packed and self._upstream is None
             route = Route(
                 found,
-                adapter,
-                adapter if plain and isinstance(adapter, V2Protocol) else None,
+                protocol,
+                protocol if plain and isinstance(protocol, V2Protocol) else None,
                 asked.header_length if found.endpoint is Endpoint.V2_INFER else None,
                 self._generates and found.endpoint is Endpoint.GENERATES,
             )
         asked.route = route
         return route
 
-    def _adapter(self, asked: RequestHead, endpoint: Endpoint) -> PublicProtocol | None:
+    def _protocol(self, asked: RequestHead, endpoint: Endpoint) -> PublicProtocol | None:
         if self._upstream is None:
-            return self._adapters.get(endpoint)
+            return self._protocols.get(endpoint)
         if endpoint is not self._upstream.endpoint:
             return None
-        return self._upstream.adapter(asked.path, asked.query, asked.headers)
+        return self._upstream.public_protocol(asked.path, asked.query, asked.headers)
 
 
 class Request:
     """One inference; its steps fill in what they find out."""
 
     __slots__ = (
-        "adapter", "arrived", "asked", "found", "held", "lease", "model", "options", "parsed",
+        "arrived", "asked", "found", "held", "lease", "model", "options", "parsed", "protocol",
         "route",
     )  # fmt: skip
 
@@ -160,13 +160,13 @@ class Request:
     """Its call; set when its body is read."""
 
     def __init__(self, asked: RequestHead, route: Route, arrived: float, held: Hold) -> None:
-        """`route` has an adapter. `arrived`: monotonic seconds. `held`: the memory that it uses."""
+        """`route` has a protocol. `arrived`: monotonic seconds. `held`: the memory that it uses."""
         assert isinstance(route.found, Found), "an inference has a path that means one: our bug"
-        assert route.adapter is not None, "an inference has a protocol: our bug"
+        assert route.protocol is not None, "an inference has a protocol: our bug"
         self.asked: Final = asked
         self.route: Final = route
         self.found: Final = route.found
-        self.adapter: Final = route.adapter
+        self.protocol: Final = route.protocol
         self.arrived: Final = arrived
         self.held: Final = held
         self.lease: Final = VersionLease()

@@ -65,9 +65,9 @@ def named(response: Response, request_id: str | None) -> Response:
 class Refusals:
     """Makes errors into answers, and counts them."""
 
-    def __init__(self, ledger: Ledger, adapters: Mapping[Endpoint, PublicProtocol]) -> None:
+    def __init__(self, ledger: Ledger, protocols: Mapping[Endpoint, PublicProtocol]) -> None:
         self._ledger = ledger
-        self._adapters = adapters
+        self._protocols = protocols
 
     def response(self, asked: RequestHead, error: CallError | InvalidInput) -> Response:
         """What the caller is told. Nobody raises the error any more.
@@ -83,13 +83,13 @@ class Refusals:
             if logger.isEnabledFor(logging.DEBUG):
                 told = about(reason=error.reason)
                 logger.debug("refused: %s, %d", error.reason, error.status, extra=told)
-        adapter = asked.route.adapter if asked.route else None
-        if adapter is None:
+        protocol = asked.route.protocol if asked.route else None
+        if protocol is None:
             # The path is no protocol's own: the error has the form that such callers expect.
             path = asked.path
             family = Endpoint.V1_PREDICT if path.endswith(":predict") else Endpoint.EMBEDDINGS
-            adapter = self._adapters[family if path.startswith("/v1/") else Endpoint.V2_INFER]
-        body = adapter.error(error)
+            protocol = self._protocols[family if path.startswith("/v1/") else Endpoint.V2_INFER]
+        body = protocol.error(error)
         headers = body.headers
         if error.counted_as is not None:
             headers = (*headers, (_OUTCOME_HEADER, error.counted_as))

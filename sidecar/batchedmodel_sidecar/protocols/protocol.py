@@ -45,7 +45,7 @@ class Parsed:
         named: str | None = None,
         labels: Labels | None = None,
     ) -> None:
-        """Only the adapter looks into `memo`, which can be pickled.
+        """Only the protocol looks into `memo`, which can be pickled.
 
         `kept`: bytes of the memory in which rows and memo lie, where they lie in some of their own.
         `named`: what the body names beside the model, such as one of its fine-tunings. `labels`:

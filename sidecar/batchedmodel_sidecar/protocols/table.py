@@ -1,4 +1,4 @@
-"""Which adapter speaks for which endpoint, in the sidecar's process and in its helper's."""
+"""Which protocol belongs to which endpoint, in the sidecar's process and in its helper's."""
 
 from batchedmodel_sidecar.protocols.classify import ClassifyProtocol
 from batchedmodel_sidecar.protocols.openai import EmbeddingsProtocol
@@ -9,8 +9,8 @@ from batchedmodel_sidecar.protocols.v1 import PredictProtocol
 from batchedmodel_sidecar.protocols.v2 import V2Protocol
 
 
-def adapters() -> dict[Endpoint, PublicProtocol]:
-    """An adapter for every endpoint that takes calls."""
+def public_protocols() -> dict[Endpoint, PublicProtocol]:
+    """A protocol for every endpoint that takes calls."""
     return {
         Endpoint.V2_INFER: V2Protocol(),
         Endpoint.V1_PREDICT: PredictProtocol(),

@@ -15,15 +15,15 @@ from typing import Final
 
 from batchedmodel_contract.invalid_input import shown
 from batchedmodel_contract.manifest.spec import ServerProtocol
-from batchedmodel_sidecar.backends.upstream.adapter import UpstreamProtocol
 from batchedmodel_sidecar.backends.upstream.headers import forwarded, trace_context
 from batchedmodel_sidecar.backends.upstream.protocol import BackendProtocol
 from batchedmodel_sidecar.backends.upstream.protocols.openai import OpenAI
 from batchedmodel_sidecar.backends.upstream.protocols.v1 import V1
 from batchedmodel_sidecar.backends.upstream.protocols.v2 import V2
+from batchedmodel_sidecar.backends.upstream.public_protocol import UpstreamProtocol
 from batchedmodel_sidecar.protocols.protocol import PublicProtocol
 from batchedmodel_sidecar.protocols.routes import Endpoint, Found, Lost, Routes
-from batchedmodel_sidecar.protocols.table import adapters
+from batchedmodel_sidecar.protocols.table import public_protocols
 
 _ENDPOINTS: Final = {
     ServerProtocol.V2: Endpoint.V2_INFER,
@@ -133,8 +133,8 @@ class Upstream:
     """Of the same protocol, for our own server; it words our errors."""
     routes: UpstreamRoutes
 
-    def adapter(self, path: str, query: str, headers: Mapping[str, str]) -> PublicProtocol:
-        """The adapter of one request; only requests of the same path and query share a batch."""
+    def public_protocol(self, path: str, query: str, headers: Mapping[str, str]) -> PublicProtocol:
+        """The protocol of one request; only requests of the same path and query share a batch."""
         return UpstreamProtocol(
             self.protocol,
             self.ours,
@@ -166,6 +166,6 @@ def upstream(
     return Upstream(
         protocol=spoken,
         endpoint=endpoint,
-        ours=adapters()[endpoint],
+        ours=public_protocols()[endpoint],
         routes=UpstreamRoutes(name, protocol, endpoint, pass_paths),
     )

@@ -31,7 +31,7 @@ async def keyed(world: UpstreamWorld, row: str, key: str) -> str:
     """What is answered to a row in a request with a header of its own."""
     model = world.link.status.model
     assert model is not None
-    adapter = world.protocol.adapter("/v1/models/m:predict", f"?k={key}", {})
+    adapter = world.protocol.public_protocol("/v1/models/m:predict", f"?k={key}", {})
     parsed = await adapter.parse(json.dumps({"instances": [row]}).encode(), None, model, 4096)
     answer = await world.batcher.offer(parsed.call)
     return str(json.loads(bytes(answer.rows[0][0].data)))

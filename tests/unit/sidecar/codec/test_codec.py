@@ -30,12 +30,12 @@ from batchedmodel_sidecar.helper.shared_memory import SharedMemory
 from batchedmodel_sidecar.http.body_reader import placed
 from batchedmodel_sidecar.lora.served import ChosenAdapter, ServedAdapters
 from batchedmodel_sidecar.protocols.routes import Endpoint
-from batchedmodel_sidecar.protocols.table import adapters
+from batchedmodel_sidecar.protocols.table import public_protocols
 from batchedmodel_sidecar.tokenizer import Tokens, text_threads
 from support.sidecar_world import MODEL
 from support.text_handlers import tokenizer_json
 
-OURS: Final = adapters()[Endpoint.V2_INFER]
+OURS: Final = public_protocols()[Endpoint.V2_INFER]
 
 
 class NoHelper(HelperClient):
@@ -162,7 +162,7 @@ async def test_labels_of_many_tokens_are_made_by_the_helper(
     tokens = Tokens(tokenizer_json(), text, text_threads(1))
     tagger = replace(MODEL, description=description, tokens=tokens)
     helper = NoHelper()
-    ours, classify = codec(helper), adapters()[Endpoint.CLASSIFY]
+    ours, classify = codec(helper), public_protocols()[Endpoint.CLASSIFY]
     body = orjson.dumps({"inputs": " ".join(["w1"] * words)})
     parsed = await ours.parse(classify, body, None, tagger, held())
     chosen = ChosenAdapter("a", 1, 0, ServedAdapters("m"), own)

@@ -35,7 +35,7 @@ from batchedmodel_sidecar.helper.process import FREE_MEMORY, Worker
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.protocol import Body, Parsed
 from batchedmodel_sidecar.protocols.routes import Endpoint
-from batchedmodel_sidecar.protocols.table import adapters
+from batchedmodel_sidecar.protocols.table import public_protocols
 from batchedmodel_sidecar.tokenizer import Tokens, text_threads
 from support.examples import examples
 from support.helper_jobs import answered, done, inform, informed, received
@@ -46,7 +46,7 @@ from support.strategies import element_data, json_values
 from support.text_handlers import Ranker, tokenizer_json
 
 MODELS: Final = (TEXTS, EVERYTHING, PAIR, MODEL)
-ADAPTERS: Final = adapters()
+ADAPTERS: Final = public_protocols()
 
 
 Refusal = InvalidInput | Rejected | Unserved

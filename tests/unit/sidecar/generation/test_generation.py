@@ -15,7 +15,7 @@ from batchedmodel_sidecar.http.body_reader import BodyReader
 from batchedmodel_sidecar.http.responses import Refusals
 from batchedmodel_sidecar.lora.served import ServedAdapters
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.protocols.table import adapters
+from batchedmodel_sidecar.protocols.table import public_protocols
 from batchedmodel_sidecar.telemetry.generation_counts import GenerationCounts
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 from support.byte_tokenizer import tokenizer_json
@@ -31,7 +31,7 @@ def _generation() -> NativeGeneration:
     ledger, served = Ledger(), ServedAdapters("m")
     budget = ByteBudget(1 << 20)
     regions = SharedRegions(budget)
-    refusals = Refusals(ledger, adapters())
+    refusals = Refusals(ledger, public_protocols())
     queue = TextQueue(BatchSettings(), ledger, GenerationCounts(), refusals, lambda: None)
     link = NativeLink("nowhere", Listener(), regions, served)
     bodies = BodyReader(max_bytes=1 << 20, budget=budget, slots=regions)

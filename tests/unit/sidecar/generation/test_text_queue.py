@@ -22,7 +22,7 @@ from batchedmodel_sidecar.generation.text_queue import TextQueue
 from batchedmodel_sidecar.generation.upstream_texts import AskText, UpstreamTexts
 from batchedmodel_sidecar.http.request import RequestHead
 from batchedmodel_sidecar.http.responses import Refusals
-from batchedmodel_sidecar.protocols.table import adapters
+from batchedmodel_sidecar.protocols.table import public_protocols
 from batchedmodel_sidecar.telemetry.generation_counts import GenerationCounts
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 
@@ -141,7 +141,7 @@ class World:
         self.engine, self.ledger, self.budget = Engine(), Ledger(), ByteBudget(100_000)
         self.callers: list[Caller] = []
         self.server = make(self.engine.ask)
-        refusals = Refusals(self.ledger, adapters())
+        refusals = Refusals(self.ledger, public_protocols())
         self.queue = TextQueue(settings, self.ledger, GenerationCounts(), refusals, lambda: None)
         self.queue.server = self.server
         self.queue.open()

@@ -8,7 +8,7 @@ from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_sidecar.errors import Rejected
 from batchedmodel_sidecar.http.request import RequestHead
 from batchedmodel_sidecar.http.responses import Refusals
-from batchedmodel_sidecar.protocols.table import adapters
+from batchedmodel_sidecar.protocols.table import public_protocols
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 
 
@@ -25,7 +25,7 @@ async def refused(body: Body, future: asyncio.Future[None]) -> None:
 
 
 async def test_a_body_goes_with_its_refusal_though_a_future_keeps_the_error() -> None:
-    refusals = Refusals(Ledger(), adapters())
+    refusals = Refusals(Ledger(), public_protocols())
     head = RequestHead(method="POST", target="/v1/embeddings", headers={}, declared=0)
     body, future = Body(), asyncio.get_running_loop().create_future()
     future.set_exception(Rejected(Rejection.INVALID, "wrong"))

@@ -17,7 +17,7 @@ from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.headers import declines_batching, options_of_headers, request_id
 from batchedmodel_sidecar.protocols.protocol import PublicProtocol
 from batchedmodel_sidecar.protocols.routes import Endpoint
-from batchedmodel_sidecar.protocols.table import adapters
+from batchedmodel_sidecar.protocols.table import public_protocols
 from batchedmodel_sidecar.protocols.v2 import V2Protocol
 from support.echo_server import EVERY_DATATYPE
 from support.examples import examples
@@ -27,7 +27,7 @@ from support.strategies import json_values
 
 LONGEST_SECONDS: Final = 5.0
 
-ADAPTERS: Final = adapters()
+ADAPTERS: Final = public_protocols()
 TARGETS: Final = [
     (adapter, model) for adapter in ADAPTERS.values() for model in (TEXTS, EVERYTHING, MODEL)
 ]

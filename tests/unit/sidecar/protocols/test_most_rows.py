@@ -42,7 +42,7 @@ def listed(field: str, value: Any, rows: int) -> tuple[bytes, str | None]:
 
 
 def in_front_of(protocol: ServerProtocol) -> PublicProtocol:
-    return upstream(protocol, "m").adapter("/", "", {HEADER_LENGTH: ""})
+    return upstream(protocol, "m").public_protocol("/", "", {HEADER_LENGTH: ""})
 
 
 @pytest.mark.parametrize(

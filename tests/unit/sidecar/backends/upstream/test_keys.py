@@ -30,7 +30,7 @@ async def key(
 ) -> Hashable:
     body = document if isinstance(document, bytes) else json.dumps(document).encode()
     given = headers or {}
-    adapter = upstream(ServerProtocol.V2, "m").adapter(path, query, given)
+    adapter = upstream(ServerProtocol.V2, "m").public_protocol(path, query, given)
     parsed = await adapter.parse(body, given.get(HEADER_LENGTH), MODEL, 4096)
     return parsed.call.key_of(parsed.call.rows[0])
 

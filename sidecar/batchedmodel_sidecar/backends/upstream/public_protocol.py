@@ -1,4 +1,4 @@
-"""A request's way through a server's protocol, as the data handler's adapter."""
+"""A request's way through a server's protocol, as one of the public protocols."""
 
 from typing import Final
 
