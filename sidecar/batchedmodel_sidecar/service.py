@@ -7,7 +7,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry
 
-from batchedmodel_contract.inference.profile import Profile
+from batchedmodel_contract.inference.profile import Profile, extent_of
 from batchedmodel_contract.manifest.tenants import Share, share_of
 from batchedmodel_contract.processes.environment import SidecarSettings
 from batchedmodel_contract.processes.listening import authority, raise_descriptors, reachable
@@ -51,7 +51,11 @@ from batchedmodel_sidecar.lora.served import ServedAdapters
 from batchedmodel_sidecar.model import Link, ReadyModel
 from batchedmodel_sidecar.settings import SettingsFolder
 from batchedmodel_sidecar.telemetry.adapter_metrics import AdaptersCollector
-from batchedmodel_sidecar.telemetry.generation_counts import GenerationCounts, with_batches
+from batchedmodel_sidecar.telemetry.generation_counts import (
+    GenerationCounts,
+    GenerationWork,
+    with_batches,
+)
 from batchedmodel_sidecar.telemetry.ledger import Durations, Ledger
 from batchedmodel_sidecar.telemetry.metrics import (
     DurationsCollector,
@@ -193,7 +197,11 @@ class Service:
         self._generation = generation_of(
             settings,
             TextQueue(
-                self._batcher.settings, self._ledger, counts, refusals, admission.open_for_work
+                self._batcher.settings,
+                GenerationWork(self._ledger, loop.time()),
+                counts,
+                refusals,
+                admission.open_for_work,
             ),
             link=native,
             client=client,
@@ -281,6 +289,7 @@ class Service:
     def profile_measured(self, profile: Profile) -> None:
         """From the link: more is known of how long batches take."""
         self._batcher.expect(profile)
+        logger.info("the model's profile is %s", extent_of(profile))
 
     def memory_bound(self, cap: MemoryCap) -> None:
         """From the link: batches must not be larger."""

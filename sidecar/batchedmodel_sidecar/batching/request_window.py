@@ -29,7 +29,7 @@ from batchedmodel_sidecar.batching.pending_request import (
     refused,
 )
 from batchedmodel_sidecar.errors import Unserved
-from batchedmodel_sidecar.telemetry.ledger import Ledger, answered_call, refused_rows
+from batchedmodel_sidecar.telemetry.ledger import Ledger
 
 _MOST_KEYS: Final = 64
 
@@ -325,7 +325,7 @@ class RequestWindow:
             for item_id in pending.ids:
                 policy.withdraw(item_id, now)
                 self.backoff.discard(item_id)
-            refused_rows(self._ledger, pending.tenant, pending.call.adapter_name, rows)
+            self._ledger.refused_rows(pending.tenant, pending.call.adapter_name, rows)
             return refusal
         self._unseen += rows - len(pending.ids)
         self._room.take(pending.share, rows)
@@ -539,7 +539,7 @@ class RequestWindow:
         """An accepted call ended, however many of its rows were shown."""
         self._unseen -= len(pending.call.rows) - len(pending.ids)
         if outcome is Outcome.COMPLETED:
-            answered_call(self._ledger, pending.tenant, pending.call)
+            self._ledger.answered_call(pending.tenant, pending.call)
         self._room.give_back(pending.tenant, pending.waiting)
 
     def refusal(self, share: Share, rows: int, policy: BasePolicy) -> Refusal | None:

@@ -31,7 +31,6 @@ from batchedmodel_sidecar.http.responses import Refusals, named, ours, unread_bu
 from batchedmodel_sidecar.http.time_out import within
 from batchedmodel_sidecar.protocols.headers import agreed, options_of_headers
 from batchedmodel_sidecar.telemetry.generation_counts import GenerationCounts, GenerationWork
-from batchedmodel_sidecar.telemetry.ledger import Ledger, answered_rows, refused_rows
 
 
 class TextQueue:
@@ -43,7 +42,7 @@ class TextQueue:
     def __init__(
         self,
         settings: BatchSettings,
-        ledger: Ledger,
+        work: GenerationWork,
         counts: GenerationCounts,
         refusals: Refusals,
         require_open: Callable[[], object],
@@ -55,9 +54,9 @@ class TextQueue:
         self._limits: EngineLimits | None = None
         """Of an engine of ours, once there is one."""
         self._admission = Admission(AdmissionSettings.of(settings))
-        self._ledger = ledger
+        self.work: Final = work
+        self._ledger = work.ledger
         self._loop = asyncio.get_running_loop()
-        self.work: Final = GenerationWork(ledger, self._loop.time())
         self._counts = counts
         self._texts: dict[int, LiveText] = {}
         self._numbers = count()
@@ -171,7 +170,7 @@ class TextQueue:
         self.work.add(work, now)
         refusal = self._admission.offer(request, now)
         if refusal is not None:
-            refused_rows(self._ledger, request.share.tenant, fields.adapter, 1)
+            self._ledger.refused_rows(request.share.tenant, fields.adapter, 1)
             raise rejected(refusal, settings, limit)
         self._ledger.accept(1, work, now)
         text = draft.text(Admitted(self, request, head, held, limit, work))
@@ -271,7 +270,7 @@ class TextQueue:
         del self._texts[request.id]
         self._ledger.settle_alone(outcome, text.work, now, waiting=waited)
         if completed:
-            answered_rows(self._ledger, request.share.tenant, request.adapter, 1)
+            self._ledger.answered_rows(request.share.tenant, request.adapter, 1)
             target = self.settings.target_first_token_seconds
             if target is not None and text.first_at is not None:
                 self._ledger.late += text.first_at - request.arrived > target

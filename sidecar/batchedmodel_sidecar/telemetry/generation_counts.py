@@ -61,7 +61,7 @@ class GenerationWork:
     """Work by second, beside the books."""
 
     def __init__(self, ledger: Ledger, now: float) -> None:
-        self._ledger = ledger
+        self.ledger: Final = ledger
         self._meter, self._cache = WorkMeter(now), WorkMeter(now)
         self._instance: Final = uuid.uuid4().hex
         self.any = False
@@ -70,13 +70,13 @@ class GenerationWork:
     def add(self, work: float, now: float) -> None:
         """A request brought so much work, whether it was let in or not."""
         self.any = True
-        self._ledger.rows_offered += 1
+        self.ledger.rows_offered += 1
         self._meter.add(work, 1, now)
 
     def add_unseen(self, now: float) -> None:
         """A request was refused before it was read: it counts as an average one."""
         self.any = True
-        self._ledger.rows_offered += 1
+        self.ledger.rows_offered += 1
         self._meter.add_unseen(1, now)
 
     def cache_used(self, usage: float, now: float) -> None:
@@ -102,10 +102,10 @@ class GenerationWork:
             offered_work=tuple(map(max, self._meter.buckets(now), self._cache.buckets(now))),
             age_seconds=self._meter.age(now),
             backlog_work=max(0.0, backlog),
-            queue_length=self._ledger.rows_waiting,
-            outstanding=self._ledger.rows_live,
+            queue_length=self.ledger.rows_waiting,
+            outstanding=self.ledger.rows_live,
             settings_hash=settings.digest(),
             max_batch_size=at_once,
-            waited_row_seconds=self._ledger.waiting_rows.integral(now),
-            released_rows=self._ledger.waiting_rows.lowered,
+            waited_row_seconds=self.ledger.waiting_rows.integral(now),
+            released_rows=self.ledger.waiting_rows.lowered,
         )

@@ -306,21 +306,18 @@ class Ledger:
         """Accepted calls that the batcher has not settled."""
         return self.waiting + self.in_flight
 
+    def answered_call(self, tenant: str, call: Call) -> None:
+        """All rows of a call were answered."""
+        self.answered_rows(tenant, call.adapter_name, len(call.rows))
 
-def answered_call(books: Ledger, tenant: str, call: Call) -> None:
-    """All rows of a call were answered."""
-    answered_rows(books, tenant, call.adapter_name, len(call.rows))
+    def answered_rows(self, tenant: str, adapter: str | None, rows: int) -> None:
+        """So many rows for an adapter, or for the model itself, were answered."""
+        self.tenants.served(tenant, rows)
+        if adapter is not None:
+            self.adapters.served(adapter, rows)
 
-
-def answered_rows(books: Ledger, tenant: str, adapter: str | None, rows: int) -> None:
-    """So many rows for an adapter, or for the model itself, were answered."""
-    books.tenants.served(tenant, rows)
-    if adapter is not None:
-        books.adapters.served(adapter, rows)
-
-
-def refused_rows(books: Ledger, tenant: str, adapter: str | None, rows: int) -> None:
-    """So many rows were not let in; `adapter`: None as well where nobody knows it yet."""
-    books.tenants.refused(tenant, rows)
-    if adapter is not None:
-        books.adapters.refused(adapter, rows)
+    def refused_rows(self, tenant: str, adapter: str | None, rows: int) -> None:
+        """So many rows were not let in; `adapter`: None as well while it is unknown."""
+        self.tenants.refused(tenant, rows)
+        if adapter is not None:
+            self.adapters.refused(adapter, rows)

@@ -13,14 +13,12 @@ from dataclasses import replace
 from typing import Final
 
 from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
-from batchedmodel_contract.inference.profile import extent_of
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.link import model_frames
 from batchedmodel_contract.link.connection import UNREADABLE, LinkConnection
 from batchedmodel_contract.link.kinds import TO_SIDECAR, Kind
 from batchedmodel_contract.link.model_frames import Answer, Order, ServedModel, State
-from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_scheduling.batching.items import MemoryCap
 from batchedmodel_sidecar.backends.native.batches import NONSENSE, Outputs, PendingBatches
 from batchedmodel_sidecar.backends.native.connecting import AbsentServer, RefusedLink, connect
@@ -274,14 +272,14 @@ class NativeLink:
                     order.set_result(model_frames.read_answer(content))
 
     def _hear_state(self, event: State) -> None:
-        self._hung = event.state is ModelState.HUNG
+        self._hung = event.state.is_hung
         if self._distrusted is not None:
             return
-        if event.state is ModelState.READY:
+        if event.state.is_ready:
             if self._model is None or self._is_new:
                 self._is_ready()
             return
-        coming = event.state in (ModelState.LOADING, ModelState.WARMING)
+        coming = event.state.is_coming
         if coming:
             self._begins_anew()
         detail = f": {event.detail}" if event.detail else ""
@@ -317,7 +315,6 @@ class NativeLink:
             self._model = replace(self._model, profile=profile)
             self._max_cost = profile.max_cost
             self._listener.profile_measured(profile)
-            logger.info("the model's profile is %s", extent_of(profile))
 
     def _release(self, version: str) -> None:
         """Let the server end a version that it has replaced and that no request needs."""
