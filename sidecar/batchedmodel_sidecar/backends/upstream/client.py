@@ -47,6 +47,7 @@ _AHEAD_BYTES: Final = 256 * 1024
 _JSON: Final = "application/json"
 _OF_BATCHES: Final = (("Accept", "*/*"), ("Accept-Encoding", "identity"))
 _WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
+_IDEMPOTENT: Final = _WITHOUT_BODY | {"PUT"}
 
 
 class Unreachable(Exception):
@@ -206,9 +207,12 @@ class Client:
                 raise Unreachable(message) from error
             if answer.head.status not in _REDIRECTS:
                 break
-            there = self._url.join(URL(answer.head.header("location")))
-            if there.origin() != self._url.origin():
-                break
+            try:
+                there = self._url.join(URL(answer.head.header("location")))
+                if there.origin() != self._url.origin():
+                    break
+            except ValueError as error:
+                raise Unreachable("the model cannot be reached") from error
             path = there.raw_path_qs
         if not whole:
             raise InvalidInput(f"the answer at {path}", f"is longer than {_LONGEST_REPLY} bytes")
@@ -275,10 +279,14 @@ class Client:
             if is_large and body is not None:
                 await self._send_large(connection, body)
             await answer.begins()
-        except BaseException:
+        except BaseException as error:
             answer.close()
-            raise
-        return answer
+            if not (known and isinstance(error, Lost) and method in _IDEMPOTENT):
+                raise
+        else:
+            return answer
+        # The server ended the kept connection, perhaps before it read this.
+        return await self.send(method, target, headers, body)
 
     async def _send_large(self, connection: UpstreamConnection, body: Sequence[Buffer]) -> None:
         """Write piece by piece; the loop goes on between two.

@@ -1,0 +1,71 @@
+"""The client towards an upstream server, whose connections end when that likes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from batchedmodel_sidecar.backends.upstream.client import Client, Unreachable
+from batchedmodel_sidecar.errors import Lost
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+@asynccontextmanager
+async def client_of(serve: Serve) -> AsyncIterator[Client]:
+    writers: list[asyncio.StreamWriter] = []
+
+    async def serving(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        await serve(reader, writer)
+
+    async with await asyncio.start_server(serving, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        client = Client(f"http://127.0.0.1:{port}", keeps=lambda: True)
+        try:
+            yield client
+        finally:
+            await client.close()
+            for writer in writers:
+                writer.close()
+                await writer.wait_closed()
+
+
+async def serve_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Ends a kept connection when the next request is on its way."""
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(OK)
+    await reader.read(1)
+    writer.close()
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "POST"])
+async def test_a_request_on_a_kept_connection_that_ends_goes_again_if_it_is_idempotent(
+    method: str,
+) -> None:
+    async with client_of(serve_once) as client:
+        first = await client.send("GET", "/x", (), None)
+        assert await first.read() == b"ok"
+        body = None if method == "GET" else (b"body",)
+        if method == "POST":
+            with pytest.raises(Lost):
+                await client.send(method, "/x", (), body)
+        else:
+            again = await client.send(method, "/x", (), body)
+            assert await again.read() == b"ok"
+
+
+@pytest.mark.parametrize("location", ["http://[bad", "mailto:x"])
+async def test_a_question_that_is_sent_nowhere_has_no_answer(location: str) -> None:
+    async def redirect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = f"HTTP/1.1 302 Found\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n"
+        writer.write(head.encode())
+        writer.close()
+
+    async with client_of(redirect) as client:
+        with pytest.raises(Unreachable):
+            await client.ask("/x")
