@@ -371,18 +371,18 @@ class Client:
         coding = head.header("content-encoding")
         body: Buffer | SharedMemory
         whole = True
-        if head.status >= _REFUSED:
-            body, whole = await answer.beginning(LARGE)
-        elif coding:
-            body, whole = await answer.beginning(self._most)
-            if not whole:
-                raise _too_long(self._most)
+        refused = head.status >= _REFUSED
+        most = LARGE if refused else self._most
+        if refused or coding:
+            body, whole = await answer.beginning(most)
+            if coding and not whole:
+                raise _too_long(most)
         else:
-            body = await _read(answer, self._most)
-        if coding and whole and not isinstance(body, SharedMemory):
-            body = await asyncio.to_thread(_inflated, body, coding, self._most)
+            body = await _read(answer, most)
+        if coding and not isinstance(body, SharedMemory):
+            body = await asyncio.to_thread(_inflated, body, coding, most)
             of_json = json_bytes(len(body), head.header(HEADER_LENGTH.lower()) or None)
-            if of_json > LARGE and head.status < _REFUSED:
+            if of_json > LARGE:
                 plain, body = body, SharedMemory()
                 body.write(plain)
         return Response(

@@ -1,13 +1,15 @@
 """The client towards an upstream server, whose connections end when that likes."""
 
 import asyncio
+import gzip
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 
 from batchedmodel_sidecar.backends.upstream.client import Client, Unreachable
-from batchedmodel_sidecar.errors import Lost
+from batchedmodel_sidecar.backends.upstream.protocol import BackendRequest
+from batchedmodel_sidecar.errors import Lost, Unserved
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -69,3 +71,21 @@ async def test_a_question_that_is_sent_nowhere_has_no_answer(location: str) -> N
     async with client_of(redirect) as client:
         with pytest.raises(Unreachable):
             await client.ask("/x")
+
+
+@pytest.mark.parametrize("size", [1000, 100_000_000])
+async def test_a_refusal_that_is_compressed_is_bounded_as_it_is_read(size: int) -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        body = gzip.compress(bytes(size))
+        head = f"HTTP/1.1 400 x\r\nContent-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        await writer.drain()
+
+    async with client_of(refuse) as client:
+        request = BackendRequest(path="/x", parts=(b"{}",), headers=())
+        if size == 1000:
+            assert len((await client.post(request, 60.0)).body) == size
+        else:
+            with pytest.raises(Unserved, match="longer than the 262144 bytes"):
+                await client.post(request, 60.0)
