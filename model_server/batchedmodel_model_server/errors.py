@@ -4,10 +4,12 @@ The one place that knows torch's errors. torch is looked up and not imported: on
 loaded can it have raised an exception.
 """
 
+import logging
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, TypeVar
 
 Result = TypeVar("Result")
@@ -20,6 +22,7 @@ _OUT_OF_MEMORY: Final = re.compile(
     # driver's, which refuses memory outside torch's own pool without harm to the device.
     r"can't allocate memory|_STATUS_ALLOC_FAILED|CUDA error: out of memory"
 )
+_log = logging.getLogger(__name__)
 
 
 class ModelServerError(Exception):
@@ -100,6 +103,18 @@ def translating(work: Callable[[], Result]) -> Result:
         failure = translated(error)
     # Out here: raised in there it would keep the error, its frames and their tensors.
     raise failure
+
+
+@contextmanager
+def warming_up(what: str) -> Iterator[None]:
+    """Within it a failure becomes `CannotLoad`, unless it is of the memory or of the device."""
+    try:
+        yield
+    except (DeviceLost, OutOfMemory):
+        raise
+    except ForwardFailed as error:
+        _log.error("the warm-up failed: %s", error.trace or error)
+        raise CannotLoad(f"{what} failed in warm-up: {error}") from error
 
 
 def words(error: BaseException, *, named: bool = True) -> str:

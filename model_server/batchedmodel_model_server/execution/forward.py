@@ -51,6 +51,13 @@ def forward(model: LoadedModel, collated: Collated, handed_over: float) -> dict[
     return work() if model.turn is None else model.turn(work)
 
 
+def timed(model: LoadedModel, collated: Collated, clock: Callable[[], float]) -> float:
+    """Seconds of a pass that answers nobody; raises as `forward` does."""
+    began = clock()
+    forward(model, collated, began)
+    return clock() - began
+
+
 def _run(model: LoadedModel, collated: Collated, handed_over: float) -> dict[str, Output]:
     with _inference_mode(), COMPUTE_THREADS.computing(model.device):
         return joined(

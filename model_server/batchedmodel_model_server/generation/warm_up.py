@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from batchedmodel_contract.generation.frames import Sampling
 from batchedmodel_model_server.api.generator import Draw, StepPart, StepRunner
-from batchedmodel_model_server.errors import CannotLoad, DeviceLost, ForwardFailed, OutOfMemory
+from batchedmodel_model_server.errors import CannotLoad, OutOfMemory, warming_up
 from batchedmodel_scheduling.engine.step_cost import StepCost
 
 BUDGET_SECONDS: Final = 10.0
@@ -140,11 +140,6 @@ class _Trial:
 
     def _timed(self, parts: Sequence[StepPart]) -> float:
         began = self._clock()
-        try:
+        with warming_up(f"a step of {len(parts)} texts"):
             self._runner.run(parts)
-        except (DeviceLost, OutOfMemory):
-            raise
-        except ForwardFailed as error:
-            _log.error("the warm-up failed: %s", error.trace or error)
-            raise CannotLoad(f"a step of {len(parts)} texts failed in warm-up: {error}") from error
         return self._clock() - began

@@ -14,11 +14,9 @@ import asyncio
 import hashlib
 import json
 import logging
-import os
 import sys
-import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -39,11 +37,10 @@ from batchedmodel_model_server.profiling.self_test import Verdict, verdict, with
 from batchedmodel_model_server.profiling.shapes import (
     LONG_IDLE_SECONDS,
     SHORT_PASS_SECONDS,
-    Shape,
     longest_pass,
 )
 from batchedmodel_model_server.profiling.warmup import DRIFT, Clock, WarmUp, enough, slowness
-from batchedmodel_model_server.sources.folder import stamp
+from batchedmodel_model_server.sources.folder import stamp, write_at_once
 from batchedmodel_model_server.sources.untrusted_files import MOST_JSON_BYTES, read_bytes
 
 FOLDER: Final = "profiles"
@@ -187,17 +184,9 @@ class ProfileCache:
         # The start of this process says nothing of the next one.
         profile = replace(profile, start_up=(), cached=False)
         document = json.dumps({"key": self._key, "profile": profile.to_mapping()})
-        folder = self._file.parent
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            descriptor, part = tempfile.mkstemp(dir=folder, prefix=".", suffix=".part")
-            try:
-                with os.fdopen(descriptor, "w") as stream:
-                    stream.write(document)
-                os.replace(part, self._file)
-            except OSError:
-                os.unlink(part)
-                raise
+            write_at_once(self._file, document)
+            folder = self._file.parent
             latest = sorted(folder.iterdir(), key=lambda file: _stamp(file)[1], reverse=True)
             for file in latest[_KEPT:]:
                 file.unlink(missing_ok=True)
@@ -279,29 +268,18 @@ async def _whole(trial: Trial, turns: TrialScheduling, idleness: Idleness) -> Pr
             await idleness.quiet(LONG_IDLE_SECONDS)
             continue
         needed = LONG_IDLE_SECONDS if idle >= LONG_IDLE_SECONDS else SHORT_PASS_SECONDS
-        await _measure(trial, warm_up, shape, turns, partial(idleness.quiet, needed))
+        batch, passes = await asyncio.to_thread(warm_up.batch, shape), list[float]()
+        run = partial(trial.idle_pass, partial(warm_up.run, batch))
+        try:
+            while not enough(passes):
+                await idleness.quiet(needed)
+                passes.append(await turns.turn(run))
+        except DeviceLost:
+            raise
+        except ForwardFailed as error:
+            warm_up.failed(shape, error)
+        else:
+            warm_up.measured(shape, passes)
         # A file may be on a volume that is slow.
         await asyncio.to_thread(trial.kept, warm_up.profile())
     return await asyncio.to_thread(trial.kept, warm_up.profile())
-
-
-async def _measure(
-    trial: Trial,
-    warm_up: WarmUp,
-    shape: Shape,
-    turns: TrialScheduling,
-    idle: Callable[[], Awaitable[None]],
-) -> None:
-    batch = await asyncio.to_thread(warm_up.batch, shape)
-    passes: list[float] = []
-    try:
-        while not enough(passes):
-            await idle()
-            run = partial(warm_up.run, batch)
-            passes.append(await turns.turn(partial(trial.idle_pass, run)))
-    except DeviceLost:
-        raise
-    except ForwardFailed as error:
-        warm_up.failed(shape, error)
-    else:
-        warm_up.measured(shape, passes)

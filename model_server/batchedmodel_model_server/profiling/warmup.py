@@ -11,7 +11,7 @@ import logging
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
@@ -23,8 +23,8 @@ from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import FittedCurve, Profile, ProfilePoint
 from batchedmodel_model_server.batching.examples import examples
 from batchedmodel_model_server.batching.items import Collated
-from batchedmodel_model_server.errors import CannotLoad, DeviceLost, ForwardFailed, OutOfMemory
-from batchedmodel_model_server.execution.forward import LoadedModel, forward
+from batchedmodel_model_server.errors import CannotLoad, ForwardFailed, OutOfMemory, warming_up
+from batchedmodel_model_server.execution.forward import LoadedModel, timed
 from batchedmodel_model_server.execution.memory import MemoryBudget, MemoryCap, meter_of
 from batchedmodel_model_server.profiling.shapes import (
     LONGEST_PASS_SECONDS,
@@ -125,14 +125,7 @@ class WarmUp:
 
         Raises `OutOfMemory`, `ForwardFailed`, `DeviceLost`.
         """
-        cost = batch.cost(self._model.declaration, range(batch.rows))
-
-        def timed() -> float:
-            began = self._clock()
-            forward(replace(self._model, turn=None), batch, began)
-            return self._clock() - began
-
-        return self._budget.metered(cost, timed)
+        return self._metered(replace(self._model, turn=None), batch)
 
     def measured(self, shape: Shape, passes: Sequence[float]) -> None:
         """Passes over it took so long; the first one does not count."""
@@ -177,16 +170,21 @@ class WarmUp:
         if seconds is not None:
             self._add(shape, seconds)
             return
-        running, passes = _passes(self._model, *shape, self._clock), list[float]()
+        batch, passes = self.batch(shape), list[float]()
         try:
-            while not enough(passes):
-                passes.append(self._budget.metered(self._cost(shape), partial(next, running)))
+            with warming_up(f"a batch of {shape[0]} x {shape[1]}"):
+                while not enough(passes):
+                    passes.append(self._metered(self._model, batch))
         except OutOfMemory as error:
             if not self._points:
                 raise CannotLoad(f"not even one item fits: {error}") from None
             self.failed(shape, error)
         else:
             self.measured(shape, passes)
+
+    def _metered(self, model: LoadedModel, batch: Collated) -> float:
+        cost = batch.cost(model.declaration, range(batch.rows))
+        return self._budget.metered(cost, partial(timed, model, batch, self._clock))
 
     def _add(self, shape: Shape, seconds: float) -> None:
         self._tried.add(shape)
@@ -218,18 +216,19 @@ def slowness(model: LoadedModel, known: Profile, clock: Clock = time.monotonic) 
     Only once where the first pass takes far too long: beside a busy process each takes most of a
     second. None where it does not fit any more. Raises `CannotLoad` and `DeviceLost` as `begin`.
     """
-    timed = [point for point in known.points if point.seconds > 0]
-    if not timed:
+    points = [point for point in known.points if point.seconds > 0]
+    if not points:
         return None
-    point = min(timed, key=lambda each: abs(math.log(each.seconds / _CHECKED_SECONDS)))
-    passes = _passes(model, point.rows, point.length, clock)
+    point = min(points, key=lambda each: abs(math.log(each.seconds / _CHECKED_SECONDS)))
+    batch = examples(model.declaration, point.rows, point.length)
+    shape = f"{point.rows} x {point.length}"
     try:
-        ratio = next(passes) / point.seconds
-        if ratio <= _FIRST_TIMES:
-            ratio = next(passes) / point.seconds
+        with warming_up(f"a batch of {shape}"):
+            ratio = timed(model, batch, clock) / point.seconds
+            if ratio <= _FIRST_TIMES:
+                ratio = timed(model, batch, clock) / point.seconds
     except OutOfMemory:
         return None
-    shape = f"{point.rows} x {point.length}"
     _log.info("%s takes %.2f of the time measured earlier", shape, ratio)
     return ratio
 
@@ -248,21 +247,6 @@ def lengths(model: LoadedModel) -> tuple[int, ...]:
     # A product of two sizes is not any number.
     possible = {declaration.length_of(declaration.sizes_of(length)) for length in wanted}
     return tuple(sorted(possible))
-
-
-def _passes(model: LoadedModel, rows: int, length: int, clock: Clock) -> Iterator[float]:
-    """Runs one batch again and again, and gives the seconds of each time."""
-    batch = examples(model.declaration, rows, length)
-    while True:
-        began = clock()
-        try:
-            forward(model, batch, began)
-        except (DeviceLost, OutOfMemory):
-            raise
-        except ForwardFailed as error:
-            _log.error("the warm-up failed: %s", error.trace or error)
-            raise CannotLoad(f"a batch of {rows} x {length} failed in warm-up: {error}") from error
-        yield clock() - began
 
 
 def fitted(rule: CostRule, points: Sequence[ProfilePoint]) -> FittedCurve | None:

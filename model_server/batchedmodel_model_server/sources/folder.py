@@ -202,13 +202,8 @@ class _Repository:
             _log.info("complete: %s", progress.line(time.monotonic()))
 
     def _remember(self, commit: str) -> None:
-        """For the time when no hub can be asked. Replaced at once: others may be reading."""
-        self._remembered.parent.mkdir(exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=self._remembered.parent, prefix=".new-")
-        with os.fdopen(descriptor, "w", encoding="ascii") as output:
-            output.write(commit)
-            os.fchmod(descriptor, 0o644)
-        os.replace(temporary, self._remembered)
+        """For the time when no hub can be asked."""
+        write_at_once(self._remembered, commit)
 
 
 async def _fetch_file(
@@ -297,6 +292,20 @@ def _flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def write_at_once(file: Path, text: str) -> None:
+    """Put a text into a file, which others read whole or as it was; raises `OSError`."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, part = tempfile.mkstemp(dir=file.parent, prefix=".", suffix=_PART)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as output:
+            output.write(text)
+            os.fchmod(descriptor, 0o644)
+        os.replace(part, file)
+    except OSError:
+        os.unlink(part)
+        raise
 
 
 class Progress:

@@ -277,7 +277,7 @@ def test_a_write_that_fails_half_way_leaves_what_was_there(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "no space left")
 
-    monkeypatch.setattr("batchedmodel_model_server.profiling.trial.os.replace", full)
+    monkeypatch.setattr("batchedmodel_model_server.sources.folder.os.replace", full)
     cache.write(replace(FINDINGS, sharing=Sharing.APART.value))
     assert "the profile cannot be kept" in caplog.text
     assert cache.read() == FINDINGS
