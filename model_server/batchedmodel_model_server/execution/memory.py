@@ -187,24 +187,20 @@ class _Host:
             _CLEAR_REFS.write_text(_FORGET_PEAK)
         except OSError:
             # Then only what exceeds the worst moment of the loading is seen.
-            self._base = _status("VmHWM")
+            self._base = _field(_STATUS, "VmHWM")
         else:
-            self._base = _status("VmRSS")
+            self._base = _field(_STATUS, "VmRSS")
 
     def taken(self) -> int:
-        return _status("VmHWM") - self._base
+        return _field(_STATUS, "VmHWM") - self._base
 
     def room(self) -> int | None:
         bounds = [int(text) for text in limits("memory.max") if text.isdecimal()]
         return max(0, min(bounds) - self._base) if bounds else None
 
 
-def _status(field: str) -> int:
-    """A size in bytes that the kernel tells of this process; 0 where it does not."""
-    return _field(_STATUS, field)
-
-
 def _field(file: Path, field: str) -> int:
+    """A size in bytes that a file of the kernel tells; 0 where it does not."""
     for line in text_of(file).splitlines():
         name, _, value = line.partition(":")
         if name == field:

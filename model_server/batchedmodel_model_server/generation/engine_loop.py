@@ -58,15 +58,12 @@ class Rules(NamedTuple):
     """Called on the event loop when only a new process can go on."""
 
 
-class Caller:
+class Caller(NamedTuple):
     """One of those that the engine works for."""
 
-    def __init__(
-        self, number: int, send: Callable[[StepReport | Refused], None], end: Callable[[], None]
-    ) -> None:
-        self.number: Final = number
-        self.send: Final = send
-        self.end: Final = end
+    number: int
+    send: Callable[[StepReport | Refused], None]
+    end: Callable[[], None]
 
     def key(self, request_id: int) -> int:
         """What the engine calls a request of this caller."""

@@ -65,11 +65,11 @@ _spans: ContextVar[_Spans | None] = ContextVar("spans", default=None)
 
 def use(model: Any) -> bool:
     """Switch a transformers model over; False for one whose attention cannot be reached."""
-
     # A model that is not run by SDPA has a reason for it, such as a bias of its own.
     if stock_attention(model) not in (_STOCK, NAME):
         return False
-    return _switch(model)
+    _switch(model, NAME)
+    return stock_attention(model) == NAME
 
 
 def stock_attention(model: Any) -> str:
@@ -77,27 +77,25 @@ def stock_attention(model: Any) -> str:
     return str(model.config._attn_implementation)
 
 
-def _switch(model: Any) -> bool:
+def _switch(model: Any, name: str) -> None:
+    """Leaves a model as it is whose attention does not go through the registry."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
-    AttentionInterface.register(NAME, _attention)
-    AttentionMaskInterface.register(NAME, _mask)
-    # It leaves a model as it is whose attention does not go through the registry.
-    model.set_attn_implementation(NAME)
-    return stock_attention(model) == NAME
+    if stock_attention(model) != name:
+        AttentionInterface.register(NAME, _attention)
+        AttentionMaskInterface.register(NAME, _mask)
+        model.set_attn_implementation(name)
 
 
 @contextmanager
 def running_by(model: Any, name: str) -> Iterator[None]:
     """Within it the model runs by the attention of this name."""
     before = stock_attention(model)
-    if before != name:
-        model.set_attn_implementation(name)
+    _switch(model, name)
     try:
         yield
     finally:
-        if before != name:
-            model.set_attn_implementation(before)
+        _switch(model, before)
 
 
 @contextmanager
@@ -106,16 +104,10 @@ def stepping(model: Any, step: StepAttention) -> Iterator[None]:
 
     Raises `NotImplementedError` for a model whose attention does not go through the registry.
     """
-    before = stock_attention(model)
-    if before != NAME and not _switch(model):
-        raise NotImplementedError("its attention does not go through transformers' registry")
-    try:
-        with computing(step):
-            yield
-    finally:
-        if before != NAME:
-            # Such a model is run by another attention than SDPA for a reason.
-            model.set_attn_implementation(before)
+    with running_by(model, NAME), computing(step):
+        if stock_attention(model) != NAME:
+            raise NotImplementedError("its attention does not go through transformers' registry")
+        yield
 
 
 @contextmanager

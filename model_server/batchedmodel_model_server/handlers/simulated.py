@@ -119,22 +119,11 @@ def _sampled(draw: Draw) -> Sampled:
 
 def _tokenizer() -> bytes:
     """A tokenizer.json: each byte of UTF-8 is a token, and there are a few special ones."""
-    byte_level = {
-        "type": "ByteLevel",
-        "add_prefix_space": False,
-        "trim_offsets": False,
-        "use_regex": False,
-    }
+    plain = dict.fromkeys(("add_prefix_space", "trim_offsets", "use_regex"), False)
+    byte_level = {"type": "ByteLevel", **plain}
+    whole = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     special = [
-        {
-            "id": _BYTES + at,
-            "content": content,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": True,
-        }
+        {"id": _BYTES + at, "content": content, **whole, "special": True}
         for at, content in enumerate(_SPECIAL)
     ]
     model = {"type": "BPE", "vocab": _byte_characters(), "merges": []}

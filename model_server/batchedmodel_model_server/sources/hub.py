@@ -10,8 +10,8 @@ import json
 import logging
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -250,7 +250,10 @@ class Hub:
         seconds = self._access.patience.answer_seconds
         try:
             async with asyncio.timeout(seconds), self._answer(address, {}) as response:
-                return await _json_of(response, address.host), _next_page(response, self._named)
+                with self._leading():
+                    following = response.links.get("next")
+                    leads = _address(URL(str(following["url"]))) if following else None
+                return await _json_of(response, address.host), leads
         except TimeoutError as error:
             raise _Passing(f"{address.host} did not answer within {seconds:g} s") from error
 
@@ -271,7 +274,9 @@ class Hub:
                 ) as response:
                     location = response.headers.get("Location")
                     if response.status in _REDIRECTS and location:
-                        address = _led_to(address, location, self._named)
+                        with self._leading():
+                            # What was signed as it is written must be sent as it is written.
+                            address = _address(address.join(URL(location, encoded=True)))
                         continue
                     self._judge(response)
                     yield response
@@ -283,6 +288,14 @@ class Hub:
             raise CannotLoad(f"{address.host}: its certificate is not to be trusted") from error
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
             raise _Passing(f"{address.host}: {str(error) or type(error).__name__}") from error
+
+    @contextmanager
+    def _leading(self) -> Iterator[None]:
+        """Around what reads where a list goes on or a redirect leads."""
+        try:
+            yield
+        except (KeyError, ValueError) as error:
+            raise CannotLoad(f"{self._named}: the hub leads nowhere") from error
 
     def _judge(self, response: aiohttp.ClientResponse) -> None:
         status, code = response.status, response.headers.get("X-Error-Code", "")
@@ -363,24 +376,6 @@ async def _json_of(response: aiohttp.ClientResponse, host: str | None) -> Any:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
         raise CannotLoad(f"{host} does not answer as a hub does") from error
-
-
-def _next_page(response: aiohttp.ClientResponse, named: str) -> URL | None:
-    """Where a list goes on; raises `CannotLoad`."""
-    try:
-        following = response.links.get("next")
-        return _address(URL(str(following["url"]))) if following else None
-    except (KeyError, ValueError) as error:
-        raise CannotLoad(f"{named}: the hub leads nowhere") from error
-
-
-def _led_to(address: URL, location: str, named: str) -> URL:
-    """Where a redirect leads; raises `CannotLoad`."""
-    try:
-        # What was signed as it is written must be sent as it is written.
-        return _address(address.join(URL(location, encoded=True)))
-    except ValueError as error:
-        raise CannotLoad(f"{named}: the hub leads nowhere") from error
 
 
 def _address(leads: URL) -> URL:
