@@ -61,9 +61,7 @@ _COMPILED: Final = {
         *("admission", "body_reader", "connections", "data_handler", "inference", "request"),
         "responses",
     ),
-    f"{_SIDECAR}/protocols": (
-        *("classify", "openai", "protocol", "rerank", "rows", "scores", "v1", "v2"),
-    ),
+    f"{_SIDECAR}/protocols": (*("openai", "protocol", "rows", "scores", "v1", "v2"),),
     f"{_SIDECAR}/telemetry": ("generation_counts", "ledger", "offered_work"),
 }
 """By folder, the modules that are compiled: what runs for each request or batch."""

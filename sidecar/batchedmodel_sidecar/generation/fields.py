@@ -9,10 +9,11 @@ from typing import Any, Final, NamedTuple
 
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.schema.reading import ruled
 from batchedmodel_contract.schema.rules import Whole
 from batchedmodel_scheduling.generation.requests import AtOnce
 from batchedmodel_sidecar.errors import ModelNotFound
-from batchedmodel_sidecar.protocols.json_bodies import NAMELESS, read_json, whole_number
+from batchedmodel_sidecar.protocols.json_bodies import NAMELESS, read_json
 
 SEEDS: Final = Whole(minimum=-(2**63), maximum=2**63 - 1)
 _BYTES_PER_TOKEN: Final = 4
@@ -83,7 +84,7 @@ def require_common(asked: Mapping[str, Any], *, chat: bool) -> None:
     seed, best = asked.get("seed"), asked.get("best_of")
     # Readers make a float of what is beyond 64 bits.
     if isinstance(seed, int | float) and not -(2**63) <= seed < 2**63:
-        whole_number(SEEDS, seed, "seed")
+        ruled(SEEDS, seed, "seed")
     choices = _whole(asked.get("n"), 1)
     if chat and best is not None and _whole(best, choices) != choices:
         raise InvalidInput("best_of", f"is not n, which is {choices}", best)

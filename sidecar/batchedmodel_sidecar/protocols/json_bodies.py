@@ -9,7 +9,6 @@ import orjson
 
 from batchedmodel_contract.inference.tensors import Buffer, Datatype, bytes_to_values
 from batchedmodel_contract.invalid_input import InvalidInput, shown
-from batchedmodel_contract.schema.rules import Broken, Whole
 from batchedmodel_sidecar.calls import Row, Value
 from batchedmodel_sidecar.errors import ModelNotFound
 
@@ -119,14 +118,6 @@ def require_few(given: list[Any], field: str) -> None:
     """Raise `InvalidInput` for more entries than a protocol takes in one request."""
     if len(given) > _MOST_ENTRIES:
         raise InvalidInput(field, f"has {len(given)} entries; at most {_MOST_ENTRIES} are taken")
-
-
-def whole_number(rule: Whole, given: object, field: str) -> int:
-    """A number that follows the rule; raises `InvalidInput`."""
-    try:
-        return rule.read(given)
-    except Broken as broken:
-        raise InvalidInput(field, str(broken), given) from broken
 
 
 def flag(asked: dict[str, Any], field: str, *, default: bool) -> bool:

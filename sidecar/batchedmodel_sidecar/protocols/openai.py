@@ -13,6 +13,7 @@ import orjson
 from batchedmodel_contract.inference.description import ModelDescription
 from batchedmodel_contract.inference.tensors import Buffer, Datatype, bytes_to_values
 from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.schema.reading import ruled
 from batchedmodel_contract.schema.rules import Whole
 from batchedmodel_sidecar.calls import Answer, Row, Value
 from batchedmodel_sidecar.errors import CallError, ModelNotFound, refuse_many
@@ -24,7 +25,6 @@ from batchedmodel_sidecar.protocols.json_bodies import (
     require_few,
     unable,
     usage,
-    whole_number,
 )
 from batchedmodel_sidecar.protocols.protocol import Body, Parsed, PublicProtocol
 from batchedmodel_sidecar.protocols.rows import rows_of_ids, rows_of_texts
@@ -149,7 +149,8 @@ def _dimensions(given: object, description: ModelDescription) -> int | None:
             return None
         rule = f"cannot be chosen: this model's embeddings have {whole} and may not be cut"
         raise InvalidInput("dimensions", rule, given)
-    return whole_number(Whole(minimum=shortest, maximum=whole), given, "dimensions")
+    dimensions: int = ruled(Whole(minimum=shortest, maximum=whole), given, "dimensions")
+    return dimensions
 
 
 def _vector(value: Value, datatype: Datatype, form: _Form) -> Any:

@@ -1,10 +1,9 @@
 """Which protocol belongs to which endpoint, in the sidecar's process and in its helper's."""
 
-from batchedmodel_sidecar.protocols.classify import ClassifyProtocol
 from batchedmodel_sidecar.protocols.openai import EmbeddingsProtocol
 from batchedmodel_sidecar.protocols.protocol import PublicProtocol
-from batchedmodel_sidecar.protocols.rerank import RerankProtocol
 from batchedmodel_sidecar.protocols.routes import Endpoint
+from batchedmodel_sidecar.protocols.scores import ClassifyProtocol, RerankProtocol
 from batchedmodel_sidecar.protocols.v1 import PredictProtocol
 from batchedmodel_sidecar.protocols.v2 import V2Protocol
 

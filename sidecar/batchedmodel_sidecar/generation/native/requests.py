@@ -19,13 +19,13 @@ import orjson
 from batchedmodel_contract.generation.frames import Sampling
 from batchedmodel_contract.generation.sampling_rules import MAX_TOKENS, SAMPLING_RULES
 from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.schema.reading import ruled
 from batchedmodel_contract.schema.rules import Broken, Real, Whole
 from batchedmodel_sidecar.generation.fields import SEEDS
 from batchedmodel_sidecar.protocols.json_bodies import (
     optional_text,
     require_few,
     require_text,
-    whole_number,
 )
 
 MOST_TEXTS: Final = 128
@@ -135,7 +135,7 @@ def stopping_of(asked: Mapping[str, Any], model_stops: tuple[int, ...]) -> Stopp
     ids = [] if ids is None else ids
     if not isinstance(ids, list) or len(ids) > _MOST_STOPS:
         raise InvalidInput("stop_token_ids", f"is not a list of at most {_MOST_STOPS}", ids)
-    stops = tuple(whole_number(_TOKEN_IDS, one, "stop_token_ids") for one in ids)
+    stops = tuple(ruled(_TOKEN_IDS, one, "stop_token_ids") for one in ids)
     return Stopping(tuple(texts), stops if flag_of(asked, "ignore_eos") else stops + model_stops)
 
 
@@ -153,7 +153,7 @@ def logprobs_of(asked: Mapping[str, Any], field: str) -> int | None:
 def optional_whole(asked: Mapping[str, Any], field: str, rule: Whole) -> int | None:
     """A whole number, None where it is absent; raises `InvalidInput`."""
     given = asked.get(field)
-    return None if given is None else whole_number(rule, given, field)
+    return None if given is None else ruled(rule, given, field)
 
 
 def optional_real(asked: Mapping[str, Any], field: str, default: float) -> float:

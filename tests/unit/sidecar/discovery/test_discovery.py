@@ -17,10 +17,9 @@ from batchedmodel_sidecar.generation.native.requests import CHAT, COMPLETIONS, G
 from batchedmodel_sidecar.lora.served import ServedAdapters
 from batchedmodel_sidecar.model import LinkStatus, ReadyModel
 from batchedmodel_sidecar.protocols import headers
-from batchedmodel_sidecar.protocols.classify import CLASSIFY
 from batchedmodel_sidecar.protocols.openai import EMBEDDINGS
-from batchedmodel_sidecar.protocols.rerank import OF_COHERE, OF_TEI
 from batchedmodel_sidecar.protocols.routes import OF_MODEL, PATHS, Endpoint, Found, Routes
+from batchedmodel_sidecar.protocols.scores import CLASSIFY, OF_COHERE, OF_TEI
 from support.described_models import MODELS
 
 ROUTES = Routes("m")

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchedmodel_contract.inference.description import Activation, Classification
-from batchedmodel_sidecar.protocols.classify import labelled
-from batchedmodel_sidecar.protocols.scores import probabilities
+from batchedmodel_sidecar.protocols.scores import labelled, probabilities
 from batchedmodel_sidecar.tokenizer import Marks
 
 LABELS: Final = ("O", "PER", "LOC")
@@ -60,7 +59,7 @@ def test_nothing_is_computed_for_tokens_that_are_part_of_nothing(
         asked.append(highest)
         return 1.0
 
-    monkeypatch.setattr("batchedmodel_sidecar.protocols.classify.probability", watched)
+    monkeypatch.setattr("batchedmodel_sidecar.protocols.scores.probability", watched)
     classes = Classification(output="y", labels=LABELS, activation=Activation.SOFTMAX)
     scores = [0.0, 9.0, 0.0, *(5.0, 1.0, 1.0), *(1.0, 7.0, 1.0), *(6.0, 1.0, 1.0)]
     assert len(labelled(scores, marks_of(3), classes, raw=False)) == 1
