@@ -418,7 +418,7 @@ class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
         self, response: Response | StreamedResponse | None, error: BaseException | None
     ) -> None:
         request, self._request, self._running = self._request, b"", None
-        if isinstance(error, NeedsStreaming):
+        if error is not None and isinstance(error, NeedsStreaming):
             self._stream(request + self._pipelined, len(request))
             return
         ends = self._host.ends(self)

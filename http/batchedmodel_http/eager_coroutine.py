@@ -29,7 +29,7 @@ class EagerCoroutine(Generic[Result]):
         self._loop = loop
         self._waits_for: Any = None
         self._cancelled = False
-        self._go_on()
+        self.go_on()
 
     def cancel(self) -> None:
         """End it: what it waits for is cancelled, as by a task. `ended` is not called."""
@@ -37,7 +37,8 @@ class EagerCoroutine(Generic[Result]):
         if self._waits_for is None or not self._waits_for.cancel():
             self._cancelled = True
 
-    def _go_on(self, done: Any = None) -> None:
+    def go_on(self, done: Any = None) -> None:
+        """From what it waits for, which is done."""
         self._waits_for = None
         try:
             if self._cancelled:
@@ -58,11 +59,15 @@ class EagerCoroutine(Generic[Result]):
                 self._waits_for = awaited
                 awaited.add_done_callback(self._task_ended)
                 return
+            if isinstance(awaited, DirectFuture):  # as nearly always: without Python's lookups
+                self._waits_for = awaited
+                awaited.wake(self)
+                return
             # What a future sets for its task, so that one which is merely yielded is seen as wrong.
             # The name is the protocol of all futures and their tasks, asyncio's or not.
             awaited._asyncio_future_blocking = False  # noqa: SLF001
             self._waits_for = awaited
-            awaited.add_done_callback(self._go_on)
+            awaited.add_done_callback(self.go_on)
 
     def _task_ended(self, task: "asyncio.Task[Result]") -> None:
         self._waits_for = None
@@ -81,7 +86,7 @@ class DirectFuture(Generic[Result]):
     can go on within another. Awaited once; what was awaited is kept no longer.
     """
 
-    __slots__ = ("_asyncio_future_blocking", "_end", "_settled", "_waiter")
+    __slots__ = ("_asyncio_future_blocking", "_coroutine", "_end", "_settled", "_waiter")
 
     def __init__(self) -> None:
         """It is not settled."""
@@ -89,6 +94,7 @@ class DirectFuture(Generic[Result]):
         """What tasks look at in what is yielded to them, of whatever class."""
         self._settled = False
         self._end: Any = None
+        self._coroutine: EagerCoroutine[Any] | None = None
         self._waiter: Callable[[Any], object] | None = None
 
     def settle(self, end: Result | BaseException) -> None:
@@ -96,6 +102,10 @@ class DirectFuture(Generic[Result]):
         if self._settled:
             return
         self._settled, self._end = True, end
+        coroutine, self._coroutine = self._coroutine, None
+        if coroutine is not None:
+            coroutine.go_on()
+            return
         waiter, self._waiter = self._waiter, None
         if waiter is not None:
             waiter(self)
@@ -108,6 +118,11 @@ class DirectFuture(Generic[Result]):
 
     def left(self) -> None:
         """What awaited it was cancelled."""
+
+    def wake(self, coroutine: EagerCoroutine[Any]) -> None:
+        """That coroutine, which awaits it, goes on when it is settled."""
+        self._asyncio_future_blocking = False
+        self._coroutine = coroutine
 
     def add_done_callback(self, waiter: Callable[[Any], object], *, context: Any = None) -> None:
         """What goes on when it is settled; a task's has a context, and goes on a turn later."""
@@ -126,9 +141,9 @@ class DirectFuture(Generic[Result]):
             self._asyncio_future_blocking = True
             yield self
         end, self._end = self._end, None
-        if isinstance(end, asyncio.CancelledError):
-            self.left()
         if isinstance(end, BaseException):
+            if isinstance(end, asyncio.CancelledError):
+                self.left()
             try:
                 raise end
             finally:

@@ -263,8 +263,9 @@ class Batcher:
             self._rows[item_id] = (pending, index)
         pending.recorded = self._recorder.accepted(lengths, pending.terms.priority, now)
         self._ledger.accept(rows, pending.work, now)
+        if not self._unsettled:
+            self._idle.clear()
         self._unsettled += 1
-        self._idle.clear()
         pending.expiry = self._deadlines.add(pending.deadline, pending)
         self._decisions.ask()
 

@@ -35,7 +35,6 @@ from batchedmodel_sidecar.errors import (
     Said,
     TooLate,
     Unserved,
-    refuse_many,
     too_many,
 )
 from batchedmodel_sidecar.protocols.headers import AgreedTerms
@@ -308,7 +307,8 @@ def refuse_unfit(rows: int, left: float, terms: AgreedTerms, settings: BatchSett
     """Raise `Rejected` for a call of so many rows that so many seconds cannot serve."""
     if left <= 0:
         raise TooLate(terms.limit)
-    refuse_many(rows, most_ever(settings))
+    if rows > (most := most_ever(settings)):
+        raise too_many(rows, most)
 
 
 def most_ever(settings: BatchSettings) -> int:

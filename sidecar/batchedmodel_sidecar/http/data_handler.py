@@ -122,13 +122,13 @@ class DataHandler:
                 or (route.protocol is None and self._admission.declines_batching(asked))
             ):
                 raise GoesAlone(in_turn=found.endpoint is Endpoint.ALONE)
+            elif route.protocol is not None:
+                response = await self._inferences.infer(asked, route, source, caller)
             elif found.endpoint is Endpoint.INDEX:
                 response = await self._index(asked, source)
-            elif route.protocol is None:
+            else:
                 admission = self._admission
                 response = self._discovery.answer(found, admission.status, works=admission.works)
-            else:
-                response = await self._inferences.infer(asked, route, source, caller)
         except GoesAlone:
             raise
         except (CallError, InvalidInput) as error:
