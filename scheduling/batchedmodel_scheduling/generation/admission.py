@@ -10,15 +10,17 @@ from typing import Final
 from batchedmodel_contract.manifest.spec import Lateness
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_scheduling.batching.items import NEVER, Refusal
-from batchedmodel_scheduling.generation.at_server import AtServer
-from batchedmodel_scheduling.generation.estimates import Estimates
-from batchedmodel_scheduling.generation.fair_turns import FairTurns
-from batchedmodel_scheduling.generation.lengths import OutputLengths
-from batchedmodel_scheduling.generation.native.engine_costs import EngineCosts
-from batchedmodel_scheduling.generation.native.engine_credit import EngineCredit
+from batchedmodel_scheduling.batching.items import Refusal
+from batchedmodel_scheduling.generation.estimates import (
+    TRIAL_PAUSE_SECONDS,
+    Capacity,
+    Estimates,
+    OutputLengths,
+)
+from batchedmodel_scheduling.generation.native_engine import NativeEngine
 from batchedmodel_scheduling.generation.requests import (
     AdmissionSettings,
+    AtServer,
     EngineLimits,
     EngineStep,
     EngineView,
@@ -28,17 +30,8 @@ from batchedmodel_scheduling.generation.requests import (
     Shed,
     Waiting,
 )
-from batchedmodel_scheduling.generation.room import Room
-from batchedmodel_scheduling.generation.token_costs import TokenCosts
-from batchedmodel_scheduling.generation.upstream.concurrency import Concurrency
-from batchedmodel_scheduling.generation.upstream.costs import Costs
-from batchedmodel_scheduling.generation.upstream.places import Places
-from batchedmodel_scheduling.generation.waiting_set import WaitingSet
-from batchedmodel_scheduling.generation.whole_answers import (
-    TRIAL_PAUSE_SECONDS,
-    BeginBy,
-    WholeAnswers,
-)
+from batchedmodel_scheduling.generation.upstream_engine import UpstreamEngine
+from batchedmodel_scheduling.generation.waiting import FairTurns, WaitingSet
 
 __all__ = [
     "Admission",
@@ -64,14 +57,11 @@ class Admission:
     def __init__(self, settings: AdmissionSettings) -> None:
         self._settings = settings
         self._server: Final = AtServer()
-        self._waiting: Final = WaitingSet(settings.max_queue_size, self._late_from, self._begin_by)
+        lengths, turns = OutputLengths(), FairTurns()
+        self._capacity: Final = _capacity(settings, self._server, lengths, turns)
+        self._estimates: Final = Estimates(lengths, self._capacity)
+        self._waiting: Final = WaitingSet(settings.max_queue_size, turns, self._estimates)
         self._waiting.refuses_late = settings.lateness is Lateness.REFUSE
-        lengths = OutputLengths()
-        room, costs = _room(settings, self._server, lengths, self._waiting.turns)
-        self._room: Final = room
-        self._costs: Final = costs
-        self._estimates: Final = Estimates(lengths, costs)
-        self._whole: Final = WholeAnswers(lengths, costs)
         self._pressed = False
         """Whether more waited than could go, since the last look."""
         self._began = False
@@ -90,12 +80,12 @@ class Admission:
     @property
     def limit(self) -> int:
         """Requests that are at the server at once, at most; where it is learnt, their choices."""
-        return self._room.limit
+        return self._capacity.limit
 
     @property
     def backlog_work(self) -> float:
         """Device seconds of all that wait, and of what is left of those that run."""
-        given = self._server.tokens * self._costs.output_token(self.limit)
+        given = self._server.tokens * self._capacity.output_token
         return self._waiting.work + max(0.0, self._server.work - given)
 
     def oldest_age(self, now: float) -> float:
@@ -104,7 +94,7 @@ class Admission:
 
     def work(self, request: GenerationRequest) -> float:
         """Device seconds that a request is expected to cost."""
-        return self._estimates.work(request, self.limit)
+        return self._estimates.work(request)
 
     def refusal(self, share: Share, now: float) -> Refusal | None:
         """Why a request of this tenant would not be taken, as far as its tenant alone says it."""
@@ -112,25 +102,25 @@ class Admission:
         if reason is None:
             return None
         # By then a part of the queue has gone.
-        retry_after = self._costs.wait(self._waiting.work) / 8
+        retry_after = self._capacity.wait(self._waiting.work) / 8
         return Refusal(reason=reason, retry_after=_bounded(retry_after))
 
     def offer(self, request: GenerationRequest, now: float) -> Refusal | None:
         """Let a request wait, or say why not."""
         self._begin(now)
-        self._room.came(request.share, now)
+        self._capacity.came(request.share, now)
         engine = self._settings.engine
         if engine is not None and not request.fits(engine):
             return Refusal(reason=Rejection.TOO_LARGE, retry_after=_LATEST)
         if (refusal := self.refusal(request.share, now)) is not None:
             return refusal
-        if not self._whole.takes(request, self.limit, now):
+        if not self._estimates.takes(request, now):
             return Refusal(reason=Rejection.PREDICTED_LATE, retry_after=TRIAL_PAUSE_SECONDS)
         waiting = Waiting(
             request, work=self.work(request), target=self._settings.first_token_seconds
         )
         if (late_by := self._hopelessly_late_by(waiting, now)) > 0:
-            self._whole.gone(request.id)
+            self._estimates.gone(request.id)
             return Refusal(reason=Rejection.PREDICTED_LATE, retry_after=_bounded(late_by))
         self._waiting.enter(waiting)
         return None
@@ -138,7 +128,7 @@ class Admission:
     def withdraw(self, request_id: int, now: float) -> None:
         """Forget a waiting request: its caller left. Unknown and released ones are ignored."""
         self._waiting.withdraw(request_id)
-        self._whole.gone(request_id)
+        self._estimates.gone(request_id)
 
     def poll(self, now: float, *, is_open: bool = True) -> Grant:
         """All that goes now, and all that is given up. Unless `is_open` nothing goes."""
@@ -146,19 +136,19 @@ class Admission:
         self._waiting.pass_time(now)
         release: list[int] = []
         turns, passed = self._waiting.turns, 0
-        while is_open and self._room.asks and (waiting := self._waiting.next(now)) is not None:
-            if self._room.free_for(waiting.request, now):
+        while is_open and self._capacity.asks and (waiting := self._waiting.next(now)) is not None:
+            if self._capacity.free_for(waiting.request, now):
                 self._release(waiting, now)
                 release.append(waiting.request.id)
-            elif passed == self._room.passes or not turns.hold(waiting.request.share.tenant):
+            elif passed == self._capacity.passes or not turns.hold(waiting.request.share.tenant):
                 break
             else:
                 passed += 1
         turns.let_go()
         shed = self._waiting.take_shed()
         for one in shed:
-            self._whole.gone(one.request_id)
-        self._pressed = self._pressed or self._room.wanted
+            self._estimates.gone(one.request_id)
+        self._pressed = self._pressed or self._capacity.wanted
         self._look(now)
         return Grant(
             release=tuple(release),
@@ -176,7 +166,7 @@ class Admission:
         if running is None:
             return
         tokens = min(tokens, running.read_tokens)
-        work = min(running.waiting.work, self._costs.prompt_token(self.limit) * tokens)
+        work = min(running.waiting.work, self._capacity.prompt_token * tokens)
         self._waiting.turns.found(running.waiting, work)
         self._server.found(running, tokens, work)
 
@@ -186,7 +176,7 @@ class Admission:
         if running is not None:
             prompt = max(0, running.waiting.request.there.prompt_tokens - running.cached)
             took = now - running.released_at
-            self._costs.saw_first_token(prompt, took, self.limit, room=running.alone)
+            self._capacity.saw_first_token(prompt, took, room=running.alone)
 
     def tokens(self, request_id: int, count: int, now: float) -> None:
         """So many tokens of a released request came after its first."""
@@ -203,16 +193,16 @@ class Admission:
         request = running.waiting.request
         made = output_tokens
         if request.whole:
-            made = self._whole.ended(running, now, self.limit, output_tokens)
+            made = self._estimates.whole_ended(running, now, output_tokens)
         self._server.ended(request_id, now, output=made, well=output_tokens is not None)
         if output_tokens is not None:
             self._estimates.learn_length(request, output_tokens)
-        work = self._estimates.cost(running, output_tokens, self.limit)
+        work = self._estimates.cost(running, output_tokens)
         self._done_work += work
         self._waiting.turns.settle(running.waiting, work)
         self._waiting.groups.ended(request)
         # Of a server of others the first answer in one piece teaches what tokens cost.
-        self._look(now, at_once=request.whole and made is not None and not self._costs.learnt)
+        self._look(now, at_once=request.whole and made is not None and not self._capacity.learnt)
 
     def came_back(self, request_id: int, now: float, *, rest_seconds: float) -> None:
         """The server refused a released request before it began: it waits again, and its key rests.
@@ -225,18 +215,17 @@ class Admission:
         request, waiting = running.waiting.request, running.waiting
         self._waiting.turns.settle(waiting, 0.0)
         self._waiting.groups.ended(request)
-        self._room.refused(request.key, now)
         waiting.aim(self._settings.first_token_seconds)
         self._waiting.rest(waiting, now + max(0.0, rest_seconds), now)
 
     def engine(self, view: EngineView, now: float) -> None:
         """The server's own gauges."""
-        self._room.saw(view, now)
+        self._capacity.saw(view, now)
 
     def configure(self, settings: AdmissionSettings, now: float) -> None:
         """Use other settings from now on; what waits stays, even above a smaller queue."""
         self._settings = settings
-        self._room.configure(settings)
+        self._capacity.configure(settings)
         self._waiting.configure(
             settings.max_queue_size,
             settings.first_token_seconds,
@@ -246,20 +235,10 @@ class Admission:
     # What goes
 
     def _release(self, waiting: Waiting, now: float) -> None:
-        request, limit = waiting.request, self.limit
-        waiting.places = self._room.counted(request)
+        waiting.places = self._capacity.counted(waiting.request)
         self._waiting.release(waiting)
-        prompt = self._costs.prompt_token(limit) * request.there.prompt_tokens
-        known = self._costs.knows_first_tokens
-        self._room.released(waiting, now)
-        self._server.released(
-            waiting,
-            now,
-            room=not known or self._room.mostly_free,
-            prompt=prompt,
-            base=self._costs.base(limit) if known else NEVER,
-            token=self._costs.usual_between_tokens,
-        )
+        self._capacity.released(waiting, now)
+        self._server.released(waiting, now, room=self._capacity.mostly_free)
 
     def _reason(self, *, released: bool) -> GrantReason:
         if released:
@@ -270,9 +249,7 @@ class Admission:
 
     def _wake_at(self, now: float) -> float:
         wake_at = self._waiting.next_event()
-        if self._waiting.turns:
-            wake_at = min(wake_at, self._room.next_event(now))
-        if self._waiting.turns and self._room.looks:
+        if self._waiting.turns and self._capacity.looks:
             wake_at = min(wake_at, now + _LOOK)
         return wake_at
 
@@ -288,46 +265,36 @@ class Admission:
             return
         if (load := self._server.look(now)) is None:
             return
-        self._room.looked(load, now, pressed=self._pressed)
+        self._capacity.looked(load, now, pressed=self._pressed)
         if self._pressed:
-            self._costs.saw_pace(self._done_work, load.seconds)
+            self._capacity.saw_pace(self._done_work, load.seconds)
         self._done_work = 0.0
-        self._pressed = self._room.wanted
-
-    def _begin_by(self, waiting: Waiting) -> BeginBy:
-        return self._whole.begin_by(waiting.request, self.limit)
-
-    def _late_from(self, waiting: Waiting) -> float:
-        return self._estimates.late_from(waiting, self.limit)
+        self._pressed = self._capacity.wanted
 
     def _hopelessly_late_by(self, waiting: Waiting, now: float) -> float:
         """By how many seconds it would miss what it must not; 0 if that is not known.
 
         An idle server takes whatever comes: so a wrong guess is found out.
         """
-        if not self._costs.learnt or not len(self._server):
+        if not self._capacity.learnt or not len(self._server):
             return 0.0
         request, at = waiting.request, now
-        if not self._room.any_free:
+        if not self._capacity.any_free:
             ahead = self._waiting.turns.ahead(request.share, request.priority)
-            at += self._costs.wait(ahead)
-        late_by = at + self._costs.first_token(request.there.prompt_tokens, self.limit)
-        late_by = max(late_by - request.deadline, at - self._begin_by(waiting).likely)
+            at += self._capacity.wait(ahead)
+        late_by = at + self._capacity.first_token(request.there.prompt_tokens)
+        late_by = max(late_by - request.deadline, at - self._estimates.begin_by(request).likely)
         if self._waiting.refuses_late:
-            late_by = max(late_by, at - self._late_from(waiting))
+            late_by = max(late_by, at - self._estimates.late_from(waiting))
         return late_by
 
 
-def _room(
+def _capacity(
     settings: AdmissionSettings, server: AtServer, lengths: OutputLengths, turns: FairTurns
-) -> tuple[Room, TokenCosts]:
-    """The room at the server and what tokens cost there."""
+) -> Capacity:
     if settings.engine is not None:
-        own = EngineCosts(settings.engine)
-        return EngineCredit(settings.engine, server, own, lengths, turns), own
-    learnt = Costs()
-    concurrency = Concurrency(settings.max_concurrent_requests, settings.token_seconds)
-    return Places(concurrency, server, learnt, turns), learnt
+        return NativeEngine(settings.engine, server, lengths, turns)
+    return UpstreamEngine(settings, server, turns)
 
 
 def _bounded(seconds: float) -> float:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_scheduling.batching.items import Priority
-from batchedmodel_scheduling.generation.fair_turns import FairTurns
 from batchedmodel_scheduling.generation.requests import GenerationRequest, Place, Waiting
+from batchedmodel_scheduling.generation.waiting import FairTurns
 from support.examples import examples
 
 NUMBERS = itertools.count()

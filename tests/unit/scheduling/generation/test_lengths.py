@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_scheduling.generation.lengths import OutputLengths
+from batchedmodel_scheduling.generation.estimates import OutputLengths
 
 
 @pytest.mark.parametrize(("allowed", "expected"), [(None, 256), (4096, 256), (256, 256), (7, 7)])

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_scheduling.generation.ordered import Ordered
+from batchedmodel_scheduling.generation.waiting import Ordered
 from support.steps import steps
 
 STEPS = st.lists(st.tuples(st.integers(0, 9), st.none() | st.integers(-3, 3)), max_size=300)

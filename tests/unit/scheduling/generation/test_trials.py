@@ -7,11 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchedmodel_scheduling.engine.step_cost import StepCost
-from batchedmodel_scheduling.generation.at_server import Running
-from batchedmodel_scheduling.generation.lengths import OutputLengths
-from batchedmodel_scheduling.generation.native.engine_costs import EngineCosts
-from batchedmodel_scheduling.generation.requests import EngineLimits, GenerationRequest, Waiting
-from batchedmodel_scheduling.generation.whole_answers import TRIAL_PAUSE_SECONDS, WholeAnswers
+from batchedmodel_scheduling.generation.estimates import (
+    TRIAL_PAUSE_SECONDS,
+    Estimates,
+    OutputLengths,
+)
+from batchedmodel_scheduling.generation.native_engine import NativeEngine
+from batchedmodel_scheduling.generation.requests import (
+    AtServer,
+    EngineLimits,
+    GenerationRequest,
+    Running,
+    Waiting,
+)
+from batchedmodel_scheduling.generation.waiting import FairTurns
 from support.generation_requests import request
 
 TOKEN_SECONDS = 0.1
@@ -38,7 +47,8 @@ class World:
             for key in keys:
                 for max_tokens in (None, 120, 4096):
                     lengths.observe(key, max_tokens, USUAL_TOKENS)
-        self.answers = WholeAnswers(lengths, EngineCosts(LIMITS))
+        engine = NativeEngine(LIMITS, AtServer(), lengths, FairTurns())
+        self.answers = Estimates(lengths, engine)
 
     def ask(
         self, key: str, allowed: float, max_tokens: int | None = None
@@ -46,7 +56,7 @@ class World:
         """The request, where it is tried; None where it is refused."""
         one = request(key=key, arrived=self.now, patience=allowed, whole=True)
         one = one._replace(max_tokens=max_tokens)
-        return one if self.answers.takes(one, 8, self.now) else None
+        return one if self.answers.takes(one, self.now) else None
 
     def tried(self, key: str, allowed: float, max_tokens: int | None = None) -> GenerationRequest:
         one = self.ask(key, allowed, max_tokens)
@@ -55,8 +65,8 @@ class World:
 
     def ends(self, one: GenerationRequest, output_tokens: int | None) -> None:
         waiting = Waiting(one, work=0.0, target=None)
-        running = Running(waiting, one.arrived, alone=True, prompt_seconds=0.0)
-        self.answers.ended(running, self.now, 8, output_tokens)
+        running = Running(waiting, one.arrived, alone=True)
+        self.answers.whole_ended(running, self.now, output_tokens)
 
     def fails(self, key: str, allowed: float) -> None:
         """One is tried, and has not ended when its time is over."""

@@ -1,7 +1,7 @@
-"""Whether one more request may go to an engine of ours, which tells after each step what it has.
+"""Capacity of an engine of ours, which tells after each step what it has.
 
-It goes where it finds a place, blocks for its prompt and all that is expected to be written, and
-few prompts before it that are not read. A few go that must wait there for what the next step
+A request goes where it finds a place, blocks for its prompt and all that is expected to be written,
+and few prompts before it that are not read. A few go that must wait there for what the next step
 frees, so that no place stays empty until a report comes and a request goes. All others wait in the
 sidecar, where their order can still change.
 
@@ -16,19 +16,19 @@ from collections.abc import Iterator
 from typing import Final
 
 from batchedmodel_scheduling.engine.giving_way import EngineParts
-from batchedmodel_scheduling.generation.at_server import AtServer, Running
-from batchedmodel_scheduling.generation.fair_turns import FairTurns
-from batchedmodel_scheduling.generation.lengths import OutputLengths
-from batchedmodel_scheduling.generation.native.engine_costs import EngineCosts
+from batchedmodel_scheduling.engine.step_cost import LearntStepCost, StepLoad
+from batchedmodel_scheduling.generation.estimates import Capacity, OutputLengths
 from batchedmodel_scheduling.generation.requests import (
     AdmissionSettings,
+    AtServer,
     EngineLimits,
     EngineStep,
     EngineView,
     GenerationRequest,
+    Running,
     Waiting,
 )
-from batchedmodel_scheduling.generation.room import Room
+from batchedmodel_scheduling.generation.waiting import FairTurns
 
 _STEPS_AHEAD: Final = 3.0
 """Steps' worth of prompts in the engine: of the step that runs when the report of the one before
@@ -36,30 +36,33 @@ comes, of the next one, and of one more, so that it has shorter ones to read fir
 _ENDS_AHEAD: Final = 1.5
 """Times the sequences that end with a step of a full engine, and one: so many more may be there
 than run."""
-_FEW: Final = 8
+_MOST_UNSTARTED: Final = 8
 """Requests without a first token: while there are more, nobody goes for whom there is no room."""
-_PASSED: Final = 32
+_TENANTS_PASSED: Final = 32
 _NEWEST: Final = 0.05
-_LEFT: Final = 0.25
+_LEAST_LEFT: Final = 0.25
 """Of the usual length: so much more is expected of an answer, however long it is."""
+_FIRST_STEPS: Final = 1.5
+"""Steps until a first token beside what its prompt takes: half of the one that runs, and its own
+last one."""
 
 
-class EngineCredit(Room):
-    """What of the engine's room is left."""
+class NativeEngine(Capacity):
+    """What of the engine's room is left, and what its steps cost.
 
-    passes = _PASSED
+    A full batch is as many sequences as run at once, or as the cache holds of such as it has lately
+    where these are fewer. So the cache is paid for as well: where it is short, each sequence has a
+    larger part of a step.
+    """
+
+    passes = _TENANTS_PASSED
 
     def __init__(
-        self,
-        limits: EngineLimits,
-        server: AtServer,
-        costs: EngineCosts,
-        lengths: OutputLengths,
-        turns: FairTurns,
+        self, limits: EngineLimits, server: AtServer, lengths: OutputLengths, turns: FairTurns
     ) -> None:
+        super().__init__()
         self._limits = limits
         self._server: Final = server
-        self._costs: Final = costs
         self._lengths: Final = lengths
         self._turns: Final = turns
         self._step: EngineStep | None = None
@@ -67,13 +70,21 @@ class EngineCredit(Room):
         self._idle_there = 0
         """Sequences that were granted and did not run by that report, and all granted since."""
         self._full = False
-        """Whether somebody found no room since then."""
+        """Whether a request found no room since then."""
         self._parts: EngineParts | None = None
         """What of the engine each tenant has; None: it is not counted yet."""
         self._ended = 0.0
         """Sequences that end with a step, lately."""
         self._ran = 1.0
         """Sequences that run in a step, lately."""
+        self._cost: Final = LearntStepCost(limits.cost)
+        self.prompts_in_step = float(limits.max_tokens_per_step)
+        """Tokens of prompts that a step reads where there are more."""
+        self._reading: float | None = None
+        """Seconds of such a step, by each of these tokens."""
+        self._step_seconds = limits.cost.base
+        self._held = 1.0
+        """Tokens in the cache of a sequence."""
 
     @property
     def limit(self) -> int:
@@ -82,11 +93,11 @@ class EngineCredit(Room):
 
     @property
     def any_free(self) -> bool:
-        """Whether somebody may go, as far as is known without a request."""
+        """See `Capacity`."""
         step = self._step
         if step is None or not self._server.sequences:
             return step is not None
-        if self._full or self._unread() >= _STEPS_AHEAD * self._costs.prompts_in_step:
+        if self._full or self._unread() >= _STEPS_AHEAD * self.prompts_in_step:
             return False
         return self._server.sequences < self.limit or self._may_wait_there
 
@@ -95,7 +106,8 @@ class EngineCredit(Room):
         """Whether whoever is next may go, or perhaps one that has little."""
         if self.any_free:
             return True
-        return self._step is not None and self._turns.shared and self._server.unstarted < _FEW
+        few = self._server.unstarted < _MOST_UNSTARTED
+        return self._step is not None and self._turns.shared and few
 
     @property
     def mostly_free(self) -> bool:
@@ -135,16 +147,73 @@ class EngineCredit(Room):
             return
         self._step, self._full, self._parts = step, False, None
         self._idle_there = max(0, self._server.sequences - step.running)
-        self._costs.stepped(step)
         if step.seconds > 0:
-            self._ended += _NEWEST * (step.ended - self._ended)
-            self._ran += _NEWEST * (step.running + step.ended - self._ran)
+            self._learn(step)
 
     def configure(self, settings: AdmissionSettings) -> None:
-        """The engine may have other limits from now on."""
+        """The engine may have other limits from now on; what was learnt stays."""
         if settings.engine is not None:
             self._limits = settings.engine
-            self._costs.configure(settings.engine)
+            self.prompts_in_step = min(self.prompts_in_step, self._limits.max_tokens_per_step)
+
+    # What tokens cost
+
+    @property
+    def usual_between_tokens(self) -> float:
+        """See `Capacity`."""
+        return self._step_seconds
+
+    @property
+    def least_between_tokens(self) -> float:
+        """The same of a sequence that is alone, as measured first or as learnt."""
+        alone = [cost.base + cost.sequence for cost in (self._cost.measured, self._cost.present)]
+        return min(*alone, self._step_seconds)
+
+    @property
+    def output_token(self) -> float:
+        """See `Capacity`."""
+        limits, cost = self._limits, self._cost.present
+        full = max(1.0, min(limits.max_sequences, limits.cache_tokens / self._held))
+        return cost.base / full + cost.sequence + cost.context_token * self._held
+
+    @property
+    def prompt_token(self) -> float:
+        """See `Capacity`."""
+        return self._cost.present.prefill_token
+
+    def first_token(self, prompt_tokens: int) -> float:
+        """Seconds until the first token of a request that goes to the engine."""
+        each = self.prompt_token if self._reading is None else self._reading
+        return _FIRST_STEPS * self._step_seconds + each * prompt_tokens
+
+    def cautious_first_token(self, prompt_tokens: int) -> float:
+        """Seconds within which nearly all such first tokens come, as the engine is at present.
+
+        Long prompts are read beside shorter ones: what comes on top is a part of the usual time.
+        """
+        return self.first_token(prompt_tokens) * (1.0 + self._excess)
+
+    def saw_first_token(self, prompt_tokens: int, seconds: float, *, room: bool) -> None:
+        """See `Capacity`."""
+        usual = self.first_token(prompt_tokens)
+        if usual > 0:  # it is nothing before the first step of one that was measured as free
+            self._saw_excess(seconds / usual - 1.0, 1.0)
+
+    def _learn(self, step: EngineStep) -> None:
+        self._ended += _NEWEST * (step.ended - self._ended)
+        self._ran += _NEWEST * (step.running + step.ended - self._ran)
+        used = (self._limits.blocks - step.free_blocks) * self._limits.block_tokens
+        sequences = step.tokens + (step.prefill_tokens > 0)
+        self._cost.saw(StepLoad(step.prefill_tokens, sequences, used), step.seconds)
+        self._step_seconds = _nearer(self._step_seconds, step.seconds)
+        if step.running:
+            self._held = max(1.0, _nearer(self._held, used / step.running))
+        if step.backlog > 0 and step.prefill_tokens > 0:
+            self.prompts_in_step = _nearer(self.prompts_in_step, step.prefill_tokens)
+            each = step.seconds / step.prefill_tokens
+            self._reading = each if self._reading is None else _nearer(self._reading, each)
+
+    # What is free
 
     @property
     def _not_running(self) -> int:
@@ -166,12 +235,12 @@ class EngineCredit(Room):
         if not places and (request.whole or not self._may_wait_there):
             return False
         lacks = self._lacks(request, step)
-        soon = self._may_wait_there and lacks <= _ENDS_AHEAD * self._ends * self._costs.held
+        soon = self._may_wait_there and lacks <= _ENDS_AHEAD * self._ends * self._held
         return soon or (places and lacks <= 0)
 
     def _has_little(self, request: GenerationRequest) -> bool:
         """Whether texts of another tenant give way to it."""
-        if self._server.unstarted >= _FEW:
+        if self._server.unstarted >= _MOST_UNSTARTED:
             return False
         if self._parts is None:
             self._parts = EngineParts(self.limit, self._limits.cache_tokens)
@@ -183,7 +252,7 @@ class EngineCredit(Room):
 
     def _waits_for_own_prompts(self, request: GenerationRequest) -> bool:
         """Whether its tenant has prompts to be read first, where there are enough of them."""
-        step = self._costs.prompts_in_step
+        step = self.prompts_in_step
         if self._unread() < _STEPS_AHEAD * step:
             return False
         own = self._unread(request.share.tenant)
@@ -202,8 +271,7 @@ class EngineCredit(Room):
                 left -= 1
                 if tenant not in (None, one.waiting.request.share.tenant):
                     continue
-                prompts = one.waiting.request.there.prompt_tokens
-                unread += min(prompts, self._costs.prompts_in_step)
+                unread += min(one.waiting.request.there.prompt_tokens, self.prompts_in_step)
         return unread
 
     def _lacks(self, request: GenerationRequest, step: EngineStep) -> float:
@@ -235,7 +303,7 @@ class EngineCredit(Room):
         for one in self._server.newest():
             asked = one.waiting.request
             usual = self._lengths.mean(asked.key, asked.max_tokens)
-            left = max(_LEFT * usual, usual - one.tokens / asked.choices)
+            left = max(_LEAST_LEFT * usual, usual - one.tokens / asked.choices)
             yield left, _tokens(one), asked.there.texts
         usual = self._lengths.mean(request.key, request.max_tokens)
         yield usual, request.there.prompt_tokens, request.there.texts
@@ -246,3 +314,7 @@ def _tokens(one: Running) -> int:
     request = one.waiting.request
     there = request.there
     return there.prompt_tokens + one.tokens * there.texts // max(1, request.choices)
+
+
+def _nearer(old: float, new: float) -> float:
+    return old + _NEWEST * (new - old)

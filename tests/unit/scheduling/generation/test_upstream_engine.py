@@ -1,4 +1,4 @@
-"""The limit of what is at the server: given, from gauges, from streams, from completions."""
+"""The limit of what is at an upstream server: given, from gauges, streams, or completions."""
 
 from itertools import pairwise
 
@@ -6,205 +6,188 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_scheduling.generation.at_server import Load
-from batchedmodel_scheduling.generation.requests import EngineView
-from batchedmodel_scheduling.generation.upstream.concurrency import Concurrency
+from batchedmodel_scheduling.generation.requests import (
+    AdmissionSettings,
+    AtServer,
+    EngineView,
+    Load,
+)
+from batchedmodel_scheduling.generation.upstream_engine import UpstreamEngine
+from batchedmodel_scheduling.generation.waiting import FairTurns
 
 SPAN = 0.25
 
 
+def engine(given: int | None = None, token_target: float | None = None) -> UpstreamEngine:
+    settings = AdmissionSettings(max_concurrent_requests=given, token_seconds=token_target)
+    return UpstreamEngine(settings, AtServer(), FairTurns())
+
+
 def load(
-    taken: float, *, running: float | None = None, streams: bool = True, completed: int = 0
+    taken: float,
+    *,
+    running: float | None = None,
+    streams: bool = True,
+    completed: int = 0,
+    token: float = 0.02,
 ) -> Load:
     """A span in which the server ran so many of those it had."""
     running = taken if running is None else running
     return Load(
         seconds=SPAN, taken=taken, streams=taken if streams else 0.0,
-        generating=running if streams else 0.0, reading=0.0, started=2.0, prompt_tokens=200,
-        overdue=0, tokens=100, whole_seconds=0.0, whole_tokens=0.0, completed=completed,
+        generating=running if streams else 0.0, started=2, prompt_tokens=200,
+        tokens=round(running * SPAN / token) if streams else 0,
+        whole_seconds=0.0, whole_tokens=0, completed=completed,
     )  # fmt: skip
 
 
-def look(
-    limits: Concurrency, seen: Load, now: float, *, pressed: bool = True, token: float = 0.02
-) -> None:
-    limits.look(seen, pressed=pressed, token=token, first_token=0.04, prompts=0.0, now=now)
-
-
-def after(limits: Concurrency, seconds: float, *, places: int, token: float = 0.02) -> Concurrency:
+def after(
+    limits: UpstreamEngine, seconds: float, *, places: int, token: float = 0.02
+) -> UpstreamEngine:
     """So long before a server with so many places and always more to do."""
     for number in range(int(seconds / SPAN)):
-        look(
-            limits,
-            load(limits.limit, running=min(places, limits.limit)),
-            number * SPAN,
-            token=token,
-        )
+        seen = load(limits.limit, running=min(places, limits.limit), token=token)
+        limits.looked(seen, number * SPAN, pressed=True)
     return limits
 
 
-@given(st.integers(1, 5000), st.lists(st.tuples(st.integers(0, 5000), st.booleans()), max_size=30))
-def test_what_is_given_stays(given: int, events: list[tuple[int, bool]]) -> None:
-    limits = Concurrency(given)
-    for now, (number, refused) in enumerate(events):
-        if refused:
-            limits.refused(number, number, now)
+@given(st.integers(1, 5000), st.lists(st.integers(0, 5000), max_size=30))
+def test_what_is_given_stays(given: int, events: list[int]) -> None:
+    limits = engine(given)
+    for now, number in enumerate(events):
         limits.saw(EngineView(running=number, waiting=number), now)
-        look(limits, load(number, running=number / 2), now, token=1.0)
+        limits.looked(load(number, running=number / 2, token=1.0), now, pressed=True)
         assert limits.limit == given
 
 
 def test_joiners_at_a_server_with_places_are_no_queue() -> None:
-    limits = Concurrency()
+    limits = engine()
     for now, (running, waiting) in enumerate([(8, 3), (6, 2), (8, 3), (5, 3), (4, 4), (5, 3)]):
         limits.saw(EngineView(running=running, waiting=waiting), now * 0.5)
     assert limits.limit == 16
     for now in range(6):
-        limits.saw(EngineView(running=8, waiting=8), 10 + now * 0.5)
+        limits.saw(EngineView(running=8, waiting=9), 10 + now * 0.5)
     assert limits.limit == 9
 
 
 def test_more_that_wait_than_run_are_a_queue_though_the_limit_is_far() -> None:
-    limits = Concurrency()
-    for number in range(12):
-        look(limits, load(limits.limit), number * SPAN)
+    limits = after(engine(), 3.0, places=10_000)
     assert limits.limit >= 64
+    limits = engine()
     for now in range(3):
         limits.saw(EngineView(running=8, waiting=20), 10 + now * 0.5)
     assert limits.limit == 9
 
 
 def test_it_starts_at_16_and_doubles_each_second_while_more_would_go() -> None:
-    limits = Concurrency()
+    limits = engine()
     assert limits.limit == 16
     seen = []
     for number in range(40):
-        look(limits, load(limits.limit), number * SPAN)
+        limits.looked(load(limits.limit), number * SPAN, pressed=True)
         seen.append(limits.limit)
     assert sorted(set(seen))[:4] == [32, 64, 128, 256]
     assert seen[-1] > 400
 
 
 def test_once_it_was_too_much_it_grows_by_an_eighth() -> None:
-    limits = Concurrency()
+    limits = engine()
     for number in range(3):
-        limits.saw(EngineView(running=8, waiting=8, cache_usage=None), float(number))
+        limits.saw(EngineView(running=8, waiting=9, cache_usage=None), float(number))
     assert limits.limit == 9
-    limits.saw(EngineView(running=9, waiting=0, cache_usage=None), 3.0)
     seen = []
     for number in range(400):
         now = 3.0 + number * SPAN
         limits.saw(EngineView(running=limits.limit, waiting=0, cache_usage=None), now)
-        look(limits, load(limits.limit), now)
+        limits.looked(load(limits.limit, streams=False), now, pressed=True)
         seen.append(limits.limit)
     assert seen[-1] > 40
     assert all(b - a <= max(1, a // 8) for a, b in pairwise(seen))
 
 
-def test_nobody_who_waits_here_needs_no_more() -> None:
-    limits = Concurrency()
+def test_where_no_request_waits_here_no_more_is_tried() -> None:
+    limits = engine()
     for number in range(100):
-        look(limits, load(16), number * SPAN, pressed=False)
+        limits.looked(load(16), number * SPAN, pressed=False)
     assert limits.limit == 16
 
 
 @pytest.mark.parametrize("places", [1, 4, 30, 64, 250])
 def test_streams_show_how_many_places_there_are(places: int) -> None:
-    limit = after(Concurrency(), 60, places=places).limit
+    limit = after(engine(), 60, places=places).limit
     assert places <= limit <= places + max(3, places // 4)
 
 
 @pytest.mark.parametrize("places", [1, 4, 30, 64, 250])
 def test_gauges_show_how_many_places_there_are(places: int) -> None:
-    limits = Concurrency()
+    limits = engine()
     for number in range(240):
         now, running = number * SPAN, min(places, limits.limit)
         limits.saw(EngineView(running=running, waiting=limits.limit - running), now)
-        look(limits, load(limits.limit, running=running), now)
+        limits.looked(load(limits.limit, streams=False), now, pressed=True)
     assert places <= limits.limit <= places + max(2, places // 5)
 
 
 def test_a_full_cache_needs_no_more() -> None:
-    limits = Concurrency()
+    limits = engine()
     for number in range(40):
         limits.saw(EngineView(running=16, waiting=0, cache_usage=0.96), number * SPAN)
-        look(limits, load(16), number * SPAN)
+        limits.looked(load(16), number * SPAN, pressed=True)
     assert limits.limit == 16
 
 
 def test_gauges_that_are_heard_no_more_count_no_more() -> None:
-    limits = Concurrency()
+    limits = engine()
     limits.saw(EngineView(running=16, waiting=0, cache_usage=0.96), 0.0)
     for number in range(80):
-        look(limits, load(limits.limit), number * SPAN)
+        limits.looked(load(limits.limit), number * SPAN, pressed=True)
     assert limits.limit > 30
 
 
-def test_what_somebody_waits_for_one_look_only_is_no_queue() -> None:
-    limits = Concurrency()
+def test_what_waits_for_one_look_only_is_no_queue() -> None:
+    limits = engine()
     for number in range(40):
         limits.saw(EngineView(running=16, waiting=9 * (number % 2)), number * 1.0)
     assert limits.limit == 16
 
 
 def test_tokens_that_come_too_slowly_make_it_less_until_they_do_not() -> None:
-    limits = Concurrency(token_target=0.04)
+    limits = engine(token_target=0.04)
     for number in range(200):
-        look(limits, load(limits.limit), number * SPAN, token=0.004 * limits.limit)
+        seen = load(limits.limit, token=0.004 * limits.limit)
+        limits.looked(seen, number * SPAN, pressed=True)
     assert 8 <= limits.limit <= 10
 
 
 def test_it_does_not_grow_while_tokens_are_nearly_too_slow() -> None:
-    limits = after(Concurrency(token_target=0.04), 20, places=64, token=0.037)
+    limits = after(engine(token_target=0.04), 20, places=64, token=0.037)
     assert limits.limit == 16
 
 
 def test_never_below_one() -> None:
-    limits = after(Concurrency(token_target=0.01), 300, places=64, token=1.0)
+    limits = after(engine(token_target=0.01), 300, places=64, token=1.0)
     assert limits.limit == 1
 
 
 def test_never_above_4096() -> None:
-    assert after(Concurrency(), 200, places=100_000).limit == 4096
-
-
-def test_one_key_that_is_refused_says_nothing_of_the_server() -> None:
-    limits = Concurrency()
-    for number in range(50):
-        limits.refused("adapter", 16, number * 1.0)
-    assert limits.limit == 16
-
-
-def test_several_keys_that_are_refused_say_that_it_is_full() -> None:
-    limits = Concurrency()
-    for number in range(6):
-        limits.refused(f"adapter {number}", 16, number * 1.0)
-    assert 8 < limits.limit < 16
+    assert after(engine(), 200, places=100_000).limit == 4096
 
 
 @pytest.mark.parametrize("places", [20, 40, 100])
 def test_where_nothing_streams_it_grows_while_more_of_them_complete_more(places: int) -> None:
-    limits, left = Concurrency(), 0.0
+    limits, left = engine(), 0.0
     for number in range(2400):
         left += min(places, limits.limit) * SPAN / 0.8
-        look(limits, load(limits.limit, streams=False, completed=int(left)), number * SPAN)
+        seen = load(limits.limit, streams=False, completed=int(left))
+        limits.looked(seen, number * SPAN, pressed=True)
         left -= int(left)
     assert 0.8 * places <= limits.limit <= 1.3 * places
 
 
 def test_other_settings_keep_what_was_learnt() -> None:
-    limits = after(Concurrency(), 30, places=64)
+    limits = after(engine(), 30, places=64)
     learnt = limits.limit
-    limits.configure(None, 0.1)
+    limits.configure(AdmissionSettings(token_seconds=0.1))
     assert limits.limit == learnt
-    limits.configure(5, None)
+    limits.configure(AdmissionSettings(max_concurrent_requests=5))
     assert limits.limit == 5
-
-
-def test_places_are_kept_for_who_uses_little_only_while_somebody_does() -> None:
-    limits = Concurrency()
-    assert limits.reserve == 0
-    limits.shared = True
-    assert limits.reserve == 1
-    limits.configure(8, None)
-    assert limits.reserve == 0

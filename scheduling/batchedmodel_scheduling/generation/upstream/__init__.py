@@ -1,1 +1,0 @@
-"""In front of engines of others: limits and costs are learnt from gauges, streams and answers."""
