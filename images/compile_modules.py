@@ -49,7 +49,7 @@ _COMPILED: Final = {
     f"{_SIDECAR}/backends/upstream": ("connection", "public_protocol"),
     f"{_SIDECAR}/backends/native": ("batches", "link"),
     f"{_SIDECAR}/batching": ("*",),
-    f"{_SIDECAR}/body": ("byte_budget",),
+    f"{_SIDECAR}/body": ("memory",),
     f"{_SIDECAR}/codec": ("codec", "rows"),
     f"{_SIDECAR}/generation": (*("events", "fields", "live_text", "text_queue", "upstream_texts"),),
     f"{_SIDECAR}/generation/native": (
@@ -60,7 +60,7 @@ _COMPILED: Final = {
         "responses",
     ),
     f"{_SIDECAR}/protocols": (*("openai", "protocol", "rows", "scores", "v1", "v2"),),
-    f"{_SIDECAR}/telemetry": ("generation_counts", "ledger", "offered_work"),
+    f"{_SIDECAR}/telemetry": ("generation_counts", "ledger"),
 }
 """By folder, the modules that are compiled: what runs for each request or batch."""
 _MOST_KEPT: Final = 8

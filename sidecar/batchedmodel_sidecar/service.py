@@ -22,8 +22,7 @@ from batchedmodel_sidecar.backends.upstream.link import UpstreamLink
 from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.batching.decision_timer import TimerFd
 from batchedmodel_sidecar.batching.pending_request import MODEL_GONE
-from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
-from batchedmodel_sidecar.body.shared_regions import SharedRegions
+from batchedmodel_sidecar.body.memory import ByteBudget, Hold, SharedRegions
 from batchedmodel_sidecar.codec.codec import Codec, body_helper
 from batchedmodel_sidecar.compiled import is_compiled
 from batchedmodel_sidecar.discovery.discovery import Discovery
@@ -56,13 +55,12 @@ from batchedmodel_sidecar.telemetry.generation_counts import (
     GenerationWork,
     with_batches,
 )
-from batchedmodel_sidecar.telemetry.ledger import Durations, Ledger
+from batchedmodel_sidecar.telemetry.ledger import Durations, Ledger, RecentArrivals
 from batchedmodel_sidecar.telemetry.metrics import (
     DurationsCollector,
     GenerationCollector,
     LedgerCollector,
 )
-from batchedmodel_sidecar.telemetry.offered_work import RecentArrivals
 
 logger: Final = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import pytest
 from support.chain import running_chain
 from support.module_traces import modules_of
 
-MOST_MODULES: Final = 65
+MOST_MODULES: Final = 40
 """Of all packages of ours. A module that joins them is one more to read for each request."""
 BODY: Final = {
     "inputs": [{"name": "x", "datatype": "INT64", "shape": [1, 4], "data": [1, 2, 3, 4]}]

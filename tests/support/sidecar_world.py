@@ -27,8 +27,7 @@ from batchedmodel_sidecar.calls import Answer, Call, Row, Value
 from batchedmodel_sidecar.errors import Lost, Rejected, Unserved
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.headers import NO_OPTIONS, RequestOptions
-from batchedmodel_sidecar.telemetry.ledger import Durations, Ledger
-from batchedmodel_sidecar.telemetry.offered_work import RecentArrivals
+from batchedmodel_sidecar.telemetry.ledger import Durations, Ledger, RecentArrivals
 
 FIXED = 0.010
 PER_ROW = 0.001

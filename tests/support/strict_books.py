@@ -13,7 +13,7 @@ from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Outcome, ReleaseReason
 from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.batching.pending_request import PendingRequest, Result
-from batchedmodel_sidecar.body.byte_budget import Hold
+from batchedmodel_sidecar.body.memory import Hold
 from batchedmodel_sidecar.calls import Call, RawBatch
 from batchedmodel_sidecar.errors import CallError, Rejected
 from batchedmodel_sidecar.model import Infer

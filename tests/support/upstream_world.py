@@ -17,8 +17,7 @@ from batchedmodel_sidecar.backends.upstream.protocol import BackendRequest, Resp
 from batchedmodel_sidecar.codec.codec import Codec, body_helper
 from batchedmodel_sidecar.errors import Busy, Unserved
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.telemetry.ledger import Durations
-from batchedmodel_sidecar.telemetry.offered_work import RecentArrivals
+from batchedmodel_sidecar.telemetry.ledger import Durations, RecentArrivals
 from support.sidecar_world import LoopTimer, watched_batcher
 
 SECONDS = 0.01

@@ -47,13 +47,18 @@ from batchedmodel_sidecar.batching.pending_request import (
     rejected,
 )
 from batchedmodel_sidecar.batching.request_window import RequestWindow
-from batchedmodel_sidecar.body.byte_budget import Hold
+from batchedmodel_sidecar.body.memory import Hold
 from batchedmodel_sidecar.calls import Call, RawReply, RowFailure
 from batchedmodel_sidecar.errors import Rejected, Unserved
 from batchedmodel_sidecar.model import Infer, ReadyModel, still_needed, take
 from batchedmodel_sidecar.protocols.headers import NO_OPTIONS, RequestOptions, agreed, in_force
-from batchedmodel_sidecar.telemetry.ledger import Durations, Ledger
-from batchedmodel_sidecar.telemetry.offered_work import OfferedWork, RecentArrivals, RecentCallers
+from batchedmodel_sidecar.telemetry.ledger import (
+    Durations,
+    Ledger,
+    OfferedWork,
+    RecentArrivals,
+    RecentCallers,
+)
 
 
 class Batcher:

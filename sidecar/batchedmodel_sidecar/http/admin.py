@@ -25,7 +25,7 @@ from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.lifecycle import Lifecycle
 from batchedmodel_sidecar.lora.served import ServedAdapters
 from batchedmodel_sidecar.model import MAX_ORDER_BYTES, Link, Repository
-from batchedmodel_sidecar.telemetry.offered_work import RecentArrivals
+from batchedmodel_sidecar.telemetry.ledger import RecentArrivals
 
 Handler = Callable[[web.Request], Awaitable[web.Response]]
 ADMIN_BOUNDS: Final = Bounds(

@@ -28,7 +28,7 @@ from batchedmodel_sidecar.protocols.headers import (
     limit_of,
 )
 from batchedmodel_sidecar.protocols.protocol import Parsed
-from batchedmodel_sidecar.telemetry.offered_work import RecentArrivals
+from batchedmodel_sidecar.telemetry.ledger import RecentArrivals
 
 
 class InferenceHandler:

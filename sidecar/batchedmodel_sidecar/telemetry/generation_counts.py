@@ -11,8 +11,7 @@ from typing import Final
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.processes.stats import BUCKET_SECONDS, SidecarStats
-from batchedmodel_sidecar.telemetry.ledger import SECONDS, Histogram, Ledger
-from batchedmodel_sidecar.telemetry.offered_work import WorkMeter
+from batchedmodel_sidecar.telemetry.ledger import SECONDS, Histogram, Ledger, WorkMeter
 
 _TOKEN_SECONDS: Final[Sequence[float]] = (
     0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5,

@@ -8,7 +8,7 @@ import pytest
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
-from batchedmodel_sidecar.body.byte_budget import ByteBudget
+from batchedmodel_sidecar.body.memory import ByteBudget
 from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.protocols.headers import NO_OPTIONS
 from support.sidecar_world import FIXED, PER_ROW, answered, call_of, rows_of, world

@@ -13,8 +13,7 @@ from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_sidecar.backends.upstream.protocol import Response
 from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.errors import Expired, Lost, Unserved
-from batchedmodel_sidecar.telemetry.ledger import Durations, Ledger
-from batchedmodel_sidecar.telemetry.offered_work import RecentArrivals
+from batchedmodel_sidecar.telemetry.ledger import Durations, Ledger, RecentArrivals
 from support.sidecar_world import MODEL, LoopTimer, PretendServer, answered, call_of
 from support.upstream_world import (
     SECONDS,

@@ -10,8 +10,7 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import ReleaseReason
 from batchedmodel_contract.processes.stats import BUCKETS, SidecarStats, stats_from_mapping
 from batchedmodel_scheduling.batching.policies import new_policy
-from batchedmodel_sidecar.telemetry.ledger import Ledger
-from batchedmodel_sidecar.telemetry.offered_work import OfferedWork, WorkMeter
+from batchedmodel_sidecar.telemetry.ledger import Ledger, OfferedWork, WorkMeter
 from support.scheduling import row_profile
 
 SETTINGS = BatchSettings(max_batch_size=8, target_seconds=0.095)

@@ -1,7 +1,7 @@
 """Who asked lately is known for a second, and of no more than a thousand."""
 
 from batchedmodel_contract.manifest.tenants import Share
-from batchedmodel_sidecar.telemetry.offered_work import RecentCallers
+from batchedmodel_sidecar.telemetry.ledger import RecentCallers
 
 A, B = Share("a"), Share("b", weight=2.0)
 
