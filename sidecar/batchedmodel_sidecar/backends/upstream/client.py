@@ -273,6 +273,7 @@ class Client:
         connection.send(
             answer, request, bodiless=method == "HEAD", over=self._over if keeps else None
         )
+        connection.is_sending = is_large
         try:
             if not known:
                 await self._connect(connection)
@@ -293,7 +294,6 @@ class Client:
 
         It does not wait for the server: what it has not read is in memory either way.
         """
-        connection.is_sending = True
         for piece in pieces_of(body):
             if not connection.write(piece):
                 return  # it has answered, or left
