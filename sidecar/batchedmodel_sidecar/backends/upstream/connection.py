@@ -22,7 +22,8 @@ from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 
 logger: Final = logging.getLogger(__name__)
 
-_END_OF_HEAD: Final = b"\r\n\r\n"
+_END_OF_HEAD: Final = re.compile(rb"\n\r?\n")
+"""Some servers end lines without a carriage return, which the parser takes too."""
 _LONGEST_HEAD: Final = 64 * 1024
 _MOST_PROVISIONAL: Final = 16
 """Heads in front of an answer's that say only that it is to come."""
@@ -242,18 +243,18 @@ class UpstreamConnection(asyncio.Protocol):
         """Read heads until one is not provisional; what comes behind it."""
         while data and self._listener is not None:
             data, self._head = (self._head or b"") + data, b""
-            end = data.find(_END_OF_HEAD) + len(_END_OF_HEAD)
-            if end < len(_END_OF_HEAD):
+            found = _END_OF_HEAD.search(data)
+            if found is None:
                 self._head = data
                 if len(data) > _LONGEST_HEAD:
                     self._nonsense(ValueError("its head does not end"))
                 return b""
             try:
-                message = self._read(data[:end])
+                message = self._read(data[: found.end()])
             except (HttpProcessingError, ValueError, IndexError) as error:
                 self._nonsense(error)
                 return b""
-            data = data[end:]
+            data = data[found.end() :]
             provisional = HTTPStatus.CONTINUE <= message.code < HTTPStatus.OK
             if not provisional or message.code == HTTPStatus.SWITCHING_PROTOCOLS:
                 self._head = None
@@ -320,7 +321,8 @@ class UpstreamConnection(asyncio.Protocol):
             and not transport.get_write_buffer_size()
         )
         if transport is not None and not keeps:
-            if aborts:
+            # Behind what a server leaves unread it would not close as long as that holds it.
+            if aborts or transport.get_write_buffer_size():
                 transport.abort()
             else:
                 transport.close()

@@ -90,6 +90,28 @@ async def test_a_body_of_known_length_ends_with_it() -> None:
     assert listener.heads[0].length == 5
 
 
+@given(st.lists(st.integers(1, 30), max_size=5))
+async def test_a_head_whose_lines_end_without_carriage_returns_is_read(cuts: list[int]) -> None:
+    listener, _, wire = exchange()
+    sent = b"HTTP/1.1 103 x\n\nHTTP/1.1 200 OK\nX-Theirs: 1\nContent-Length: 5\n\nhello"
+    at = 0
+    for size in [*cuts, len(sent)]:
+        if piece := sent[at : at + size]:
+            wire.sends(piece)
+        at += size
+    assert (listener.body, listener.whole) == (b"hello", True)
+    assert listener.heads[0].header("x-theirs") == "1"
+
+
+async def test_a_server_that_answers_and_leaves_the_request_unread_is_hung_up_on() -> None:
+    listener, made, wire = exchange()
+    wire.stops_reading()
+    assert made.write(bytes(1 << 20))
+    wire.sends(SIZED + b"hello")
+    assert listener.whole
+    assert wire.aborted
+
+
 async def test_a_body_without_length_ends_with_the_connection() -> None:
     listener, _, wire = exchange()
     wire.sends(b"HTTP/1.0 200 OK\r\n\r\nhe", b"llo")
