@@ -19,7 +19,7 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_scheduling.batching.items import MemoryCap
 from batchedmodel_sidecar.calls import Call, Row
-from batchedmodel_sidecar.tokenizer import Tokens
+from batchedmodel_sidecar.tokenizer import INLINE_CHARACTERS, Tokens
 
 
 class VersionUsers:
@@ -98,9 +98,13 @@ class ReadyModel:
     users: VersionUsers = field(default_factory=VersionUsers, compare=False, repr=False)
     """The requests that were parsed for this version."""
 
-    def asked_by(self, share: Share) -> "ReadyModel":
-        """The same model, which tokenises long texts in this tenant's turn."""
-        return self if self.tokens is None else replace(self, tokens=self.tokens.asked_by(share))
+    def asked_by(self, share: Share, size: int) -> "ReadyModel":
+        """The same model for a body of so many bytes: long texts are tokenised in this tenant's
+        turn.
+        """
+        if self.tokens is None or size <= INLINE_CHARACTERS:
+            return self
+        return replace(self, tokens=self.tokens.asked_by(share))
 
     def takes(self, call: Call) -> bool:
         """Whether the call's rows were checked for such a model."""

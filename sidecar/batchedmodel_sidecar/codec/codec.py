@@ -7,11 +7,10 @@ uses the same protocols, so calls and errors are the same.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
-from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_http.response import LARGE
 from batchedmodel_sidecar.backends.upstream.protocol import (
     BackendProtocol,
@@ -31,14 +30,11 @@ from batchedmodel_sidecar.codec.jobs import (
     pickled_model,
     render,
 )
-from batchedmodel_sidecar.errors import RETRY_SOON, Rejected, Unserved
 from batchedmodel_sidecar.helper.client import HelperClient
-from batchedmodel_sidecar.helper.messages import Job, NoMemory, Pickled
 from batchedmodel_sidecar.helper.shared_memory import SharedMemory
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.protocol import Body, Parsed, PublicProtocol
 from batchedmodel_sidecar.protocols.table import public_protocols
-from batchedmodel_sidecar.tokenizer import INLINE_CHARACTERS
 
 LARGE_ANSWER: Final = 64 * 1024
 """Bytes of tensors that become about four times as many of JSON, and two milliseconds."""
@@ -88,15 +84,12 @@ class Codec:
                 # Binary data that the server must be sent as JSON.
                 size = max(size, upstream.protocol.converts(len(body), header_length))
             if size <= LARGE:
-                known = model.asked_by(share) if len(body) > INLINE_CHARACTERS else model
+                known = model.asked_by(share, len(body))
                 return await protocol.parse(body, header_length, known, self.most_rows(share))
         self.refuse_large(share)
         job = partial(parse, self._by(protocol), header_length, self.most_rows(share))
         pickled = None if upstream else pickled_model(model)
-        try:
-            draft, size = await self._helper.do(job, body, pickled, share=share, hold=held)
-        except NoMemory as error:
-            raise _no_memory(error, held.refused) from error
+        draft, size = await self._helper.do(job, body, pickled, share=share, hold=held)
         if upstream:
             return upstream.parsed(draft, model)
         call = model.call_of(draft.rows, draft.params)
@@ -129,7 +122,7 @@ class Codec:
         by, lengths, theirs = self._by(protocol), parsed.call.lengths, pickled_answer(answer)
         job = partial(render, by, lengths, theirs, parsed.memo, parsed.named, parsed.labels)
         pickled = None if upstream else pickled_model(model)
-        body: Body = await self._answered(job, b"", pickled, share=share)
+        body, _ = await self._helper.do(job, b"", pickled, share=share, is_answer=True)
         return upstream.addressed(body, answer) if upstream else body
 
     async def dealt(
@@ -143,7 +136,8 @@ class Codec:
             lengths, plain = [row.length for row in rows], replace(response, body=b"", memory=None)
             job = partial(deal, protocol, plain, lengths, alone)
             # Of an answer to several callers none is refused for what another's part of it takes.
-            dealt: SplitReply = await self._answered(job, memory, must=True)
+            dealt: SplitReply
+            dealt, _ = await self._helper.do(job, memory, is_answer=True, must=True)
             return dealt
         finally:
             memory.close()
@@ -153,35 +147,6 @@ class Codec:
         if isinstance(protocol, UpstreamProtocol):
             return protocol.protocol
         return self._endpoints[type(protocol)]
-
-    async def _answered(
-        self,
-        job: Job,
-        body: SharedMemory | bytes,
-        model: Pickled | None = None,
-        *,
-        share: Share = NOBODY,
-        must: bool = False,
-    ) -> Any:
-        """What became of an answer; raises `InvalidInput` or `Unserved`."""
-        try:
-            result, _ = await self._helper.do(job, body, model, share=share, urgent=True, must=must)
-            return result
-        except NoMemory as needed:
-            message = (
-                f"the values of the answer take up to {needed.size} bytes; so many are not free"
-            )
-            raise Unserved(message, status=503, retry_after=RETRY_SOON) from needed
-        except Rejected as error:
-            retry_after = error.retry_after
-            raise Unserved(error.message, status=error.status, retry_after=retry_after) from error
-
-
-def _no_memory(needed: NoMemory, refusal: Rejection) -> Rejected:
-    message = f"the values of the body take up to {needed.size} bytes while they are read"
-    if refusal is Rejection.TOO_LARGE:
-        return Rejected(refusal, f"{message}, more than a caller may hold")
-    return Rejected(refusal, f"{message}; so many are not free", retry_after=RETRY_SOON)
 
 
 def _is_kept(parsed: Parsed, answer: Answer) -> bool:

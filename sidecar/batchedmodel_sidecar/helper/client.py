@@ -29,7 +29,7 @@ from batchedmodel_http.eager_coroutine import DirectFuture
 from batchedmodel_scheduling.tenants import FairQueue, SharedRoom
 from batchedmodel_sidecar.body.buffers import pieces_of
 from batchedmodel_sidecar.body.memory import Hold
-from batchedmodel_sidecar.errors import RETRY_SOON, Rejected
+from batchedmodel_sidecar.errors import RETRY_SOON, Rejected, Unserved
 from batchedmodel_sidecar.helper import messages
 from batchedmodel_sidecar.helper.messages import (
     INLINE_BYTES,
@@ -37,7 +37,6 @@ from batchedmodel_sidecar.helper.messages import (
     Job,
     Kind,
     Message,
-    NoMemory,
     Pickled,
     apart,
     content_of,
@@ -148,7 +147,7 @@ class HelperClient:
         self._stuck_seconds = stuck_seconds
         self._hold = hold
         self._room: Final = SharedRoom(places)
-        self._urgent: FairQueue[int] = FairQueue()
+        self._answers: FairQueue[int] = FairQueue()
         self._others: FairQueue[int] = FairQueue()
         self._numbers = count()
         self._waiting: dict[int, _Job] = {}
@@ -194,17 +193,19 @@ class HelperClient:
         model: Pickled | None = None,
         *,
         share: Share = NOBODY,
-        urgent: bool = False,
+        is_answer: bool = False,
         hold: Hold | None = None,
         must: bool = False,
     ) -> tuple[Any, int]:
         """The result of a job, and the bytes of memory that it may refer to.
 
-        A job that is the same for many buffers may be pickled once, by `pickled_job`.
+        A job that is the same for many buffers may be pickled once, by `pickled_job`. One that
+        `is_answer` goes before all that are not.
 
-        Raises what the job raises, `Rejected` where the process cannot do it, and `NoMemory` where
-        `hold` does not lend what the values of the body take, unless it `must`. A job whose caller
-        is cancelled is not begun, and not tried again.
+        Raises what the job raises, and `Rejected` where the process cannot do it, or `hold` does
+        not lend what the values of the body take, unless it `must`. Of an answer each `Rejected` is
+        `Unserved`: its call was accepted. A job whose caller is cancelled is not begun, and not
+        tried again.
         """
         lies = None
         if isinstance(body, SharedMemory):
@@ -216,7 +217,7 @@ class HelperClient:
         asked = _Job(
             number=next(self._numbers),
             share=share,
-            room=0 if urgent else 1,
+            room=0 if is_answer else 1,
             content=content,
             body=lies,
             model=model,
@@ -225,7 +226,7 @@ class HelperClient:
             must=must,
             answer=DirectFuture(),
         )
-        line = self._urgent if urgent else self._others
+        line = self._answers if is_answer else self._others
         self._room.take(share, asked.room)
         line.add(
             share.tenant, asked.number, work=asked.size, rank=asked.number, weight=share.weight
@@ -234,12 +235,17 @@ class HelperClient:
         self._send()
         try:
             message = await asked.answer
+            return message.load(), len(message.content)
+        except Rejected as error:
+            if not is_answer:
+                raise
+            after = error.retry_after
+            raise Unserved(error.message, status=error.status, retry_after=after) from error
         finally:
             asked.wanted = False
             if self._waiting.pop(asked.number, None) is not None:
                 line.discard(asked.number)
                 self._room.give_back(share.tenant, asked.room)
-        return message.load(), len(message.content)
 
     async def close(self) -> None:
         """End the process; what waits fails."""
@@ -289,7 +295,7 @@ class HelperClient:
     def _next(self) -> _Job | None:
         """The first of the jobs whose turn it is."""
         if not self._due:
-            line = self._urgent if self._urgent.unseen else self._others
+            line = self._answers if self._answers.unseen else self._others
             if len(self._sent) >= self._at_once or not line.unseen:
                 return None
             (number,) = line.show(0.0)
@@ -385,7 +391,8 @@ class HelperClient:
         job.lent = None if hold is None else hold.lend(needs, must=job.must)
         job.kind = Kind.GRANTED
         if job.lent is None:
-            self._finish(job, NoMemory(needs))
+            refused = Rejection.QUEUE_FULL if hold is None else hold.refused
+            self._finish(job, _no_memory(needs, refused, is_answer=not job.room))
 
     def _was_tried(self, job: _Job, how: str, tries: int = 1) -> None:
         """The process ended with a job that is due: a fresh one tries it once more.
@@ -447,6 +454,16 @@ async def _stored(content: Content) -> SharedMemory | None:
         memory.write(piece)
         await asyncio.sleep(0)
     return memory
+
+
+def _no_memory(size: int, reason: Rejection, *, is_answer: bool) -> Rejected:
+    """So many bytes, which the values of a body or an answer take at most, are not lent."""
+    if is_answer:
+        return _failed(f"the values of the answer take up to {size} bytes; so many are not free")
+    message = f"the values of the body take up to {size} bytes while they are read"
+    if reason is Rejection.TOO_LARGE:
+        return Rejected(reason, f"{message}, more than a caller may hold")
+    return Rejected(reason, f"{message}; so many are not free", retry_after=RETRY_SOON)
 
 
 def _failed(message: str) -> Rejected:

@@ -16,16 +16,15 @@ from batchedmodel_contract.inference.description import (
     TextInput,
 )
 from batchedmodel_contract.inference.tensors import Datatype
-from batchedmodel_contract.manifest.tenants import NOBODY, Share
+from batchedmodel_contract.manifest.tenants import NOBODY
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_http.response import LARGE
 from batchedmodel_sidecar.body.buffers import json_bytes
 from batchedmodel_sidecar.body.memory import ByteBudget, Hold
 from batchedmodel_sidecar.calls import Answer, Output, Value
-from batchedmodel_sidecar.codec.codec import LARGE_ANSWER, Codec
-from batchedmodel_sidecar.errors import RETRY_SOON, Rejected, Unserved
+from batchedmodel_sidecar.codec.codec import LARGE_ANSWER, Codec, body_helper
+from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Rejected, Unserved
 from batchedmodel_sidecar.helper.client import HelperClient
-from batchedmodel_sidecar.helper.messages import NoMemory
 from batchedmodel_sidecar.helper.shared_memory import SharedMemory
 from batchedmodel_sidecar.http.body_reader import placed
 from batchedmodel_sidecar.lora.served import ChosenAdapter, ServedAdapters
@@ -91,27 +90,6 @@ async def test_a_body_that_the_helper_fails_at_may_come_again() -> None:
     assert (refused.value.status, refused.value.retry_after) == (503, 1.0)
 
 
-@pytest.mark.parametrize(("limit", "status"), [(2000, 413), (5000, 429)])
-async def test_a_body_whose_values_find_no_memory_is_told_whether_to_come_again(
-    limit: int, status: int
-) -> None:
-    class Reads(NoHelper):
-        async def do(self, job: Any, *args: Any, **more: Any) -> Any:
-            assert more["hold"].lend(3000) is None
-            raise NoMemory(3000)
-
-    budget = ByteBudget(limit)
-    mine, others = budget.hold(NOBODY), budget.hold(Share("another"))
-    assert others.grow(limit // 2)
-    memory = SharedMemory()
-    memory.write(question())
-    with pytest.raises(Rejected) as refused:
-        await codec(Reads()).parse(OURS, memory, None, MODEL, mine)
-    assert refused.value.status == status
-    assert "take up to 3000 bytes" in refused.value.message
-    assert (refused.value.retry_after is None) == (status == 413)
-
-
 async def test_a_body_that_finds_no_place_may_come_later() -> None:
     with pytest.raises(Rejected) as refused:
         codec(NoHelper(full=True)).refuse_large(NOBODY)
@@ -138,9 +116,11 @@ async def test_a_large_answer_in_binary_needs_no_helper() -> None:
 
 
 async def test_a_large_answer_that_the_helper_fails_at_is_an_error_of_its_call() -> None:
-    ours = codec(NoHelper())
+    helper = body_helper(time.monotonic)
+    await helper.close()
+    ours = codec(helper)
     parsed = await ours.parse(OURS, question(), None, MODEL, held())
-    with pytest.raises(Unserved) as failed:
+    with pytest.raises(Unserved, match="this pod is stopping") as failed:
         await ours.render(OURS, parsed, answer(LARGE_ANSWER + 1), MODEL)
     assert (failed.value.status, failed.value.retry_after) == (503, 1.0)
 
@@ -173,7 +153,7 @@ async def test_labels_of_many_tokens_are_made_by_the_helper(
     given = Answer(outputs=(Output("y", Datatype.FP32),), rows=((scores,),))
     assert given.size < LARGE_ANSWER
     if helped:
-        with pytest.raises(Unserved):
+        with pytest.raises(CallError):
             await ours.render(classify, parsed, given, tagger)
         assert helper.jobs[0].args[-1] == own
     else:

@@ -11,13 +11,12 @@ import pytest
 
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_sidecar.body.memory import ByteBudget, Hold
-from batchedmodel_sidecar.errors import Rejected
+from batchedmodel_sidecar.errors import Rejected, Unserved
 from batchedmodel_sidecar.helper.client import HelperClient, HelperProcess
 from batchedmodel_sidecar.helper.messages import (
     Content,
     Kind,
     Message,
-    NoMemory,
     Pickled,
     content_of,
     receive,
@@ -317,12 +316,39 @@ async def test_memory_that_is_not_there_is_not_taken_and_the_next_body_is_read(
     async with a_helper() as helper:
         caller, after = Caller(helper, budget=budget), Caller(helper, budget=budget)
         await asks_for(started, 6000)
-        with pytest.raises(NoMemory):
+        with pytest.raises(Rejected):
             await caller
         assert budget.held == 0
         await turns()
         started[0].answer()
         assert await after == RESULT
+
+
+@pytest.mark.parametrize(("limit", "status"), [(2000, 413), (5000, 429)])
+async def test_a_body_whose_values_find_no_memory_is_told_whether_to_come_again(
+    started: list[Played], limit: int, status: int
+) -> None:
+    budget = ByteBudget(limit)
+    assert budget.hold(Share("another")).grow(limit // 2)
+    async with a_helper() as helper:
+        caller = Caller(helper, budget=budget)
+        await asks_for(started, 3000)
+        with pytest.raises(Rejected) as refused:
+            await caller
+    assert refused.value.status == status
+    assert "values of the body take up to 3000 bytes" in refused.value.message
+    assert (refused.value.retry_after is None) == (status == 413)
+
+
+async def test_an_answer_whose_values_find_no_memory_is_an_error_of_its_call(
+    started: list[Played],
+) -> None:
+    async with a_helper() as helper:
+        caller = Caller(helper, budget=ByteBudget(2000), is_answer=True)
+        await asks_for(started, 3000)
+        with pytest.raises(Unserved, match="values of the answer take up to 3000") as failed:
+            await caller
+    assert (failed.value.status, failed.value.retry_after) == (503, 1.0)
 
 
 async def test_memory_is_held_until_the_end_of_a_job_whose_caller_left(
@@ -436,30 +462,32 @@ async def order(played: Played) -> list[bytes]:
     return [body.rstrip() for body in played.bodies]
 
 
-async def test_urgent_jobs_go_before_others_and_each_in_their_order(started: list[Played]) -> None:
+async def test_answers_go_before_others_and_each_in_their_order(started: list[Played]) -> None:
     async with a_helper() as helper:
         first = Caller(helper, b"first")
         await turns()
-        others = [Caller(helper, name, urgent=name in b"xy") for name in (b"a", b"b", b"x", b"y")]
+        others = [
+            Caller(helper, name, is_answer=name in b"xy") for name in (b"a", b"b", b"x", b"y")
+        ]
         assert await order(started[0]) == [b"first", b"x", b"y", b"a", b"b"]
         for caller in (first, *others):
             assert await caller == RESULT
 
 
-async def test_a_flood_of_urgent_jobs_keeps_another_tenant_waiting_for_one_of_its_size(
+async def test_a_flood_of_answers_keeps_another_tenant_waiting_for_one_of_its_size(
     started: list[Played],
 ) -> None:
     async with a_helper() as helper:
         for n in range(8):
-            Caller(helper, b"flood %d" % n + b" " * 1000, share=Share("flood"), urgent=True)
+            Caller(helper, b"flood %d" % n + b" " * 1000, share=Share("flood"), is_answer=True)
         await turns()
-        Caller(helper, b"mine", share=Share("mine"), urgent=True)
+        Caller(helper, b"mine", share=Share("mine"), is_answer=True)
         assert (await order(started[0])).index(b"mine") <= 2
 
 
-async def test_urgent_jobs_take_no_place_from_others(started: list[Played]) -> None:
+async def test_answers_take_no_place_from_others(started: list[Played]) -> None:
     async with a_helper() as helper:
         for _ in range(40):
-            Caller(helper, urgent=True)
+            Caller(helper, is_answer=True)
         await turns()
         helper.check_place(NOBODY)
