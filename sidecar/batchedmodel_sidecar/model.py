@@ -170,8 +170,8 @@ class LinkListener(Protocol):
     def model_lost(self, reason: str) -> None:
         """The server cannot be asked at present."""
 
-    def profile_measured(self, profile: Profile) -> None:
-        """The server has measured more of the model that is ready."""
+    def profile_measured(self, model: ReadyModel) -> None:
+        """The server has measured more of the model that is ready: now it is this one."""
 
     def memory_bound(self, cap: MemoryCap) -> None:
         """The server's memory was found to hold so much, as far as is known."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry
 
-from batchedmodel_contract.inference.profile import Profile, extent_of
+from batchedmodel_contract.inference.profile import extent_of
 from batchedmodel_contract.manifest.tenants import Share, share_of
 from batchedmodel_contract.processes.environment import SidecarSettings
 from batchedmodel_contract.processes.listening import authority, raise_descriptors, reachable
@@ -19,8 +19,7 @@ from batchedmodel_sidecar.backends.native.link import NativeLink
 from batchedmodel_sidecar.backends.upstream.catalogue import Upstream, upstream
 from batchedmodel_sidecar.backends.upstream.client import Client
 from batchedmodel_sidecar.backends.upstream.link import UpstreamLink
-from batchedmodel_sidecar.batching.batcher import Batcher
-from batchedmodel_sidecar.batching.decision_timer import TimerFd
+from batchedmodel_sidecar.batching.batcher import Batcher, TimerFd
 from batchedmodel_sidecar.batching.pending_request import MODEL_GONE
 from batchedmodel_sidecar.body.memory import ByteBudget, Hold, SharedRegions
 from batchedmodel_sidecar.codec.codec import Codec, body_helper
@@ -166,7 +165,7 @@ class Service:
                 model_is_ready=lambda: self._link.status.model is not None,
                 circuit_is_open=lambda: self._batcher.closed is not None,
                 oldest_age=self._oldest_age,
-                signals=self._batcher.signals,
+                signals=lambda: self._batcher.policy.signals(),
                 clock=time.monotonic,
             )
         )
@@ -284,17 +283,24 @@ class Service:
             is_lost = self._lifecycle.terminating and is_ours
             self._generation.queue.give_up(MODEL_GONE, under_way=is_lost)
 
-    def profile_measured(self, profile: Profile) -> None:
+    def profile_measured(self, model: ReadyModel) -> None:
         """From the link: more is known of how long batches take."""
-        self._batcher.expect(profile)
-        logger.info("the model's profile is %s", extent_of(profile))
+        self._batcher.expect(model)
+        logger.info("the model's profile is %s", extent_of(model.profile))
 
     def memory_bound(self, cap: MemoryCap) -> None:
         """From the link: batches must not be larger."""
         self._batcher.bound(cap)
 
     def _stats(self, draining: bool) -> SidecarStats:
-        batches = self._batcher.stats(draining=draining)
+        batcher = self._batcher
+        batches = batcher.offered.stats(
+            batcher.settings,
+            time.monotonic(),
+            batcher.policy,
+            model_ready=batcher.model is not None,
+            draining=draining,
+        )
         if self._generation is not None and self._generation.queue.work.any:
             queue, now = self._generation.queue, asyncio.get_running_loop().time()
             texts = queue.work.stats(

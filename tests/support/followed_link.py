@@ -46,9 +46,10 @@ class Listener:
         self.losses += 1
         self.reasons.put_nowait(reason)
 
-    def profile_measured(self, profile: Profile) -> None:
+    def profile_measured(self, model: ReadyModel) -> None:
         """See `LinkListener`."""
-        self.profiles.put_nowait(profile)
+        assert model.profile is not None
+        self.profiles.put_nowait(model.profile)
 
     def memory_bound(self, cap: MemoryCap) -> None:
         """See `LinkListener`."""

@@ -22,6 +22,7 @@ from batchedmodel_contract.inference.profile import Profile, ProfilePoint
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.calls import Answer, Call, Row, Value
 from batchedmodel_sidecar.errors import Lost, Rejected, Unserved
@@ -231,6 +232,14 @@ def call_of(rows: Iterable[bytes], key: Hashable = None) -> Call:
 async def answered(batcher: Batcher, call: Call, *more: Any) -> Answer:
     """The answer to a call; see `Batcher.offer`."""
     return await batcher.offer(call, *more)
+
+
+def stats_of(batcher: Batcher) -> SidecarStats:
+    """What the autoscaler is told of a batcher in the running loop's time."""
+    now, ready = asyncio.get_running_loop().time(), batcher.model is not None
+    return batcher.offered.stats(
+        batcher.settings, now, batcher.policy, model_ready=ready, draining=False
+    )
 
 
 def rows_of(answer: Answer) -> list[bytes]:

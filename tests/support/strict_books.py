@@ -13,7 +13,6 @@ from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Outcome, ReleaseReason
 from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.batching.pending_request import PendingRequest, Result
-from batchedmodel_sidecar.body.memory import Hold
 from batchedmodel_sidecar.calls import Call, RawBatch
 from batchedmodel_sidecar.errors import CallError, Rejected
 from batchedmodel_sidecar.model import Infer
@@ -147,7 +146,6 @@ class WatchedBatcher(Batcher):
         arrived: float | None = None,
         options: RequestOptions = NO_OPTIONS,
         share: Share = NOBODY,
-        held: Hold | None = None,
     ) -> PendingRequest:
         """See `Batcher`."""
         seen, rows = self._seen, len(call.rows)
@@ -155,7 +153,7 @@ class WatchedBatcher(Batcher):
         seen.rows += rows
         seen.inside.append(rows)
         try:
-            return super().offer(call, arrived, options, share, held)
+            return super().offer(call, arrived, options, share)
         except Rejected:
             seen.refused += 1
             seen.inside.remove(rows)

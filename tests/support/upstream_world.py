@@ -5,7 +5,6 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName, ServerProtocol
 from batchedmodel_contract.manifest.tenants import Share
@@ -136,7 +135,7 @@ class UpstreamWorld:
             self.heard.append("lost")
         self.batcher.detach()
 
-    def profile_measured(self, profile: Profile) -> None:
+    def profile_measured(self, model: ReadyModel) -> None:
         raise AssertionError("nothing was measured")
 
     def memory_bound(self, cap: MemoryCap) -> None:

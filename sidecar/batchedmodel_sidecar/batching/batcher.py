@@ -2,23 +2,30 @@
 
 `RequestWindow` shows the policy rows, and the link to the server carries those that leave. A caller
 that leaves withdraws its call. `_settle` ends each call exactly once, whoever left in between.
+
+All times are monotonic seconds. An event loop's own timers are too coarse for batches of a few
+milliseconds: uvloop rounds to whole milliseconds and may fire early, asyncio is up to 2 ms late. A
+timerfd read through the loop comes 25 to 100 us after its time. Early and late wake-ups stay normal
+input.
 """
 
 import asyncio
+import ctypes
+import heapq
+import logging
+import math
+import os
+import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import replace
 from functools import partial
+from typing import Final, Generic, Protocol, TypeVar
 
 from batchedmodel_contract.inference.batch import BatchReply
-from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Outcome
-from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_scheduling.batching import policies
 from batchedmodel_scheduling.batching.items import Batch, HandedOver, Item, ItemId, MemoryCap
-from batchedmodel_scheduling.batching.policy import Signals
-from batchedmodel_sidecar.batching.decision_timer import Deadlines, Decisions, Timer
 from batchedmodel_sidecar.batching.health import Health
 from batchedmodel_sidecar.batching.in_flight import (
     BatchCounts,
@@ -47,7 +54,6 @@ from batchedmodel_sidecar.batching.pending_request import (
     rejected,
 )
 from batchedmodel_sidecar.batching.request_window import RequestWindow
-from batchedmodel_sidecar.body.memory import Hold
 from batchedmodel_sidecar.calls import Call, RawReply, RowFailure
 from batchedmodel_sidecar.errors import Rejected, Unserved
 from batchedmodel_sidecar.model import Infer, ReadyModel, still_needed, take
@@ -59,6 +65,205 @@ from batchedmodel_sidecar.telemetry.ledger import (
     RecentArrivals,
     RecentCallers,
 )
+
+logger: Final = logging.getLogger(__name__)
+
+Entry = TypeVar("Entry")
+
+_CLOCK_MONOTONIC: Final = 1
+_ABSOLUTE: Final = 1
+_NONBLOCK_CLOEXEC: Final = os.O_NONBLOCK | os.O_CLOEXEC
+_SOON: Final = 1  # nanosecond: a time of zero would disarm instead of firing
+_SWEEP_ABOVE: Final = 64
+_PAUSE: Final = 1.0  # seconds until the next decision after one that failed
+_MOST_FAILURES: Final = 3
+_MOST_LATE: Final = 5.0  # seconds
+
+
+class Timer(Protocol):
+    """Calls back once when a time is reached."""
+
+    def arm(self, at: float) -> None:
+        """Replace the time of the next call; infinity means none."""
+
+    def close(self) -> None:
+        """Never call again."""
+
+
+_Itimerspec: Final = ctypes.c_long * 4  # interval and time, each in seconds and nanoseconds
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+
+
+class TimerFd:
+    """A `Timer` on the kernel's clock, read through the running loop."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        callback: Callable[[], None],
+        late: Callable[[float], None] | None = None,
+    ) -> None:
+        """`late` is told how many seconds after its time each call comes."""
+        self._loop = loop
+        self._callback = callback
+        self._late = late
+        self._due = 0.0
+        self._armed_for = math.inf
+        self._fd = _libc.timerfd_create(_CLOCK_MONOTONIC, _NONBLOCK_CLOEXEC)
+        if self._fd < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_create failed")
+        loop.add_reader(self._fd, self._fired)
+
+    def arm(self, at: float) -> None:
+        """Replace the time of the next call; a time that has passed calls as soon as possible."""
+        if at == self._armed_for:
+            return
+        self._armed_for = at
+        self._due = max(at, time.monotonic())
+        nanoseconds = 0 if at == math.inf else max(_SOON, round(at * 1e9))
+        spec = _Itimerspec(0, 0, *divmod(nanoseconds, 1_000_000_000))
+        if _libc.timerfd_settime(self._fd, _ABSOLUTE, spec, None) < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_settime failed")
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if self._fd >= 0:
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+
+    def _fired(self) -> None:
+        try:
+            os.read(self._fd, 8)
+        except BlockingIOError:
+            return  # armed anew between the wake-up and this call
+        self._armed_for = math.inf
+        if self._late is not None:
+            self._late(time.monotonic() - self._due)
+        self._callback()
+
+
+class Deadlines(Generic[Entry]):
+    """Entries by time, until they are due or discarded.
+
+    What was discarded is not kept until its time, with its body and its answer.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int]] = []
+        """Times and numbers, also of entries that were discarded."""
+        self._entries: dict[int, Entry] = {}
+        self._number = 0
+
+    def add(self, deadline: float, entry: Entry) -> int:
+        """Remember an entry; returns the number by which it is discarded."""
+        self._number += 1
+        self._entries[self._number] = entry
+        heapq.heappush(self._heap, (deadline, self._number))
+        if len(self._heap) > 2 * len(self._entries) + _SWEEP_ABOVE:
+            self._heap = [item for item in self._heap if item[1] in self._entries]
+            heapq.heapify(self._heap)
+        return self._number
+
+    def discard(self, number: int) -> None:
+        """Forget an entry, if it is there."""
+        self._entries.pop(number, None)
+
+    def due(self, now: float) -> list[Entry]:
+        """Remove and return the entries whose time has come."""
+        found: list[Entry] = []
+        while self._heap and (self._heap[0][0] <= now or self._heap[0][1] not in self._entries):
+            _, number = heapq.heappop(self._heap)
+            if number in self._entries:
+                found.append(self._entries.pop(number))
+        return found
+
+    def next(self) -> float:
+        """When to look again; infinity when there is nothing to look for."""
+        return self._heap[0][0] if self._heap else math.inf
+
+
+class DecisionWatchdog:
+    """Says for the liveness probe whether the batcher still decides.
+
+    A decision that fails is tried again after a moment. A sidecar whose decisions go on failing, or
+    stop, must be restarted: its callers would wait for ever, and its probes would be well. So must
+    one whose policy does not know that a batch has ended: to it the server is busy for ever.
+    """
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._next = math.inf
+        self._astray = False
+
+    def decided(self, next_at: float) -> None:
+        """A decision was made; the next one is due then."""
+        self._failures = 0
+        self._next = next_at
+
+    def stumbled(self, now: float) -> float:
+        """A decision failed; returns when to try again."""
+        self._failures += 1
+        self._next = now + _PAUSE
+        return self._next
+
+    def lost_track(self) -> None:
+        """The policy goes on following a batch that has ended."""
+        self._astray = True
+
+    def ailment(self, now: float) -> str | None:
+        """What is wrong; None while nothing is."""
+        if self._failures >= _MOST_FAILURES:
+            return f"the last {self._failures} decisions failed"
+        if self._astray:
+            return "the policy does not know that a batch has ended"
+        late = now - self._next
+        return f"a decision is {late:.0f} s late" if late > _MOST_LATE else None
+
+
+class Decisions:
+    """When decisions are made: once for all that comes in a turn of the loop, and when one is due.
+
+    After a decision that fails others follow.
+    """
+
+    def __init__(
+        self,
+        decide: Callable[[float], float],
+        clock: Callable[[], float],
+        timer: Callable[[Callable[[], None]], Timer],
+    ) -> None:
+        """`decide` is told the time, and returns when the next decision is due."""
+        self._decide = decide
+        self._clock = clock
+        self._timer = timer(self.make)
+        self._asked = self._closed = False
+        self.watchdog: Final = DecisionWatchdog()
+
+    def ask(self) -> None:
+        """One is made in the next turn of the loop."""
+        if not self._asked:
+            self._asked = True
+            asyncio.get_running_loop().call_soon(self.make)
+
+    def make(self) -> None:
+        """Decide now what is to be decided."""
+        self._asked = False
+        if self._closed:
+            return
+        now = self._clock()
+        try:
+            wakes_at = self._decide(now)
+            self.watchdog.decided(wakes_at)
+        except Exception:
+            logger.exception("a decision failed")
+            wakes_at = self.watchdog.stumbled(now)
+        self._timer.arm(wakes_at)
+
+    def close(self) -> None:
+        """Make no more."""
+        self._closed = True
+        self._timer.close()
 
 
 class Batcher:
@@ -86,7 +291,7 @@ class Batcher:
         self._idempotent = idempotent
         self._one_by_one = one_by_one
         used = in_force(settings, one_by_one=one_by_one)
-        self._policy = policies.new_policy(used, None, adapter_slots=adapter_slots)
+        self.policy = policies.new_policy(used, None, adapter_slots=adapter_slots)  # at present
         self._infer = infer
         self._clock = clock
         self._decisions = Decisions(self._decide, clock, timer)
@@ -94,7 +299,7 @@ class Batcher:
         self._durations = durations
         self._counts = BatchCounts(ledger, durations)
         self._recorder = recorder
-        self._offered = OfferedWork(ledger, clock())
+        self.offered: Final = OfferedWork(ledger, clock())
         self.model: ReadyModel | None = None  # the one that new calls go to
         self._older: tuple[ReadyModel, ...] = ()  # that it replaced, and that calls need
         self._flushing = False
@@ -114,13 +319,13 @@ class Batcher:
 
     def most_rows(self, share: Share) -> int:
         """How many rows the next call of a tenant may have at present."""
-        return self._window.most_rows(share, self._policy)
+        return self._window.most_rows(share, self.policy)
 
     def refusal(self, share: Share = NOBODY, rows: int = 1) -> Rejected | None:
         """Why a call of so many rows or more is refused unread; then it counts as offered."""
-        if (refusal := self._window.refusal(share, rows, self._policy)) is None:
+        if (refusal := self._window.refusal(share, rows, self.policy)) is None:
             return None
-        self._offered.add_unseen(rows, self._clock())
+        self.offered.add_unseen(rows, self._clock())
         return rejected(refusal, self.settings, rows=rows)
 
     @property
@@ -152,33 +357,23 @@ class Batcher:
             waiting.update((name,) if call.waiting else ())
         return running, waiting
 
-    def signals(self) -> Signals:
-        """How the policy behaves at present, for metrics."""
-        return self._policy.signals()
-
-    def stats(self, *, draining: bool) -> SidecarStats:
-        """What the autoscaler is told."""
-        by, now, ready = self.settings, self._clock(), self.model is not None
-        return self._offered.stats(by, now, self._policy, model_ready=ready, draining=draining)
-
     def offer(
         self,
         call: Call,
         arrived: float | None = None,
         options: RequestOptions = NO_OPTIONS,
         share: Share = NOBODY,
-        held: Hold | None = None,
     ) -> PendingRequest:
         """Accept a call, which is to be awaited; raises `Rejected`.
 
-        Its time counts from `arrived`, by default from now. `held`: see `PendingRequest`.
+        Its time counts from `arrived`, by default from now.
         """
         now = self._clock()
         self._recent.asks(share, now)
         terms = self._terms if options is NO_OPTIONS else agreed(options, self.settings)
         self._ledger.untrusted_priorities += options.priority not in (None, terms.priority)
         call = self._health.standing.placed(call, share.tenant)
-        pending = PendingRequest(call, now, arrived, terms, share, self._withdraw, held)
+        pending = PendingRequest(call, now, arrived, terms, share, self._withdraw)
         try:
             self._accept(pending, now)
         except Rejected as refused:
@@ -199,26 +394,27 @@ class Batcher:
         for pending in {pending for pending, _ in self._rows.values()}:
             if not take(pending.call, model, *self._older):
                 self._settle(pending, Outcome.FAILED, other_model())
-        self._relearn(model.profile)
+        self._relearn(model)
 
-    def expect(self, profile: Profile) -> None:
-        """The server has measured more of the model that it serves."""
+    def expect(self, model: ReadyModel) -> None:
+        """The server has measured more of this model, which it serves unless it was lost."""
         if self.model is not None:
-            self.model = replace(self.model, profile=profile)
-            self._relearn(profile)
+            self.model = model
+            self._relearn(model)
 
-    def _relearn(self, profile: Profile | None) -> None:
-        counted_seconds = self._policy.pipeline.times.counts_seconds
-        self._policy = policies.relearning(self._policy, profile)
+    def _relearn(self, model: ReadyModel) -> None:
+        profile = model.profile
+        counted_seconds = self.policy.pipeline.times.counts_seconds
+        self.policy = policies.relearning(self.policy, profile)
         if profile is not None and profile.max_cost is not None:
-            self._policy.observe(MemoryCap(cost=profile.max_cost), self._clock())
-        if self._policy.pipeline.times.counts_seconds is not counted_seconds:
-            self._offered.start_over(self._clock())
+            self.policy.observe(MemoryCap(cost=profile.max_cost), self._clock())
+        if self.policy.pipeline.times.counts_seconds is not counted_seconds:
+            self.offered.start_over(self._clock())
         self._decisions.ask()
 
     def bound(self, cap: MemoryCap) -> None:
         """The server's memory holds so much, as far as is known."""
-        self._policy.observe(cap, self._clock())
+        self.policy.observe(cap, self._clock())
 
     def detach(self) -> None:
         """The server is gone: calls that wait go on waiting, and those in flight will fail."""
@@ -229,7 +425,7 @@ class Batcher:
         self.settings = settings
         self._terms = agreed(NO_OPTIONS, settings)
         followed = in_force(settings, one_by_one=self._one_by_one, flushing=self._flushing)
-        self._policy = policies.reconfigured(self._policy, followed, self._clock())
+        self.policy = policies.reconfigured(self.policy, followed, self._clock())
         self._decisions.ask()
 
     def flush(self, flushing: bool) -> None:
@@ -260,9 +456,9 @@ class Batcher:
         if (model := self.model) and not (model.takes(call) or take(call, *self._older)):
             raise refused_for_another_model()
         refuse_unfit(rows, pending.deadline - now, pending.terms, self.settings)
-        pending.work = sum(map(self._policy.work, lengths))
-        self._offered.add(pending.work, rows, now)
-        if refusal := self._window.offer(pending, self._policy, now):
+        pending.work = sum(map(self.policy.work, lengths))
+        self.offered.add(pending.work, rows, now)
+        if refusal := self._window.offer(pending, self.policy, now):
             raise rejected(refusal, self.settings, pending.terms.limit)
         for index, item_id in enumerate(pending.ids):
             self._rows[item_id] = (pending, index)
@@ -279,12 +475,12 @@ class Batcher:
         for pending in self._deadlines.due(now):
             self._give_up(pending, Outcome.EXPIRED)
         if self._quarantine.can_leave and self._depth(now):
-            self._release(self._quarantine.leave(self._policy.pipeline), now)
+            self._release(self._quarantine.leave(self.policy.pipeline), now)
         in_turn = may_pass = more = True
         while more:
             slots = self._in_flight.slots(self._depth(now), self._window.callers)
-            sees_less = self._window.show(self._policy, now, slots, in_turn=in_turn)
-            decision = self._policy.poll(now, slots)
+            sees_less = self._window.show(self.policy, now, slots, in_turn=in_turn)
+            decision = self.policy.poll(now, slots)
             if decision.release is not None:
                 self._release(decision.release, now)
             # Behind the release, which may carry another row of a call that ends here.
@@ -294,19 +490,19 @@ class Batcher:
             in_turn = decision.release is not None
             # Where whose turn it is, or all that is seen, waits for company, others may go.
             waits = not (in_turn or sees_less)
-            more = not waits or (may_pass and self._window.pass_over(self._policy, now, slots))
+            more = not waits or (may_pass and self._window.pass_over(self.policy, now, slots))
             may_pass = not waits
         at = min(self._health.circuit.changes_at(now), self._in_flight.next_slow(now))
         return min(decision.wake_at, at, self._window.backoff.changes_at(), self._deadlines.next())
 
     def _depth(self, now: float) -> int:
-        held = 0 if self.model is None else self.model.holds(self._policy.settings)
+        held = 0 if self.model is None else self.model.holds(self.policy.settings)
         depth = self._health.circuit.depth(held, now, slow=self._in_flight.slow(now))
         return self._quarantine.depth(depth, now)
 
     def _give_up(self, pending: PendingRequest, outcome: Outcome) -> None:
         """End a call for which its time, or the policy, leaves no room."""
-        delay = self._policy.retry_after(self._ledger.rows_waiting)
+        delay = self.policy.retry_after(self._ledger.rows_waiting)
         told = ended(outcome, seconds=pending.terms.limit, retry_after=delay)
         self._settle(pending, outcome, told)
 
@@ -314,15 +510,15 @@ class Batcher:
         members = [self._rows[item.id] for item in batch.items]
         self._counts.leaves(batch, members, now)
         # It is sent before the rest is noted: the device may be idle.
-        limit = patience(batch, self.settings, now, self._policy.pipeline)
+        limit = patience(batch, self.settings, now, self.policy.pipeline)
         callers = {pending.tenant for pending, _ in members}
-        sent = self._in_flight.start(batch, now, self._policy.pipeline, callers)
+        sent = self._in_flight.start(batch, now, self.policy.pipeline, callers)
         ask = partial(self._ask, members, now, limit)
         self._in_flight.carry(sent, self._carry(batch, members, ask))
-        self._window.left(batch.items, members, self._policy)
-        noted(self._policy.observe, HandedOver(batch=batch.id), now)
+        self._window.left(batch.items, members, self.policy)
+        noted(self.policy.observe, HandedOver(batch=batch.id), now)
         for pending in dict.fromkeys(pending for pending, _ in members if pending.partly_shown):
-            for index in self._window.show_more(pending, self._policy, now):
+            for index in self._window.show_more(pending, self.policy, now):
                 self._rows[pending.ids[index]] = (pending, index)
         sent.noted = True
 
@@ -374,19 +570,19 @@ class Batcher:
         now, sent = self._clock(), self._in_flight.sent(batch)
         if (rests_until := self._health.unserved(batch, sent, error)) is not None:
             (caller,) = sent.callers  # several are tried again apart instead
-            self._window.rest(batch.items[0].key, caller, rests_until, self._policy, now)
+            self._window.rest(batch.items[0].key, caller, rests_until, self.policy, now)
         over = self._flushing and self.model is None  # no other will come in time for what waits
-        retried = self._retries.of(items, self._rows, error, sent, self._policy, now, over=over)
+        retried = self._retries.of(items, self._rows, error, sent, self.policy, now, over=over)
         for pending, told in retried:
             self._settle(pending, Outcome.FAILED, told)
 
     def _charge(self, batch: Batch, members: Members, reply: Replied) -> None:
         seconds = self._clock() - self._in_flight.sent(batch).uncharged_since
-        noted(self._window.ended, batch, members, reply, seconds, self._policy)
+        noted(self._window.ended, batch, members, reply, seconds, self.policy)
 
     def _dropped(self, batch: Batch) -> None:
         now, sent = self._clock(), self._in_flight.sent(batch)
-        noted(self._window.dropped, batch, sent.callers, now - sent.uncharged_since, self._policy)
+        noted(self._window.dropped, batch, sent.callers, now - sent.uncharged_since, self.policy)
         self._finish(batch, None)
 
     def _leaves(self, batch: Batch, members: Members, reply: BatchReply) -> None:
@@ -400,8 +596,8 @@ class Batcher:
         now = self._clock()
         self._in_flight.leaves(batch, now)
         self._counts.ends(batch, reply, now)
-        noted(self._policy.observe, finished(batch, reply), now)
-        if self._policy.pipeline.follows(batch.id):
+        noted(self.policy.observe, finished(batch, reply), now)
+        if self.policy.pipeline.follows(batch.id):
             self._decisions.watchdog.lost_track()
 
     def _finish(self, batch: Batch, reply: BatchReply | None) -> None:
@@ -410,7 +606,7 @@ class Batcher:
             self._off(batch, reply)
         callers = self._in_flight.ended(batch)
         models = (self.model, *self._older) if self.model is not None else ()
-        policy, rests = self._policy, self._window.backoff.rests
+        policy, rests = self.policy, self._window.backoff.rests
         self._health.probe_if_due(batch, callers, models, self.settings, policy, rests)
         self._decisions.make()
 
@@ -445,7 +641,7 @@ class Batcher:
         self._deadlines.discard(pending.expiry)
         now, rows = self._clock(), len(pending.call.rows)
         if self._health.standing.parts(pending.tenant, result):
-            self._window.part(pending.tenant, self._policy, now)
+            self._window.part(pending.tenant, self.policy, now)
         self._ledger.settle(outcome, rows, pending.work, now, waiting=pending.waiting)
         self._ledger.late += outcome is Outcome.COMPLETED and now > pending.due
         self._recorder.settled(pending.recorded, rows, outcome)
@@ -454,7 +650,7 @@ class Batcher:
         for item_id in pending.ids:
             if self._rows.pop(item_id, None) is not None and pending.waiting:
                 self._window.discard(item_id)
-                noted(self._policy.withdraw, item_id, now)
+                noted(self.policy.withdraw, item_id, now)
                 self._quarantine.discard(item_id)
         if outcome is Outcome.CANCELLED:
             # Not when calls expire: the server may hang, which only its batch can show.

@@ -59,12 +59,9 @@ class PendingRequest(DirectFuture[Answer]):
         terms: AgreedTerms,
         share: Share,
         withdraw: Callable[["PendingRequest"], None],
-        held: Hold | None = None,
     ) -> None:
         """`arrived`: None for now. `share`: what it uses a part of. `withdraw` hears that its
         caller has left.
-
-        `held`: its memory, where rows that are answered before others count.
         """
         super().__init__()
         arrived = now if arrived is None else arrived
@@ -76,7 +73,8 @@ class PendingRequest(DirectFuture[Answer]):
         self.due: Final = arrived + terms.due
         self.deadline: Final = arrived + terms.limit
         self._withdraw = withdraw
-        self._held = held
+        self.held: Hold | None = None
+        """Its memory, where rows that are answered before others count."""
         self.ids: list[ItemId] = []
         """Of the rows that the policy has been shown, in order."""
         self.in_flight: list[BatchId] = []
@@ -133,7 +131,7 @@ class PendingRequest(DirectFuture[Answer]):
         alone = standing_alone([value.data for value in values])
         pairs = zip(values, alone, strict=True)
         self.answers[index] = tuple([Value(value.shape, data) for value, data in pairs])
-        return self._held is None or self._held.keep(sum(map(len, alone)))
+        return self.held is None or self.held.keep(sum(map(len, alone)))
 
     def tell(self, result: Result, outcome: Outcome) -> None:
         """Tell its caller how it ended; said once."""

@@ -64,7 +64,9 @@ class InferenceHandler:
             await self._read(request, source)
             parsed, held = request.parsed, request.held
             share = share_of_call(parsed.call, share, self._batcher.settings.tenants)
-            answer = await self._batcher.offer(parsed.call, arrived, request.options, share, held)
+            pending = self._batcher.offer(parsed.call, arrived, request.options, share)
+            pending.held = held
+            answer = await pending
             # What the answer takes is held until it leaves.
             size = answer.size
             self._bodies.hold_answer(size, held)

@@ -28,7 +28,7 @@ def broken_over(kind: type, observe: Callable[..., None]) -> Callable[..., None]
 
 
 def break_over(w: World, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = w.batcher._policy
+    policy = w.batcher.policy
     monkeypatch.setattr(policy, "observe", broken_over(kind, policy.observe))
 
 
@@ -45,7 +45,7 @@ async def test_a_batch_whose_end_the_policy_does_not_take_in_is_answered_and_liv
 
 
 def stop_learning(w: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(w.batcher._policy.pipeline.times, "observe", mistake)
+    monkeypatch.setattr(w.batcher.policy.pipeline.times, "observe", mistake)
 
 
 def hide_hand_overs(w: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +69,7 @@ async def test_a_policy_that_fails_without_losing_track_goes_on(
 @pytest.mark.parametrize(
     ("failure", "where"),
     [
-        (Busy("later", status=503, retry_after=0.1), "_policy.take_over"),
+        (Busy("later", status=503, retry_after=0.1), "policy.take_over"),
         (Lost("the model server went away"), "_quarantine.takes"),
     ],
 )
@@ -81,7 +81,7 @@ async def test_a_row_that_cannot_be_tried_again_is_told_so_at_once(
     w.server.failure = failure
     with monkeypatch.context() as patch:
         part = getattr(w.batcher, owner)
-        if owner == "_policy":
+        if owner == "policy":
             wait = part.take_over
             patch.setattr(part, "offer", lambda item, now: wait(item))  # first it must wait
         patch.setattr(part, method, mistake)
@@ -99,7 +99,7 @@ async def test_who_cannot_be_withdrawn_from_the_policy_is_told_that_time_is_over
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     w = world(SETTINGS, attached=False)
-    monkeypatch.setattr(w.batcher._policy, "withdraw", mistake)
+    monkeypatch.setattr(w.batcher.policy, "withdraw", mistake)
     began = asyncio.get_running_loop().time()
     with pytest.raises(Expired):
         await w.send(b"a")

@@ -7,11 +7,11 @@ import pytest
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
-from batchedmodel_contract.manifest.tenants import NOBODY, Share
-from batchedmodel_sidecar.body.memory import ByteBudget
+from batchedmodel_contract.manifest.tenants import Share
+from batchedmodel_sidecar.body.memory import ByteBudget, Hold
+from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.errors import Unserved
-from batchedmodel_sidecar.protocols.headers import NO_OPTIONS
-from support.sidecar_world import FIXED, PER_ROW, answered, call_of, rows_of, world
+from support.sidecar_world import FIXED, PER_ROW, World, call_of, rows_of, world
 
 pytestmark = pytest.mark.looptime
 
@@ -50,13 +50,19 @@ async def test_all_rows_of_a_list_take_room_in_the_queue() -> None:
     assert len(rows_of(await long)) == 90
 
 
+async def asked(here: World, rows: list[bytes], held: Hold) -> Answer:
+    pending = here.batcher.offer(call_of(rows))
+    pending.held = held
+    return await pending
+
+
 async def test_a_list_whose_answered_rows_have_no_memory_ends_and_harms_nobody() -> None:
     w, budget = world(SETTINGS), ByteBudget(1000)
     # Whoever holds nothing beside others is answered, however little memory is left.
     budget.hold(Share("others")).regain(960)
     held = budget.hold(Share("list"))
     rows = [b"%02d" % n for n in range(50)]
-    long = asyncio.create_task(answered(w.batcher, call_of(rows), None, NO_OPTIONS, NOBODY, held))
+    long = asyncio.create_task(asked(w, rows, held))
     others = [w.send(b"single") for _ in range(3)]
     with pytest.raises(Unserved, match="no room for all rows") as told:
         await long
@@ -67,7 +73,7 @@ async def test_a_list_whose_answered_rows_have_no_memory_ends_and_harms_nobody()
     assert w.ledger.rows_waiting == 0
     held.release()
     rows = rows[:20]
-    assert rows_of(await w.batcher.offer(call_of(rows), held=held)) == rows
+    assert rows_of(await asked(w, rows, held)) == rows
     assert held.kept < 40, "the rows that are answered last wait for nothing"
 
 

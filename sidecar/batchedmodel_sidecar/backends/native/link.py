@@ -314,7 +314,7 @@ class NativeLink:
         if self._model is not None:
             self._model = replace(self._model, profile=profile)
             self._max_cost = profile.max_cost
-            self._listener.profile_measured(profile)
+            self._listener.profile_measured(self._model)
 
     def _release(self, version: str) -> None:
         """Let the server end a version that it has replaced and that no request needs."""

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from batchedmodel_sidecar.batching.decision_timer import DecisionWatchdog
+from batchedmodel_sidecar.batching.batcher import DecisionWatchdog
 from batchedmodel_sidecar.batching.health import CircuitBreaker
 from batchedmodel_sidecar.calls import RawReply, RowFailure
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved

@@ -14,7 +14,7 @@ from batchedmodel_sidecar.backends.upstream.protocol import Response
 from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.errors import Expired, Lost, Unserved
 from batchedmodel_sidecar.telemetry.ledger import Durations, Ledger, RecentArrivals
-from support.sidecar_world import MODEL, LoopTimer, PretendServer, answered, call_of
+from support.sidecar_world import MODEL, LoopTimer, PretendServer, answered, call_of, stats_of
 from support.upstream_world import (
     SECONDS,
     Reaction,
@@ -262,7 +262,7 @@ async def test_a_server_of_ours_has_one_batch_and_the_next_whatever_the_settings
     batcher.configure(four)
     await asyncio.sleep(0.001)
     assert len(server.batches) == 2
-    told = batcher.stats(draining=False)
+    told = stats_of(batcher)
     assert (told.max_concurrent_batches, told.settings_hash) == (1, four.digest())
     await asyncio.gather(*calls)
     await batcher.close()

@@ -15,7 +15,7 @@ import pytest
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.batching import FILE_NAME, BatchSettings
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
-from batchedmodel_sidecar.batching.decision_timer import Deadlines, TimerFd
+from batchedmodel_sidecar.batching.batcher import Deadlines, TimerFd
 from batchedmodel_sidecar.body.memory import ByteBudget
 from batchedmodel_sidecar.settings import SettingsFolder
 

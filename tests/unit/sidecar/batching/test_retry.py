@@ -296,14 +296,14 @@ async def test_a_failed_decision_is_not_the_last_one(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     w = world(SETTINGS)
-    poll = w.batcher._policy.poll
-    monkeypatch.setattr(w.batcher._policy, "poll", lambda *_: 1 / 0)
+    poll = w.batcher.policy.poll
+    monkeypatch.setattr(w.batcher.policy, "poll", lambda *_: 1 / 0)
     task = w.send(b"a")
     await asyncio.sleep(0.5)
     assert "a decision failed" in caplog.text
     assert w.batcher.ailment() is None
     await asyncio.sleep(2.0)
     assert "decisions failed" in (w.batcher.ailment() or "")
-    monkeypatch.setattr(w.batcher._policy, "poll", poll)
+    monkeypatch.setattr(w.batcher.policy, "poll", poll)
     assert rows_of(await task) == [b"a"]
     assert w.batcher.ailment() is None

@@ -12,7 +12,7 @@ from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_sidecar.calls import Answer, Call, Row, Value
 from batchedmodel_sidecar.errors import Rejected, Unserved
 from batchedmodel_sidecar.model import ReadyModel, VersionLease, VersionUsers
-from support.sidecar_world import DESCRIPTION, MODEL, World, answered, rows_of, world
+from support.sidecar_world import DESCRIPTION, MODEL, World, answered, rows_of, stats_of, world
 
 pytestmark = pytest.mark.looptime
 
@@ -94,11 +94,11 @@ async def test_a_profile_that_becomes_whole_changes_the_unit_of_work_and_no_call
     here.batcher.attach(partly)
     waiting = asyncio.create_task(asked(here, partly, b"a"))
     await asyncio.sleep(0.1)
-    assert here.batcher.stats(draining=False).profile is ProfileExtent.PARTIAL
-    assert not here.batcher.stats(draining=False).profile_known
-    assert sum(here.batcher.stats(draining=False).offered_work) == pytest.approx(1 / 4)
-    here.batcher.expect(model.profile)
-    stats = here.batcher.stats(draining=False)
+    assert stats_of(here.batcher).profile is ProfileExtent.PARTIAL
+    assert not stats_of(here.batcher).profile_known
+    assert sum(stats_of(here.batcher).offered_work) == pytest.approx(1 / 4)
+    here.batcher.expect(model)
+    stats = stats_of(here.batcher)
     assert (stats.profile, stats.profile_known) == (ProfileExtent.WHOLE, True)
     assert sum(stats.offered_work) == 0, "full batches and seconds are not added up"
     assert rows_of(await waiting) == [b"a"]
@@ -110,7 +110,7 @@ async def test_a_profile_of_a_server_that_was_lost_meanwhile_is_not_taken() -> N
     here.batcher.attach(model)
     here.batcher.detach()
     assert model.profile is not None
-    here.batcher.expect(model.profile)
+    here.batcher.expect(model)
     assert here.batcher.model is None
 
 
