@@ -11,9 +11,12 @@ from typing import Any, Final
 
 import orjson
 
+from batchedmodel_contract.inference.batch import SHAPES
+from batchedmodel_contract.inference.description import RAGGED, ModelDescription, TensorSpec
+from batchedmodel_contract.inference.params import BINARY_OUTPUT, PRIORITY, TIMEOUT, Param
+from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_http.response import Response
 from batchedmodel_sidecar.discovery.example import Task, example_of, tasks_of
-from batchedmodel_sidecar.discovery.schemas import schemas_of
 from batchedmodel_sidecar.errors import RETRY_SOON, CallError
 from batchedmodel_sidecar.lora.served import ServedAdapters
 from batchedmodel_sidecar.model import MAX_ORDER_BYTES, LinkStatus, ReadyModel, Repository
@@ -27,6 +30,8 @@ _THEIR_BODIES: Final[dict[str, Any]] = {
     name: {"type": "object"} for name in ("Chat", "Completions", "Embeddings", "Infer", "Predict")
 }
 """Which a server of one's own judges by itself."""
+_TYPES: Final = {"BOOL": "boolean", "INT64": "integer", "FP32": "number", "BYTES": "string"}
+"""Of parameters, in JSON Schema."""
 _OF_VERSION: Final = {"parameters": [{"$ref": "#/components/parameters/version"}]}
 
 Find = Callable[[str, str], Found | Lost]
@@ -137,7 +142,7 @@ class Discovery:
         """Of a model of ours; None: of a server of one's own."""
         own, tasks = _THEIR_BODIES, tuple(Task)
         if model is not None:
-            own = schemas_of(model.description)
+            own = _schemas(model.description)
             tasks = tasks_of(model.description, model.generation)
         paths, of_model = self._items(tasks), f"/models/{self._name}"
         for path in [path for path in paths if of_model in path]:
@@ -163,3 +168,33 @@ class Discovery:
 
 def _json(document: Any, status: int = 200) -> Response:
     return Response((orjson.dumps(document),), status=status)
+
+
+def _schemas(model: ModelDescription) -> dict[str, Any]:
+    """The schemas of the OpenAPI document that differ from model to model."""
+    inputs = [_tensor(spec) for spec in model.inputs]
+    if model.text is not None:
+        inputs.append(_tensor(TensorSpec(name=model.text.name, datatype=Datatype.BYTES, shape=())))
+    names = [f"{spec.name}{end}" for spec in model.outputs for end in ("", SHAPES)]
+    parameters = {name: _parameter(param) for name, param in model.params.items()}
+    known: dict[str, Any] = {TIMEOUT: {}, PRIORITY: {}, BINARY_OUTPUT: {}, **parameters}
+    closed = {"type": ["object", "null"], "properties": known, "additionalProperties": False}
+    return {"Input": {"oneOf": inputs}, "OutputName": {"enum": names}, "Parameters": closed}
+
+
+def _tensor(spec: TensorSpec) -> dict[str, Any]:
+    lettered = {"type": "integer", "minimum": spec.min_length}
+    if spec.max_length is not None:
+        lettered["maximum"] = spec.max_length
+    sizes = [lettered if size == RAGGED else {"const": size} for size in spec.shape]
+    # A column of texts has one or two dimensions.
+    most = 2 if spec.datatype is Datatype.BYTES else 1 + len(sizes)
+    shape = {"prefixItems": [{"minimum": 1}, *sizes], "minItems": 1 + len(sizes), "maxItems": most}
+    told = {"name": {"const": spec.name}, "datatype": {"const": spec.datatype}, "shape": shape}
+    return {"allOf": [{"$ref": "#/components/schemas/Tensor"}, {"properties": told}]}
+
+
+def _parameter(param: Param) -> dict[str, Any]:
+    rules = {"minimum": param.min, "maximum": param.max, "enum": [*param.choices, None]}
+    holds = {name: rule for name, rule in rules.items() if rule not in (None, [None])}
+    return {"type": [_TYPES[param.datatype], "null"], "default": param.default, **holds}

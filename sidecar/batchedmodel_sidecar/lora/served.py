@@ -97,10 +97,6 @@ class ServedAdapters:
         """All versions, as the server told them last."""
         return self._states
 
-    def unlabelled(self, states: Iterable[AdapterState]) -> list[int]:
-        """The numbers of those that have labels of their own, which are not known yet."""
-        return [one.number for one in states if one.own_labels and one.number not in self._labels]
-
     def told(
         self, states: Iterable[AdapterState], labels: Mapping[int, Labels] | None = None
     ) -> None:

@@ -22,14 +22,16 @@ from batchedmodel_contract.link.model_frames import Answer, Order, ServedModel, 
 from batchedmodel_scheduling.batching.items import MemoryCap
 from batchedmodel_sidecar.backends.native.batches import NONSENSE, Outputs, PendingBatches
 from batchedmodel_sidecar.backends.native.connecting import AbsentServer, RefusedLink, connect
-from batchedmodel_sidecar.backends.native.ready_models import ReadyModels
 from batchedmodel_sidecar.body.memory import SharedRegions
 from batchedmodel_sidecar.errors import Busy, Unserved
 from batchedmodel_sidecar.lora.served import ServedAdapters
 from batchedmodel_sidecar.model import LinkListener, LinkStatus, ReadyModel, TextFrames
+from batchedmodel_sidecar.tokenizer import Tokens, text_threads
 
 logger: Final = logging.getLogger(__name__)
 
+_TEXT_THREADS: Final = 2
+_DEPTH: Final = 2  # one batch that runs and one handed over just in time
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 5.0
 _LONGEST_ABSENCE: Final = 0.5
@@ -65,7 +67,9 @@ class NativeLink:
         self._listener = listener
         self._regions = regions
         self._adapters = adapters
-        self._models = ReadyModels()
+        self._text_threads = text_threads(_TEXT_THREADS)
+        self._tokens: Tokens | None = None
+        """Of the last model with text."""
         self._batches = PendingBatches(self, regions, self)
         self._connection: LinkConnection | None = None
         self._version = 0
@@ -162,7 +166,7 @@ class NativeLink:
         """Hang up."""
         if self._connection is not None:
             self._connection.abort()
-        self._models.close()
+        self._text_threads.close()
 
     def next_id(self) -> int:
         """See `FrameChannel`."""
@@ -290,7 +294,7 @@ class NativeLink:
     def _is_ready(self) -> None:
         if self._served is None:
             raise InvalidInput("state", "says that a model is ready which was not described")
-        model, self._is_new = self._models.of(self._served), False
+        model, self._is_new = self._ready_model(self._served), False
         version = model.description.version
         self._failures = 0
         replaced, self._model = self._model, model
@@ -315,6 +319,26 @@ class NativeLink:
             self._model = replace(self._model, profile=profile)
             self._max_cost = profile.max_cost
             self._listener.profile_measured(self._model)
+
+    def _ready_model(self, served: ServedModel) -> ReadyModel:
+        """The model that is served; raises `InvalidInput` for a tokenizer that cannot be read."""
+        description, tokenizer = served.description, bytes(served.tokenizer)
+        tokens, text = None, description.text
+        if text is not None:
+            # Most versions have the tokenizer of the one before, and to read a large one stops the
+            # loop for a second, in which others are served.
+            if self._tokens is None or not self._tokens.are_of(tokenizer, text):
+                self._tokens = Tokens(tokenizer, text, self._text_threads)
+            tokens = self._tokens
+        return ReadyModel(
+            description=description,
+            profile=served.profile,
+            tokens=tokens,
+            generation=served.generation,
+            tokenizer_json=b"" if served.generation is None else tokenizer,
+            depth=_DEPTH,
+            rows_pad=not description.equal_lengths,
+        )
 
     def _release(self, version: str) -> None:
         """Let the server end a version that it has replaced and that no request needs."""

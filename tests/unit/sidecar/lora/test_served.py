@@ -97,15 +97,11 @@ def test_in_another_process_a_call_asks_for_the_version_there_and_never_for_anot
     assert before.number == 2
 
 
-def test_one_with_labels_of_its_own_is_there_once_they_are_known_and_they_are_asked_for_once() -> (
-    None
-):
+def test_one_with_labels_of_its_own_is_there_once_they_are_known() -> None:
     adapters = served(state("a", 1, READY), state("b", 2, READY, labelled=True))
     assert adapters.ready() == ["a"]
     states = [state("a", 1, READY), state("b", 2, READY, labelled=True)]
-    assert adapters.unlabelled(states) == [2]
     adapters.told(states, {2: ("spam", "fine")})
-    assert adapters.unlabelled([*states, state("c", 3, READY, labelled=True)]) == [3]
     assert labels(adapters, "a") is None
     assert labels(adapters, "b") == ("spam", "fine")
 
