@@ -12,7 +12,7 @@ from typing import Final
 import orjson
 
 from batchedmodel_contract.inference.description import CostRule
-from batchedmodel_contract.inference.v2 import HEADER_LENGTH
+from batchedmodel_contract.inference.tensors import HEADER_LENGTH
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import Batching, Model, Spec
 from scheduling_bench.affine import Affine

@@ -35,7 +35,7 @@ _SOURCES: Final = (
 """All whose types are read."""
 _COMPILED: Final = {
     f"{_CONTRACT}/generation": ("frames",),
-    f"{_CONTRACT}/inference": ("batch", "tensors", "v2"),
+    f"{_CONTRACT}/inference": ("batch", "tensors"),
     f"{_CONTRACT}/link": ("batches", "connection"),
     _HTTP: ("connection", "eager_coroutine", "request_head", "response"),
     _SCHEDULING: ("tenants",),

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import orjson
 
-from batchedmodel_contract.inference.tensors import Datatype, Tensor
-from batchedmodel_contract.inference.v2 import HEADER_LENGTH, write_body
+from batchedmodel_contract.inference.tensors import HEADER_LENGTH, Datatype, Tensor
 from support.chain import Chain, running_chain
+from support.v2_bodies import binary_body
 
 NUMBERS = np.array([[1, 2]], "<i8")
 
@@ -25,10 +25,10 @@ async def asked(chain: Chain, scale: float, *, binary: bool) -> tuple[int, str]:
     given.append(("kind", Datatype.INT64, kinds))
     tensors = [Tensor(name, datatype, one.shape, one.tobytes()) for name, datatype, one in given]
     head: dict[str, Any] = {"parameters": {"binary_data_output": binary}}
-    length, parts = write_body(head, tensors, "inputs", orjson.dumps)
+    length, sent = binary_body(tensors, head)
     headers = {HEADER_LENGTH: str(length)}
     url = chain.url(chain.infer_path)
-    async with chain.session.post(url, data=b"".join(parts), headers=headers) as response:
+    async with chain.session.post(url, data=sent, headers=headers) as response:
         body = await response.read()
         return response.status, "" if response.status == 200 else orjson.loads(body)["error"]
 

@@ -11,9 +11,9 @@ import pytest_asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_contract.inference.tensors import Datatype, Tensor
-from batchedmodel_contract.inference.v2 import HEADER_LENGTH, read_body, to_json
+from batchedmodel_contract.inference.tensors import HEADER_LENGTH, Datatype, Tensor, bytes_to_values
 from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_sidecar.protocols.v2 import read_body
 from support.chain import Chain
 from support.echo_server import ECHO, EVERY_DATATYPE, echo_chain
 from support.examples import examples
@@ -49,7 +49,7 @@ def requests(draw: st.DrawFn) -> Sent:
 
 def has_json(tensor: Tensor) -> bool:
     try:
-        to_json(tensor)
+        bytes_to_values(tensor.data, tensor.datatype)
     except InvalidInput:
         return False
     return True
@@ -70,14 +70,12 @@ async def echoed(chain: Chain, sent: Sent) -> tuple[Tensor, ...]:
     in_binary = [one for one in sent.tensors if one.name not in sent.json_in]
     head: dict[str, Any] = {"outputs": outputs}
     listed = [
-        to_json(one)
-        if one.name in sent.json_in
-        else {
-            "name": one.name,
-            "datatype": one.datatype,
-            "shape": one.shape,
-            "parameters": {"binary_data_size": len(one.data)},
-        }
+        {"name": one.name, "datatype": one.datatype, "shape": one.shape}
+        | (
+            {"data": bytes_to_values(one.data, one.datatype)}
+            if one.name in sent.json_in
+            else {"parameters": {"binary_data_size": len(one.data)}}
+        )
         for one in sent.tensors
     ]
     text = orjson.dumps(head | {"inputs": listed})
@@ -88,7 +86,7 @@ async def echoed(chain: Chain, sent: Sent) -> tuple[Tensor, ...]:
         content = await response.read()
         assert response.status == 200, content
         length = response.headers.get(HEADER_LENGTH)
-    _, found = read_body(content, length, "outputs", orjson.loads)
+    _, found = read_body(content, length, "outputs")
     return found
 
 

@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.inference.tensors import Datatype, Tensor
-from batchedmodel_contract.inference.v2 import HEADER_LENGTH, read_body, write_body
+from batchedmodel_contract.inference.tensors import HEADER_LENGTH, Datatype, Tensor
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_sidecar.protocols.v2 import read_body
 from support.chain import Chain, running_chain
 from support.scalar_handlers import KINDS, POISON, answer
+from support.v2_bodies import binary_body
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -143,14 +144,14 @@ async def in_binary(chain: Chain, item: Item) -> tuple[int, Any]:
         for name, one in item.tensors.items()
     ]
     head = {"parameters": {"binary_data_output": True}}
-    length, parts = write_body(head, tensors, "inputs", lambda value: json.dumps(value).encode())
+    length, sent = binary_body(tensors, head)
     headers = {HEADER_LENGTH: str(length)}
     url = chain.url(chain.infer_path)
-    async with chain.session.post(url, data=b"".join(parts), headers=headers) as response:
+    async with chain.session.post(url, data=sent, headers=headers) as response:
         body = await response.read()
         if response.status != 200:
             return response.status, json.loads(body)["error"]
-        _, found = read_body(body, response.headers[HEADER_LENGTH], "outputs", json.loads)
+        _, found = read_body(body, response.headers[HEADER_LENGTH], "outputs")
     told: dict[str, Any] = {}
     for one in found:
         values = np.frombuffer(one.data, np.float32 if one.datatype is Datatype.FP32 else np.int64)

@@ -13,7 +13,7 @@ import orjson
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.inference.v2 import HEADER_LENGTH
+from batchedmodel_contract.inference.tensors import HEADER_LENGTH
 from compile_modules import compiled_modules
 from load_generator import cache_folder
 from support.chain import Chain, running_chain

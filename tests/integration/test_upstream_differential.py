@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_contract.inference.v2 import HEADER_LENGTH
+from batchedmodel_contract.inference.tensors import HEADER_LENGTH
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName, ServerProtocol
 from support.json_numbers import by_value

@@ -11,10 +11,16 @@ import orjson
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.inference.tensors import Datatype, Tensor, join_byte_elements
-from batchedmodel_contract.inference.v2 import HEADER_LENGTH, read_body, write_body
+from batchedmodel_contract.inference.tensors import (
+    HEADER_LENGTH,
+    Datatype,
+    Tensor,
+    join_byte_elements,
+)
+from batchedmodel_sidecar.protocols.v2 import read_body
 from support.chain import Chain
 from support.echo_server import ECHO, echo_chain, echoing
+from support.v2_bodies import binary_body
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -65,15 +71,15 @@ async def in_binary(
 ) -> tuple[int, dict[str, Tensor]]:
     """Ask in binary for everything in binary."""
     head = {"parameters": {"binary_data_output": True}} | head
-    length, parts = write_body(head, tensors, "inputs", orjson.dumps)
+    length, body = binary_body(tensors, head)
     url = chain.url("/v2/models/m/infer")
     headers = {HEADER_LENGTH: str(length)}
-    async with chain.session.post(url, data=b"".join(parts), headers=headers) as response:
+    async with chain.session.post(url, data=body, headers=headers) as response:
         content = await response.read()
         assert response.status == 200, content
         assert response.content_type == "application/octet-stream"
         given = response.headers[HEADER_LENGTH]
-        _, found = read_body(content, given, "outputs", orjson.loads)
+        _, found = read_body(content, given, "outputs")
         return int(given), {one.name.removeprefix(ECHO): one for one in found}
 
 
@@ -121,9 +127,9 @@ async def test_what_is_no_finite_number_comes_back_in_binary_and_never_as_null(
     data = struct.pack("<2d", value, 1.0)
     _, found = await in_binary(chain, usual_tensors(real=data))
     assert bytes(found["real"].data) == data
-    length, parts = write_body({}, usual_tensors(real=data), "inputs", orjson.dumps)
+    length, body = binary_body(usual_tensors(real=data))
     headers = {HEADER_LENGTH: str(length)}
-    status, answer = await ask(chain, b"".join(parts), **headers)
+    status, answer = await ask(chain, body, **headers)
     assert (status, answer["error"]) == (
         400,
         "echo_real: holds NaN or infinity, which JSON cannot express; ask for binary data",
@@ -153,8 +159,8 @@ async def test_elements_of_bytes_are_counted_and_not_their_bytes(chain: Chain) -
 
 async def test_what_is_not_utf_8_is_offered_in_binary(chain: Chain) -> None:
     data = join_byte_elements(iter([b"\xff", b"a"]))
-    length, parts = write_body({}, usual_tensors(text=data), "inputs", orjson.dumps)
-    status, answer = await ask(chain, b"".join(parts), **{HEADER_LENGTH: str(length)})
+    length, body = binary_body(usual_tensors(text=data))
+    status, answer = await ask(chain, body, **{HEADER_LENGTH: str(length)})
     assert (status, answer["error"]) == (400, "echo_text: is not UTF-8; ask for binary data")
 
 
@@ -237,7 +243,7 @@ async def test_the_outputs_of_one_answer_may_be_binary_and_json(chain: Chain) ->
     url = chain.url("/v2/models/m/infer")
     async with chain.session.post(url, json=document) as response:
         content, length = await response.read(), response.headers[HEADER_LENGTH]
-    head, found = read_body(content, length, "outputs", orjson.loads)
+    head, found = read_body(content, length, "outputs")
     # The binary parts follow in the order in which the head names them.
     assert [one["name"] for one in head["outputs"]] == ["echo_whole", "echo_real", "echo_text"]
     data = {one.name: bytes(one.data) for one in found}

@@ -19,9 +19,10 @@ from batchedmodel_contract.inference.tensors import (
     bytes_to_values,
     join_byte_elements,
 )
-from batchedmodel_contract.inference.v2 import BINARY_OUTPUT
 from batchedmodel_contract.invalid_input import InvalidInput
 
+BINARY_OUTPUT: Final = "binary_data_output"
+"""Whether outputs are wanted as binary data, unless one says otherwise."""
 TIMEOUT: Final = "timeout"
 PRIORITY: Final = "priority"
 RESERVED: Final = frozenset({BINARY_OUTPUT, TIMEOUT, PRIORITY})

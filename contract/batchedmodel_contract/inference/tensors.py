@@ -18,6 +18,10 @@ from batchedmodel_contract.invalid_input import InvalidInput
 Buffer = bytes | bytearray | memoryview
 Shape = tuple[int, ...]
 
+HEADER_LENGTH: Final = "Inference-Header-Content-Length"
+"""Of a v2 body: bytes of its JSON, behind which binary tensor data follows."""
+BINARY_SIZE: Final = "binary_data_size"
+"""Parameter of a tensor in that JSON: bytes of its data, which follow."""
 _BYTES_PREFIX: Final = struct.Struct("<I")
 
 

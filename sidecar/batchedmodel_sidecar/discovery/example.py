@@ -8,8 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from batchedmodel_contract.generation.description import GenerationDescription
 from batchedmodel_contract.inference.description import RAGGED, ModelDescription
-from batchedmodel_contract.inference.tensors import Datatype
-from batchedmodel_contract.inference.v2 import BINARY_SIZE, HEADER_LENGTH
+from batchedmodel_contract.inference.tensors import BINARY_SIZE, HEADER_LENGTH, Datatype
 from batchedmodel_contract.processes.sidecar_api import infer_path
 
 _TEXT: Final = "A sentence."

@@ -7,8 +7,7 @@ many requests: nothing of `RequestHead` belongs to one of them. A `Request` is o
 from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol
 
-from batchedmodel_contract.inference.tensors import Buffer
-from batchedmodel_contract.inference.v2 import HEADER_LENGTH
+from batchedmodel_contract.inference.tensors import HEADER_LENGTH, Buffer
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_http.ports.local_hosts import refused_locally
 from batchedmodel_http.request_head import RequestHead as PlainHead

@@ -1,7 +1,7 @@
 """What the JSON protocols share: bodies that are objects, and values nested as their shapes say."""
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from operator import methodcaller
 from typing import Any, Final
 
@@ -17,13 +17,17 @@ _MOST_ENTRIES: Final = 2048
 _IS_OF_NAME: Final = methodcaller("startswith", b":")
 
 
-def read_json(body: Buffer) -> Any:
-    """What a caller's body says; raises `InvalidInput`, also for a field that is named twice."""
+def read_json(body: Buffer, *, unique: bool = True) -> Any:
+    """What a body says; raises `InvalidInput`.
+
+    `unique`: also for a field that is named twice.
+    """
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise InvalidInput("body", f"is not JSON: {error}") from error
-    refuse_doubled(body, document)
+    if unique:
+        refuse_doubled(body, document)
     return document
 
 
@@ -120,13 +124,13 @@ def require_few(given: list[Any], field: str) -> None:
         raise InvalidInput(field, f"has {len(given)} entries; at most {_MOST_ENTRIES} are taken")
 
 
-def flag(asked: dict[str, Any], field: str, *, default: bool) -> bool:
-    """A field that is true or false; raises `InvalidInput`."""
+def flag(asked: Mapping[str, Any], field: str, within: str = "", *, default: bool) -> bool:
+    """A field that is true or false; raises `InvalidInput`. `within`: what its name begins with."""
     value = asked.get(field)
     if value is None:
         return default
     if not isinstance(value, bool):
-        raise InvalidInput(field, "is not true or false", value)
+        raise InvalidInput(within + field, "is not true or false", value)
     return value
 
 

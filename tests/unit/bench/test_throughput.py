@@ -1,7 +1,6 @@
 """The benchmark of the data path: its devices, its requests, and how it judges what it found."""
 
 import asyncio
-import json
 import os
 import time
 from collections import defaultdict
@@ -10,9 +9,10 @@ from dataclasses import replace
 import pytest
 
 from batchedmodel_cli.simulator.engine import NANOSECONDS
-from batchedmodel_contract.inference.v2 import HEADER_LENGTH, read_body
+from batchedmodel_contract.inference.tensors import HEADER_LENGTH
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_sidecar.protocols.v2 import read_body
 from bench_report import Figure
 from load_generator import Errors, Latency, LoadResult
 from process_cpu import cpu_seconds
@@ -85,7 +85,7 @@ def test_limits_are_those_of_the_formulas() -> None:
 def test_requests_hold_the_rows_that_they_are_counted_for(closed: object) -> None:
     assert isinstance(closed, type(FIRST_BUSY))
     headers = closed.ask.headers or {}
-    _, (tensor,) = read_body(closed.ask.body, headers.get(HEADER_LENGTH), "inputs", json.loads)
+    _, (tensor,) = read_body(closed.ask.body, headers.get(HEADER_LENGTH), "inputs")
     assert tensor.shape[0] == closed.ask.rows
 
 

@@ -14,8 +14,7 @@ from typing import Final
 
 from yarl import URL
 
-from batchedmodel_contract.inference.tensors import Buffer
-from batchedmodel_contract.inference.v2 import HEADER_LENGTH
+from batchedmodel_contract.inference.tensors import HEADER_LENGTH, Buffer
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_http.eager_coroutine import EagerCoroutine

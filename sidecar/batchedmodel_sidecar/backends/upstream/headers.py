@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from operator import itemgetter
 from typing import Final
 
-from batchedmodel_contract.inference.v2 import HEADER_LENGTH
+from batchedmodel_contract.inference.tensors import HEADER_LENGTH
 from batchedmodel_sidecar.protocols.headers import writable
 
 Headers = tuple[tuple[str, str], ...]

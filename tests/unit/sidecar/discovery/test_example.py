@@ -22,12 +22,12 @@ from batchedmodel_contract.inference.description import (
     description_from_metadata,
 )
 from batchedmodel_contract.inference.tensors import Datatype
-from batchedmodel_contract.inference.v2 import read_body
 from batchedmodel_model_server.api.handler import DTYPES, Spec
 from batchedmodel_model_server.batching.declaration import declaration_of, describe
 from batchedmodel_model_server.batching.items import examine
 from batchedmodel_sidecar.discovery.example import Example, Task, curl_line, example_of, tasks_of
 from batchedmodel_sidecar.protocols.rows import rows_of_tensors
+from batchedmodel_sidecar.protocols.v2 import read_body
 from support.described_models import CLASSES, ENGINE, IDS, TEXTS
 from support.examples import examples
 from support.model_server_handlers import Giving
@@ -109,7 +109,7 @@ def test_any_handlers_example_is_taken_by_sidecar_and_model_server(
     description = description_from_metadata(told)
     example = example_of(description, None)
     body, length = sent(example)
-    _, tensors = read_body(body, length, "inputs", json.loads)
+    _, tensors = read_body(body, length, "inputs")
     rows = rows_of_tensors(tensors, description)
     assert len(rows) == 1
     batch = BatchRequest(

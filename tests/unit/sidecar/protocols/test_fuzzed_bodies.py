@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.inference.tensors import Tensor
-from batchedmodel_contract.inference.v2 import write_body
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.errors import CallError, Rejected
 from batchedmodel_sidecar.model import ReadyModel
@@ -24,6 +23,7 @@ from support.examples import examples
 from support.right_bodies import EVERYTHING, RIGHT, TEXTS, Right, damaged
 from support.sidecar_world import MODEL
 from support.strategies import json_values
+from support.v2_bodies import binary_body as written
 
 LONGEST_SECONDS: Final = 5.0
 
@@ -117,8 +117,8 @@ def binary_body() -> tuple[bytes, int]:
         )
         for spec in EVERY_DATATYPE.inputs
     ]
-    length, parts = write_body({}, tensors, "inputs", orjson.dumps)
-    return b"".join(parts), length
+    length, body = written(tensors)
+    return body, length
 
 
 BINARY, HEAD = binary_body()

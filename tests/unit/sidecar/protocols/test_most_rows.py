@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchedmodel_contract.inference.v2 import BINARY_SIZE, HEADER_LENGTH
+from batchedmodel_contract.inference.tensors import BINARY_SIZE, HEADER_LENGTH
 from batchedmodel_contract.manifest.spec import ServerProtocol
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_sidecar.backends.upstream.catalogue import upstream

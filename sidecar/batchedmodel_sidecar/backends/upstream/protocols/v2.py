@@ -20,15 +20,13 @@ from batchedmodel_contract.inference.description import (
     ModelDescription,
     TensorSpec,
 )
-from batchedmodel_contract.inference.tensors import Buffer, Datatype, Tensor
-from batchedmodel_contract.inference.v2 import (
-    BINARY,
-    BINARY_EXTENSION,
-    BINARY_OUTPUT,
+from batchedmodel_contract.inference.params import BINARY_OUTPUT
+from batchedmodel_contract.inference.tensors import (
     BINARY_SIZE,
     HEADER_LENGTH,
-    MOST_STRINGS,
-    read_body,
+    Buffer,
+    Datatype,
+    Tensor,
 )
 from batchedmodel_contract.invalid_input import InvalidInput, Unbatchable
 from batchedmodel_http.response import size_of
@@ -72,6 +70,7 @@ from batchedmodel_sidecar.calls import Answer, Output, Row, Value
 from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.protocols.headers import PARAMETERS, options_of_parameters
 from batchedmodel_sidecar.protocols.protocol import Body
+from batchedmodel_sidecar.protocols.v2 import BINARY, BINARY_EXTENSION, MOST_STRINGS, read_body
 
 _OCTETS: Final = "application/octet-stream"
 _ALIGNMENT: Final = 8
@@ -155,7 +154,7 @@ class V2(BackendProtocol):
         tensors: Sequence[Tensor] | None = None
         if self._binary or header_length is not None:
             most = max(most_rows, MOST_STRINGS)
-            _, tensors = read_body(body, header_length, "inputs", orjson.loads, most_strings=most)
+            _, tensors = read_body(body, header_length, "inputs", most_strings=most)
             body = body[: len(body) if header_length is None else int(header_length)]
         head, write = read(body, of_request=True)
         memo, outputs = _wanted(head, write, as_bytes=self._binary)
@@ -238,7 +237,7 @@ class V2(BackendProtocol):
         end = len(response.body)
         tensors: dict[str, Tensor] = {}
         if response.header_length is not None:
-            _, listed = read_body(response.body, response.header_length, "outputs", orjson.loads)
+            _, listed = read_body(response.body, response.header_length, "outputs")
             tensors = {tensor.name: tensor for tensor in listed}
             end = int(response.header_length)
         head, write = read(response.body[:end])

@@ -10,6 +10,7 @@ import numpy as np
 import orjson
 
 from batchedmodel_contract.inference.tensors import (
+    BINARY_SIZE,
     Buffer,
     Datatype,
     Shape,
@@ -18,7 +19,6 @@ from batchedmodel_contract.inference.tensors import (
     rows,
     values_to_bytes,
 )
-from batchedmodel_contract.inference.v2 import BINARY_SIZE
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.backends.upstream.protocols.json_values import (
     Fields,

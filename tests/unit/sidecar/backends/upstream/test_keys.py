@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.inference.v2 import BINARY_SIZE, HEADER_LENGTH
+from batchedmodel_contract.inference.tensors import BINARY_SIZE, HEADER_LENGTH
 from batchedmodel_contract.manifest.spec import ServerProtocol
 from batchedmodel_sidecar.backends.upstream.catalogue import upstream
 from batchedmodel_sidecar.backends.upstream.headers import forwarded

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.inference.tensors import Datatype, Tensor
-from batchedmodel_contract.inference.v2 import read_body, read_options, write_answer
 from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_sidecar.protocols.v2 import read_body, read_options, write_answer
 from support.examples import examples
 from support.strategies import json_values, names, tensors
 
@@ -19,14 +19,10 @@ Y = Tensor(name="y", datatype=Datatype.INT64, shape=(1, 2), data=struct.pack("<2
 Z = Tensor(name="z", datatype=Datatype.FP32, shape=(1,), data=struct.pack("<f", 0.5))
 
 
-def dumps(head: Any) -> bytes:
-    return json.dumps(head).encode()
-
-
 def joined(
     head: dict[str, Any], listed: list[Tensor], binary: set[str]
 ) -> tuple[bytes, int | None]:
-    length, parts = write_answer(head, listed, binary.__contains__, dumps)
+    length, parts = write_answer(head, listed, binary.__contains__)
     return b"".join(parts), length
 
 
@@ -199,5 +195,5 @@ def test_every_mixture_survives_the_way(data: st.DataObject, listed: list[str]) 
         for name, one in zip(listed, sent, strict=True)
     ]
     body, length = joined({}, sent, set(listed) - in_json)
-    _, received = read_body(body, None if length is None else str(length), "outputs", json.loads)
+    _, received = read_body(body, None if length is None else str(length), "outputs")
     assert list(received) == sent
