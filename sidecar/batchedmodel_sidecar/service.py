@@ -48,7 +48,6 @@ from batchedmodel_sidecar.listening import data_port
 from batchedmodel_sidecar.lora.served import ServedAdapters
 from batchedmodel_sidecar.model import Link, ReadyModel
 from batchedmodel_sidecar.settings import SettingsFolder
-from batchedmodel_sidecar.telemetry.adapter_metrics import AdaptersCollector
 from batchedmodel_sidecar.telemetry.generation_counts import (
     GenerationCounts,
     GenerationWork,
@@ -56,6 +55,7 @@ from batchedmodel_sidecar.telemetry.generation_counts import (
 )
 from batchedmodel_sidecar.telemetry.ledger import Durations, Ledger, RecentArrivals
 from batchedmodel_sidecar.telemetry.metrics import (
+    AdaptersCollector,
     DurationsCollector,
     GenerationCollector,
     LedgerCollector,

@@ -3,7 +3,9 @@
 The registry is handed in, so that every test and every process has its own.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
@@ -17,14 +19,19 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from batchedmodel_contract.lora import AdapterPhase
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
 from batchedmodel_contract.processes import sidecar_metrics as names
 from batchedmodel_scheduling.batching.policy import Signals
 from batchedmodel_scheduling.generation.admission import Admission
 from batchedmodel_sidecar.compiled import is_compiled
+from batchedmodel_sidecar.lora.served import ServedAdapters
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.telemetry.generation_counts import GenerationCounts
 from batchedmodel_sidecar.telemetry.ledger import Durations, Histogram, Ledger, TenantCounts
+
+AtWork = Callable[[], tuple[set[str], set[str]]]
+"""The adapters of what is at the server, and of what waits."""
 
 
 class DurationsCollector(Collector):
@@ -76,7 +83,12 @@ class LedgerCollector(Collector):
         yield _counter(names.OFFERED_ITEMS, "Rows offered, accepted or not", books.rows_offered)
         returned = "Rows that waited again: the server died over them, or asked for rest"
         yield _counter(names.RETURNED_ITEMS, returned, books.rows_returned)
-        yield from _by_tenant(books.tenants)
+        served, refused = names.TENANT_SERVED_ITEMS, names.TENANT_REFUSED_ITEMS
+        yield from _by_name("tenant", books.tenants, served, refused, "Rows not let in")
+        waiting = GaugeMetricFamily(names.TENANT_QUEUE_LENGTH, "Rows that wait", labels=["tenant"])
+        for rows in books.tenants.rows():
+            waiting.add_metric([rows.tenant], rows.waiting)
+        yield waiting
         yield _by(names.BATCHES, "Batches released", "reason", ReleaseReason, books.batches)
         yield _gauge(names.QUEUE_LENGTH, "Rows that wait", books.rows_waiting)
         yield _gauge(names.QUEUE_OLDEST_AGE, "Of the calls that wait", self.oldest_age())
@@ -160,16 +172,60 @@ class GenerationCollector(Collector):
         yield blocks
 
 
-def _by_tenant(books: TenantCounts) -> Iterator[Metric]:
-    tenant = ["tenant"]
-    served = CounterMetricFamily(names.TENANT_SERVED_ITEMS, "Rows answered", labels=tenant)
-    refused = CounterMetricFamily(names.TENANT_REFUSED_ITEMS, "Rows not let in", labels=tenant)
-    waiting = GaugeMetricFamily(names.TENANT_QUEUE_LENGTH, "Rows that wait", labels=tenant)
+class AdaptersCollector(Collector):
+    """Shows them at the moment of the scrape."""
+
+    def __init__(
+        self,
+        served: ServedAdapters,
+        counts: TenantCounts,
+        works: Sequence[AtWork],
+        slots: int,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`slots`: adapters that the device has at once; `wall_clock`: seconds since 1970."""
+        self._served = served
+        self._counts = counts
+        self._works = works
+        self._slots = slots
+        self._wall_clock = wall_clock
+
+    def collect(self) -> Iterator[Metric]:
+        """All of it; of adapters the largest ten have a series, the others share one."""
+        served, refused = names.ADAPTER_SERVED_ITEMS, names.ADAPTER_REFUSED_ITEMS
+        yield from _by_name("adapter", self._counts, served, refused, "Rows refused")
+        phases = Counter(state.phase for state in self._served.states)
+        doc = "Versions of adapters, by their phase"
+        told = GaugeMetricFamily(names.ADAPTERS, doc, labels=["phase"])
+        for phase in AdapterPhase:
+            told.add_metric([phase.value], phases[phase])
+        yield told
+        running: set[str] = set()
+        waiting: set[str] = set()
+        for work in self._works:
+            at_server, in_line = work()
+            running |= at_server
+            waiting |= in_line
+        # The value says when: a reader that finds several series believes the last.
+        info = GaugeMetricFamily(
+            names.LORA_REQUESTS,
+            "When it was told which adapters requests have, at the server and waiting",
+            labels=["max_lora", "running_lora_adapters", "waiting_lora_adapters"],
+        )
+        lists = (",".join(sorted(found)) for found in (running, waiting))
+        info.add_metric([str(self._slots), *lists], self._wall_clock())
+        yield info
+
+
+def _by_name(
+    label: str, books: TenantCounts, served: str, refused: str, refused_doc: str
+) -> Iterator[Metric]:
+    answered = CounterMetricFamily(served, "Rows answered", labels=[label])
+    not_let_in = CounterMetricFamily(refused, refused_doc, labels=[label])
     for rows in books.rows():
-        served.add_metric([rows.tenant], rows.served)
-        refused.add_metric([rows.tenant], rows.refused)
-        waiting.add_metric([rows.tenant], rows.waiting)
-    yield from (served, refused, waiting)
+        answered.add_metric([rows.tenant], rows.served)
+        not_let_in.add_metric([rows.tenant], rows.refused)
+    yield from (answered, not_let_in)
 
 
 def _adaptive(signals: Signals) -> Iterator[Metric]:

@@ -16,7 +16,7 @@ from batchedmodel_http.response import Response
 from batchedmodel_sidecar.http.admission import share_of_call
 from batchedmodel_sidecar.lora.served import ChosenAdapter, ServedAdapters
 from batchedmodel_sidecar.protocols.v2 import metadata
-from batchedmodel_sidecar.telemetry.adapter_metrics import AdaptersCollector
+from batchedmodel_sidecar.telemetry.metrics import AdaptersCollector
 from support.handler_world import Here, body, here, text
 from support.right_bodies import TEXTS
 from support.sidecar_world import MODEL
