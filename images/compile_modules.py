@@ -49,7 +49,7 @@ _COMPILED: Final = {
     f"{_SIDECAR}/backends/upstream": ("connection", "public_protocol"),
     f"{_SIDECAR}/backends/native": ("batches", "link"),
     f"{_SIDECAR}/batching": ("*",),
-    f"{_SIDECAR}/body": ("memory",),
+    f"{_SIDECAR}/body": ("byte_budget",),
     f"{_SIDECAR}/codec": ("codec", "rows"),
     f"{_SIDECAR}/generation": (*("events", "fields", "live_text", "text_queue", "upstream_texts"),),
     f"{_SIDECAR}/generation/native": (

@@ -21,7 +21,8 @@ from batchedmodel_sidecar.backends.upstream.client import Client
 from batchedmodel_sidecar.backends.upstream.link import UpstreamLink
 from batchedmodel_sidecar.batching.batcher import Batcher, TimerFd
 from batchedmodel_sidecar.batching.pending_request import MODEL_GONE
-from batchedmodel_sidecar.body.memory import ByteBudget, Hold, SharedRegions
+from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
+from batchedmodel_sidecar.body.shared_regions import SharedRegions
 from batchedmodel_sidecar.codec.codec import Codec, body_helper
 from batchedmodel_sidecar.compiled import is_compiled
 from batchedmodel_sidecar.discovery.discovery import Discovery

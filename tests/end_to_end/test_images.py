@@ -50,7 +50,7 @@ _SMALL: Final = (
     ),
     Expected(
         recipe=AUTOSCALER,
-        packages="contract http scheduling kube autoscaler",
+        packages="contract http kube autoscaler",
         megabytes=450,
         missing="BATCHEDMODEL_NAMESPACE",
     ),

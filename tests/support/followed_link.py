@@ -13,7 +13,8 @@ from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_scheduling.batching.items import MemoryCap
 from batchedmodel_sidecar.backends.native.link import NativeLink
-from batchedmodel_sidecar.body.memory import ByteBudget, SharedRegions
+from batchedmodel_sidecar.body.byte_budget import ByteBudget
+from batchedmodel_sidecar.body.shared_regions import SharedRegions
 from batchedmodel_sidecar.lora.served import ServedAdapters
 from batchedmodel_sidecar.model import ReadyModel
 from support.link_server import SECONDS, LinkPeer, LinkServer

@@ -9,7 +9,8 @@ from typing import Any, Final
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_http.response import Response, StreamedResponse
-from batchedmodel_sidecar.body.memory import ByteBudget, SharedRegions
+from batchedmodel_sidecar.body.byte_budget import ByteBudget
+from batchedmodel_sidecar.body.shared_regions import SharedRegions
 from batchedmodel_sidecar.codec.codec import Codec, body_helper
 from batchedmodel_sidecar.discovery.discovery import Discovery
 from batchedmodel_sidecar.http.admission import Admission

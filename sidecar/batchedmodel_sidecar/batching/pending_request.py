@@ -13,7 +13,7 @@ from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_http.eager_coroutine import DirectFuture
 from batchedmodel_scheduling.batching.items import Batch, BatchId, Finished, Item, ItemId, Refusal
-from batchedmodel_sidecar.body.memory import Hold
+from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.calls import (
     Answer,
     Call,

@@ -19,7 +19,7 @@ from batchedmodel_sidecar.backends.upstream.protocol import (
 )
 from batchedmodel_sidecar.backends.upstream.public_protocol import UpstreamProtocol
 from batchedmodel_sidecar.body.buffers import json_bytes
-from batchedmodel_sidecar.body.memory import Hold
+from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.calls import Answer, Row
 from batchedmodel_sidecar.codec.jobs import (
     By,

@@ -14,7 +14,7 @@ from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_http.response import Headers, Response, Sending, StreamedResponse
 from batchedmodel_scheduling.generation.admission import GenerationRequest
-from batchedmodel_sidecar.body.memory import Hold
+from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.errors import Busy, CallError, Expired, Unserved
 from batchedmodel_sidecar.generation.events import KEEP_ALIVE, error_event
 from batchedmodel_sidecar.generation.fields import Fields

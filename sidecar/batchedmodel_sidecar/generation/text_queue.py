@@ -23,7 +23,7 @@ from batchedmodel_scheduling.generation.admission import (
     GenerationRequest,
 )
 from batchedmodel_sidecar.batching.pending_request import ended, rejected
-from batchedmodel_sidecar.body.memory import Hold
+from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.errors import CallError, TooLate, Unserved
 from batchedmodel_sidecar.generation.live_text import Admitted, Answer, Draft, LiveText, TextServer
 from batchedmodel_sidecar.http.request import RequestHead

@@ -9,7 +9,7 @@ from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_http.response import Headers
 from batchedmodel_sidecar.backends.upstream.connection import AnswerHead, AnswerListener, Exchange
 from batchedmodel_sidecar.backends.upstream.headers import of_caller, passed_on
-from batchedmodel_sidecar.body.memory import Hold
+from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.errors import Lost, Unserved
 from batchedmodel_sidecar.generation.events import EVENT_STREAM, Usage
 from batchedmodel_sidecar.generation.fields import fields_of

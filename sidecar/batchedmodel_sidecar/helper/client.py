@@ -28,7 +28,7 @@ from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_http.eager_coroutine import DirectFuture
 from batchedmodel_scheduling.tenants import FairQueue, SharedRoom
 from batchedmodel_sidecar.body.buffers import pieces_of
-from batchedmodel_sidecar.body.memory import Hold
+from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.errors import RETRY_SOON, Rejected, Unserved
 from batchedmodel_sidecar.helper import messages
 from batchedmodel_sidecar.helper.messages import (

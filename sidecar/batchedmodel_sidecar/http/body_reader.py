@@ -18,9 +18,10 @@ from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_http.response import LARGE, Response, size_of
 from batchedmodel_http.streaming import StreamingProtocol
 from batchedmodel_sidecar.body.buffers import Room, json_bytes
+from batchedmodel_sidecar.body.byte_budget import STREAMED, ByteBudget, Hold
 from batchedmodel_sidecar.body.encodings import Compression, Encoding, wants_gzip
 from batchedmodel_sidecar.body.heap import Heap
-from batchedmodel_sidecar.body.memory import STREAMED, ByteBudget, Hold, SharedRegions
+from batchedmodel_sidecar.body.shared_regions import SharedRegions
 from batchedmodel_sidecar.calls import Call
 from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Rejected
 from batchedmodel_sidecar.helper.shared_memory import SharedMemory, are_scarce

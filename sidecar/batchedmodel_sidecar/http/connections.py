@@ -21,7 +21,7 @@ from batchedmodel_contract.manifest.tenants import address_group
 from batchedmodel_http.connection import Answers, Connection, HeadCache
 from batchedmodel_http.response import Response, StreamedResponse
 from batchedmodel_http.streaming import StreamingProtocol
-from batchedmodel_sidecar.body.memory import STREAMED, Hold
+from batchedmodel_sidecar.body.byte_budget import STREAMED, Hold
 from batchedmodel_sidecar.http.body_reader import UnreadAnswers
 from batchedmodel_sidecar.http.request import RequestHead
 

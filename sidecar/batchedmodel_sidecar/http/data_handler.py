@@ -15,7 +15,7 @@ from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_http.connection import Reply, Running
 from batchedmodel_http.eager_coroutine import EagerCoroutine
 from batchedmodel_http.response import Response, StreamedResponse, size_of
-from batchedmodel_sidecar.body.memory import Hold
+from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.discovery.discovery import Discovery
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.http.admission import Admission

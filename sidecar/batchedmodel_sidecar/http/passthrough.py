@@ -27,7 +27,7 @@ from batchedmodel_scheduling.tenants import SharedRoom
 from batchedmodel_sidecar.backends.upstream.client import Answer, Client
 from batchedmodel_sidecar.backends.upstream.headers import of_caller, passed_on
 from batchedmodel_sidecar.backends.upstream.visits import Visit
-from batchedmodel_sidecar.body.memory import Hold
+from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Expired, Rejected, Unserved
 from batchedmodel_sidecar.http.lone_turns import LoneTurns
 from batchedmodel_sidecar.protocols.headers import REQUEST_ID_HEADER, request_id, writable

@@ -14,8 +14,8 @@ from batchedmodel_http.request_head import RequestHead as PlainHead
 from batchedmodel_http.request_head import only
 from batchedmodel_http.response import Response, StreamedResponse
 from batchedmodel_sidecar.backends.upstream.catalogue import Upstream
+from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.body.encodings import Encoding, encoding_of
-from batchedmodel_sidecar.body.memory import Hold
 from batchedmodel_sidecar.model import ReadyModel, VersionLease
 from batchedmodel_sidecar.protocols.headers import (
     NO_OPTIONS,

@@ -8,7 +8,7 @@ import pytest
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_contract.manifest.tenants import Share
-from batchedmodel_sidecar.body.memory import ByteBudget, Hold
+from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.errors import Unserved
 from support.sidecar_world import FIXED, PER_ROW, World, call_of, rows_of, world

@@ -14,7 +14,7 @@ from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.link.batches import read_failure, read_reply, write_batch
 from batchedmodel_contract.link.kinds import Kind
-from batchedmodel_sidecar.body.memory import SharedRegions
+from batchedmodel_sidecar.body.shared_regions import SharedRegions
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.model import FrameChannel
 

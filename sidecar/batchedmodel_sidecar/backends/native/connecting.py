@@ -16,7 +16,7 @@ from batchedmodel_contract.link.hello import (
     read_hello,
     write_hello,
 )
-from batchedmodel_sidecar.body.memory import RegionPair, SharedRegions
+from batchedmodel_sidecar.body.shared_regions import RegionPair, SharedRegions
 
 logger: Final = logging.getLogger(__name__)
 

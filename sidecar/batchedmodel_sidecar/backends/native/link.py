@@ -22,7 +22,7 @@ from batchedmodel_contract.link.model_frames import Answer, Order, ServedModel, 
 from batchedmodel_scheduling.batching.items import MemoryCap
 from batchedmodel_sidecar.backends.native.batches import NONSENSE, Outputs, PendingBatches
 from batchedmodel_sidecar.backends.native.connecting import AbsentServer, RefusedLink, connect
-from batchedmodel_sidecar.body.memory import SharedRegions
+from batchedmodel_sidecar.body.shared_regions import SharedRegions
 from batchedmodel_sidecar.errors import Busy, Unserved
 from batchedmodel_sidecar.lora.served import ServedAdapters
 from batchedmodel_sidecar.model import LinkListener, LinkStatus, ReadyModel, TextFrames

@@ -5,8 +5,8 @@ from typing import Final
 
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.body.encodings import encoding_of
-from batchedmodel_sidecar.body.memory import Hold
 from batchedmodel_sidecar.errors import RETRY_SOON, ModelNotFound, Rejected
 from batchedmodel_sidecar.generation.live_text import Draft
 from batchedmodel_sidecar.generation.native.engine_text import ServedTexts, draft_of

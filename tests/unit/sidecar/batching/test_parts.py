@@ -16,7 +16,7 @@ from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.batching import FILE_NAME, BatchSettings
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_sidecar.batching.batcher import Deadlines, TimerFd
-from batchedmodel_sidecar.body.memory import ByteBudget
+from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.settings import SettingsFolder
 
 

@@ -20,7 +20,7 @@ from batchedmodel_contract.manifest.tenants import NOBODY
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_http.response import LARGE
 from batchedmodel_sidecar.body.buffers import json_bytes
-from batchedmodel_sidecar.body.memory import ByteBudget, Hold
+from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.calls import Answer, Output, Value
 from batchedmodel_sidecar.codec.codec import LARGE_ANSWER, Codec, body_helper
 from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Rejected, Unserved

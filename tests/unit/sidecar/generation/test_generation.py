@@ -7,7 +7,8 @@ import pytest
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_sidecar.backends.native.link import NativeLink
-from batchedmodel_sidecar.body.memory import ByteBudget, SharedRegions
+from batchedmodel_sidecar.body.byte_budget import ByteBudget
+from batchedmodel_sidecar.body.shared_regions import SharedRegions
 from batchedmodel_sidecar.generation.generation import NativeGeneration
 from batchedmodel_sidecar.generation.text_queue import TextQueue
 from batchedmodel_sidecar.http.body_reader import BodyReader

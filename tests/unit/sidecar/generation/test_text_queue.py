@@ -15,7 +15,7 @@ from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_http.eager_coroutine import EagerCoroutine
 from batchedmodel_http.response import Response, Sending, StreamedResponse
 from batchedmodel_sidecar.backends.upstream.connection import AnswerHead, AnswerListener
-from batchedmodel_sidecar.body.memory import ByteBudget, Hold
+from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.generation.live_text import Draft
 from batchedmodel_sidecar.generation.text_queue import TextQueue

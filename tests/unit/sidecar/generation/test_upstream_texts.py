@@ -12,7 +12,7 @@ from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_http.response import Sending, StreamedResponse
 from batchedmodel_scheduling.generation.admission import GenerationRequest
 from batchedmodel_sidecar.backends.upstream.connection import AnswerHead
-from batchedmodel_sidecar.body.memory import ByteBudget, Hold
+from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.errors import Busy, CallError, Expired, Lost, Unserved
 from batchedmodel_sidecar.generation.live_text import (
     KEEP_ALIVE_SECONDS,

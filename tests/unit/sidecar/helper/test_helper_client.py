@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 import pytest
 
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
-from batchedmodel_sidecar.body.memory import ByteBudget, Hold
+from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.errors import Rejected, Unserved
 from batchedmodel_sidecar.helper.client import HelperClient, HelperProcess
 from batchedmodel_sidecar.helper.messages import (

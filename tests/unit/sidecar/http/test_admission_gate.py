@@ -8,7 +8,8 @@ from typing import Any, Final, cast
 import pytest
 
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_sidecar.body.memory import ByteBudget, SharedRegions
+from batchedmodel_sidecar.body.byte_budget import ByteBudget
+from batchedmodel_sidecar.body.shared_regions import SharedRegions
 from batchedmodel_sidecar.codec.codec import Codec, body_helper
 from batchedmodel_sidecar.http.body_reader import BodyReader
 from batchedmodel_sidecar.http.data_handler import DataHandler

@@ -7,8 +7,9 @@ import pytest
 
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.body.encodings import Encoding
-from batchedmodel_sidecar.body.memory import ByteBudget, SharedRegions
+from batchedmodel_sidecar.body.shared_regions import SharedRegions
 from batchedmodel_sidecar.errors import Rejected
 from batchedmodel_sidecar.http.body_reader import BodyReader
 from support.sidecar_world import call_of

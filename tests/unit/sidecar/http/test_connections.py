@@ -9,7 +9,7 @@ from aiohttp import web
 
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_http.response import Response
-from batchedmodel_sidecar.body.memory import ByteBudget
+from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.http.body_reader import UnreadAnswers
 from batchedmodel_sidecar.http.connections import Connections
 from batchedmodel_sidecar.http.data_handler import DataHandler

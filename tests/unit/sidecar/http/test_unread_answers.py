@@ -7,7 +7,8 @@ import pytest
 
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_http.response import Response
-from batchedmodel_sidecar.body.memory import ByteBudget, SharedRegions
+from batchedmodel_sidecar.body.byte_budget import ByteBudget
+from batchedmodel_sidecar.body.shared_regions import SharedRegions
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.http.body_reader import PATIENCE, SMALL, BodyReader, UnreadAnswers
 

@@ -28,7 +28,7 @@ from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_contract.lora import AdapterPhase, AdapterState
 from batchedmodel_contract.manifest.tenants import NOBODY
 from batchedmodel_sidecar.backends.native import link
-from batchedmodel_sidecar.body.memory import SharedRegions
+from batchedmodel_sidecar.body.shared_regions import SharedRegions
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from support.followed_link import batch_of, followed, linked
 from support.link_server import LinkPeer, LinkServer, served

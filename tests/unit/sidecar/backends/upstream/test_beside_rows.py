@@ -16,7 +16,8 @@ from batchedmodel_sidecar.backends.upstream.protocol import (
     Subject,
     drafted,
 )
-from batchedmodel_sidecar.body.memory import ByteBudget, SharedRegions
+from batchedmodel_sidecar.body.byte_budget import ByteBudget
+from batchedmodel_sidecar.body.shared_regions import SharedRegions
 from batchedmodel_sidecar.calls import Answer, Call, Row, Timing, Value
 from batchedmodel_sidecar.errors import Said
 from batchedmodel_sidecar.helper.shared_memory import SharedMemory

@@ -20,7 +20,7 @@ from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_http.response import Response, Sending
 from batchedmodel_scheduling.generation.admission import GenerationRequest
-from batchedmodel_sidecar.body.memory import ByteBudget
+from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.errors import Busy, Unserved
 from batchedmodel_sidecar.generation.live_text import Admitted, LiveText
 from batchedmodel_sidecar.generation.native.engine_text import EngineText, ServedTexts, at_once

@@ -34,7 +34,7 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_scheduling.generation.admission import EngineView, GenerationRequest
-from batchedmodel_sidecar.body.memory import ByteBudget
+from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.errors import Fatal, Unserved
 from batchedmodel_sidecar.generation.live_text import Admitted, LiveText
 from batchedmodel_sidecar.generation.native.engine_text import EngineText, ServedTexts

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.tenants import NOBODY
-from batchedmodel_sidecar.body.memory import ByteBudget
+from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.errors import ModelNotFound, Rejected
 from batchedmodel_sidecar.generation.native.preparer import TextEndpoint, TextPreparer, TextRequest
 from batchedmodel_sidecar.generation.native.texts import Preparing

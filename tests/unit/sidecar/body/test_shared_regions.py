@@ -20,7 +20,8 @@ from batchedmodel_contract.inference.batch import (
 )
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.manifest.tenants import Share
-from batchedmodel_sidecar.body.memory import ByteBudget, Region, RegionPair, SharedRegions
+from batchedmodel_sidecar.body.byte_budget import ByteBudget
+from batchedmodel_sidecar.body.shared_regions import Region, RegionPair, SharedRegions
 from support.examples import examples
 
 MEBIBYTE = 1 << 20

@@ -1,15 +1,10 @@
-"""Memory of bodies and answers: how much is held at once, and where large rows lie.
+"""Memory that the model server sees as well: large bodies lie there, and it puts answers there.
 
-`ByteBudget` counts the bytes that are held, shared between tenants. Only what has arrived counts: a
-caller that declares much and sends nothing holds nothing. Room in which the model server may put an
-answer counts while it may.
-
-`SharedRegions` is memory that the model server sees as well: large bodies lie there, and it puts
-answers there. Two regions, made when the link connects and retired when its connection ends. A row
-of a large body never travels: the batch says where it lies. A batch gets room for the rows of its
-answer, as large as the largest of lately; the server may write there until it has answered. A slot
-is free again when nothing refers to it any more, be it a row that waits, a batch on its way or an
-answer that is read. Where there is no such memory, or no room in it, all of it travels.
+Two regions, made when the link connects and retired when its connection ends. A row of a large body
+never travels: the batch says where it lies. A batch gets room for the rows of its answer, as large
+as the largest of lately; the server may write there until it has answered. A slot is free again
+when nothing refers to it any more, be it a row that waits, a batch on its way or an answer that is
+read. Where there is no such memory, or no room in it, all of it travels.
 """
 
 import contextlib
@@ -19,7 +14,6 @@ import weakref
 from bisect import insort
 from collections import deque
 from itertools import pairwise
-from types import TracebackType
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -30,158 +24,8 @@ from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.link.batches import Place
 from batchedmodel_contract.link.region import MAX_BYTES, MIN_ITEM_BYTES, create, mapped
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
-from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_scheduling.tenants import SharedRoom
-
-STREAMED: Final = 48 * 1024
-"""Bytes that a request which is not plain and small takes beside its body, until it is answered:
-its parser, reader, task and parsed head (measured: 46 KiB)."""
-_ANSWERS: Final = Share("(answers)")
-_ROOMS: Final = Share("(room for answers)")
-
-
-class ByteBudget:
-    """A bound on memory that callers can make the process hold."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit: Final = limit
-        self._room = SharedRoom(limit)
-
-    @property
-    def held(self) -> int:
-        """Bytes that are held now."""
-        return self._room.taken
-
-    def refusal(self, share: Share, size: int, *, already: int = 0) -> Rejection | None:
-        """Why a tenant may not hold so many bytes more, for a body of which it has some.
-
-        `TOO_LARGE` where it could not even if nobody held anything else.
-        """
-        return _refusal(self._room, share, size, already)
-
-    def most(self, share: Share) -> int:
-        """Bytes that a tenant may hold when nobody holds anything else."""
-        return int(self._room.most(share))
-
-    def hold(self, share: Share) -> "Hold":
-        """A part that grows with what is received. The end of a `with` block gives it back."""
-        return Hold(self._room, share)
-
-    def hold_answers(self, size: int) -> None:
-        """Count so many bytes more of unread answers, or less."""
-        if size > 0:
-            self._room.take(_ANSWERS, size)
-        else:
-            self._room.give_back(_ANSWERS.tenant, -size)
-
-    def hold_room(self, size: int) -> bool:
-        """Count room for an answer; False when it does not fit, and nothing is taken."""
-        if self._room.refusal(_ROOMS, size) is not None:
-            return False
-        self._room.take(_ROOMS, size)
-        return True
-
-    def give_room_back(self, size: int) -> None:
-        """Count so many bytes less of it."""
-        self._room.give_back(_ROOMS.tenant, size)
-
-
-class Hold:
-    """What one call holds of its tenant's part."""
-
-    __slots__ = ("_room", "_size", "kept", "refused", "share")
-
-    def __init__(self, room: SharedRoom, share: Share) -> None:
-        self._room = room
-        self._size = 0
-        self.share: Final = share
-        self.kept = 0
-        """Bytes of it that are parts of an answer whose rest is awaited."""
-        self.refused = Rejection.QUEUE_FULL
-        """Why it could not grow."""
-
-    def grow(self, size: int) -> bool:
-        """Take so many bytes more; False when they do not fit, and nothing is taken."""
-        refusal = _refusal(self._room, self.share, size, self._size)
-        if refusal is not None:
-            self.refused = refusal
-            return False
-        self._room.take(self.share, size)
-        self._size += size
-        return True
-
-    def is_alone(self) -> bool:
-        """Whether nothing else is held, but room for answers."""
-        return self._room.taken - self._room.of(_ROOMS.tenant) == self._size
-
-    def keep(self, size: int) -> bool:
-        """Take so many bytes for a part of an answer; False when they do not fit.
-
-        The answer of who is alone always fits, since to ask again would not help.
-        """
-        if self.is_alone():
-            self.regain(size)
-        elif not self.grow(size):
-            return False
-        self.kept += size
-        return True
-
-    def become(self, size: int) -> bool:
-        """Take so many bytes in all; False when they do not fit, and nothing changes."""
-        if size > self._size:
-            return self.grow(size - self._size)
-        self.shrink(self._size - size)
-        return True
-
-    def lend(self, size: int, *, must: bool = False) -> "Hold | None":
-        """So many bytes to a part that may be held longer; None when they do not fit.
-
-        The spare room stays free: others need none of what this part is for. What `must` be lent is
-        counted all the same, so that nobody takes more meanwhile.
-        """
-        room, refusal = self._room, _refusal(self._room, self.share, size, self._size)
-        most = room.size - room.spare
-        if refusal is None and room.taken + size > most:
-            refusal = Rejection.TOO_LARGE if self._size + size > most else Rejection.QUEUE_FULL
-        if refusal is not None and not must:
-            self.refused = refusal
-            return None
-        part = Hold(room, self.share)
-        part.regain(size)
-        return part
-
-    def regain(self, size: int) -> None:
-        """Take so many bytes without asking: they were given back just now, or must fit."""
-        self._room.take(self.share, size)
-        self._size += size
-
-    def shrink(self, size: int) -> None:
-        """Give so many bytes back early."""
-        self._room.give_back(self.share.tenant, size)
-        self._size -= size
-
-    def release(self) -> None:
-        """Give back all that is held."""
-        size, self._size, self.kept = self._size, 0, 0
-        self._room.give_back(self.share.tenant, size)
-
-    def __enter__(self) -> "Hold":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.release()
-
-
-def _refusal(room: SharedRoom, share: Share, size: int, already: int) -> Rejection | None:
-    refusal = room.refusal(share, size, already=already)
-    never = refusal is not None and already + size > room.most(share)
-    return Rejection.TOO_LARGE if never else refusal
-
+from batchedmodel_sidecar.body.byte_budget import ByteBudget
 
 _KEPT: Final = 64 << 20
 """Bytes at the beginning that are kept when they are free: three batches of 32 images. To fetch
