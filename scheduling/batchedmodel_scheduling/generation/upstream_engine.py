@@ -317,7 +317,7 @@ class UpstreamEngine(Capacity):
     def _learn_token(self, load: Load) -> None:
         if load.tokens >= 8 and load.generating > 0:
             token = load.generating * load.seconds / load.tokens
-            self._steps.observe(load.prompt_tokens / load.seconds * token, token)
+            self._steps.observe(load.prompt_tokens / load.seconds * token, token, load.tokens)
         elif load.whole_tokens >= 8:
             token = load.whole_seconds / load.whole_tokens
         else:
@@ -330,7 +330,9 @@ class _Line:
     """A line through points, newer ones counting more."""
 
     def __init__(self) -> None:
-        self._mean_x = self._mean_y = self._weight = self._spread = self._together = 0.0
+        self._mean_x = self._mean_y = self._points = self._spread = self._together = 0.0
+        self._at_x = self._at_y = self._weight = 0.0
+        """The point about which the line lies: the mean of all, by their weights."""
 
     def slope(self, prior: float) -> float:
         """What one more to the right adds, at least 0; `prior` is the guess before any."""
@@ -339,12 +341,15 @@ class _Line:
 
     def at_zero(self, slope: float) -> float:
         """Where a line of this slope through the points begins."""
-        return max(0.0, self._mean_y - slope * self._mean_x)
+        return max(0.0, self._at_y - slope * self._at_x)
 
-    def observe(self, x: float, y: float) -> None:
-        """One point more."""
-        self._weight = self._weight * _KEEP + 1.0
-        part = 1.0 / self._weight
+    def observe(self, x: float, y: float, weight: float) -> None:
+        """One point more. A span of many tokens says more of their cost, not of its slope."""
+        self._weight = self._weight * _KEEP + weight
+        self._at_x += weight / self._weight * (x - self._at_x)
+        self._at_y += weight / self._weight * (y - self._at_y)
+        self._points = self._points * _KEEP + 1.0
+        part = 1.0 / self._points
         off_x, off_y = x - self._mean_x, y - self._mean_y
         self._mean_x += part * off_x
         self._mean_y += part * off_y
