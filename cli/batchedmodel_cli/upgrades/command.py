@@ -24,6 +24,7 @@ _WRONG: Final = 2
 _MEANINGS: Final = {
     Effect.ROLLS: "their pods are replaced, of upgrades.atOnce models at a time",
     Effect.TAKEN_BACK: "pods stay: these images failed there and were taken back",
+    Effect.WAITS: "pods stay until the model server's image is known to fit another sidecar",
     Effect.PINNED: "pods stay until their manifest is edited or sidecar.upgrade is Rolling",
     Effect.UP_TO_DATE: "pods have these images",
     Effect.OWN_IMAGES: "manifests name all images",

@@ -23,6 +23,8 @@ class Effect(StrEnum):
     ROLLS = "Rolls"
     TAKEN_BACK = "TakenBack"
     """These very images failed in its pods."""
+    WAITS = "WaitingForModelImage"
+    """The sidecar keeps its image beside a model server that may be of an earlier release."""
     PINNED = "Pinned"
     UP_TO_DATE = "UpToDate"
     OWN_IMAGES = "OwnImages"
@@ -52,7 +54,7 @@ class Forecast:
     changes: tuple[tuple[str, str], ...] = ()
     """Images that are replaced, and by which."""
     why: str = ""
-    """What failed, of images that were taken back."""
+    """What failed, of images that were taken back; what a model that waits waits for."""
 
 
 def foretell(
@@ -79,7 +81,10 @@ def foretell(
         else:
             effect, changes = _effect(spec, deployment, images)
         why = ""
-        if effect is Effect.ROLLS:
+        waits = _waits_for_model_image(model)
+        if effect in (Effect.ROLLS, Effect.PINNED) and waits:
+            effect, why = Effect.WAITS, waits
+        elif effect is Effect.ROLLS:
             rollout = (model.get("status") or {}).get("rollout") or {}
             failed = kept.get((namespace, str(rollout.get("failedRevision")))) or {}
             template = (failed.get("data") or {}).get("template")
@@ -115,6 +120,13 @@ def _effect(
         return Effect.UP_TO_DATE, []
     rolls = (spec.sidecar.upgrade or images.mode) is UpgradeMode.ROLLING
     return Effect.ROLLS if rolls else Effect.PINNED, changes
+
+
+def _waits_for_model_image(model: Mapping[str, Any]) -> str:
+    """The operator's sentence, where its condition says so; empty where it does not."""
+    conditions = (model.get("status") or {}).get("conditions") or ()
+    waiting = (one for one in conditions if one.get("reason") == Effect.WAITS.value)
+    return next((str(one.get("message", "")) for one in waiting), "")
 
 
 def _is_ours(spec: Spec) -> bool:

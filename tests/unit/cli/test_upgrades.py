@@ -72,6 +72,16 @@ def _kubectl(
     return run
 
 
+def _answers(world: World) -> dict[str, list[dict[str, Any]]]:
+    """What kubectl would print of this world."""
+    kinds = (Kind.BATCHED_MODEL, Kind.DEPLOYMENT, Kind.CONTROLLER_REVISION)
+    everything = world.cluster.objects.items()
+    return {
+        kind.value.lower(): [body for (one, _, _), body in everything if one == kind]
+        for kind in kinds
+    }
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "{", "[]", "{}", '{"items": null}', '{"items": [7]}', '{"items": [{}]}', "[" * 100_000],
@@ -132,6 +142,21 @@ async def test_what_would_be_new_has_to_be_said(
     assert "--sidecar-image or --model-server-image is missing" in capsys.readouterr().err
 
 
+async def test_a_model_whose_sidecar_waits_for_another_model_image_keeps_its_pods(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # It was said to roll.
+    own = {"handler": "simulated", "image": "registry.example/own:7"}
+    world = await serving({**ROLLING, "model": own})
+    world.restart(upgraded_images(2))
+    await world.settle()
+    monkeypatch.setattr(subprocess, "run", _kubectl(_answers(world)))
+    assert _command("--sidecar-image", SIDECAR, "--json") == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["effect"] == world.verdict("UpToDate")[1] == "WaitingForModelImage"
+    assert found["why"] == world.condition("UpToDate")["message"]
+
+
 @pytest.mark.parametrize(
     ("server", "pinned", "effect"),
     [(2, False, "TakenBack"), (2, True, "Pinned"), (3, False, "Rolls")],
@@ -149,12 +174,7 @@ async def test_a_model_from_which_these_images_were_taken_back_keeps_its_pods(
     world.start_pod("3", **CRASHING)
     world.deployment_status(replicas=3, readyReplicas=2, availableReplicas=2, updatedReplicas=1)
     await world.settle()
-    kinds = (Kind.BATCHED_MODEL, Kind.DEPLOYMENT, Kind.CONTROLLER_REVISION)
-    everything = world.cluster.objects.items()
-    answers = {
-        kind.value.lower(): [body for (one, _, _), body in everything if one == kind]
-        for kind in kinds
-    }
+    answers = _answers(world)
     if pinned:
         answers["batchedmodel"][0]["spec"]["sidecar"] = {"upgrade": "Pinned"}
     monkeypatch.setattr(subprocess, "run", _kubectl(answers))
