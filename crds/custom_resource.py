@@ -12,22 +12,24 @@ from typing import Any, Final
 from batchedmodel_contract.kubernetes.names import CLASS_PLURAL, GROUP, PLURAL, VERSION
 from batchedmodel_contract.lora import STATUS_FIELD
 from batchedmodel_contract.manifest.adapters import MOST_ITEMS
-from batchedmodel_contract.manifest.cross_field_rule import Check
+from batchedmodel_contract.manifest.cross_field_rule import PLACEHOLDER, Check, read_in_cel
 from batchedmodel_contract.manifest.cross_field_rules import CHECKS
 from batchedmodel_contract.manifest.manifest import (
     KIND,
+    LARGEST_SPEC,
     NAME_PATTERN,
     NAME_RULE,
+    SAME_NAME_RULE,
+    SIZE_RULE,
     TAKEN_NAME_RULE,
     TAKEN_NAMES,
-    same_name_validation,
-    size_validation,
 )
-from batchedmodel_contract.manifest.model_class import CLASS_KIND, ClassSpec, may_come_from_class
+from batchedmodel_contract.manifest.model_class import CLASS_KIND, ClassSpec
 from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_contract.schema.reading import Section, declarations, record_schema
-from batchedmodel_contract.schema.rules import LONGEST_OBJECT_NAME, Schema, anchored
+from batchedmodel_contract.schema.reading import Section, declarations
+from batchedmodel_contract.schema.rules import LONGEST_OBJECT_NAME
 from batchedmodel_kube.capacity import FIELD
+from structural_schema import Schema, anchored, record_schema, rule_schema
 
 _WIDE: Final = 1
 """Priority of columns that only `kubectl get --output wide` shows."""
@@ -88,12 +90,12 @@ def _definition(plural: str, kind: str, scope: str, names: Schema, version: Sche
 
 def class_schema() -> Schema:
     """The schema of a class's `spec`."""
-    return record_schema(ClassSpec) | {"x-kubernetes-validations": [size_validation()]}
+    return record_schema(ClassSpec) | {"x-kubernetes-validations": [_size_validation()]}
 
 
 def spec_schema() -> Schema:
     """The schema of `spec`."""
-    validations = [size_validation(), *(_validation(check) for check in CHECKS)]
+    validations = [_size_validation(), *(_validation(check) for check in CHECKS)]
     return record_schema(Spec) | {"x-kubernetes-validations": validations}
 
 
@@ -102,10 +104,54 @@ def _validation(check: Check) -> Schema:
 
     An API server does not know what: the operator judges these.
     """
-    found = check.validation()
-    if any(may_come_from_class(path) for path in _READ.findall(found["rule"])):
-        found["rule"] = f"has(self.className) || {found['rule']}"
-    return found
+    said = {"message": check.rule}
+    fields = PLACEHOLDER.findall(check.rule)
+    sentence = PLACEHOLDER.sub("%s", check.rule)
+    if check.shows_its_value():
+        fields, sentence = [check.field, *fields], f"%s {sentence}"
+    if fields:
+        # Joining texts by `+` would exceed the cost that an API server allows.
+        values = ", ".join(read_in_cel(field)[1] for field in fields)
+        said = {"messageExpression": f"{json.dumps(sentence)}.format([{values}])"}
+    rule = (~check.fault).cel
+    if any(map(_may_come_from_class, _READ.findall(rule))):
+        rule = f"has(self.className) || {rule}"
+    return {"rule": rule, **said, "fieldPath": f".{check.field}", "reason": check.reason.value}
+
+
+def _may_come_from_class(path: str) -> bool:
+    """Whether a class may say what stands under a path below `spec`, or a part of it."""
+    of: type[Any] = ClassSpec
+    for name in path.split("."):
+        found = next((one for _, one in declarations(of) if one.name == name), None)
+        if found is None:
+            return False
+        if not isinstance(found, Section):
+            return True
+        of = found.of
+    return True
+
+
+def _size_validation() -> Schema:
+    # A formatted object is JSON but for some escapes. Two hexadecimal digits stand for each byte:
+    # `bytes()` and `size()` of a text whose length nobody declared would exceed the cost that an
+    # API server allows.
+    text = "'%s'.format([dyn(self)])"
+    return {
+        "rule": f"size('%x'.format([{text}])) <= {2 * LARGEST_SPEC}",
+        "message": SIZE_RULE,
+        "reason": "FieldValueForbidden",
+    }
+
+
+def _same_name_validation() -> Schema:
+    items = "self.spec.adapters.items"
+    same = f"{items}.exists(item, item.name == self.metadata.name)"
+    return {
+        "rule": f"!(has(self.spec.adapters) && has({items}) && {same})",
+        "message": SAME_NAME_RULE,
+        "fieldPath": ".spec.adapters.items",
+    }
 
 
 def effective_schema(of: type[Any]) -> Schema:
@@ -120,7 +166,7 @@ def effective_schema(of: type[Any]) -> Schema:
             if below["properties"]:
                 properties[declared.name] = {"description": declared.doc, **below}
         elif declared.effective:
-            bounded = declared.rule.schema()
+            bounded = rule_schema(declared.rule)
             kind = {name: bounded[name] for name in _KINDS if name in bounded}
             properties[declared.name] = {"description": declared.doc, **kind}
     return {"type": "object", "properties": properties}
@@ -177,7 +223,7 @@ def _object_schema() -> Schema:
         "description": "A model whose requests are batched on their way to it.",
         "type": "object",
         "required": ["spec"],
-        "x-kubernetes-validations": [*names, same_name_validation()],
+        "x-kubernetes-validations": [*names, _same_name_validation()],
         "properties": {
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},

@@ -21,11 +21,12 @@ from batchedmodel_contract.schema.reading import (
     getter,
     value_at,
 )
-from batchedmodel_contract.schema.rules import Schema, Text, Truth, Whole
+from batchedmodel_contract.schema.rules import Text, Truth, Whole
 
 _SHORT: Final = 16
 """Characters of a text that a message shows."""
-_PLACEHOLDER: Final = re.compile(r"\{([\w.]+)\}", re.ASCII)
+PLACEHOLDER: Final = re.compile(r"\{([\w.]+)\}", re.ASCII)
+"""In the rule of a check, where the value of a field is to stand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,7 @@ def where(test: Callable[..., bool], cel: str, *paths: str) -> Condition:
     `cel` is the test of ``{0}``, ``{1}`` and so on. Where one of the values, or a section on the
     way to it, is absent, the condition does not hold.
     """
-    reads = [_read(path) for path in paths]
+    reads = [read_in_cel(path) for path in paths]
     tests = [guard for guards, _ in reads for guard in guards]
     tests += [cel.format(*(value for _, value in reads))] if cel else []
     getters = [getter(Spec, path) for path in paths]
@@ -73,7 +74,7 @@ def where(test: Callable[..., bool], cel: str, *paths: str) -> Condition:
     return Condition(holds=holds, cel=f"({joined})" if " " in joined else joined)
 
 
-def _read(path: str) -> tuple[tuple[str, ...], str]:
+def read_in_cel(path: str) -> tuple[tuple[str, ...], str]:
     """What CEL must ask before it may read the value under a path, and how it reads it.
 
     A value that has a default is read with it: an API server does not fill it in.
@@ -149,29 +150,12 @@ class Check:
         if self.broken(spec):
             yield Mistake(
                 field=f"spec.{self.field}",
-                rule=_PLACEHOLDER.sub(lambda found: str(value_at(spec, found[1])), self.rule),
-                value=shown(value_at(spec, self.field)) if self._shows_its_value() else "",
+                rule=PLACEHOLDER.sub(lambda found: str(value_at(spec, found[1])), self.rule),
+                value=shown(value_at(spec, self.field)) if self.shows_its_value() else "",
             )
 
-    def validation(self) -> Schema:
-        """The rule as an entry of the spec's `x-kubernetes-validations`."""
-        said = {"message": self.rule}
-        fields = _PLACEHOLDER.findall(self.rule)
-        sentence = _PLACEHOLDER.sub("%s", self.rule)
-        if self._shows_its_value():
-            fields, sentence = [self.field, *fields], f"%s {sentence}"
-        if fields:
-            # Joining texts by `+` would exceed the cost that an API server allows.
-            values = ", ".join(_read(field)[1] for field in fields)
-            said = {"messageExpression": f"{json.dumps(sentence)}.format([{values}])"}
-        return {
-            "rule": (~self.fault).cel,
-            **said,
-            "fieldPath": f".{self.field}",
-            "reason": self.reason.value,
-        }
-
-    def _shows_its_value(self) -> bool:
+    def shows_its_value(self) -> bool:
+        """Whether the sentence begins with the value of the field."""
         # A text may be long and a section has no one value; a number says it all.
         _, declared = declared_at(Spec, self.field)[-1]
         if not isinstance(declared, Setting):

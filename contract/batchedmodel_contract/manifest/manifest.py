@@ -25,7 +25,6 @@ from batchedmodel_contract.manifest.model_class import (
 )
 from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.schema.reading import read
-from batchedmodel_contract.schema.rules import Schema
 
 KIND: Final = "BatchedModel"
 LONGEST_NAME: Final = 48
@@ -42,7 +41,7 @@ TAKEN_NAME_RULE: Final = (
 SAME_NAME_RULE: Final = "holds an adapter that has the model's own name"
 LARGEST_SPEC: Final = 65_536
 """Bytes as JSON, as the author wrote it; with a class, of both together as well."""
-_SIZE_RULE: Final = f"has more than {LARGEST_SPEC} bytes as JSON"
+SIZE_RULE: Final = f"has more than {LARGEST_SPEC} bytes as JSON"
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(", ", ":"))
 
 
@@ -151,17 +150,6 @@ def _named_as_an_adapter(manifest: Mapping[str, object], spec: Spec) -> Iterator
         yield Mistake(field="spec.adapters.items", rule=SAME_NAME_RULE)
 
 
-def same_name_validation() -> Schema:
-    """The rule that no adapter has the model's name, for the object as a whole."""
-    items = "self.spec.adapters.items"
-    same = f"{items}.exists(item, item.name == self.metadata.name)"
-    return {
-        "rule": f"!(has(self.spec.adapters) && has({items}) && {same})",
-        "message": SAME_NAME_RULE,
-        "fieldPath": ".spec.adapters.items",
-    }
-
-
 def too_large(spec: object) -> str:
     """The end of the sentence about a spec that is too large; empty when it is not."""
     size = 0
@@ -169,18 +157,5 @@ def too_large(spec: object) -> str:
     for part in _ENCODER.iterencode(spec):
         size += len(part.encode(errors="replace"))
         if size > LARGEST_SPEC:
-            return _SIZE_RULE
+            return SIZE_RULE
     return ""
-
-
-def size_validation() -> Schema:
-    """The rule as an entry of the spec's `x-kubernetes-validations`."""
-    # A formatted object is JSON but for some escapes. Two hexadecimal digits stand for each byte:
-    # `bytes()` and `size()` of a text whose length nobody declared would exceed the cost that an
-    # API server allows.
-    text = "'%s'.format([dyn(self)])"
-    return {
-        "rule": f"size('%x'.format([{text}])) <= {2 * LARGEST_SPEC}",
-        "message": _SIZE_RULE,
-        "reason": "FieldValueForbidden",
-    }

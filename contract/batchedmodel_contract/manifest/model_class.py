@@ -163,19 +163,6 @@ def comes_from(field: str, spec: Mapping[str, Any], defaults: Mapping[str, Any])
     return not _has(spec, names) and _has(defaults, names)
 
 
-def may_come_from_class(path: str) -> bool:
-    """Whether a class may say what stands under a path below `spec`, or a part of it."""
-    of: type[Any] = ClassSpec
-    for name in path.split("."):
-        found = next((one for _, one in declarations(of) if one.name == name), None)
-        if found is None:
-            return False
-        if not isinstance(found, Section):
-            return True
-        of = found.of
-    return True
-
-
 def _joined(of: type[Any], own: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     known = {declared.name: declared for _, declared in declarations(of)}
     found = dict(own)

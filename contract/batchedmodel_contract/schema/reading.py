@@ -2,14 +2,12 @@
 
 The records of `spec` are declared with `setting` and `section`; `read` walks the declaration, so a
 field's name, default, rule and description exist once. It collects every mistake instead of
-stopping at the first, because an author wants to mend a manifest in one go. `record_schema` says
-the same to an API server. Beside the lists of `shapes`, which are passed on as they are, `Records`
-reads each entry into a record of its own.
+stopping at the first, because an author wants to mend a manifest in one go. Beside the lists of
+`shapes`, which are passed on as they are, `Records` reads each entry into a record of its own.
 """
 
 import dataclasses
 import difflib
-import json
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ from functools import cache
 from typing import Any, TypeAlias, TypeVar
 
 from batchedmodel_contract.invalid_input import InvalidInput, Mistake, shown
-from batchedmodel_contract.schema.rules import Broken, Rule, Schema, Text
+from batchedmodel_contract.schema.rules import Broken, Rule
 
 _DECLARATION = "batchedmodel"
 Record = TypeVar("Record")
@@ -119,13 +117,6 @@ def value_at(record: object, path: str) -> Any:
     return getter(type(record), path)(record)
 
 
-def default_text(field: dataclasses.Field[Any], declared: Setting | Section) -> str:
-    """The default of a setting as JSON has it; empty where it says no more than its absence."""
-    if isinstance(declared, Section) or declared.required or field.default in (None, ()):
-        return ""
-    return json.dumps(field.default).strip('"')
-
-
 def read(of: type[Record], value: object, path: str, mistakes: list[Mistake]) -> Record | None:
     """The record that the value describes, or None when its mistakes leave no record to build."""
     if not isinstance(value, Mapping):
@@ -193,15 +184,6 @@ class Records:
                 raise Broken(f"names {name} more than once")
         return tuple(records)
 
-    def schema(self) -> Schema:
-        return {
-            "type": "array",
-            "items": {"description": f"One of {self.form}.", **record_schema(self.of)},
-            "maxItems": self.at_most,
-            "x-kubernetes-list-type": "map",
-            "x-kubernetes-list-map-keys": ["name"],
-        }
-
     def __str__(self) -> str:
         return self.form
 
@@ -213,34 +195,3 @@ def _record(of: type[Any], entry: object, where: str) -> Any:
         first = mistakes[0]
         raise Broken(f"{first.rule} ({first.value})" if first.value else first.rule, first.field)
     return record
-
-
-def record_schema(of: type[Any]) -> Schema:
-    """The schema of a record, for an API server.
-
-    It fills in no defaults: those that were written out could not be told from what an author says,
-    and a BatchedModelClass gives what authors do not say.
-    """
-    required = [declared.name for _, declared in declarations(of) if declared.required]
-    properties: Schema = {}
-    for field, declared in declarations(of):
-        if isinstance(declared, Section):
-            below = record_schema(declared.of)
-        else:
-            below = declared.rule.schema()
-        properties[declared.name] = {"description": _described(field, declared), **below}
-    needed = {"required": required} if required else {}
-    return {"type": "object", **needed, "properties": properties}
-
-
-def _described(field: dataclasses.Field[Any], declared: Setting | Section) -> str:
-    if isinstance(declared, Section):
-        return declared.doc
-    sentences = [declared.doc]
-    if isinstance(declared.rule, Text) and declared.rule.pattern is not None:
-        sentences.append(f"Must be {declared.rule.form}.")
-    if declared.effective:
-        sentences.append(f"When absent: {declared.effective}.")
-    if default := default_text(field, declared):
-        sentences.append(f"Default: {default}.")
-    return " ".join(sentences)

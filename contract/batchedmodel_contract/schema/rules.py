@@ -1,31 +1,22 @@
 """The kinds of single values that a manifest field may hold, each with its rule and its message.
 
-`reading` applies them to a manifest, `crds/custom_resource` states them to an API server, and
+`reading` applies them to a manifest, `crds/structural_schema` states them to an API server, and
 docs/reference.md is drawn from them. A rule either returns the value in its final form or raises
-`Broken` with the end of the sentence. Whatever `read` refuses its `schema` must refuse too, and the
-other way round: one manifest serves on one machine and in a cluster.
+`Broken` with the end of the sentence.
 """
 
 import re
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 LONGEST_OBJECT_NAME: Final = 253
 """Characters in the name of a Kubernetes object."""
-_LONGEST_QUANTITY: Final = 32
-_QUANTITY: Final = r"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+|[KMGTPE]i|[numkMGTPE])?"
-_LARGEST: Final = 10**15
+LONGEST_QUANTITY: Final = 32
+QUANTITY: Final = r"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+|[KMGTPE]i|[numkMGTPE])?"
+LARGEST: Final = 10**15
 """Above all that Kubernetes counts, and the same to all who read JSON."""
-
-Schema = dict[str, Any]
-"""A part of a structural OpenAPI v3 schema, as a custom resource's definition holds it."""
-
-
-def anchored(pattern: str) -> str:
-    """The pattern as an API server needs it: there, a match anywhere in the text would do."""
-    return f"^(?:{pattern})$" if "|" in pattern else f"^{pattern}$"
 
 
 class Broken(ValueError):
@@ -47,10 +38,6 @@ class Rule(Protocol):
         """The value in its final form; raises `Broken`."""
         ...
 
-    def schema(self) -> Schema:
-        """The same rule for an API server, without description and default."""
-        ...
-
     def __str__(self) -> str:
         """The rule in a few words, for tables."""
         ...
@@ -60,8 +47,8 @@ class Rule(Protocol):
 class Whole:
     """An integer within bounds, both included."""
 
-    minimum: int = -_LARGEST
-    maximum: int = _LARGEST
+    minimum: int = -LARGEST
+    maximum: int = LARGEST
 
     def read(self, value: object) -> int:
         # bool is an int to Python, but `maxBatchSize: true` is a slip of the pen.
@@ -72,9 +59,6 @@ class Whole:
         if value > self.maximum:
             raise Broken(f"is above the maximum {self.maximum}")
         return value
-
-    def schema(self) -> Schema:
-        return {"type": "integer", "minimum": self.minimum, "maximum": self.maximum}
 
     def __str__(self) -> str:
         return f"{self.minimum} to {self.maximum}"
@@ -93,16 +77,6 @@ class Real:
         if not self.minimum <= value <= self.maximum:
             raise Broken(f"is not within {self}")
         return float(value)
-
-    def schema(self) -> Schema:
-        # An API server cuts a bound's fraction off before it compares a whole number with it.
-        least = {"rule": f"self >= {float(self.minimum)}", "message": f"is not within {self}"}
-        return {
-            "type": "number",
-            "minimum": self.minimum,
-            "maximum": self.maximum,
-            "x-kubernetes-validations": [least],
-        }
 
     def __str__(self) -> str:
         return f"{self.minimum:g} to {self.maximum:g}"
@@ -130,11 +104,6 @@ class Text:
             raise Broken(f"is not {self.form}")
         return value
 
-    def schema(self) -> Schema:
-        least = {"minLength": self.at_least} if self.at_least else {}
-        bounds: Schema = {"type": "string", **least, "maxLength": self.at_most}
-        return bounds if self.pattern is None else bounds | {"pattern": anchored(self.pattern)}
-
     def __str__(self) -> str:
         return self.form
 
@@ -159,9 +128,6 @@ class Choice:
                 return member
         raise Broken(f"is not one of {self}")
 
-    def schema(self) -> Schema:
-        return {"type": "string", "enum": [member.value for member in self.of]}
-
     def __str__(self) -> str:
         return ", ".join(self.of)
 
@@ -174,9 +140,6 @@ class Truth:
         if not isinstance(value, bool):
             raise Broken("is not true or false")
         return value
-
-    def schema(self) -> Schema:
-        return {"type": "boolean"}
 
     def __str__(self) -> str:
         return "true, false"
@@ -191,17 +154,9 @@ class Quantity:
         # integers beside strings, but no fractions.
         good = isinstance(value, str | int) and not isinstance(value, bool)
         text = str(value) if good else ""
-        if len(text) > _LONGEST_QUANTITY or not re.fullmatch(_QUANTITY, text):
+        if len(text) > LONGEST_QUANTITY or not re.fullmatch(QUANTITY, text):
             raise Broken("is not a quantity such as 500m or 2Gi (quote fractions)")
         return text
-
-    def schema(self) -> Schema:
-        return {
-            "x-kubernetes-int-or-string": True,
-            "minimum": 0,
-            "maxLength": _LONGEST_QUANTITY,
-            "pattern": anchored(_QUANTITY),
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,14 +172,6 @@ class Amount:
             raise Broken("is neither an integer nor a string (quote fractions)")
         return Whole().read(value)
 
-    def schema(self) -> Schema:
-        return {
-            "x-kubernetes-int-or-string": True,
-            "minimum": -_LARGEST,
-            "maximum": _LARGEST,
-            "maxLength": self.longest,
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountOrPercent:
@@ -234,22 +181,15 @@ class CountOrPercent:
     maximum: int = 1000
 
     def read(self, value: object) -> int | str:
-        if isinstance(value, str) and re.fullmatch(self._percent(), value, re.ASCII):
+        if isinstance(value, str) and re.fullmatch(self.percent, value, re.ASCII):
             return value
         if not isinstance(value, int) or isinstance(value, bool):
             raise Broken(f"is neither an integer nor a percentage from {self.minimum}% to 100%")
         return Whole(minimum=self.minimum, maximum=self.maximum).read(value)
 
-    def schema(self) -> Schema:
-        return {
-            "x-kubernetes-int-or-string": True,
-            "minimum": self.minimum,
-            "maximum": self.maximum,
-            "maxLength": len("100%"),
-            "pattern": anchored(self._percent()),
-        }
-
-    def _percent(self) -> str:
+    @property
+    def percent(self) -> str:
+        """The pattern of a share."""
         return "([1-9][0-9]?|100)%" if self.minimum else "([0-9]|[1-9][0-9]|100)%"
 
     def __str__(self) -> str:

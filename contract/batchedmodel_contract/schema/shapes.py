@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from batchedmodel_contract.schema.rules import (
     ANY_TEXT,
@@ -20,16 +20,14 @@ from batchedmodel_contract.schema.rules import (
     Broken,
     Quantity,
     Rule,
-    Schema,
     Text,
     Truth,
     Whole,
-    anchored,
 )
 
-_LABEL: Final = 63
+LONGEST_LABEL: Final = 63
 _SHOWN: Final = 64
-_NOT_ASCENDING: Final = "is not in ascending order without repeats"
+NOT_ASCENDING: Final = "is not in ascending order without repeats"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,18 +68,6 @@ class Shape:
             raise Broken(self.law.fault)
         return value
 
-    def schema(self) -> Schema:
-        whole: Schema = {
-            "type": "object",
-            "properties": {name: rule.schema() for name, rule in self.fields.items()},
-        }
-        if self.required:
-            whole["required"] = list(self.required)
-        if self.law is not None:
-            law = {"rule": self.law.cel, "message": self.law.fault}
-            whole["x-kubernetes-validations"] = [law]
-        return whole
-
     def __str__(self) -> str:
         return self.form
 
@@ -90,8 +76,6 @@ class Shape:
 class ListOf:
     """A list in an order that matters; it is passed on as it is."""
 
-    kind: ClassVar[str] = "atomic"
-    """What Kubernetes calls such lists."""
     each: Rule
     at_most: int = 64
     form: str = "a list"
@@ -104,14 +88,6 @@ class ListOf:
             _read_part(f"[{index}]", self.each, entry)
         return value
 
-    def schema(self) -> Schema:
-        return {
-            "type": "array",
-            "items": self.each.schema(),
-            "maxItems": self.at_most,
-            "x-kubernetes-list-type": self.kind,
-        }
-
     def __str__(self) -> str:
         return self.form
 
@@ -120,7 +96,6 @@ class ListOf:
 class NamedEntries(ListOf):
     """A list of objects that have names; it is passed on as it is."""
 
-    kind: ClassVar[str] = "map"
     at_most: int = 32
     key: str = "name"
     """The field whose value may be there only once."""
@@ -128,17 +103,10 @@ class NamedEntries(ListOf):
     def read(self, value: object) -> Any:
         entries = ListOf.read(self, value)
         names = [entry.get("name") for entry in entries]
-        if not all(name is not None and 0 < len(name) <= _LABEL for name in names):
-            raise Broken(f"has an entry without a name of 1 to {_LABEL} characters")
+        if not all(name is not None and 0 < len(name) <= LONGEST_LABEL for name in names):
+            raise Broken(f"has an entry without a name of 1 to {LONGEST_LABEL} characters")
         _refuse_repeats(entry[self.key] for entry in entries)
         return entries
-
-    def schema(self) -> Schema:
-        whole = ListOf.schema(self)
-        entry = whole["items"]
-        entry["properties"]["name"] = {"type": "string", "minLength": 1, "maxLength": _LABEL}
-        entry["required"] = ["name", *entry.get("required", ())]
-        return {**whole, "x-kubernetes-list-map-keys": [self.key]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +127,6 @@ class Texts(ListOf):
 class Names(ListOf):
     """A list of names without repeats, usually of Kubernetes objects or no longer than theirs."""
 
-    kind: ClassVar[str] = "set"
     each: Rule = Text(form="a name", at_most=LONGEST_OBJECT_NAME)
     called: str = "name"
     at_most: int = 16
@@ -180,15 +147,8 @@ class AscendingWholes(ListOf):
     def read(self, value: object) -> tuple[int, ...]:
         numbers = tuple(ListOf.read(self, value))
         if any(later <= earlier for earlier, later in itertools.pairwise(numbers)):
-            raise Broken(_NOT_ASCENDING)
+            raise Broken(NOT_ASCENDING)
         return numbers
-
-    def schema(self) -> Schema:
-        ascending = {
-            "rule": "self.isSorted() && self.all(edge, self.exists_one(one, one == edge))",
-            "messageExpression": f"'%s {_NOT_ASCENDING}'.format([self])",
-        }
-        return {**ListOf.schema(self), "x-kubernetes-validations": [ascending]}
 
     def __str__(self) -> str:
         return f"up to {self.at_most} ascending integers, {self.each}"
@@ -219,18 +179,6 @@ class MapOf:
                 found[name] = _read_part(name, self.each, part)
         return tuple(sorted(found.items()))
 
-    def schema(self) -> Schema:
-        whole: Schema = {
-            "type": "object",
-            "additionalProperties": self.each.schema(),
-            "maxProperties": self.at_most,
-        }
-        if self.keys is not None:
-            rule = f"self.all(key, key.matches('{anchored(self.keys.pattern or '')}'))"
-            message = f"has a key that is not {self.keys}"
-            whole["x-kubernetes-validations"] = [{"rule": rule, "message": message}]
-        return whole
-
     def __str__(self) -> str:
         return f"up to {self.at_most} {self.called}"
 
@@ -243,7 +191,7 @@ _QUALIFIED_NAME: Final = Text(
 LABELS: Final = MapOf(
     each=Text(
         at_least=0,
-        at_most=_LABEL,
+        at_most=LONGEST_LABEL,
         pattern=r"([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?",
         form="a label value",
     ),

@@ -8,15 +8,16 @@ from typing import Any, Final
 
 import pytest
 
+from batchedmodel_contract.manifest.cross_field_rules import CHECKS
 from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.schema.reading import Section, Setting, declarations
-from batchedmodel_contract.schema.rules import Schema, anchored
 from batchedmodel_kube.object_text import DEEPEST
 from custom_resource import (
     custom_resource,
     effective_schema,
     spec_schema,
 )
+from structural_schema import Schema, anchored
 from support.repository import ROOT
 
 CRDS: Final = ROOT / "crds"
@@ -217,6 +218,14 @@ def test_a_rule_speaks_of_fields_that_exist(rule: Mapping[str, str]) -> None:
     assert paths
     for path in paths:
         schema_at(path, spec_schema())
+
+
+def test_every_check_says_its_sentence_to_an_api_server_too() -> None:
+    _, *validations = SPEC["x-kubernetes-validations"]
+    for check, validation in zip(CHECKS, validations, strict=True):
+        said = validation.get("message") or validation["messageExpression"]
+        assert check.rule.replace("}", "{").split("{")[0] in said
+        assert validation["fieldPath"] == f".{check.field}"
 
 
 @pytest.mark.parametrize("column", VERSION["additionalPrinterColumns"], ids=lambda one: one["name"])
