@@ -96,7 +96,7 @@ def rule_schema(rule: Rule) -> Schema:
         case MapOf():
             return _map_schema(rule)
         case Records():
-            items = {"description": f"One of {rule.form}.", **record_schema(rule.of)}
+            items = {"description": f"One of {rule.form}.", **record_schema(rule.each.of)}
             keys = {"x-kubernetes-list-map-keys": ["name"]}
             return _list_schema(rule.at_most, items, "map") | keys
         case NamedEntries():

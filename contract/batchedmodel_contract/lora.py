@@ -94,19 +94,18 @@ class AdapterSettings:
     folder: str | None = None
     header: str = "task-id"
 
-    def to_mapping(self) -> dict[str, Any]:
-        """The JSON object of the file. Sources name folders in place of volumes, and no secrets."""
+    def to_json(self) -> str:
+        """The text of the file; equal settings give equal text.
+
+        Sources name folders in place of volumes, and no secrets.
+        """
         items = [
             {"name": item.name, "source": json.loads(source_to_json(item.source))}
             for item in self.items
         ]
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         told = {name: value for name, value in values.items() if value is not None}
-        return told | {"items": items}
-
-    def to_json(self) -> str:
-        """The text of the file; equal settings give equal text."""
-        return json.dumps(self.to_mapping(), sort_keys=True)
+        return json.dumps(told | {"items": items}, sort_keys=True)
 
 
 def adapter_settings(adapters: Adapters, items: tuple[AdapterItem, ...]) -> AdapterSettings:
@@ -122,19 +121,12 @@ def adapter_settings(adapters: Adapters, items: tuple[AdapterItem, ...]) -> Adap
 
 
 def adapters_from_json(text: str | bytes) -> AdapterSettings:
-    """The settings in a file's text; raises `InvalidInput`."""
-    try:
-        mapping = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(ADAPTERS_FILE, f"cannot be read: {error!r}") from error
-    return adapters_from_mapping(mapping)
-
-
-def adapters_from_mapping(mapping: Any) -> AdapterSettings:
-    """The settings in the file's JSON object; raises `InvalidInput`.
+    """The settings in a file's text; raises `InvalidInput`.
 
     Each value obeys the rule that the manifest declares.
     """
+    with readable(ADAPTERS_FILE):
+        mapping = json.loads(text)
     if not isinstance(mapping, dict):
         raise InvalidInput(ADAPTERS_FILE, "is not a JSON object", mapping)
     known = {field.name for field in fields(AdapterSettings)}

@@ -43,10 +43,10 @@ class _Held:
 class SharedRoom:
     """How much of the room each tenant has. Together they never have more than its size."""
 
-    def __init__(self, size: int, spare: int | None = None) -> None:
-        """`spare` is what a tenant alone does not get: an eighth at most, and by default."""
+    def __init__(self, size: int) -> None:
         self.size = size
-        self.spare = size // (_TIMES + 1) if spare is None else spare
+        self.spare = size // (_TIMES + 1)
+        """What a tenant alone does not get: an eighth at most."""
         self.taken = 0
         self._held: Final[dict[str, _Held]] = {}
         self._weights: Final[Counter[float]] = Counter()

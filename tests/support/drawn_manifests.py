@@ -175,16 +175,16 @@ def _fitting(random: Random, rule: Rule) -> Any:
             return random.choice((["10.0.0.0/8"], ["10.0.0.1", "fd00::/8"], ["10.0.0.0/33"], []))
         case Names():
             return random.choice((["a"], ["a", "b"], ["a", "a"], []))
+        case Records():
+            source = {"path": "a"} if random.random() < 0.8 else random.choice(_SOURCES)
+            name = random.choice(("a", "b", "B.1", "a/b"))
+            return [{"name": name, "source": source}] * random.choice((0, 1, 1, 1, 2))
         case ListOf(each=each):
             return [_part(random, each) for _ in range(random.randint(0, 2))]
         case MapOf(each=Text(at_least=0, pattern=str()), keys=None):
             return random.choice(({}, {"a": "b"}, {"a": ""}, {"a": "b\0"}))
         case MapOf(each=Text(at_least=0)):
             return random.choice(({}, {"a": "b"}, {"": "x"}, {"a": ""}))
-        case Records():
-            source = {"path": "a"} if random.random() < 0.8 else random.choice(_SOURCES)
-            name = random.choice(("a", "b", "B.1", "a/b"))
-            return [{"name": name, "source": source}] * random.choice((0, 1, 1, 1, 2))
         case Text(form=form) if "memory" in form:
             return random.choice(_MEMORY)
         case Text():

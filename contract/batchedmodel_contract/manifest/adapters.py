@@ -6,7 +6,7 @@ from typing import Final
 
 from batchedmodel_contract.manifest.generation import MEMORY
 from batchedmodel_contract.manifest.source import SecretKey, Source
-from batchedmodel_contract.schema.reading import Records, section, setting
+from batchedmodel_contract.schema.reading import RecordOf, Records, section, setting
 from batchedmodel_contract.schema.rules import Text, Whole, amount_of
 
 MOST_ITEMS: Final = 256
@@ -80,7 +80,7 @@ class Adapters:
         "edit replaces the pods. Absent: all of them stay in memory.",
     )
     items: tuple[AdapterItem, ...] = setting(
-        Records(of=AdapterItem, form="a list of adapters", at_most=MOST_ITEMS),
+        Records(each=RecordOf(AdapterItem), form="a list of adapters", at_most=MOST_ITEMS),
         "The adapters. An edit reaches running pods, and replaces them only where it changes which "
         "volumes are named.",
         default=(),

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
-from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput, readable
 from batchedmodel_contract.manifest.adapters import Adapters
 from batchedmodel_contract.manifest.generation import Generation
 from batchedmodel_contract.manifest.spec import (
@@ -163,10 +163,8 @@ def settings_from_json(text: str | bytes) -> BatchSettings:
     Raises `InvalidInput` when it cannot be read or holds what no manifest may: each value obeys the
     rule that the manifest declares, in the file's unit.
     """
-    try:
+    with readable(FILE_NAME):
         mapping = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(FILE_NAME, f"cannot be read: {error!r}") from error
     if not isinstance(mapping, dict):
         raise InvalidInput(FILE_NAME, "is not a JSON object", mapping)
     given = {name: mapping[name] for name in _DEFAULTS if name in mapping}

@@ -8,7 +8,6 @@ stopping at the first, because an author wants to mend a manifest in one go. Bes
 
 import dataclasses
 import difflib
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -16,6 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from batchedmodel_contract.invalid_input import InvalidInput, Mistake, shown
 from batchedmodel_contract.schema.rules import Broken, Rule
+from batchedmodel_contract.schema.shapes import ListOf, refuse_repeats
 
 _DECLARATION = "batchedmodel"
 Record = TypeVar("Record")
@@ -90,8 +90,10 @@ def declared_at(of: type[Any], path: str) -> tuple[Declared, ...]:
     for name in path.split("."):
         found.append(next(pair for pair in declarations(of) if pair[1].name == name))
         declared = found[-1][1]
-        below = declared if isinstance(declared, Section) else declared.rule
-        of = getattr(below, "of", of)
+        if isinstance(declared, Section):
+            of = declared.of
+        elif isinstance(declared.rule, Records):
+            of = declared.rule.each.of
     return tuple(found)
 
 
@@ -165,33 +167,29 @@ def camel_case(name: str) -> str:
     return first + "".join(word.title() for word in words)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Records:
-    """A list of records, no two of which have the same `name`."""
+@dataclass(frozen=True, slots=True)
+class RecordOf:
+    """A record of one type."""
 
     of: type[Any]
-    form: str
-    at_most: int
+
+    def read(self, value: object) -> Any:
+        mistakes: list[Mistake] = []
+        record = read(self.of, value, "", mistakes)
+        if record is None:
+            first = mistakes[0]
+            why = f"{first.rule} ({first.value})" if first.value else first.rule
+            raise Broken(why, first.field.removeprefix("."))
+        return record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Records(ListOf):
+    """A list of records, no two of which have the same `name`."""
+
+    each: RecordOf
 
     def read(self, value: object) -> tuple[Any, ...]:
-        if not isinstance(value, list | tuple):
-            raise Broken(f"is not {self.form}")
-        if len(value) > self.at_most:
-            raise Broken(f"has {len(value)} entries, more than the {self.at_most} allowed")
-        records = [_record(self.of, entry, f"[{at}]") for at, entry in enumerate(value)]
-        for name, times in Counter(record.name for record in records).items():
-            if times > 1:
-                raise Broken(f"names {name} more than once")
-        return tuple(records)
-
-    def __str__(self) -> str:
-        return self.form
-
-
-def _record(of: type[Any], entry: object, where: str) -> Any:
-    mistakes: list[Mistake] = []
-    record = read(of, entry, where, mistakes)
-    if record is None:
-        first = mistakes[0]
-        raise Broken(f"{first.rule} ({first.value})" if first.value else first.rule, first.field)
-    return record
+        records = tuple(ListOf.read(self, value))
+        refuse_repeats(record.name for record in records)
+        return records

@@ -84,9 +84,7 @@ class ListOf:
         if not isinstance(value, list | tuple):
             raise Broken(f"is not {self.form}")
         _refuse_too_many(len(value), self.at_most)
-        for index, entry in enumerate(value):
-            _read_part(f"[{index}]", self.each, entry)
-        return value
+        return [_read_part(f"[{at}]", self.each, entry) for at, entry in enumerate(value)]
 
     def __str__(self) -> str:
         return self.form
@@ -105,7 +103,7 @@ class NamedEntries(ListOf):
         names = [entry.get("name") for entry in entries]
         if not all(name is not None and 0 < len(name) <= LONGEST_LABEL for name in names):
             raise Broken(f"has an entry without a name of 1 to {LONGEST_LABEL} characters")
-        _refuse_repeats(entry[self.key] for entry in entries)
+        refuse_repeats(entry[self.key] for entry in entries)
         return entries
 
 
@@ -133,7 +131,7 @@ class Names(ListOf):
 
     def read(self, value: object) -> tuple[str, ...]:
         names = tuple(ListOf.read(self, value))
-        _refuse_repeats(names)
+        refuse_repeats(names)
         return names
 
     def __str__(self) -> str:
@@ -240,7 +238,8 @@ def _refuse_too_many(count: int, at_most: int) -> None:
         raise Broken(f"has {count} entries, more than the {at_most} allowed")
 
 
-def _refuse_repeats(names: Iterable[object]) -> None:
+def refuse_repeats(names: Iterable[object]) -> None:
+    """Raise `Broken` where a name is there more than once."""
     repeated = [name for name, times in Counter(names).items() if times > 1]
     if repeated:
         raise Broken(f"names {repeated[0]} more than once")

@@ -1,5 +1,6 @@
 """Adapters on the wire: which there should be, in what state they are, and which an item has."""
 
+import json
 from typing import Any
 
 import pytest
@@ -19,7 +20,6 @@ from batchedmodel_contract.lora import (
     adapter_settings,
     adapter_state_from_mapping,
     adapters_from_json,
-    adapters_from_mapping,
 )
 from batchedmodel_contract.manifest.adapters import AdapterItem, Adapters
 from batchedmodel_contract.manifest.source import HuggingFace, Source
@@ -86,14 +86,14 @@ def test_settings_of_a_manifest_count_memory_in_bytes() -> None:
 )
 def test_settings_that_break_a_rule_are_refused_by_name(wrong: Any, named: str) -> None:
     with pytest.raises(InvalidInput, match=named):
-        adapters_from_mapping(wrong)
+        adapters_from_json(json.dumps(wrong))
 
 
 @settings(max_examples=examples(100))
 @given(json_values())
 def test_any_document_is_settings_or_refused(document: object) -> None:
     try:
-        adapters_from_mapping(document)
+        adapters_from_json(json.dumps(document))
     except InvalidInput:
         pass
     else:

@@ -25,7 +25,7 @@ def test_a_part_is_passed_on_as_it_is_written() -> None:
     volume = {"name": "a", "emptyDir": {"sizeLimit": "1Gi"}, "hostPath": None}
     assert VOLUME.read(volume) is volume
     tolerations = [{"key": "a", "effect": "NoExecute", "tolerationSeconds": 3}]
-    assert ListOf(each=TOLERATION).read(tolerations) is tolerations
+    assert ListOf(each=TOLERATION).read(tolerations) == tolerations
 
 
 @pytest.mark.parametrize(
