@@ -33,8 +33,8 @@ from batchedmodel_contract.kubernetes.names import (
     VERSION,
 )
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.manifest import read_manifest
 from batchedmodel_contract.processes import sidecar_api
+from batchedmodel_kube.manifest.manifest import read_manifest
 from cluster import ControlPlane, Options, Settings, Unavailable, running_control_plane
 from cluster.commands import run
 from support import autoscaler_cluster, operator_process

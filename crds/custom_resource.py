@@ -9,13 +9,23 @@ import json
 import re
 from typing import Any, Final
 
-from batchedmodel_contract.kubernetes.names import CLASS_PLURAL, GROUP, PLURAL, VERSION
+from batchedmodel_contract.kubernetes.names import (
+    CLASS_KIND,
+    CLASS_PLURAL,
+    GROUP,
+    KIND,
+    PLURAL,
+    VERSION,
+)
 from batchedmodel_contract.lora import STATUS_FIELD
 from batchedmodel_contract.manifest.adapters import MOST_ITEMS
-from batchedmodel_contract.manifest.cross_field_rule import PLACEHOLDER, Check, read_in_cel
-from batchedmodel_contract.manifest.cross_field_rules import CHECKS
-from batchedmodel_contract.manifest.manifest import (
-    KIND,
+from batchedmodel_contract.manifest.spec import Spec
+from batchedmodel_contract.schema.reading import Section, declarations
+from batchedmodel_contract.schema.rules import LONGEST_OBJECT_NAME
+from batchedmodel_kube.capacity import FIELD
+from batchedmodel_kube.manifest.cross_field_rule import PLACEHOLDER, Check, read_in_cel
+from batchedmodel_kube.manifest.cross_field_rules import CHECKS
+from batchedmodel_kube.manifest.manifest import (
     LARGEST_SPEC,
     NAME_PATTERN,
     NAME_RULE,
@@ -24,11 +34,7 @@ from batchedmodel_contract.manifest.manifest import (
     TAKEN_NAME_RULE,
     TAKEN_NAMES,
 )
-from batchedmodel_contract.manifest.model_class import CLASS_KIND, ClassSpec
-from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_contract.schema.reading import Section, declarations
-from batchedmodel_contract.schema.rules import LONGEST_OBJECT_NAME
-from batchedmodel_kube.capacity import FIELD
+from batchedmodel_kube.manifest.model_class import ClassSpec
 from structural_schema import Schema, anchored, record_schema, rule_schema
 
 _WIDE: Final = 1

@@ -12,16 +12,15 @@ from typing import Any, Final
 
 from batchedmodel_cli.manifest_file import UnusableManifest
 from batchedmodel_contract.invalid_input import shown
-from batchedmodel_contract.kubernetes.names import API_VERSION
-from batchedmodel_contract.manifest.manifest import (
-    KIND,
+from batchedmodel_contract.kubernetes.names import API_VERSION, KIND
+from batchedmodel_contract.manifest.source import is_file_handler
+from batchedmodel_kube.manifest.manifest import (
     LONGEST_NAME,
     NAME_PATTERN,
     NAME_RULE,
     TAKEN_NAME_RULE,
     TAKEN_NAMES,
 )
-from batchedmodel_contract.manifest.source import is_file_handler
 
 CONFIG: Final = "config.json"
 MODULES: Final = "modules.json"

@@ -1,4 +1,5 @@
-"""What the operator and the autoscaler share: Kubernetes' client, its errors, the election, ports.
+"""What operator, autoscaler and command line share of Kubernetes.
 
-Knows nothing of what either process reads or writes.
+Its client, its errors and the election know nothing of what either process reads or writes. What is
+read of BatchedModels and their classes, in a cluster or in a file, is judged in `manifest`.
 """

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from batchedmodel_contract.invalid_input import InvalidManifest
-from batchedmodel_contract.manifest.manifest import TAKEN_NAME_RULE, TAKEN_NAMES, read_manifest
+from batchedmodel_kube.manifest.manifest import TAKEN_NAME_RULE, TAKEN_NAMES, read_manifest
 from cluster.errors import CommandFailed
 from cluster.kubernetes import ControlPlane
 from support.drawn_manifests import drawn_manifests

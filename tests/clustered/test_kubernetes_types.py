@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from batchedmodel_contract.invalid_input import InvalidManifest
-from batchedmodel_contract.manifest.manifest import LARGEST_SPEC, read_manifest
+from batchedmodel_kube.manifest.manifest import LARGEST_SPEC, read_manifest
 from cluster.errors import CommandFailed
 from cluster.kubernetes import ControlPlane
 from custom_resource import spec_schema

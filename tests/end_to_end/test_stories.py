@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.manifest import read_manifest
+from batchedmodel_kube.manifest.manifest import read_manifest
 from build_images import ROOT
 from cluster.errors import CommandFailed
 from cluster.images import build_image

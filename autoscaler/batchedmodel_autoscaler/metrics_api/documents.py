@@ -12,6 +12,7 @@ from batchedmodel_contract.kubernetes.names import (
     CONCURRENCY_METRIC,
     EXTERNAL_METRICS_GROUP,
     GROUP,
+    KIND,
     METRICS_GROUP,
     MODEL_METRIC_LABEL,
     PLURAL,
@@ -19,7 +20,6 @@ from batchedmodel_contract.kubernetes.names import (
     QUEUE_TIME_METRIC,
     REQUIRED_REPLICAS_METRIC,
 )
-from batchedmodel_contract.manifest.manifest import KIND
 
 Document = dict[str, Any]
 

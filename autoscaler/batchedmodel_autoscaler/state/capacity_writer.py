@@ -16,8 +16,7 @@ from typing import Any, Final
 
 from batchedmodel_autoscaler.cluster.objects import Model, ModelKey
 from batchedmodel_autoscaler.state.capacity_estimator import is_news
-from batchedmodel_contract.kubernetes.names import API_VERSION, GROUP, PLURAL, VERSION
-from batchedmodel_contract.manifest.manifest import KIND
+from batchedmodel_contract.kubernetes.names import API_VERSION, GROUP, KIND, PLURAL, VERSION
 from batchedmodel_kube.capacity import FIELD, Capacity
 from batchedmodel_kube.client import path_of
 from batchedmodel_kube.errors import ENDINGS, ClusterError, Conflict, Gone, Refused

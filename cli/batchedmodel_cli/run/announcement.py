@@ -11,9 +11,9 @@ import shlex
 from typing import Final
 
 from batchedmodel_contract.link.model_state import ON_THE_CPU, ModelState
-from batchedmodel_contract.manifest.manifest import BatchedModel
 from batchedmodel_contract.manifest.spec import ServerProtocol
 from batchedmodel_contract.processes.listening import authority, reachable
+from batchedmodel_kube.manifest.manifest import BatchedModel
 
 _LISTENING: Final = re.compile(
     r"\blistening: data port (\d+), admin port (\d+), (compiled|interpreted)"

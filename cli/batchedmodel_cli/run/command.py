@@ -35,9 +35,9 @@ from batchedmodel_cli.run.pod import BATCHER, MODEL, processes, settings_folder,
 from batchedmodel_cli.run.processes import ProcessSpec
 from batchedmodel_cli.run.stages import first_stage, stage_after
 from batchedmodel_cli.run.supervisor import FAILED, WRONG, Supervisor
-from batchedmodel_contract.manifest.manifest import BatchedModel
 from batchedmodel_contract.processes.environment import UPSTREAM_FORM, UPSTREAM_PATTERN
 from batchedmodel_contract.schema.rules import Broken, Text
+from batchedmodel_kube.manifest.manifest import BatchedModel
 
 _STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _HIGHEST_PORT: Final = 65_535

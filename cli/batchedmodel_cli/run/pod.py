@@ -16,7 +16,6 @@ from batchedmodel_cli.run.processes import ProcessSpec
 from batchedmodel_contract.lora import ADAPTERS_FILE, adapter_settings
 from batchedmodel_contract.manifest.batching import FILE_NAME, BatchSettings
 from batchedmodel_contract.manifest.generation import Generation, KeyValueCache
-from batchedmodel_contract.manifest.manifest import BatchedModel
 from batchedmodel_contract.manifest.spec import ServerProtocol, drain_timeout_seconds
 from batchedmodel_contract.processes import sidecar_api
 from batchedmodel_contract.processes.environment import (
@@ -27,6 +26,7 @@ from batchedmodel_contract.processes.environment import (
     source_to_json,
     to_environment,
 )
+from batchedmodel_kube.manifest.manifest import BatchedModel
 
 BATCHER: Final = "batcher"
 MODEL: Final = "model"

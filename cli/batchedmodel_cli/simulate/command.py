@@ -11,8 +11,8 @@ import click
 
 from batchedmodel_cli.simulate import generation_inputs, inputs
 from batchedmodel_contract.kubernetes.names import ADMIN_PORT
-from batchedmodel_contract.manifest.manifest import BatchedModel
 from batchedmodel_contract.manifest.spec import Spec
+from batchedmodel_kube.manifest.manifest import BatchedModel
 
 _FAILED: Final = 1
 _WRONG: Final = 2

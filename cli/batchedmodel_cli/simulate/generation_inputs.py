@@ -11,8 +11,8 @@ import click
 from batchedmodel_cli.simulate import inputs, sources
 from batchedmodel_contract.generation.description import StepBounds
 from batchedmodel_contract.kubernetes.names import ADMIN_PORT
-from batchedmodel_contract.manifest.manifest import BatchedModel
 from batchedmodel_contract.manifest.spec import ServerProtocol, Spec
+from batchedmodel_kube.manifest.manifest import BatchedModel
 
 if TYPE_CHECKING:
     from batchedmodel_cli.simulate.generation_engines import SimulatedEngine

@@ -17,8 +17,8 @@ from batchedmodel_cli.simulate.study import IN_TIME, Measure, utilisation
 from batchedmodel_cli.simulator.token_verdicts import TokenVerdict
 from batchedmodel_cli.simulator.verdicts import Latency
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.manifest import BatchedModel
 from batchedmodel_contract.manifest.spec import Spec
+from batchedmodel_kube.manifest.manifest import BatchedModel
 
 _FEW: Final = 1000
 _ABSENT: Final = "absent"

@@ -22,8 +22,8 @@ from batchedmodel_cli.simulate.study import (
 from batchedmodel_cli.simulate.traffic import longest_measured
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.manifest import BatchedModel
 from batchedmodel_contract.manifest.spec import Lateness, Objective, Spec
+from batchedmodel_kube.manifest.manifest import BatchedModel
 
 VERSION: Final = 1
 """The document's; grows when a key changes its meaning or goes."""

@@ -16,7 +16,6 @@ from batchedmodel_cli.simulate.inputs import MOST_REPLICAS
 from batchedmodel_cli.simulate.pods import SimulatedPods, Trial
 from batchedmodel_cli.simulator.search import highest_rate
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.cross_field_rules import CHECKS
 from batchedmodel_contract.manifest.spec import (
     Batching,
     Lateness,
@@ -27,6 +26,7 @@ from batchedmodel_contract.manifest.spec import (
 )
 from batchedmodel_contract.schema.reading import Setting, declarations
 from batchedmodel_contract.schema.rules import Broken
+from batchedmodel_kube.manifest.cross_field_rules import CHECKS
 
 IN_TIME: Final = 0.99
 """The part of the traffic that must be in time for a rate to count as sustained."""

@@ -15,9 +15,7 @@ from batchedmodel_cli import kubectl
 from batchedmodel_cli.formatting import aligned
 from batchedmodel_cli.simulate.inputs import Refused
 from batchedmodel_cli.upgrades.foretell import Effect, Forecast, Images, foretell
-from batchedmodel_contract.kubernetes.names import MANAGED_BY, MANAGED_BY_LABEL
-from batchedmodel_contract.manifest.manifest import KIND
-from batchedmodel_contract.manifest.model_class import CLASS_KIND
+from batchedmodel_contract.kubernetes.names import CLASS_KIND, KIND, MANAGED_BY, MANAGED_BY_LABEL
 from batchedmodel_contract.manifest.workload import UpgradeMode
 
 _WRONG: Final = 2

@@ -11,10 +11,10 @@ from batchedmodel_contract.kubernetes.names import (
     FETCH_CONTAINER,
     MODEL_CONTAINER,
 )
-from batchedmodel_contract.manifest.manifest import read_manifest
-from batchedmodel_contract.manifest.model_class import class_name_of, read_class
 from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.manifest.workload import UpgradeMode
+from batchedmodel_kube.manifest.manifest import read_manifest
+from batchedmodel_kube.manifest.model_class import class_name_of, read_class
 
 
 class Effect(StrEnum):

@@ -9,7 +9,7 @@ import click
 
 from batchedmodel_cli import manifest_file
 from batchedmodel_cli.manifest_file import UnusableManifest
-from batchedmodel_contract.manifest.model_class import ModelClass
+from batchedmodel_kube.manifest.model_class import ModelClass
 
 _FILE: Final = click.Path(path_type=Path, readable=False)
 _WRONG: Final = 2

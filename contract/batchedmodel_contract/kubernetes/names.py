@@ -5,7 +5,9 @@ from typing import Final
 GROUP: Final = "batchedmodel.dev"
 VERSION: Final = "v1alpha1"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
+KIND: Final = "BatchedModel"
 PLURAL: Final = "batchedmodels"
+CLASS_KIND: Final = "BatchedModelClass"
 CLASS_PLURAL: Final = "batchedmodelclasses"
 
 NAME_LABEL: Final = f"{GROUP}/name"

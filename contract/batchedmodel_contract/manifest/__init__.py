@@ -1,1 +1,1 @@
-"""What a manifest says: its fields, their defaults, and the rules over several of them."""
+"""What a manifest says: its fields, their defaults and their rules."""

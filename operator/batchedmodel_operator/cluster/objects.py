@@ -14,7 +14,7 @@ from batchedmodel_contract.kubernetes.names import (
     NAME_LABEL,
     REVISION_LABEL,
 )
-from batchedmodel_contract.manifest.manifest import LARGEST_SPEC
+from batchedmodel_kube.manifest.manifest import LARGEST_SPEC
 from batchedmodel_kube.object_text import (
     Unreadable,
     Wanted,

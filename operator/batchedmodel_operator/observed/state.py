@@ -13,19 +13,15 @@ from batchedmodel_contract.invalid_input import InvalidManifest, Mistake
 from batchedmodel_contract.kubernetes.names import (
     BATCHER_CONTAINER,
     BATCHING_HASH_ANNOTATION,
+    CLASS_KIND,
     GROUP,
     NAME_LABEL,
     REVISION_LABEL,
 )
-from batchedmodel_contract.manifest.manifest import read_manifest, read_own_spec
-from batchedmodel_contract.manifest.model_class import (
-    CLASS_KIND,
-    ModelClass,
-    class_name_of,
-    read_class,
-)
 from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.processes.logs import about
+from batchedmodel_kube.manifest.manifest import read_manifest, read_own_spec
+from batchedmodel_kube.manifest.model_class import ModelClass, class_name_of, read_class
 from batchedmodel_operator.interfaces import Body, Unread
 from batchedmodel_operator.kinds import CHILDREN, FIELD_MANAGER, Kind
 from batchedmodel_operator.observed.alteration import class_seen, is_altered

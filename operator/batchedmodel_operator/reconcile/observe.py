@@ -16,9 +16,9 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.model_class import class_name_of
 from batchedmodel_contract.processes.sidecar_api import Whom
 from batchedmodel_kube.errors import Forbidden
+from batchedmodel_kube.manifest.model_class import class_name_of
 from batchedmodel_operator.interfaces import Body, Cluster, Sidecars
 from batchedmodel_operator.kinds import CHILDREN, Kind, child_name
 from batchedmodel_operator.observed.memory import Memory, Tries, asked_again

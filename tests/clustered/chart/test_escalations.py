@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from batchedmodel_contract.invalid_input import InvalidManifest
-from batchedmodel_contract.manifest.manifest import read_manifest
-from batchedmodel_contract.manifest.model_class import read_class
+from batchedmodel_kube.manifest.manifest import read_manifest
+from batchedmodel_kube.manifest.model_class import read_class
 from cluster import CommandFailed, ControlPlane
 from support.admission_users import (
     ADMIN,

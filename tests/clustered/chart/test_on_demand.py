@@ -15,8 +15,8 @@ from batchedmodel_contract.kubernetes.names import (
     MANAGED_BY_LABEL,
     NAME_LABEL,
 )
-from batchedmodel_contract.manifest.manifest import read_manifest
 from batchedmodel_contract.processes.environment import from_environment
+from batchedmodel_kube.manifest.manifest import read_manifest
 from batchedmodel_operator.checkup import CheckupSettings
 from batchedmodel_operator.settings import OperatorSettings
 from cluster.errors import CommandFailed

@@ -21,7 +21,7 @@ from batchedmodel_contract.kubernetes.names import (
     VERSION,
 )
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.manifest import read_manifest
+from batchedmodel_kube.manifest.manifest import read_manifest
 from control_plane_api import Api
 from support.plane_attacks.node import ready_at
 from support.plane_attacks.orders import Helper

@@ -11,7 +11,7 @@ from batchedmodel_cli.manifest_file import (
     read_manifest_file,
     without_effect,
 )
-from batchedmodel_contract.manifest.manifest import BatchedModel, read_manifest
+from batchedmodel_kube.manifest.manifest import BatchedModel, read_manifest
 
 HEAD = "apiVersion: batchedmodel.dev/v1alpha1\nkind: BatchedModel\nmetadata: {name: minilm}\n"
 

@@ -12,7 +12,7 @@ from batchedmodel_cli.run.announcement import (
     why_on_the_cpu,
 )
 from batchedmodel_contract.link.model_state import ON_THE_CPU
-from batchedmodel_contract.manifest.manifest import BatchedModel, read_manifest
+from batchedmodel_kube.manifest.manifest import BatchedModel, read_manifest
 
 LISTENING = "2026-01-02 INFO listening: data port 8000, admin port 40001, interpreted"
 EXAMPLE = "2026-01-02 INFO try: curl -sN http://127.0.0.1:8000/classify -d '{}'"

@@ -11,7 +11,7 @@ from batchedmodel_cli.run.edits import take
 from batchedmodel_cli.run.pod import write_settings
 from batchedmodel_contract.lora import ADAPTERS_FILE
 from batchedmodel_contract.manifest.batching import FILE_NAME, settings_from_json
-from batchedmodel_contract.manifest.manifest import BatchedModel, read_manifest
+from batchedmodel_kube.manifest.manifest import BatchedModel, read_manifest
 
 ADAPTERS: dict[str, Any] = {"slots": 4, "items": [{"name": "sql", "source": {"path": "/sql"}}]}
 

@@ -16,13 +16,13 @@ from batchedmodel_contract.manifest.batching import (
     settings_from_json,
 )
 from batchedmodel_contract.manifest.generation import Generation, KeyValueCache
-from batchedmodel_contract.manifest.manifest import BatchedModel, read_manifest
 from batchedmodel_contract.manifest.spec import Model, ServerProtocol, Spec
 from batchedmodel_contract.processes.environment import (
     ModelServerSettings,
     SidecarSettings,
     from_environment,
 )
+from batchedmodel_kube.manifest.manifest import BatchedModel, read_manifest
 from support.repository import ROOT
 
 REPOSITORY = ROOT

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from multidict import CIMultiDict
 
 from batchedmodel_contract.manifest.batching import BatchSettings, settings_from_json
-from batchedmodel_contract.manifest.manifest import read_manifest
 from batchedmodel_contract.manifest.tenants import NETWORK, UNLISTED, TenantSettings, tenant_of
+from batchedmodel_kube.manifest.manifest import read_manifest
 from support.examples import examples
 
 PROXIED = TenantSettings(

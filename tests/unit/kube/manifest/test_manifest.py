@@ -7,9 +7,6 @@ import pytest
 from hypothesis import given, settings
 
 from batchedmodel_contract.invalid_input import InvalidManifest
-from batchedmodel_contract.manifest.cross_field_rule import Check
-from batchedmodel_contract.manifest.cross_field_rules import CHECKS
-from batchedmodel_contract.manifest.manifest import read_manifest
 from batchedmodel_contract.manifest.source import HuggingFace, Source
 from batchedmodel_contract.manifest.spec import (
     Batching,
@@ -19,6 +16,9 @@ from batchedmodel_contract.manifest.spec import (
     ServerProtocol,
     Spec,
 )
+from batchedmodel_kube.manifest.cross_field_rule import Check
+from batchedmodel_kube.manifest.cross_field_rules import CHECKS
+from batchedmodel_kube.manifest.manifest import read_manifest
 from support.examples import examples
 from support.strategies import json_values
 

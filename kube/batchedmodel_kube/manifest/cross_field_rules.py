@@ -23,18 +23,6 @@ from batchedmodel_contract.manifest.adapters import (
     lacks_one_source,
     names_secret_or_cache,
 )
-from batchedmodel_contract.manifest.cross_field_rule import (
-    Check,
-    Condition,
-    among,
-    forbidden,
-    given,
-    invalid,
-    one_given,
-    required,
-    reserved,
-    where,
-)
 from batchedmodel_contract.manifest.source import FILE_HANDLER, is_file_handler
 from batchedmodel_contract.manifest.spec import Lateness, ServerProtocol, Spec
 from batchedmodel_contract.manifest.tenants import TenantsBy
@@ -46,6 +34,18 @@ from batchedmodel_contract.schema.kubernetes_types import (
 )
 from batchedmodel_contract.schema.reading import value_at
 from batchedmodel_contract.schema.rules import amount_of
+from batchedmodel_kube.manifest.cross_field_rule import (
+    Check,
+    Condition,
+    among,
+    forbidden,
+    given,
+    invalid,
+    one_given,
+    required,
+    reserved,
+    where,
+)
 
 
 def _names_one_of(entries: Iterable[Any], names: Collection[str]) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from batchedmodel_contract.invalid_input import InvalidManifest, Mistake, shown
-from batchedmodel_contract.kubernetes.names import API_VERSION
+from batchedmodel_contract.kubernetes.names import API_VERSION, CLASS_KIND
 from batchedmodel_contract.manifest.spec import (
     CLASS_NAME,
     Batching,
@@ -33,7 +33,6 @@ from batchedmodel_contract.schema.reading import (
 from batchedmodel_contract.schema.rules import Text
 from batchedmodel_contract.schema.shapes import MapOf, Names
 
-CLASS_KIND: Final = "BatchedModelClass"
 _TOP: Final = ("apiVersion", "kind", "metadata", "spec", "status")
 _ALL_NAMESPACES: Final = "*"
 _NAMESPACE: Final = Text(

@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.manifest.cross_field_rule import (
+from batchedmodel_contract.manifest.spec import Spec
+from batchedmodel_kube.manifest.cross_field_rule import (
     Condition,
     among,
     given,
     one_given,
     where,
 )
-from batchedmodel_contract.manifest.manifest import read_manifest
-from batchedmodel_contract.manifest.spec import Spec
+from batchedmodel_kube.manifest.manifest import read_manifest
 
 SURGE = among("rollout.maxSurge", 0, "0%")
 SCALED = given("autoscaling")

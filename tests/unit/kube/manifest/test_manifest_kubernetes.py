@@ -5,9 +5,6 @@ from typing import Any
 import pytest
 
 from batchedmodel_contract.invalid_input import InvalidManifest
-from batchedmodel_contract.manifest.cross_field_rule import Check
-from batchedmodel_contract.manifest.cross_field_rules import CHECKS
-from batchedmodel_contract.manifest.manifest import LARGEST_SPEC, read_manifest
 from batchedmodel_contract.manifest.spec import Drain, Resources, Spec
 from batchedmodel_contract.manifest.workload import (
     Accelerator,
@@ -17,6 +14,9 @@ from batchedmodel_contract.manifest.workload import (
     Service,
     ServiceType,
 )
+from batchedmodel_kube.manifest.cross_field_rule import Check
+from batchedmodel_kube.manifest.cross_field_rules import CHECKS
+from batchedmodel_kube.manifest.manifest import LARGEST_SPEC, read_manifest
 from support.manifest_table import (
     RightManifest,
     WrongManifest,

@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.invalid_input import InvalidManifest
-from batchedmodel_contract.manifest.manifest import read_manifest
-from batchedmodel_contract.manifest.model_class import (
+from batchedmodel_contract.manifest.spec import Spec
+from batchedmodel_contract.schema.reading import Section, declarations
+from batchedmodel_kube.manifest.manifest import read_manifest
+from batchedmodel_kube.manifest.model_class import (
     ClassSpec,
     ModelClass,
     class_name_of,
@@ -18,8 +20,6 @@ from batchedmodel_contract.manifest.model_class import (
     merged,
     read_class,
 )
-from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_contract.schema.reading import Section, declarations
 from support.examples import examples
 
 SIMULATED: Final[dict[str, Any]] = {"model": {"handler": "simulated"}}

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from batchedmodel_contract.invalid_input import InvalidManifest, Mistake, shown
-from batchedmodel_contract.kubernetes.names import API_VERSION
-from batchedmodel_contract.manifest.cross_field_rules import CHECKS
-from batchedmodel_contract.manifest.model_class import (
-    CLASS_KIND,
+from batchedmodel_contract.kubernetes.names import API_VERSION, CLASS_KIND, KIND
+from batchedmodel_contract.manifest.spec import Spec
+from batchedmodel_contract.schema.reading import read
+from batchedmodel_kube.manifest.cross_field_rules import CHECKS
+from batchedmodel_kube.manifest.model_class import (
     ModelClass,
     comes_from,
     mapping_of,
@@ -23,10 +24,7 @@ from batchedmodel_contract.manifest.model_class import (
     metadata_of,
     unknown_at_top,
 )
-from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_contract.schema.reading import read
 
-KIND: Final = "BatchedModel"
 LONGEST_NAME: Final = 48
 """Characters in a BatchedModel's name: those of its children are longer, up to a label's 63."""
 NAME_PATTERN: Final = rf"[a-z]([a-z0-9-]{{0,{LONGEST_NAME - 2}}}[a-z0-9])?"

@@ -1,0 +1,1 @@
+"""BatchedModels and their classes, judged whole: with the rules over several fields."""
