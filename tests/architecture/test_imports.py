@@ -47,7 +47,7 @@ BLOCKED: dict[str, set[str]] = {
     "model_server": PACKAGES - SERVERS - SHARED
     | TORCH
     | CLUSTER
-    | {"jinja2", "prometheus_client", "tokenizers", "yaml"},
+    | {"asyncinotify", "jinja2", "prometheus_client", "tokenizers", "yaml"},
     # Kopf itself needs aiohttp, so only what it does without is refused; an import contract
     # says the rest.
     "operator": PACKAGES - CLIENTS - SERVERS

@@ -88,33 +88,22 @@ class Roster:
                 known.source, known.due, known.failures = source, now, 0
         return gone
 
-    def look_again(self, now: float) -> None:
-        """Files have changed somewhere: whatever lies on a disk may be another version."""
-        for wanted in self._wanted.values():
-            if wanted.source.path is not None:
-                wanted.due, wanted.failures = now, 0
+    def look_again(self, name: str, now: float) -> None:
+        """Files of one that is wanted have changed: it may be another version."""
+        wanted = self._wanted[name]
+        wanted.due, wanted.failures = now, 0
 
     def begin(self, now: float) -> list[Job]:
         """The jobs to begin now."""
         jobs: list[Job] = []
         due = [pair for pair in self._wanted.items() if pair[1].due <= now and not pair[1].at_work]
         for name, wanted in sorted(due, key=lambda pair: pair[1].due):
-            if not self._has_place(wanted.source):
-                continue
-            wanted.at_work, wanted.due = True, NEVER
-            self._at_work[_asks_hub(wanted.source)] += 1
-            jobs.append(Job(name, wanted.source))
+            asks_hub = _asks_hub(wanted.source)
+            if self._at_work[asks_hub] < AT_ONCE:
+                wanted.at_work, wanted.due = True, NEVER
+                self._at_work[asks_hub] += 1
+                jobs.append(Job(name, wanted.source))
         return jobs
-
-    @property
-    def wake_at(self) -> float:
-        """When `begin` has a job next, as far as is known."""
-        due = [
-            one.due
-            for one in self._wanted.values()
-            if not one.at_work and self._has_place(one.source)
-        ]
-        return min(due, default=NEVER)
 
     def found(self, job: Job, content: Content) -> int | None:
         """A job has these files: the number under which to read them; None: it need not."""
@@ -195,9 +184,6 @@ class Roster:
             one.coming is None or one.coming.phase is AdapterPhase.FAILED
             for one in self._wanted.values()
         )
-
-    def _has_place(self, source: Source) -> bool:
-        return self._at_work[_asks_hub(source)] < AT_ONCE
 
     def _of(self, job: Job) -> _Wanted | None:
         """What a job is for; None where it was removed, or has another source meanwhile."""
@@ -301,18 +287,6 @@ class AdapterStore:
         for number in over:
             del self._kept[number]
         return over
-
-    @property
-    def wake_at(self) -> float:
-        """When `expire` may have something to forget."""
-        return min(
-            [
-                kept.quiet_since + QUIET_SECONDS
-                for kept in self._kept.values()
-                if kept.retired and not kept.in_work
-            ],
-            default=NEVER,
-        )
 
     def make_room(self, resident: Collection[int]) -> None:
         """Let weights go until the bound holds again; `resident`: what the device has."""

@@ -31,16 +31,17 @@ from batchedmodel_model_server.lora.registry import (
     Weights,
 )
 from batchedmodel_model_server.lora.slots import DeviceAdapters
-from batchedmodel_model_server.lora.watch import Watch, read_settings, wanted_sources
+from batchedmodel_model_server.lora.wanted import Look, read_settings
 from batchedmodel_model_server.sources.folder import Content, content_of
 from batchedmodel_model_server.sources.hub import OFFLINE
-from batchedmodel_scheduling.batching.items import NEVER
 
 GONE: Final = "its adapter is not served any more"
 Result = TypeVar("Result")
 Told = Callable[[tuple[AdapterState, ...]], None]
 _FETCHED: Final = "adapters"
 """What adapters from a hub lie in, below the cache folder."""
+_LOOK_SECONDS: Final = 1.0
+"""From one look at what there should be to the next one."""
 _LONGEST_REASON: Final = 1024
 _READERS: Final = 2
 _LONGEST_RETURN: Final = 5.0
@@ -121,14 +122,12 @@ class Adapters:
         """
         self.device: Final = device
         self._folder: Final = folder
-        self._settings = settings
-        self._sources: dict[str, Source] = {}
+        self._look = Look(settings)
         self._find: Final = find
         self._tell: Final = told
         self._clock: Final = clock
         self._roster: Final = Roster(numbers)
         self._store: Final = AdapterStore(settings.cpu_memory_bytes)
-        self._wake: Final = asyncio.Event()
         self._settled: Final = asyncio.Event()
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._returning: Final[dict[int, tuple[asyncio.Task[None], float]]] = {}
@@ -234,63 +233,23 @@ class Adapters:
             del self._returning[kept.number]
 
     async def _follow(self) -> None:
-        watch = Watch()
-        changed: asyncio.Task[None] | None = None
-        woken: asyncio.Task[bool] | None = None
-        try:
-            await self._want()
-            while True:
-                if changed is None:
-                    await self._aside(self._looking, watch.follow, self._folders())
-                    changed = asyncio.create_task(watch.changed())
-                woken = woken or asyncio.create_task(self._wake.wait())
-                now = self._clock()
-                for job in self._roster.begin(now):
-                    self._begun(self._bring_up(job))
-                self._store.expire(now)
-                self._publish()
-                wake_at = min(self._roster.wake_at, self._store.wake_at)
-                pause = None if wake_at == NEVER else max(0.0, wake_at - now)
-                await asyncio.wait(
-                    (changed, woken), timeout=pause, return_when=asyncio.FIRST_COMPLETED
-                )
-                if woken.done():
-                    woken = None
-                    self._wake.clear()
-                if changed.done():
-                    changed.result()
-                    changed = None
-                    await self._aside(self._looking, self._read_settings)
-                    await self._want()
-                    self._roster.look_again(self._clock())
-        finally:
-            for task in (changed, woken):
-                if task is not None:
-                    task.cancel()
-            watch.close()
+        while True:
+            before, look = self._look, self._look.again
+            found = self._look = await self._aside(self._looking, look, self._folder, self._find)
+            for problem in set(found.problems) - set(before.problems):
+                _log.warning("adapters: %s", problem)
+            now = self._clock()
+            self._store.retire(self._roster.want(found.sources, now), now)
+            for name in dict(found.digests.items() - before.digests.items()):
+                self._roster.look_again(name, now)
+            self._store.expire(now)
+            self._go_on()
+            await asyncio.sleep(_LOOK_SECONDS)
 
-    def _folders(self) -> list[Path]:
-        """What is to be watched."""
-        folders = [self._folder]
-        if self._settings.folder is not None:
-            folders.append(Path(self._settings.folder))
-        return folders + [
-            Path(source.path) for source in self._sources.values() if source.path is not None
-        ]
-
-    def _read_settings(self) -> None:
-        try:
-            self._settings = read_settings(self._folder)
-        except InvalidInput as error:
-            # Also met in the middle of a swap; the event that ends the swap comes next.
-            _log.warning("adapters: settings not used: %s", error)
-
-    async def _want(self) -> None:
-        self._sources = await self._aside(
-            self._looking, wanted_sources, self._settings, self._sources
-        )
-        now = self._clock()
-        self._store.retire(self._roster.want(self._sources, now), now)
+    def _go_on(self) -> None:
+        for job in self._roster.begin(self._clock()):
+            self._begun(self._bring_up(job))
+        self._publish()
 
     async def _bring_up(self, job: Job) -> None:
         try:
@@ -307,7 +266,7 @@ class Adapters:
             self._failed(job, f"it cannot be loaded: {words(error)}")
         finally:
             self._roster.ended(job, self._clock())
-            self._wake.set()
+        self._go_on()
 
     async def _brought_up(self, job: Job) -> None:
         content = await self._aside(self._fetching, self._find, job.source)

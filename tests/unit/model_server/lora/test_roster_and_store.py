@@ -19,7 +19,6 @@ from batchedmodel_model_server.lora.registry import (
     Roster,
 )
 from batchedmodel_model_server.sources.folder import Content
-from batchedmodel_scheduling.batching.items import NEVER
 from support.examples import examples
 
 LEGAL = Source(path="/adapters/legal")
@@ -55,14 +54,14 @@ def test_an_adapter_is_fetched_then_read_then_served() -> None:
     roster.ended(job, 1.0)
     assert phases(roster) == [("legal", 1, AdapterPhase.READY)]
     assert roster.settled
-    assert roster.wake_at == NEVER
+    assert roster.begin(1e9) == []
 
 
 def test_a_new_version_has_a_new_number_and_the_old_one_serves_until_it_is_read() -> None:
     roster = Roster(count(1))
     roster.want({"legal": LEGAL}, 0.0)
     served(roster, roster.begin(0.0)[0], "a", 0.0)
-    roster.look_again(1.0)
+    roster.look_again("legal", 1.0)
     (job,) = roster.begin(1.0)
     number = roster.found(job, content("b"))
     assert phases(roster) == [
@@ -78,7 +77,7 @@ def test_files_that_are_the_same_are_not_read_again() -> None:
     roster = Roster(count(1))
     roster.want({"legal": LEGAL}, 0.0)
     served(roster, roster.begin(0.0)[0], "a", 0.0)
-    roster.look_again(1.0)
+    roster.look_again("legal", 1.0)
     (job,) = roster.begin(1.0)
     assert roster.found(job, content("a")) is None
     roster.ended(job, 1.0)
@@ -89,7 +88,7 @@ def test_a_broken_new_version_changes_nothing_for_callers_of_the_old_one() -> No
     roster = Roster(count(1))
     roster.want({"legal": LEGAL}, 0.0)
     served(roster, roster.begin(0.0)[0], "a", 0.0)
-    roster.look_again(1.0)
+    roster.look_again("legal", 1.0)
     (job,) = roster.begin(1.0)
     roster.found(job, content("b"))
     roster.failed(job, "rank 64 is above 16", 1.0)
@@ -98,7 +97,7 @@ def test_a_broken_new_version_changes_nothing_for_callers_of_the_old_one() -> No
     assert (old.number, old.phase) == (1, AdapterPhase.READY)
     assert (new.phase, new.reason) == (AdapterPhase.FAILED, "rank 64 is above 16")
     # The files come back as they were.
-    roster.look_again(2.0)
+    roster.look_again("legal", 2.0)
     (job,) = roster.begin(2.0)
     assert roster.found(job, content("a")) is None
     assert phases(roster) == [("legal", 1, AdapterPhase.READY)]
@@ -119,8 +118,7 @@ def test_what_failed_is_tried_again_later_each_time_and_read_only_when_it_has_ch
             else:
                 roster.failed(job, "no hub answers", now)
             roster.ended(job, now)
-        assert now < roster.wake_at < NEVER
-        now = roster.wake_at
+        now += 1.0
     assert 70 <= tries["legal"] <= 80  # every four seconds
     assert 9 <= tries["hub"] <= 12  # every minute
     assert [one.phase for one in roster.states()] == [AdapterPhase.FAILED] * 2
@@ -133,7 +131,8 @@ def test_what_failed_for_a_passing_reason_is_read_again() -> None:
     assert roster.found(job, content("a")) is not None
     roster.failed(job, "it cannot be loaded now: OSError", 0.0, passing=True)
     roster.ended(job, 0.0)
-    (job,) = roster.begin(roster.wake_at)
+    assert roster.begin(0.9) == []
+    (job,) = roster.begin(1.0)
     assert roster.found(job, content("a")) is not None
 
 
@@ -142,7 +141,6 @@ def test_hubs_that_do_not_answer_hold_up_nothing_that_is_on_a_disk() -> None:
     roster.want({f"hub-{number}": HUB for number in range(9)}, 0.0)
     assert len(roster.begin(0.0)) == 4
     assert roster.begin(0.0) == []
-    assert roster.wake_at == NEVER
     roster.want({f"hub-{number}": HUB for number in range(9)} | {"legal": LEGAL}, 1.0)
     assert [job.name for job in roster.begin(1.0)] == ["legal"]
 
@@ -181,9 +179,7 @@ def test_only_so_many_are_brought_up_at_once() -> None:
     jobs = roster.begin(0.0)
     assert len(jobs) == AT_ONCE
     assert roster.begin(0.0) == []
-    assert roster.wake_at == NEVER
     served(roster, jobs[0], "a", 0.0)
-    assert roster.wake_at == 0.0
     assert len(roster.begin(0.0)) == 1
 
 
@@ -195,7 +191,6 @@ def test_one_that_was_replaced_stays_until_nobody_has_asked_for_a_while() -> Non
     store.retire([1], 0.0)
     assert store.expire(QUIET_SECONDS) == []
     store.release(held, QUIET_SECONDS)
-    assert store.wake_at == 2 * QUIET_SECONDS
     assert store.expire(2 * QUIET_SECONDS - 1) == []
     assert store.expire(2 * QUIET_SECONDS) == [1]
     assert store.hold(1) is None
