@@ -39,6 +39,7 @@ from batchedmodel_model_server.errors import CannotLoad, DeviceLost, words
 from batchedmodel_model_server.generation.engine import Engine, TakenRequest
 from batchedmodel_model_server.lora.registry import Kept, Lender, Weights
 from batchedmodel_model_server.lora.serving import GONE
+from batchedmodel_model_server.tasks import begun
 
 MOST_FAILURES: Final = 3
 """In a row, without a token between them; no text is sent to more than two of them."""
@@ -170,10 +171,7 @@ class EngineLoop:
         if kept is None or kept.weights is not None:
             self._order(replace(submit, id=key), None if kept is None else kept.weights)
             return
-        reading = self._loop.create_task(self._read_first(caller, request, kept, submit))
-        # The loop itself refers to tasks but weakly.
-        self._readings.add(reading)
-        reading.add_done_callback(self._readings.discard)
+        begun(self._read_first(caller, request, kept, submit), self._readings)
 
     async def _read_first(
         self, caller: Caller, request: TakenRequest, kept: Kept, submit: Submit

@@ -33,6 +33,7 @@ from batchedmodel_model_server.generation.engine_loop import EngineLoop
 from batchedmodel_model_server.generation.serving import Serving
 from batchedmodel_model_server.lora.serving import Adapters
 from batchedmodel_model_server.sources.folder import Content
+from batchedmodel_model_server.tasks import begun
 
 Work = Coroutine[None, None, None]
 _log = logging.getLogger(__name__)
@@ -131,7 +132,7 @@ class Changes:
                     raise self._refusal()
                 await work()
 
-        change = _begun(alone(), self._loads if loads else self._ends)
+        change = begun(alone(), self._loads if loads else self._ends)
         try:
             # A caller that leaves must not stop it half-way.
             await asyncio.shield(change)
@@ -142,21 +143,13 @@ class Changes:
 
     def begin(self, end: Work) -> None:
         """Have a version's end take its course, beside other changes."""
-        _begun(end, self._ends)
+        begun(end, self._ends)
 
     def stop(self) -> None:
         """Interrupt what loads, and take no change any more."""
         self._has_stopped = True
         for load in self._loads:
             load.cancel()
-
-
-def _begun(work: Work, tasks: set[asyncio.Task[None]]) -> asyncio.Task[None]:
-    task = asyncio.create_task(work)
-    # The loop itself refers to tasks but weakly.
-    tasks.add(task)
-    task.add_done_callback(tasks.discard)
-    return task
 
 
 class Version:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -26,6 +26,7 @@ from batchedmodel_model_server.errors import NotReady, Overloaded, UnknownModel
 from batchedmodel_model_server.lifecycle.service import MAX_IN_FLIGHT, ModelService
 from batchedmodel_model_server.link.announcements import Announcements
 from batchedmodel_model_server.link.orders import CANCELLED, carried_out, failure, refused
+from batchedmodel_model_server.tasks import begun
 
 MAX_UNREAD_BYTES: Final = 4 << 20
 """Of small frames: what 64 texts are sent in a minute of 50 steps a second."""
@@ -169,8 +170,7 @@ class SidecarConnection:
     def _take_batch(self, frame_id: int, content: memoryview) -> None:
         if frame_id in self._batches:
             raise InvalidInput("id", "is that of another batch", frame_id)
-        task = self._begin_task(self._answer(frame_id, content))
-        self._batches[frame_id] = task
+        task = self._batches[frame_id] = begun(self._answer(frame_id, content), self._tasks)
 
         def settle(task: asyncio.Task[None]) -> None:
             self._batches.pop(frame_id, None)
@@ -211,19 +211,12 @@ class SidecarConnection:
             self._send(Kind.ANSWER, frame_id, write_answer(refused(error, order)))
             return
         self._changes += changes
-        self._begin_task(self._carry_out(frame_id, order, body))
+        begun(self._carry_out(frame_id, order, body), self._tasks)
 
     async def _carry_out(self, frame_id: int, order: Order, body: bytes) -> None:
         answer = await carried_out(self._service, order, body)
         self._changes -= order is not Order.INDEX
         self._send(Kind.ANSWER, frame_id, write_answer(answer))
-
-    def _begin_task(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = self._loop.create_task(work)
-        # The loop itself refers to tasks but weakly.
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     def _send_failure(self, frame_id: int, failed: BatchFailure) -> None:
         self._send(Kind.FAILED, frame_id, write_failure(failed))

@@ -23,6 +23,7 @@ from batchedmodel_model_server.link.connection import (
     SidecarConnection,
     shared_memory,
 )
+from batchedmodel_model_server.tasks import begun
 
 MAX_CONNECTIONS: Final = 8
 """A sidecar has one, and perhaps one more while it begins anew. One more ends the oldest, so that
@@ -44,18 +45,17 @@ class Listener:
         self._service = service
         self._listening = listening
         self._loop = asyncio.get_running_loop()
-        self._arriving: dict[socket.socket, asyncio.TimerHandle] = {}
-        """Connections that have sent no hello, with the end of their time."""
+        self._accepting: asyncio.Task[None]
+        self._arriving: dict[asyncio.Task[None], None] = {}
+        """Each waits for the hello of one connection; the oldest first."""
         self._connections: dict[SidecarConnection, None] = {}
         """The oldest first."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._again: asyncio.TimerHandle | None = None
-        """When connections are accepted again, where the last could not be."""
 
     def open(self) -> None:
         """Take connections."""
         self._listening.listen(_BACKLOG)
-        self._loop.add_reader(self._listening, self._accept)
+        self._accepting = begun(self._accept(), self._tasks)
 
     async def frames_whole(self) -> None:
         """Return once all frames that have come in part are whole and handled, or are late."""
@@ -65,74 +65,61 @@ class Listener:
 
     async def close(self, seconds: float) -> None:
         """Take no more, and end each connection behind its answers, which have so long."""
-        if self._again is not None:
-            self._again.cancel()
-        self._loop.remove_reader(self._listening)
+        ending = [self._accepting, *self._arriving]
+        for task in ending:
+            task.cancel()
+        await asyncio.wait(ending)
         self._listening.close()
-        for connection in list(self._arriving):
-            self._no_longer_arrives(connection)
-            connection.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await asyncio.gather(*[one.close() for one in self._connections])
         for one in self._connections:
             one.link.abort()
 
-    def _accept(self) -> None:
-        try:
-            connection, _ = self._listening.accept()
-        except OSError:
-            # The peer is gone, or no descriptor is left: to look at once again would not help.
-            self._loop.remove_reader(self._listening)
-            self._again = self._loop.call_later(
-                _PAUSE_SECONDS, self._loop.add_reader, self._listening, self._accept
-            )
-            return
-        if len(self._arriving) >= MAX_CONNECTIONS:
-            self._late(next(iter(self._arriving)))
-        connection.setblocking(False)
-        self._arriving[connection] = self._loop.call_later(_HELLO_SECONDS, self._late, connection)
-        self._loop.add_reader(connection, self._arrived, connection)
+    async def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = await self._loop.sock_accept(self._listening)
+            except OSError:
+                # The peer is gone, or no descriptor is left: to try at once again would not help.
+                await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            if len(self._arriving) >= MAX_CONNECTIONS:
+                next(iter(self._arriving)).cancel()
+            task = self._loop.create_task(self._greet(connection))
+            self._arriving[task] = None
+            task.add_done_callback(self._arriving.pop)
 
-    def _late(self, connection: socket.socket) -> None:
-        self._no_longer_arrives(connection)
-        connection.close()
-
-    def _no_longer_arrives(self, connection: socket.socket) -> None:
-        self._arriving.pop(connection).cancel()
-        self._loop.remove_reader(connection)
-
-    def _arrived(self, connection: socket.socket) -> None:
-        """A hello, or the end of the connection."""
-        try:
-            message, descriptors, _, _ = socket.recv_fds(
-                connection, HELLO_BYTES, DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
-            )
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError:
-            message, descriptors = b"", []
-        self._no_longer_arrives(connection)
-        try:
-            memory = _agreed(connection, message, descriptors)
-        except (InvalidInput, OSError) as error:
-            if message:
+    async def _greet(self, connection: socket.socket) -> None:
+        """Wait for a hello, and begin with what sent it."""
+        with contextlib.ExitStack() as refused:
+            refused.callback(connection.close)
+            try:
+                await self._readable(connection)
+                memory = _agreed(connection)
+            except InvalidInput as error:
                 _log.warning("a connection is refused: %s", error)
-            connection.close()
-            return
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
+                return
+            except OSError:
+                return  # it is gone, or silent for too long
+            refused.pop_all()
         if len(self._connections) >= MAX_CONNECTIONS:
             oldest = next(iter(self._connections))
             del self._connections[oldest]
             oldest.link.abort(f"{MAX_CONNECTIONS} newer ones are open")
         sidecar = SidecarConnection(self._service, memory)
         self._connections[sidecar] = None
-        task = self._loop.create_task(self._serve(connection, sidecar))
-        # The loop itself refers to tasks but weakly.
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        begun(self._serve(connection, sidecar), self._tasks)
+
+    async def _readable(self, connection: socket.socket) -> None:
+        """Return once something has come; raises `TimeoutError`."""
+        came = asyncio.Event()
+        self._loop.add_reader(connection, came.set)
+        try:
+            async with asyncio.timeout(_HELLO_SECONDS):
+                await came.wait()
+        finally:
+            self._loop.remove_reader(connection)
 
     async def _serve(self, connection: socket.socket, sidecar: SidecarConnection) -> None:
         def link() -> LinkConnection:
@@ -146,12 +133,21 @@ class Listener:
             self._connections.pop(sidecar, None)
 
 
-def _agreed(connection: socket.socket, message: bytes, descriptors: list[int]) -> SharedMemory:
+def _agreed(connection: socket.socket) -> SharedMemory:
     """Answer a hello; raises `InvalidInput` and `OSError` where nothing can follow it."""
-    theirs = read_hello(message)
-    version = common_version(theirs)
-    memory = _mapped(descriptors) if version and descriptors else SharedMemory()
-    connection.send(write_hello(Hello(version, version, memory.rows is not None)))
+    message, descriptors, _, _ = socket.recv_fds(
+        connection, HELLO_BYTES, DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+    )
+    try:
+        if not message:
+            raise ConnectionResetError("it has ended before its hello")
+        theirs = read_hello(message)
+        version = common_version(theirs)
+        memory = _mapped(descriptors) if version and descriptors else SharedMemory()
+        connection.send(write_hello(Hello(version, version, memory.rows is not None)))
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
     if not version:
         rule = "names no version of the frames that this server speaks"
         raise InvalidInput("hello", rule, f"{theirs.min_version} to {theirs.max_version}")

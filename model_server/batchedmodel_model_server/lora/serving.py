@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -34,6 +34,7 @@ from batchedmodel_model_server.lora.slots import DeviceAdapters
 from batchedmodel_model_server.lora.wanted import Look, read_settings
 from batchedmodel_model_server.sources.folder import Content, content_of
 from batchedmodel_model_server.sources.hub import OFFLINE
+from batchedmodel_model_server.tasks import begun
 
 GONE: Final = "its adapter is not served any more"
 Result = TypeVar("Result")
@@ -141,7 +142,7 @@ class Adapters:
 
     def begin(self) -> None:
         """Follow what should be there."""
-        self._begun(self._follow())
+        begun(self._follow(), self._tasks)
 
     async def settled(self, seconds: float) -> None:
         """Return once each adapter is served or could not be, or after so long."""
@@ -211,7 +212,7 @@ class Adapters:
     def _read_if_missing(self, kept: Kept) -> None:
         if kept.weights is not None or kept.number in self._returning:
             return
-        again = self._begun(self._read_again(kept))
+        again = begun(self._read_again(kept), self._tasks)
         # Nobody may wait any more once it fails.
         again.add_done_callback(lambda task: task.cancelled() or task.exception())
         self._returning[kept.number] = again, self._clock()
@@ -248,7 +249,7 @@ class Adapters:
 
     def _go_on(self) -> None:
         for job in self._roster.begin(self._clock()):
-            self._begun(self._bring_up(job))
+            begun(self._bring_up(job), self._tasks)
         self._publish()
 
     async def _bring_up(self, job: Job) -> None:
@@ -310,10 +311,3 @@ class Adapters:
         self, threads: ThreadPoolExecutor, work: Callable[..., Result], *given: object
     ) -> Result:
         return await asyncio.get_running_loop().run_in_executor(threads, work, *given)
-
-    def _begun(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        # The loop itself refers to tasks but weakly.
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
