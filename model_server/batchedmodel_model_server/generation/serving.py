@@ -71,10 +71,10 @@ def load_of(parts: Sequence[StepPart]) -> StepLoad:
 
 
 class Serving(NamedTuple):
-    """What callers see of a generator."""
+    """What callers see of a generator; nothing of a model that has none."""
 
-    description: GenerationDescription
-    engine: EngineLoop
+    description: GenerationDescription | None = None
+    engine: EngineLoop | None = None
 
 
 class FirstSteps(NamedTuple):

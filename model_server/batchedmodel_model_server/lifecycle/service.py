@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Final
 
 from batchedmodel_contract.inference.profile import Profile
+from batchedmodel_contract.link.model_frames import ServedModel
 from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_contract.lora import AdapterState
 from batchedmodel_contract.manifest.source import Source
 from batchedmodel_contract.processes.environment import ModelServerSettings
+from batchedmodel_model_server.batching.declaration import FIRST_VERSION, describe
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, NotReady, Overloaded, words
 from batchedmodel_model_server.execution.device_thread import DeviceThread, TrialScheduling, either
 from batchedmodel_model_server.execution.memory import MemoryCap
@@ -244,7 +246,13 @@ class ModelService:
         with start.phase(SELF_TESTS):
             trial = await thread.call(lambda: Trial(trying, settings, clock, alone=turns is None))
         model = replace(trial.model, turn=None)
-        version.described(model)
+        description = describe(
+            self.name,
+            model.handler,
+            model.declaration,
+            version=version.name or FIRST_VERSION,
+            idempotent=model.idempotent,
+        )
         if wanted is not None and model.handler.bank is not None:
             told = partial(self._tell_adapters, version)
             version.adapters = self._wishes.begin(model.handler.bank, wanted, told)
@@ -266,7 +274,14 @@ class ModelService:
         if version.adapters is not None:
             # Whoever hears that the model is ready asks for them at once.
             await version.adapters.settled(SETTLE_SECONDS)
-        version.warm(profile, runner, None if steps is None else self._serving(version, steps))
+        texts = Serving() if steps is None else self._serving(version, steps)
+        served = ServedModel(
+            description=description,
+            profile=profile,
+            generation=texts.description,
+            tokenizer=model.handler.tokenizer or (steps.generator.tokenizer if steps else b""),
+        )
+        version.warm(served, runner, texts.engine)
         where = f"{model.device} in {model.handler.precision}"
         self._serve(version, f"ready on {where} after {start}")
         if trial.warm_up is not None:

@@ -18,19 +18,15 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Final
 
-from batchedmodel_contract.generation.description import GenerationDescription
-from batchedmodel_contract.inference.description import ModelDescription
 from batchedmodel_contract.inference.profile import Profile
-from batchedmodel_contract.link.model_frames import State
+from batchedmodel_contract.link.model_frames import ServedModel, State
 from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_contract.lora import AdapterState
 from batchedmodel_model_server.api.handler import Handler
-from batchedmodel_model_server.batching.declaration import FIRST_VERSION, describe
+from batchedmodel_model_server.batching.declaration import FIRST_VERSION
 from batchedmodel_model_server.errors import CannotLoad, NotReady, UnknownModel, legible
-from batchedmodel_model_server.execution.forward import LoadedModel
 from batchedmodel_model_server.execution.runner import Runner
 from batchedmodel_model_server.generation.engine_loop import EngineLoop
-from batchedmodel_model_server.generation.serving import Serving
 from batchedmodel_model_server.lora.serving import Adapters
 from batchedmodel_model_server.sources.folder import Content
 from batchedmodel_model_server.tasks import begun
@@ -166,10 +162,10 @@ class Version:
         self.handler: Handler | None = None
         """What is to be unloaded at its end."""
         self.adapters: Adapters | None = None
-        self._description: ModelDescription | None = None
-        self._profile: Profile | None = None
+        self.engine: EngineLoop | None = None
+        """What generates; None where it generates nothing, or not yet, or not any more."""
+        self._served: ServedModel | None = None
         self._runner: Runner | None = None
-        self._serving: Serving | None = None
         self._is_closed = False
         self.in_work = 0
         """Batches that have no answer yet; an engine that has texts counts as one, a load too."""
@@ -190,19 +186,9 @@ class Version:
         if state in (ModelState.FAILED, ModelState.UNLOADED):
             self.gone.set()
 
-    def described(self, model: LoadedModel) -> None:
-        """Its callers can know what it takes from now on."""
-        self._description = describe(
-            self._model,
-            model.handler,
-            model.declaration,
-            version=self.name or FIRST_VERSION,
-            idempotent=model.idempotent,
-        )
-
-    def warm(self, profile: Profile, runner: Runner, serving: Serving | None = None) -> None:
-        """It can be asked from now on; `serving`: for texts, where it generates any."""
-        self._profile, self._runner, self._serving = profile, runner, serving
+    def warm(self, served: ServedModel, runner: Runner, engine: EngineLoop | None = None) -> None:
+        """It can be asked from now on; `engine`: for texts, where it generates any."""
+        self._served, self._runner, self.engine = served, runner, engine
 
     def measure(self, work: Coroutine[None, None, None]) -> None:
         """Have its profile measured while it serves, until it serves no more."""
@@ -216,8 +202,9 @@ class Version:
 
     def measured(self, profile: Profile) -> None:
         """More of it was measured than it was ready with."""
-        if self._profile is not None and self._runner is not None:
-            self._profile = replace(profile, start_up=self._profile.start_up)
+        if self._served is not None and self._runner is not None:
+            start_up = self._served.profile.start_up
+            self._served = replace(self._served, profile=replace(profile, start_up=start_up))
             self._runner.expect(profile)
 
     @contextmanager
@@ -273,55 +260,25 @@ class Version:
         self.end_measuring()
         while self.in_work:
             await self.idle.wait()
-        if self._serving is not None:
-            self._serving.engine.end()
+        if self.engine is not None:
+            self.engine.end()
         if self.adapters is not None:
             self.adapters.end()
             self.adapters = None
-        self._profile = self._runner = self._description = self._serving = None
+        self._served = self._runner = self.engine = None
         handler, self.handler = self.handler, None
         return handler
 
     @property
-    def description(self) -> ModelDescription:
-        """What the model takes and gives; raises `NotReady` until it is loaded."""
-        if self._description is None:
-            raise self._not_ready()
-        return self._description
-
-    @property
-    def tokenizer(self) -> bytes | None:
-        """The tokenizer.json, if the model has one; raises `NotReady` until it is loaded."""
-        handler = self.handler
-        if handler is None:
-            raise self._not_ready()
-        generates = handler.generator
-        return handler.tokenizer or (None if generates is None else generates.tokenizer)
-
-    @property
-    def generation(self) -> GenerationDescription | None:
-        """What callers must know of its texts, if it generates any.
+    def served(self) -> ServedModel:
+        """What callers must know of it, with the largest batch that its memory is known to hold.
 
         Raises `NotReady` until the warm-up has ended.
         """
-        if self._runner is None:
+        if self._served is None or self._runner is None:
             raise self._not_ready()
-        return None if self._serving is None else self._serving.description
-
-    @property
-    def engine(self) -> EngineLoop | None:
-        """What generates; None where it generates nothing, or not yet, or not any more."""
-        return None if self._serving is None else self._serving.engine
-
-    @property
-    def profile(self) -> Profile:
-        """The latency curve, and the largest batch that the memory is known to hold by now.
-
-        Raises `NotReady` until the warm-up has ended.
-        """
-        if self._profile is None or self._runner is None:
-            raise self._not_ready()
-        return replace(self._profile, max_cost=self._runner.max_cost)
+        profile = replace(self._served.profile, max_cost=self._runner.max_cost)
+        return replace(self._served, profile=profile)
 
     def row(self) -> dict[str, str]:
         """Its row in the index of the repository."""

@@ -22,7 +22,6 @@ from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.link.kinds import Kind
 from batchedmodel_contract.link.model_frames import (
     Adapters,
-    ServedModel,
     write_adapters,
     write_engine,
     write_model,
@@ -90,25 +89,15 @@ class Announcements:
             self._send_adapters()
         elif topic is Topic.PROFILE:
             if serving is not None:
-                self._send(Kind.PROFILE, _MODEL_ID, [write_profile(serving.profile)])
+                self._send(Kind.PROFILE, _MODEL_ID, [write_profile(serving.served.profile)])
         else:
             state = self._service.lifecycle.event
-            if state.state is ModelState.READY and serving is not None:
-                self._send_model(serving)
+            is_ready = state.state is ModelState.READY
+            if is_ready and serving is not None and serving is not self._described:
+                self._described = serving
+                self._send(Kind.MODEL, _MODEL_ID, write_model(serving.served))
             self._send(Kind.STATE, _MODEL_ID, [write_state(state)])
         self._join()
-
-    def _send_model(self, serving: Version) -> None:
-        if serving is self._described:
-            return
-        self._described = serving
-        model = ServedModel(
-            description=serving.description,
-            profile=serving.profile,
-            generation=serving.generation,
-            tokenizer=serving.tokenizer or b"",
-        )
-        self._send(Kind.MODEL, _MODEL_ID, write_model(model))
 
     def _send_adapters(self) -> None:
         """In several frames where there are many new labels, each with all states."""
@@ -156,4 +145,4 @@ class Announcements:
             self._loop.call_soon(self._join)
 
         self._joined[number] = _Joined(engine, engine.join(send, ended))
-        self._send(Kind.ENGINE, number, [write_engine(serving.description.version)])
+        self._send(Kind.ENGINE, number, [write_engine(serving.served.description.version)])

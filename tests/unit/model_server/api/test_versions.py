@@ -28,7 +28,7 @@ async def test_the_highest_number_is_served_and_a_higher_one_takes_its_place(
     await service.bring_up()
     assert await ask(service) == 10
     assert service.lifecycle.event.version == "10"
-    assert service.of().description.version == "10"
+    assert service.of().served.description.version == "10"
     version_of(tmp_path / "model" / "11", factor=11)
     await service.load()
     assert await ask(service) == 11

@@ -78,12 +78,12 @@ async def test_it_is_described_and_has_an_engine_once_it_is_warm(
     service = ModelService(settings(tmp_path, blocks="10"), None, compute)
     assert service.serving is None
     await service.bring_up()
-    description = service.of().generation
+    description = service.of().served.generation
     assert description is not None
     # A text has a block at least.
     assert (description.blocks, description.max_sequences) == (10, 10)
     assert description.max_context_tokens == 160
-    assert service.of().tokenizer is not None
+    assert service.of().served.tokenizer
     assert engine_of(service) is not None
     await service.drain()
 
@@ -106,7 +106,7 @@ async def test_an_unload_waits_for_its_texts_and_takes_no_others(
     assert asking.ended.is_set()
     assert service.serving is None
     with pytest.raises(NotReady):
-        _ = service.of().generation
+        _ = service.of().served.generation
     await service.load()
     assert service.lifecycle.state is ModelState.READY
     assert engine_of(service) is not None

@@ -57,12 +57,12 @@ async def test_a_model_is_asked_only_while_it_is_ready(make_service: MakeService
     with pytest.raises(NotReady, match="model is LOADING"):
         await ask(service)
     with pytest.raises(NotReady):
-        _ = service.of().profile
+        _ = service.of().served.profile
     await service.bring_up()
     assert service.lifecycle.event.detail.startswith("ready on host in FP32 after ")
-    assert service.of().description.to_metadata()["batchedmodel"]["precision"] == "FP32"
+    assert service.of().served.description.to_metadata()["batchedmodel"]["precision"] == "FP32"
     assert (await ask(service)).statuses == (200,)
-    assert service.of().profile.points
+    assert service.of().served.profile.points
     await service.drain()
     with pytest.raises(NotReady, match="model is DRAINING"):
         await ask(service)
@@ -77,7 +77,7 @@ async def test_a_restart_that_takes_a_profile_over_says_so_and_tells_its_own_pha
     for age in (1.0, 2.0):
         service = make_service(Echo)
         await service.bring_up(StartUp(age))
-        profiles.append(service.of().profile)
+        profiles.append(service.of().served.profile)
         assert f"process {age:.2f}, imports " in service.lifecycle.event.detail
     first, second = profiles
     assert (first.cached, second.cached) == (False, True)
@@ -90,7 +90,7 @@ async def test_a_restart_that_takes_a_profile_over_says_so_and_tells_its_own_pha
 async def whole_profile(service: ModelService) -> None:
     """Wait until the whole profile is told."""
     async with asyncio.timeout(60):
-        if service.of().profile.partial:
+        if service.of().served.profile.partial:
             await changed(service.lifecycle, Topic.PROFILE)
     assert service.lifecycle.state is ModelState.READY
 
@@ -100,11 +100,11 @@ async def test_a_model_is_ready_with_a_partial_profile_that_becomes_whole(
 ) -> None:
     service = make_service(Echo)
     await service.bring_up(StartUp(1.0))
-    partial = service.of().profile
+    partial = service.of().served.profile
     assert partial.partial
     assert (await ask(service)).statuses == (200,)
     await whole_profile(service)
-    whole = service.of().profile
+    whole = service.of().served.profile
     assert not whole.partial
     assert set(partial.points) < set(whole.points)
     assert whole.start_up == partial.start_up
@@ -386,10 +386,10 @@ async def test_what_the_manifest_or_the_handler_forbids_to_run_twice_is_not(
 
     service = make_service(Impure)
     await service.bring_up()
-    assert not service.of().description.idempotent
+    assert not service.of().served.description.idempotent
     service = make_service(Echo)
     await service.bring_up()
-    assert service.of().description.idempotent
+    assert service.of().served.description.idempotent
 
 
 async def test_the_profile_tells_what_has_been_learnt_of_the_memory(
@@ -403,10 +403,10 @@ async def test_the_profile_tells_what_has_been_learnt_of_the_memory(
 
     service = make_service(Small)
     await service.bring_up()
-    assert service.of().profile.max_cost == 1500
+    assert service.of().served.profile.max_cost == 1500
     with service.admitted() as runner:
         await runner.run(batch_of(x=[[1] * 700] * 2))
-    assert service.of().profile.max_cost == 1050
+    assert service.of().served.profile.max_cost == 1050
 
 
 async def test_batches_beyond_the_bound_are_refused(make_service: MakeService) -> None:
