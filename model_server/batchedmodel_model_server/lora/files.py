@@ -51,14 +51,10 @@ _MOST_TIMES: Final = 1e4
 class PeftConfig:
     """What a LoRA's config says."""
 
-    ranks: frozenset[int]
-    """That its modules may have."""
     alpha: float
     alpha_pattern: Mapping[str, float]
     root_of_rank: bool
     """Scaled by the rank's square root (rsLoRA)."""
-    targets: tuple[str, ...] | None
-    """Ends of names of the modules that it changes; None: whatever its weights say."""
     replaced: tuple[str, ...]
     """Ends of names of the modules that it replaces (`modules_to_save`)."""
 
@@ -70,10 +66,6 @@ class PeftConfig:
                 alpha = value
                 break
         return alpha / (math.sqrt(rank) if self.root_of_rank else rank)
-
-    def changes(self, module: str) -> bool:
-        """Whether the config allows for weights of this module."""
-        return self.targets is None or ends_with(module, self.targets)
 
 
 def ends_with(module: str, names: tuple[str, ...]) -> bool:
@@ -98,19 +90,14 @@ def read_config(folder: Path) -> PeftConfig:
         raise CannotLoad(
             f"{file}: init_lora_weights {shown(how)} changes the base; convert it to plain LoRA"
         )
-    rank = _whole(file, "r", document.get("r"))
-    ranks = _numbers(file, "rank_pattern", document)
-    alphas = _numbers(file, "alpha_pattern", document)
-    for pattern in alphas:
-        _check_pattern(file, pattern)
-    targets = document.get("target_modules")
+    replaced = document.get("modules_to_save") or []
+    if not isinstance(replaced, list) or not all(isinstance(one, str) for one in replaced):
+        raise CannotLoad(f"{file}: modules_to_save {shown(replaced)} is not a list of names")
     return PeftConfig(
-        ranks=frozenset([rank, *(_whole(file, f"rank_pattern.{k}", v) for k, v in ranks.items())]),
         alpha=_number(file, "lora_alpha", document.get("lora_alpha")),
-        alpha_pattern={k: _number(file, f"alpha_pattern.{k}", v) for k, v in alphas.items()},
+        alpha_pattern=_alpha_pattern(file, document.get("alpha_pattern") or {}),
         root_of_rank=bool(document.get("use_rslora")),
-        targets=None if isinstance(targets, str) else _names(file, "target_modules", targets or []),
-        replaced=_names(file, "modules_to_save", document.get("modules_to_save") or []),
+        replaced=tuple(replaced),
     )
 
 
@@ -128,38 +115,23 @@ def read_labels(folder: Path) -> tuple[str, ...] | None:
     return labels
 
 
-def _check_pattern(file: Path, pattern: str) -> None:
-    # What a regular expression of a stranger takes is unbounded; peft itself writes plain names.
-    if len(pattern) > _LONGEST_PATTERN or not _PLAIN.fullmatch(pattern.removeprefix("^")):
-        raise CannotLoad(
-            f"{file}: alpha_pattern {shown(pattern)} is not a module's name; other regular "
-            "expressions are not supported"
-        )
-
-
-def _whole(file: Path, name: str, value: object) -> int:
-    if type(value) is not int or value < 1:
-        raise CannotLoad(f"{file}: {name} {shown(value)} is not a whole number above 0")
-    return value
+def _alpha_pattern(file: Path, found: Any) -> dict[str, float]:
+    if not isinstance(found, dict) or len(found) > _MOST_PATTERNS:
+        raise CannotLoad(f"{file}: alpha_pattern is not a number for each name")
+    for pattern in found:
+        # What a regular expression of a stranger takes is unbounded; peft itself writes names.
+        if len(pattern) > _LONGEST_PATTERN or not _PLAIN.fullmatch(pattern.removeprefix("^")):
+            raise CannotLoad(
+                f"{file}: alpha_pattern {shown(pattern)} is not a module's name; other regular "
+                "expressions are not supported"
+            )
+    return {name: _number(file, f"alpha_pattern.{name}", value) for name, value in found.items()}
 
 
 def _number(file: Path, name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e9:
         raise CannotLoad(f"{file}: {name} {shown(value)} is not a number")
     return float(value)
-
-
-def _numbers(file: Path, name: str, document: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = document.get(name) or {}
-    if not isinstance(found, dict) or len(found) > _MOST_PATTERNS:
-        raise CannotLoad(f"{file}: {name} is not a number for each name")
-    return found
-
-
-def _names(file: Path, name: str, value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise CannotLoad(f"{file}: {name} {shown(value)} is not a list of names")
-    return tuple(value)
 
 
 def read_adapter(
@@ -241,16 +213,14 @@ def _low_rank(
         raise _Unfit(f"{name} is a {type(module).__name__}; adapters of it are not supported")
     if b is None:
         raise _Unfit(f"{name} lacks lora_B")
-    if not config.changes(name) or ends_with_part(name, config.replaced):
-        raise _Unfit(f"{name} is none of the modules that its config changes")
+    if ends_with_part(name, config.replaced):
+        raise _Unfit(f"{name} is changed, and its config replaces it as well")
     rank = int(a.shape[0]) if a.ndim else 0
-    if a.shape != (rank, sizes[0]) or b.shape != (sizes[1], rank):
+    if not rank or a.shape != (rank, sizes[0]) or b.shape != (sizes[1], rank):
         raise _Unfit(
             f"{name}: lora_A is {_by(a.shape)} and lora_B {_by(b.shape)}; the base's module has "
             f"{sizes[0]} inputs and {sizes[1]} outputs"
         )
-    if rank not in config.ranks:
-        raise _Unfit(f"{name} has rank {rank}, which is none of its config's")
     if rank > max_rank:
         raise _Unfit(f"{name} has rank {rank}, above spec.adapters.maxRank {max_rank}")
     dtype = module.weight.dtype
