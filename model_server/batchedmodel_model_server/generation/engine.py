@@ -14,7 +14,6 @@ another reason the newest prompt ends, or where none is in it each sequence that
 from __future__ import annotations  # array.array takes no type argument at run time
 
 import logging
-import math
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -23,12 +22,10 @@ from typing import Final
 import numpy as np
 
 from batchedmodel_contract.generation.frames import (
-    MOST_LOGPROBS,
     Configure,
     Finish,
     Refusal,
     Refused,
-    Sampling,
     StepReport,
     Submit,
     Token,
@@ -54,16 +51,6 @@ MOST_TEXTS: Final = 4096
 come whole, and so does all that had begun in an engine which ran more."""
 MOST_BYTES: Final = 256 << 20
 """Of the prompts of all that is taken."""
-_BOUNDS: Final = (
-    ("temperature", 0.0, 100.0),
-    ("top_p", 0.0, 1.0),
-    ("top_k", 0, math.inf),
-    ("min_p", 0.0, 1.0),
-    ("presence_penalty", -100.0, 100.0),
-    ("frequency_penalty", -100.0, 100.0),
-    ("repetition_penalty", 0.01, 100.0),
-    ("logprobs", 0, MOST_LOGPROBS),
-)
 _NOTHING: Final = float("nan")
 _log = logging.getLogger(__name__)
 
@@ -142,7 +129,10 @@ class TakenRequest:
 def check_submit(
     submit: Submit, settings: StepSettings, vocabulary: int, *, max_context_tokens: int
 ) -> None:
-    """Raise `InvalidInput` for one that can never be served."""
+    """Raise `InvalidInput` for one that can never be served.
+
+    How its tokens are chosen was checked where it was asked for.
+    """
     ids, given, choices = submit.ids, submit.given, submit.choices
     if given >= len(ids):
         raise InvalidInput("prompt", "is empty")
@@ -162,15 +152,6 @@ def check_submit(
     if not settings.holds(whole):
         room = settings.blocks * settings.block_tokens
         raise InvalidInput("prompt", f"with its text has {whole} tokens; the cache holds {room}")
-    _check_sampling(submit.sampling)
-
-
-def _check_sampling(sampling: Sampling) -> None:
-    """Refuse values that mean nothing; whoever asks has told its own caller of them."""
-    for name, least, most in _BOUNDS:
-        value = getattr(sampling, name)
-        if value is not None and not least <= value <= most:
-            raise InvalidInput(name, f"is not from {least:g} to {most:g}", value)
 
 
 class Engine:

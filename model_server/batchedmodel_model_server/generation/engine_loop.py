@@ -37,8 +37,8 @@ from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.lora import NO_ADAPTER
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, words
 from batchedmodel_model_server.generation.engine import Engine, TakenRequest
-from batchedmodel_model_server.lora.registry import Kept, Lender, Weights
-from batchedmodel_model_server.lora.serving import GONE
+from batchedmodel_model_server.lora.registry import Kept, Weights
+from batchedmodel_model_server.lora.serving import GONE, Adapters
 from batchedmodel_model_server.tasks import begun
 
 MOST_FAILURES: Final = 3
@@ -80,7 +80,7 @@ class EngineLoop:
         post: Callable[[Callable[[bool], None], float | None], None],
         rules: Rules,
         *,
-        adapters: Lender | None = None,
+        adapters: Adapters | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`new_engine` makes one without texts, on the compute thread, which does not use the one

@@ -13,7 +13,7 @@ replaced or removed stays until nobody has asked for it for a while, as its file
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from batchedmodel_contract.lora import AdapterPhase, AdapterState
 from batchedmodel_contract.manifest.source import Source
@@ -217,22 +217,6 @@ class Kept:
     retired: bool = False
     quiet_since: float = NEVER
     """Of one that is retired: when it was asked for last."""
-
-
-class Lender(Protocol):
-    """Lends adapters to texts, on the event loop."""
-
-    def hold(self, number: int) -> Kept | None:
-        """Its adapter until `give_back`; None where it is unknown."""
-        ...
-
-    async def in_memory(self, kept: Kept) -> Weights:
-        """The weights of one that is held; raises `CannotLoad`."""
-        ...
-
-    def give_back(self, kept: Kept) -> None:
-        """The end of what `hold` began."""
-        ...
 
 
 class AdapterStore:

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from batchedmodel_contract.generation.frames import Sampling
+from batchedmodel_contract.generation.frames import MOST_LOGPROBS, Sampling
 from batchedmodel_contract.generation.sampling_rules import MAX_TOKENS, SAMPLING_RULES
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.schema.reading import ruled
@@ -32,7 +32,6 @@ MOST_TEXTS: Final = 128
 """Texts that one request may ask for."""
 _MOST_STOPS: Final = 16
 _LONGEST_STOP: Final = 128
-_MOST_LOGPROBS: Final = 20
 _TOKEN_IDS: Final = Whole(minimum=0, maximum=2**31 - 1)
 _SEED_BITS: Final = 2**63 - 1
 _PENALTY: Final = Real(minimum=-2.0, maximum=2.0)
@@ -147,7 +146,7 @@ def max_tokens_of(asked: Mapping[str, Any], *fields: str) -> int | None:
 
 def logprobs_of(asked: Mapping[str, Any], field: str) -> int | None:
     """How many tokens are told with each one; raises `InvalidInput`."""
-    return optional_whole(asked, field, Whole(minimum=0, maximum=_MOST_LOGPROBS))
+    return optional_whole(asked, field, Whole(minimum=0, maximum=MOST_LOGPROBS))
 
 
 def optional_whole(asked: Mapping[str, Any], field: str, rule: Whole) -> int | None:

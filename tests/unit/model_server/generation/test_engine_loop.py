@@ -35,7 +35,7 @@ from batchedmodel_model_server.generation.engine_loop import (
     EngineLoop,
     Rules,
 )
-from batchedmodel_model_server.lora.registry import Kept, Lender
+from batchedmodel_model_server.lora.registry import Kept
 from batchedmodel_model_server.sources.folder import Content
 from support.engine_frames import submit
 from support.examples import examples
@@ -51,7 +51,7 @@ class World:
         self,
         before: Callable[[Sequence[StepPart]], None] = lambda parts: None,
         sequences: int = 4,
-        adapters: Lender | None = None,
+        adapters: Any = None,
     ) -> None:
         self.now = 0.0
         self.turns: list[Callable[[bool], None]] = []
