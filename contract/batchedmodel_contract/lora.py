@@ -15,7 +15,7 @@ from typing import Any, Final
 from batchedmodel_contract.invalid_input import InvalidInput, readable
 from batchedmodel_contract.manifest.adapters import AdapterItem, Adapters, lacks_one_source
 from batchedmodel_contract.processes.environment import source_to_json
-from batchedmodel_contract.schema.reading import camel_case, declared_at, ruled
+from batchedmodel_contract.schema.reading import Setting, as_in, declarations, ruled, setting
 from batchedmodel_contract.schema.rules import Whole
 
 NO_ADAPTER: Final = 0
@@ -86,13 +86,12 @@ ADAPTERS_FILE: Final = "adapters.json"
 class AdapterSettings:
     """What is in the file; see `Adapters` for what the values mean."""
 
-    slots: int = 8
-    max_rank: int = 16
-    cpu_memory_bytes: int | None = None
-    """Bytes; None: adapters stay in main memory."""
-    items: tuple[AdapterItem, ...] = ()
-    folder: str | None = None
-    header: str = "task-id"
+    slots: int = as_in(Adapters, "slots")
+    max_rank: int = as_in(Adapters, "max_rank")
+    cpu_memory_bytes: int | None = setting(Whole(minimum=0), "Absent: all stay in main memory.")
+    items: tuple[AdapterItem, ...] = as_in(Adapters, "items")
+    folder: str | None = as_in(Adapters, "folder")
+    header: str = as_in(Adapters, "header")
 
     def to_json(self) -> str:
         """The text of the file; equal settings give equal text.
@@ -129,12 +128,13 @@ def adapters_from_json(text: str | bytes) -> AdapterSettings:
         mapping = json.loads(text)
     if not isinstance(mapping, dict):
         raise InvalidInput(ADAPTERS_FILE, "is not a JSON object", mapping)
-    known = {field.name for field in fields(AdapterSettings)}
+    declared = declarations(AdapterSettings)
+    rules = {field.name: one.rule for field, one in declared if isinstance(one, Setting)}
     for name in mapping:
-        if name not in known:
+        if name not in rules:
             raise InvalidInput(f"{ADAPTERS_FILE}: {name}", "is not known")
     found = {
-        name: ruled(_rule(name), value, f"{ADAPTERS_FILE}: {name}")
+        name: ruled(rules[name], value, f"{ADAPTERS_FILE}: {name}")
         for name, value in mapping.items()
         if value is not None
     }
@@ -142,9 +142,3 @@ def adapters_from_json(text: str | bytes) -> AdapterSettings:
     if lacks_one_source(settings.items):
         raise InvalidInput(f"{ADAPTERS_FILE}: items", "has one without exactly one source")
     return settings
-
-
-def _rule(name: str) -> Any:
-    if name == "cpu_memory_bytes":
-        return Whole(minimum=0)
-    return declared_at(Adapters, camel_case(name))[0][1].rule  # type: ignore[union-attr]

@@ -155,11 +155,6 @@ class RetryPlan:
         self.failures: dict[int, Failure] = {}
         """By row."""
 
-    @property
-    def passes(self) -> int:
-        """How many were begun."""
-        return self._search.calls
-
     def next(self, now: float) -> Rows | None:
         """The rows to run now; None when every row has its answer or its failure."""
         rows = self._search.next(now)

@@ -136,8 +136,8 @@ class Runner:
         assert whole is not None, "there are valid items"
         if whole.adapters is None or self._adapters is None:
             return [(examined, whole)]
-        device = self._adapters.device
-        groups = passes(whole.adapters.tolist(), device.slots, device.resident)
+        table = self._adapters.device.table
+        groups = passes(whole.adapters.tolist(), table.slots, table.resident)
         if len(groups) == 1:
             return [(examined, whole)]
         parts = [examined.only({whole.items[row] for row in rows}) for rows in groups]

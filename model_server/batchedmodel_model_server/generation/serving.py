@@ -8,6 +8,7 @@ from __future__ import annotations  # array.array takes no type argument at run 
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -133,7 +134,7 @@ def serving_of(
 
     def new_engine() -> Engine:
         if adapters is not None:
-            adapters.device.leave_all()
+            adapters.device.table.unpin_all()
         return Engine(
             WatchedRunner(runner, learnt, watchdog),
             settings,
@@ -150,21 +151,10 @@ def serving_of(
         blocks=runner.blocks,
         max_sequences=sizes.sequences,
         max_tokens_per_step=sizes.tokens,
-        step_seconds=StepSeconds(
-            base=cost.base,
-            prefill_token=cost.prefill_token,
-            sequence=cost.sequence,
-            context_token=cost.context_token,
-        ),
+        step_seconds=StepSeconds(**asdict(cost)),
         stop_ids=generator.stop_ids,
         chat_template=generator.chat_template,
         special_tokens=generator.special_tokens,
         sampling_defaults=dict(generator.sampling_defaults),
     )
-    loop = EngineLoop(
-        new_engine,
-        compute.post,
-        rules,
-        adapters=adapters,
-    )
-    return Serving(description, loop)
+    return Serving(description, EngineLoop(new_engine, compute.post, rules, adapters=adapters))

@@ -79,15 +79,19 @@ class SharedMemory(NamedTuple):
 
 
 def shared_memory(descriptors: Sequence[int]) -> SharedMemory:
-    """The memory behind descriptors, for rows and for answers; raises `InvalidInput`, `OSError`."""
-    if len(descriptors) != DESCRIPTORS:
-        # As where this process may open no more files.
-        raise InvalidInput("descriptors", f"are not {DESCRIPTORS}", len(descriptors))
-    rows, answers = descriptors
-    return SharedMemory(
-        rows=memoryview(mapped(rows, writable=False)),
-        answers=memoryview(mapped(answers, writable=True)),
-    )
+    """The memory behind descriptors, for rows and for answers.
+
+    None where it cannot be had, as where this process may open no more files: all is sent then.
+    """
+    try:
+        rows, answers = descriptors
+        return SharedMemory(
+            rows=memoryview(mapped(rows, writable=False)),
+            answers=memoryview(mapped(answers, writable=True)),
+        )
+    except (ValueError, InvalidInput, OSError) as error:
+        _log.warning("no memory is shared with a sidecar: %s", error)
+        return SharedMemory()
 
 
 class SidecarConnection:
@@ -106,8 +110,7 @@ class SidecarConnection:
         """Of batches and orders that have no answer."""
         self._changes = 0
         """Loads and unloads under way."""
-        self._whole: asyncio.Future[None] | None = None
-        """Waits for the end of frames that have come in part."""
+        self._frame_ended: Final = asyncio.Event()
 
     def begin(self) -> None:
         """Send what the sidecar must know first."""
@@ -134,8 +137,7 @@ class SidecarConnection:
             case Kind.RELEASE:
                 with suppress(NotReady, UnknownModel):
                     self._service.of(read_engine(content)).release()
-        if self._whole is not None and not self.link.is_within_frame:
-            self._frames_are_whole()
+        self._frame_ended.set()
 
     def disconnected(self, reason: str) -> None:
         """Forget what the sidecar asked for."""
@@ -146,14 +148,14 @@ class SidecarConnection:
         self._memory = SharedMemory()
         for task in self._tasks:
             task.cancel()
-        self._frames_are_whole()
         self.ended.set()
+        self._frame_ended.set()
 
     async def frames_whole(self) -> None:
         """Return once frames that have come in part are whole and handled."""
-        if self.link.is_within_frame and not self.ended.is_set():
-            self._whole = self._loop.create_future()
-            await self._whole
+        while self.link.is_within_frame and not self.ended.is_set():
+            self._frame_ended.clear()
+            await self._frame_ended.wait()
 
     async def close(self) -> None:
         """End the connection behind all answers, once the sidecar has read them."""
@@ -161,11 +163,6 @@ class SidecarConnection:
             await asyncio.wait(self._tasks)
         self.link.close()
         await self.ended.wait()
-
-    def _frames_are_whole(self) -> None:
-        if self._whole is not None and not self._whole.done():
-            self._whole.set_result(None)
-        self._whole = None
 
     def _take_batch(self, frame_id: int, content: memoryview) -> None:
         if frame_id in self._batches:

@@ -143,7 +143,7 @@ def _agreed(connection: socket.socket) -> SharedMemory:
             raise ConnectionResetError("it has ended before its hello")
         theirs = read_hello(message)
         version = common_version(theirs)
-        memory = _mapped(descriptors) if version and descriptors else SharedMemory()
+        memory = shared_memory(descriptors) if version and descriptors else SharedMemory()
         connection.send(write_hello(Hello(version, version, memory.rows is not None)))
     finally:
         for descriptor in descriptors:
@@ -152,12 +152,3 @@ def _agreed(connection: socket.socket) -> SharedMemory:
         rule = "names no version of the frames that this server speaks"
         raise InvalidInput("hello", rule, f"{theirs.min_version} to {theirs.max_version}")
     return memory
-
-
-def _mapped(descriptors: list[int]) -> SharedMemory:
-    """The memory of a sidecar; none where it cannot be had, and then everything is sent."""
-    try:
-        return shared_memory(descriptors)
-    except (InvalidInput, OSError) as error:
-        _log.warning("no memory is shared with a sidecar: %s", error)
-        return SharedMemory()

@@ -228,9 +228,6 @@ class AdapterStore:
         self._kept: Final[OrderedDict[int, Kept]] = OrderedDict()
         """The one that was used last at the end."""
 
-    def __contains__(self, number: object) -> bool:
-        return number in self._kept
-
     def add(self, kept: Kept) -> None:
         """Another one was read."""
         self._kept[kept.number] = kept

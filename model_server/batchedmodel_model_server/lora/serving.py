@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.lora import AdapterSettings, AdapterState
@@ -37,7 +37,6 @@ from batchedmodel_model_server.sources.hub import OFFLINE
 from batchedmodel_model_server.tasks import begun
 
 GONE: Final = "its adapter is not served any more"
-Result = TypeVar("Result")
 Told = Callable[[tuple[AdapterState, ...]], None]
 _FETCHED: Final = "adapters"
 """What adapters from a hub lie in, below the cache folder."""
@@ -127,6 +126,7 @@ class Adapters:
         self._find: Final = find
         self._tell: Final = told
         self._clock: Final = clock
+        self._loop: Final = asyncio.get_running_loop()
         self._roster: Final = Roster(numbers)
         self._store: Final = AdapterStore(settings.cpu_memory_bytes)
         self._settled: Final = asyncio.Event()
@@ -190,7 +190,7 @@ class Adapters:
     def give_back(self, kept: Kept) -> None:
         """The end of what `hold` began."""
         self._store.release(kept, self._clock())
-        self._store.make_room(self.device.resident)
+        self._store.make_room(self.device.table.resident)
 
     def labels_of(self, number: int) -> tuple[str, ...] | None:
         """By which an adapter classifies, if it is here and has some of its own."""
@@ -219,13 +219,9 @@ class Adapters:
 
     async def _read_again(self, kept: Kept) -> None:
         try:
-            folder = kept.content.folder
-            weights, size, content = await self._aside(self._reading, self._read, folder)
-            if content.digest != kept.content.digest:
-                raise CannotLoad("its files are not the same any more")
-            kept.weights, kept.size = weights, size
+            kept.weights, kept.size = await self._read(kept.content)
             # Whoever asked for it may have gone.
-            self._store.make_room(self.device.resident)
+            self._store.make_room(self.device.table.resident)
         except CannotLoad:
             raise
         except Exception as error:
@@ -236,7 +232,9 @@ class Adapters:
     async def _follow(self) -> None:
         while True:
             before, look = self._look, self._look.again
-            found = self._look = await self._aside(self._looking, look, self._folder, self._find)
+            found = self._look = await self._loop.run_in_executor(
+                self._looking, look, self._folder, self._find
+            )
             for problem in set(found.problems) - set(before.problems):
                 _log.warning("adapters: %s", problem)
             now = self._clock()
@@ -259,40 +257,41 @@ class Adapters:
             self._failed(job, str(error))
         except asyncio.CancelledError:
             raise
-        except (OSError, MemoryError, RuntimeError) as error:
-            _log.warning("adapter %s cannot be loaded now: %s", job.name, words(error))
-            self._failed(job, f"it cannot be loaded now: {words(error)}", passing=True)
         except BaseException as error:
-            _log.exception("adapter %s cannot be loaded", job.name)
-            self._failed(job, f"it cannot be loaded: {words(error)}")
+            _log.exception("adapter %s cannot be loaded now", job.name)
+            self._failed(job, f"it cannot be loaded now: {words(error)}", passing=True)
         finally:
             self._roster.ended(job, self._clock())
         self._go_on()
 
     async def _brought_up(self, job: Job) -> None:
-        content = await self._aside(self._fetching, self._find, job.source)
+        content = await self._loop.run_in_executor(self._fetching, self._find, job.source)
         number = self._roster.found(job, content)
         if number is None:
             return
         self._publish()
-        weights, size, read = await self._aside(self._reading, self._read, content.folder)
-        if read.digest != content.digest:
-            raise CannotLoad("its files change while they are read")
+        weights, size = await self._read(content)
         with suppress(KeyError):  # it was removed meanwhile
             labels = self.device.bank.labels_of(weights)
             replaced = self._roster.loaded(job, number, own_labels=labels is not None)
             self._store.add(Kept(number, content, weights, size, labels))
             now = self._clock()
             self._store.retire([] if replaced is None else [replaced], now)
-            self._store.make_room(self.device.resident)
+            self._store.make_room(self.device.table.resident)
             _log.info("adapter %s is served as %d: %s", job.name, number, content.folder)
 
-    def _read(self, folder: Path | None) -> tuple[Weights, int, Content]:
-        """The adapter in a folder, its size, and what the folder holds once it is read."""
+    async def _read(self, content: Content) -> tuple[Weights, int]:
+        """An adapter and its size; raises `CannotLoad`."""
+        folder, bank = content.folder, self.device.bank
         assert folder is not None, "every adapter has a source"
-        weights = self.device.bank.read(folder)
-        content = self._find(Source(path=str(folder)))
-        return weights, self.device.bank.bytes_of(weights), content
+
+        def read() -> tuple[Weights, int]:
+            weights = bank.read(folder)
+            if self._find(Source(path=str(folder))).digest != content.digest:
+                raise CannotLoad("its files are not the same any more")
+            return weights, bank.bytes_of(weights)
+
+        return await self._loop.run_in_executor(self._reading, read)
 
     def _failed(self, job: Job, reason: str, *, passing: bool = False) -> None:
         reason = legible(reason[:_LONGEST_REASON])[:_LONGEST_REASON]
@@ -306,8 +305,3 @@ class Adapters:
         if states != self.states:
             self.states = states
             self._tell(states)
-
-    async def _aside(
-        self, threads: ThreadPoolExecutor, work: Callable[..., Result], *given: object
-    ) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(threads, work, *given)

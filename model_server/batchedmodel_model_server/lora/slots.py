@@ -5,7 +5,7 @@ otherwise a moment later.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -30,13 +30,7 @@ class DeviceAdapters:
 
     def __init__(self, bank: Bank, slots: int) -> None:
         self.bank: Final = bank
-        self.slots: Final = slots
-        self._table: Final = AdapterSlots(slots)
-
-    @property
-    def resident(self) -> Collection[int]:
-        """Numbers of the adapters that are in a slot."""
-        return self._table.resident
+        self.table: Final = AdapterSlots(slots)
 
     def slots_of(
         self, numbers: NDArray[np.int32], weights: Mapping[int, Weights]
@@ -47,38 +41,26 @@ class DeviceAdapters:
         """
         wanted = [number for number in np.unique(numbers).tolist() if number != NO_ADAPTER]
         self._put(wanted, weights)
-        slots = self._table.place(wanted).slots
+        slots = self.table.place(wanted).slots
         # Banks count slots from 1.
         return np.array([slots.get(number, -1) + 1 for number in numbers.tolist()], np.int32)
 
-    def fits(self, numbers: Collection[int]) -> bool:
-        """Whether texts of these adapters can run at the same time, beside those that do."""
-        return self._table.fits(numbers)
-
     def enter(self, number: int, weights: Weights) -> int:
-        """A text of this adapter runs from now on: its slot; raises as `slots_of` does."""
+        """A text of this adapter runs until it is unpinned: its slot; raises as `slots_of` does."""
         self._put([number], {number: weights})
-        self._table.pin(number)
-        return self._table.place([number]).slots[number] + 1
-
-    def leave(self, number: int) -> None:
-        """The text does not run any more."""
-        self._table.unpin(number)
-
-    def leave_all(self) -> None:
-        """No text runs any more."""
-        self._table.unpin_all()
+        self.table.pin(number)
+        return self.table.place([number]).slots[number] + 1
 
     def _put(self, wanted: list[int], weights: Mapping[int, Weights]) -> None:
-        if not self._table.fits(wanted):
+        if not self.table.fits(wanted):
             raise NoSlotFree(f"{len(wanted)} adapters do not fit beside those of running texts")
-        copies = self._table.place(wanted).copies
+        copies = self.table.place(wanted).copies
         for at, (slot, number) in enumerate(copies):
             try:
                 self.bank.put(slot + 1, weights[number])
             except BaseException:
                 for _, missing in copies[at:]:
-                    self._table.forget(missing)
+                    self.table.forget(missing)
                 self.bank.clear(slot + 1)
                 raise
 
@@ -123,7 +105,7 @@ class TextAdapters:
             return waiting
         running = Counter([use.number for use in self._uses.values() if use.slot != NO_SLOT])
         texts = [self._waiting(one, now) for one in waiting]
-        allowed = may_begin(texts, running, self._device.slots, now)
+        allowed = may_begin(texts, running, self._device.table.slots, now)
         return [one for one, may in zip(waiting, allowed, strict=True) if may]
 
     def enter(self, one: EngineSequence) -> str | None:
@@ -146,7 +128,7 @@ class TextAdapters:
         """It does not run any more."""
         use = self._uses.get(one)
         if use is not None and self._device is not None and use.slot != NO_SLOT:
-            self._device.leave(use.number)
+            self._device.table.unpin(use.number)
             use.slot = NO_SLOT
 
     def slot(self, one: EngineSequence) -> int:

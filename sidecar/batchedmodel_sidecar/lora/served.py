@@ -1,6 +1,7 @@
 """The adapters that the model server tells of, and which of them a request asks for."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from batchedmodel_contract.invalid_input import InvalidInput, shown
@@ -22,24 +23,15 @@ _BEST_FIRST: Final[Sequence[AdapterPhase]] = (
 )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class ChosenAdapter:
     """The adapter of one request: the version that was served when it was asked for."""
 
-    __slots__ = ("_labels", "_number", "_process", "_served", "name")
-
-    def __init__(
-        self,
-        name: str,
-        number: int,
-        process: int,
-        served: "ServedAdapters",
-        labels: Labels | None = None,
-    ) -> None:
-        self.name: Final = name
-        self._labels = labels
-        self._number = number
-        self._process = process
-        self._served = served
+    name: str
+    _number: int
+    _process: int
+    _served: "ServedAdapters"
+    _labels: Labels | None = None
 
     @property
     def number(self) -> int:

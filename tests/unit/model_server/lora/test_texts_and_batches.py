@@ -96,7 +96,7 @@ def test_each_text_is_computed_with_its_adapter_and_all_of_them_end(seed: int) -
         engine.step(now)
         now += 0.05
     # Nothing is held any more.
-    assert device.fits(range(100, 100 + slots))
+    assert device.table.fits(range(100, 100 + slots))
 
 
 def test_a_text_whose_adapter_cannot_be_copied_is_refused_and_others_go_on() -> None:
