@@ -15,8 +15,10 @@ from __future__ import annotations  # array.array takes no type argument at run 
 
 import logging
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -31,11 +33,12 @@ from batchedmodel_contract.generation.frames import (
     Token,
 )
 from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.lora import NO_ADAPTER
 from batchedmodel_model_server.api.generator import Draw, Sampled, StepPart, StepRunner
-from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, OutOfMemory
+from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, OutOfMemory, translating
 from batchedmodel_model_server.generation.block_pool import BlockPool, PrefixHashes
 from batchedmodel_model_server.lora.registry import Kept, Weights
-from batchedmodel_model_server.lora.slots import DeviceAdapters, TextAdapters
+from batchedmodel_model_server.lora.slots import NO_SLOT, DeviceAdapters
 from batchedmodel_scheduling.batching.items import NEVER, Priority
 from batchedmodel_scheduling.engine.giving_way import GivingWay
 from batchedmodel_scheduling.engine.step_cost import StepTimes
@@ -45,6 +48,7 @@ from batchedmodel_scheduling.engine.step_planner import (
     StepPlanner,
     StepSettings,
 )
+from batchedmodel_scheduling.lora.text_turns import WaitingText, may_begin
 
 MOST_TEXTS: Final = 4096
 """So many are taken, whatever runs at once: the caller's queue is elsewhere, but lists of prompts
@@ -60,7 +64,7 @@ class EngineText:
 
     __slots__ = (
         *("blocks", "cached", "choice", "choices", "deadline", "draw", "given", "hashes", "ids"),
-        *("sequence", "submit", "unwanted"),
+        *("sequence", "since", "slot", "submit", "unwanted", "weights"),
     )
 
     def __init__(
@@ -82,6 +86,12 @@ class EngineText:
         """Tokens of the text itself."""
         self.draw: Final = Draw(submit.sampling, choice, ids, prompt_tokens)
         """Its next token, whichever that is: the ids grow."""
+        self.weights: Weights | None = None
+        """Of its adapter, if it has one."""
+        self.since = 0.0
+        """When it came."""
+        self.slot = NO_SLOT
+        """Where its adapter is while it runs."""
         self.unwanted: Final[set[int]] = set()
         """Of several choices that have not begun, those that nobody waits for."""
 
@@ -100,6 +110,7 @@ class EngineText:
         ids = array("i", self.ids)
         other = EngineText(self.submit, choice, ids, self.hashes.of_fork(ids), self.deadline)
         other.cached = 0  # it is told of their prompt once
+        other.weights, other.since = self.weights, self.since
         other.sequence = replace(self.sequence, computed=0, blocks=0, shared=0, unused=0)
         return other
 
@@ -171,7 +182,7 @@ class Engine:
         self._vocabulary: Final = vocabulary
         self._max_context: Final = max_context_tokens
         self._cost: Final = cost
-        self._adapters: Final = TextAdapters(adapters)
+        self._adapters: Final = adapters
         self._planner = StepPlanner(settings, cost)
         self._giving_way: Final = GivingWay()
         self._pool = BlockPool(settings.blocks)
@@ -202,8 +213,8 @@ class Engine:
         hashes = PrefixHashes.of_text(ids, size, submit.salt, submit.adapter)
         text = EngineText(submit, submit.first_choice, ids, hashes, deadline)
         text.choices = submit.choices
+        text.weights, text.since = weights, now
         self._wait(text)
-        self._adapters.add(text.sequence, submit.adapter, weights, now)
 
     def cancel(self, request_id: int, choice: int | None = None) -> None:
         """Forget a request, or one of its choices; unknown ones are ignored."""
@@ -241,7 +252,7 @@ class Engine:
             for one in self._running:
                 one.shared = self._pool.shared(self._texts[one].blocks)
         self._make_way(now)
-        waiting = map(self._looked_up, self._adapters.may_run(self._waiting, now))
+        waiting = map(self._looked_up, self._may_run(now))
         plan = self._planner.plan(self._running, waiting, self._pool.free, batch_waits=batch_waits)
         for one in plan.preempted:
             self._preempt(one)
@@ -250,8 +261,7 @@ class Engine:
         for one in plan.admitted:
             # Only now: no block is taken that another of these has found.
             self._give_blocks(self._texts[one], one.length)
-            if (why := self._adapters.enter(one)) is not None:
-                self._end(self._texts[one], Refusal.BUSY, why)
+            self._enter_slot(self._texts[one])
         parts = [part for part in plan.parts if part.sequence in self._texts]
         for one, tokens in parts:
             if one.computed + tokens > one.blocks * self._planner.settings.block_tokens:
@@ -264,17 +274,16 @@ class Engine:
         newest = (self._running or self._waiting)[-1:]
         self._fail([self._texts[one] for one in newest])
         here = [*self._running, *self._waiting]
-        for one in self._running:
-            self._adapters.leave(one)
         self._running, self._waiting = [], [one for one in here if one in self._texts]
         self._pool = BlockPool(self._pool.blocks)
         for text in self._texts.values():
+            self._leave_slot(text)
             self._forget_blocks(text)
 
     def _fail(self, texts: Iterable[EngineText]) -> None:
         for text in texts:
             self._told_end(text, Refusal.BUSY, "the engine failed")
-            self._adapters.forget(text.sequence)
+            self._leave_slot(text)
             del self._texts[text.sequence]
 
     def take(self, seconds: float) -> tuple[StepReport, list[Refused]]:
@@ -343,7 +352,7 @@ class Engine:
             return
         settings, running, way = self._planner.settings, self._running, self._giving_way
         self._waiting = way.in_turn(self._waiting, running, settings)
-        if self._waiting[0] not in self._adapters.may_run(self._waiting, now):
+        if self._waiting[0] not in self._may_run(now):
             return  # its adapter finds no slot, whoever gives way
         first = self._looked_up(self._waiting[0])
         for one in way.to(first, running, self._pool.free, settings, self._cost, now):
@@ -359,7 +368,7 @@ class Engine:
         self._preemptions += 1
 
     def _empty(self, text: EngineText) -> None:
-        self._adapters.leave(text.sequence)
+        self._leave_slot(text)
         self._pool.give_back(text.blocks)
         self._forget_blocks(text)
 
@@ -372,6 +381,35 @@ class Engine:
         while len(text.blocks) < wanted:
             text.blocks.append(self._pool.take())
         text.sequence.blocks = len(text.blocks)
+
+    # The slots of their adapters
+
+    def _may_run(self, now: float) -> Sequence[EngineSequence]:
+        """Those of the waiting whose adapters have room."""
+        if self._adapters is None:
+            return self._waiting
+        running = Counter([self._texts[one].submit.adapter for one in self._running])
+        texts = [self._texts[one] for one in self._waiting]
+        waiting = [WaitingText(text.submit.adapter, text.since) for text in texts]
+        allowed = may_begin(waiting, running, self._adapters.table.slots, now)
+        return [one for one, may in zip(self._waiting, allowed, strict=True) if may]
+
+    def _enter_slot(self, text: EngineText) -> None:
+        """It runs from now on, or ends where its adapter cannot be copied; raises `DeviceLost`."""
+        number = text.submit.adapter
+        if self._adapters is None or number == NO_ADAPTER:
+            return
+        try:
+            text.slot = translating(partial(self._adapters.enter, number, text.weights))
+        except DeviceLost:
+            raise
+        except ForwardFailed as error:
+            self._end(text, Refusal.BUSY, f"its adapter finds no room: {error}")
+
+    def _leave_slot(self, text: EngineText) -> None:
+        if self._adapters is not None and text.slot != NO_SLOT:
+            self._adapters.table.unpin(text.submit.adapter)
+            text.slot = NO_SLOT
 
     # What a step computes
 
@@ -416,8 +454,8 @@ class Engine:
             if start + tokens == one.length:
                 draws = text.draws(places)
                 places -= len(draws) - 1
-            ids, slot = text.ids[start : start + tokens], self._adapters.slot(one)
-            found.append(StepPart(ids, start, text.blocks, draws, slot))
+            ids = text.ids[start : start + tokens]
+            found.append(StepPart(ids, start, text.blocks, draws, text.slot))
         return self._runner.run(found)
 
     def _advance(self, part: Part, sampled: Sequence[Sampled]) -> None:
@@ -455,7 +493,6 @@ class Engine:
         begin, wait = list[EngineText](), list[EngineText]()
         for at in range(1, text.choices):
             other = text.fork(text.choice + at)
-            self._adapters.fork(text.sequence, other.sequence)
             # A block more for each that runs, as for any other that begins.
             room = at < len(sampled) and len(begin) < places and self._pool.free > here + len(begin)
             (begin if room and self._go_on(other, text) else wait).append(other)
@@ -464,7 +501,7 @@ class Engine:
         self._texts.update({one.sequence: one for one in (*begin, *wait)})
         self._running += [one.sequence for one in begin]
         for one in begin:
-            self._adapters.enter(one.sequence)
+            self._enter_slot(one)
         self._waiting[:0] = [one.sequence for one in wait]
         each = sorted((text, *begin, *wait), key=lambda one: one.choice)
         for one, drawn in zip(each, sampled, strict=False):
@@ -525,5 +562,4 @@ class Engine:
         one = text.sequence
         del self._texts[one]
         self._empty(text)
-        self._adapters.forget(one)
         (self._running if one in self._running else self._waiting).remove(one)
