@@ -12,7 +12,11 @@ from dataclasses import asdict
 from functools import partial
 from typing import Final, NamedTuple
 
-from batchedmodel_contract.generation.description import GenerationDescription, StepSeconds
+from batchedmodel_contract.generation.description import (
+    GenerationDescription,
+    StepBounds,
+    StepSeconds,
+)
 from batchedmodel_model_server.api.generator import Generator, Sampled, StepPart, StepRunner
 from batchedmodel_model_server.errors import translating
 from batchedmodel_model_server.execution.device_thread import DeviceThread, TrialScheduling
@@ -20,13 +24,13 @@ from batchedmodel_model_server.execution.forward import LoadedModel
 from batchedmodel_model_server.execution.watchdog import Watchdog, longest_seconds
 from batchedmodel_model_server.generation.engine import Engine
 from batchedmodel_model_server.generation.engine_loop import EngineLoop, Rules
-from batchedmodel_model_server.generation.warm_up import BESIDE_BUDGET_SECONDS, Sizes, warmed_up
+from batchedmodel_model_server.generation.warm_up import warmed_up
 from batchedmodel_model_server.lora.serving import Adapters
 from batchedmodel_scheduling.engine.step_cost import LearntStepCost, StepCost, StepLoad
 from batchedmodel_scheduling.engine.step_planner import StepSettings
 
-_ON_CPU: Final = Sizes(sequences=64, tokens=512)
-_ON_CUDA: Final = Sizes(sequences=256, tokens=2048)
+_ON_CPU: Final = StepBounds(sequences=64, tokens=512)
+_ON_CUDA: Final = StepBounds(sequences=256, tokens=2048)
 
 
 class WatchedRunner:
@@ -83,7 +87,7 @@ class FirstSteps(NamedTuple):
 
     generator: Generator
     cost: StepCost
-    sizes: Sizes
+    sizes: StepBounds
 
 
 def first_steps(model: LoadedModel, turns: TrialScheduling | None) -> FirstSteps | None:
@@ -98,17 +102,7 @@ def first_steps(model: LoadedModel, turns: TrialScheduling | None) -> FirstSteps
     # A text has a block at least.
     sizes = sizes._replace(sequences=min(sizes.sequences, generator.runner.blocks))
     context = generator.max_context_tokens
-    if turns is None:
-        cost, sizes = warmed_up(generator.runner, sizes, context)
-    else:
-        cost, sizes = warmed_up(
-            generator.runner,
-            sizes,
-            context,
-            budget_seconds=BESIDE_BUDGET_SECONDS,
-            turn=turns.take,
-            clock=turns.clock,
-        )
+    cost, sizes = warmed_up(generator.runner, sizes, context, turns)
     return FirstSteps(generator, cost, sizes)
 
 

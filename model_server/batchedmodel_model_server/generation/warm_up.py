@@ -11,11 +11,13 @@ import logging
 import time
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
+from batchedmodel_contract.generation.description import StepBounds
 from batchedmodel_contract.generation.frames import Sampling
 from batchedmodel_model_server.api.generator import Draw, StepPart, StepRunner
 from batchedmodel_model_server.errors import CannotLoad, OutOfMemory, warming_up
+from batchedmodel_model_server.execution.device_thread import TrialScheduling
 from batchedmodel_scheduling.engine.step_cost import StepCost
 
 BUDGET_SECONDS: Final = 10.0
@@ -35,29 +37,22 @@ Turn = Callable[[Callable[[], float]], float]
 """Runs on the compute thread what measures a step."""
 
 
-class Sizes(NamedTuple):
-    """How large steps may be."""
-
-    sequences: int
-    tokens: int
-    """Of prompts and answers together, as many as sequences at least."""
-
-
 def warmed_up(
     runner: StepRunner,
-    sizes: Sizes,
+    sizes: StepBounds,
     max_context_tokens: int,
-    *,
-    budget_seconds: float = BUDGET_SECONDS,
-    turn: Turn | None = None,
+    turns: TrialScheduling | None = None,
     clock: Callable[[], float] = time.monotonic,
-) -> tuple[StepCost, Sizes]:
+) -> tuple[StepCost, StepBounds]:
     """What steps cost, and of the sizes what the device's memory holds.
 
-    `turn`: None where this is the compute thread. Raises `CannotLoad` where a step fails or the
-    smallest does not fit, and `DeviceLost`.
+    `turns`: None where this is the compute thread; else another version serves meanwhile. Raises
+    `CannotLoad` where a step fails or the smallest does not fit, and `DeviceLost`.
     """
-    trial = _Trial(runner, turn or (lambda measure: measure()), clock, budget_seconds)
+    if turns is None:
+        trial = _Trial(runner, lambda measure: measure(), clock, BUDGET_SECONDS)
+    else:
+        trial = _Trial(runner, turns.take, turns.clock, BESIDE_BUDGET_SECONDS)
     _, one = trial.largest(1, 1, lambda count: [trial.part(0, count)])
     whole = min(sizes.sequences, runner.blocks, trial.affordable(one))
     texts, many = trial.largest(
@@ -73,7 +68,7 @@ def warmed_up(
     _, behind = trial.largest(1, 1, lambda count: [trial.part(read, count)])
     cost = cost_of(one=one, many=many, texts=texts, prompt=prompt, tokens=read, behind=behind)
     _log.info("a step with one text takes %.2g s: %s", one, cost)
-    return cost, Sizes(sequences, tokens)
+    return cost, StepBounds(sequences, tokens)
 
 
 def cost_of(

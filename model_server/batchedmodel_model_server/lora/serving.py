@@ -160,16 +160,10 @@ class Adapters:
     @asynccontextmanager
     async def lent(self, numbers: Collection[int]) -> AsyncIterator[Lent]:
         """Around the passes of a batch: its adapters, read again where they had made room."""
-        held: list[Kept] = []
-        missing: dict[int, str] = {}
+        held = [kept for number in numbers if (kept := self._store.hold(number)) is not None]
+        missing = dict.fromkeys(set(numbers) - {kept.number for kept in held}, GONE)
         weights: dict[int, Weights] = {}
         try:
-            for number in numbers:
-                kept = self._store.hold(number)
-                if kept is None:
-                    missing[number] = GONE
-                    continue
-                held.append(kept)
             for kept in held:
                 # All at once, for each may wait as long as one.
                 self._read_if_missing(kept)

@@ -1,17 +1,20 @@
 """What a generator's first steps show, and how long they may take."""
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from batchedmodel_contract.generation.description import StepBounds
 from batchedmodel_model_server.api.generator import Sampled, StepPart
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, ForwardFailed, OutOfMemory
-from batchedmodel_model_server.generation.warm_up import Sizes, cost_of, warmed_up
+from batchedmodel_model_server.generation.warm_up import cost_of, warmed_up
 from batchedmodel_scheduling.engine.step_cost import StepCost
 from support.model_server_handlers import Clock
 
 COST = StepCost(base=0.010, prefill_token=0.0002, sequence=0.001, context_token=0.00001)
-SIZES = Sizes(sequences=64, tokens=512)
+SIZES = StepBounds(sequences=64, tokens=512)
 
 
 class Timed:
@@ -99,14 +102,15 @@ def test_a_model_without_time_costs_nothing() -> None:
 def test_a_small_cache_or_context_is_never_left(blocks: int, context: int) -> None:
     clock = Clock()
     runner = Timed(clock, blocks=blocks, context=context)
-    cost, _ = warmed_up(runner, Sizes(sequences=blocks, tokens=512), context, clock=clock.read)
+    cost, _ = warmed_up(runner, StepBounds(sequences=blocks, tokens=512), context, clock=clock.read)
     assert cost.base > 0
 
 
 @pytest.mark.parametrize(
-    ("most", "sizes"), [(200, Sizes(64, 128)), (100, Sizes(64, 64)), (31, Sizes(16, 16))]
+    ("most", "sizes"),
+    [(200, StepBounds(64, 128)), (100, StepBounds(64, 64)), (31, StepBounds(16, 16))],
 )
-def test_a_step_that_does_not_fit_is_halved_until_one_does(most: int, sizes: Sizes) -> None:
+def test_a_step_that_does_not_fit_is_halved_until_one_does(most: int, sizes: StepBounds) -> None:
     clock = Clock()
     _, found = warmed_up(Timed(clock, most_tokens=most), SIZES, 4096, clock=clock.read)
     assert found == sizes
@@ -142,5 +146,6 @@ def test_each_step_has_a_turn_of_its_own() -> None:
         return measure()
 
     runner = Timed(clock)
-    warmed_up(runner, SIZES, 4096, clock=clock.read, turn=turn)
+    trials: Any = SimpleNamespace(take=turn, clock=clock.read)
+    warmed_up(runner, SIZES, 4096, trials)
     assert len(turns) == len(runner.steps)
