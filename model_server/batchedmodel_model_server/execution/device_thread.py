@@ -269,8 +269,7 @@ class TrialScheduling:
             finally:
                 self._watchdog.pass_ends()
 
-        with self._watchdog.awaited():  # in an idle moment no caller waits who would have it look
-            return await self._compute.call(watched)
+        return await self._compute.call(watched)
 
 
 def settle(waiter: asyncio.Future[Result], outcome: Result | BaseException) -> None:

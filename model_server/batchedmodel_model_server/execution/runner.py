@@ -154,8 +154,7 @@ class Runner:
             bound, only = self._cap.cost, partial(self._only, batch.examined, left)
             run_pass = partial(self._pass, lent=batch.lent, handed_over=self._clock())
             work = BatchParts(left, only, run_pass, self._part_times)
-            with self._watchdog.awaited():
-                await self._compute.divided(work)
+            await self._compute.divided(work)
             batch.computed.long_rows += work.long_rows
             for part, result in work.done:
                 if not isinstance(result.outcome, ForwardFailed):
@@ -235,8 +234,7 @@ class Runner:
 
     async def _forward(self, collated: Collated, lent: Lent) -> PassResult:
         work = partial(self._pass, collated, lent=lent, handed_over=self._clock())
-        with self._watchdog.awaited():
-            return await self._compute.call(work)
+        return await self._compute.call(work)
 
     def _pass(self, collated: Collated, *, lent: Lent, handed_over: float) -> PassResult:
         """On the compute thread."""

@@ -1,18 +1,17 @@
 """Notices a forward pass that does not end.
 
 The compute thread says when a pass begins and ends. The event loop, which goes on while the pass
-hangs, looks at it once it should be over: one timer stands at the earliest moment at which the
-present pass, or one that began since, can be overdue.
+hangs, looks every half second whether the present one should be over.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from batchedmodel_contract.inference.profile import Profile
 
+LOOK_SECONDS: Final = 0.5
 LEAST_SECONDS: Final = 10.0
 """No pass is called hung before: busy neighbours slow a short one down tenfold for seconds."""
 _TIMES: Final = 10.0  # the predicted time
@@ -39,9 +38,8 @@ class Watchdog:
         self._tell = tell
         self._clock = clock
         self._pass: _Pass | None = None
-        self._awaited = 0
-        self._timer: asyncio.TimerHandle | None = None
         self._is_hung = False
+        self._timer = loop.call_later(LOOK_SECONDS, self._look)
 
     def pass_begins(self, allowed: float) -> None:
         """A pass begins that should not take longer than so many seconds."""
@@ -50,55 +48,24 @@ class Watchdog:
     def pass_ends(self) -> None:
         """It has ended."""
         self._pass = None
-        if self._is_hung:
-            self._loop.call_soon_threadsafe(self._look)
-
-    @contextmanager
-    def awaited(self) -> Iterator[None]:
-        """Around the wait for a pass, begun or not."""
-        self._awaited += 1
-        if self._timer is None:
-            self._look_in(LEAST_SECONDS)
-        try:
-            yield
-        finally:
-            self._awaited -= 1
 
     def close(self) -> None:
         """Look no more."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.cancel()
 
     def _look(self) -> None:
-        self.close()  # the end of a pass calls beside the timer
+        self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
         present = self._pass
-        if present is None:
-            self._say(None)
-            if self._awaited:
-                self._look_in(LEAST_SECONDS)
-            return
-        took = self._clock() - present.began
-        if took < present.allowed:
-            self._say(None)
-            self._look_in(present.allowed - took)
-            return
-        self._say(
-            f"a forward pass has run for {took:.0f} s, and {present.allowed:.0f} s are the most "
-            "that it should take"
-        )
-        # `pass_ends` calls again once a pass is known to be hung; this one may just have ended.
-        if self._pass is not present:
-            self._loop.call_soon(self._look)
-
-    def _say(self, hung: str | None) -> None:
-        if self._is_hung != (hung is not None):
-            self._is_hung = hung is not None
-            self._tell(hung)
-
-    def _look_in(self, seconds: float) -> None:
-        self.close()
-        self._timer = self._loop.call_later(seconds, self._look)
+        took = 0.0 if present is None else self._clock() - present.began
+        is_hung = present is not None and took >= present.allowed
+        if present is not None and is_hung and not self._is_hung:
+            self._tell(
+                f"a forward pass has run for {took:.0f} s, and {present.allowed:.0f} s are the "
+                "most that it should take"
+            )
+        elif self._is_hung and not is_hung:
+            self._tell(None)
+        self._is_hung = is_hung
 
 
 def allowed_seconds(profile: Profile, rows: int, longest: int) -> float:

@@ -8,8 +8,8 @@ turns with that one's batches. The rest of a profile is measured while the versi
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -295,16 +295,11 @@ class ModelService:
     def _serving(self, version: Version, steps: FirstSteps) -> Serving:
         """What generates the version's texts."""
 
-        @contextmanager
-        def at_work() -> Iterator[None]:
-            with version.at_work(), self._watchdog.awaited():
-                yield
-
         def refusal() -> str | None:
             takes = version.takes and self.live and not self.lifecycle.ended
             return None if takes else str(self._not_ready())
 
-        rules = Rules(refusal=refusal, at_work=at_work, lost=self._lose)
+        rules = Rules(refusal=refusal, at_work=version.at_work, lost=self._lose)
         return serving_of(
             steps,
             compute=self._compute,

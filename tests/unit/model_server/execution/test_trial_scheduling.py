@@ -22,9 +22,6 @@ class WithoutDelay:
     def call_later(self, seconds: float, call: Callable[[], None]) -> asyncio.Handle:
         return self._loop.call_soon(call)
 
-    def call_soon_threadsafe(self, call: Callable[[], None]) -> asyncio.Handle:
-        return self._loop.call_soon_threadsafe(call)
-
 
 async def test_the_clock_stands_still_while_a_turn_is_waited_for(compute: DeviceThread) -> None:
     now, handed_over = 0.0, threading.Event()
