@@ -149,9 +149,9 @@ class Runner:
         Where a part fails its rows are run again, and those behind it go on.
         """
         left = whole
-        while left.rows == 1 or self._fits(left):
+        while (bound := self._cap.cost) is None or left.rows == 1 or self._cost(left) <= bound:
             # Nearly every batch ends here, without a plan for what nearly never follows.
-            bound, only = self._cap.cost, partial(self._only, batch.examined, left)
+            only = partial(self._only, batch.examined, left)
             run_pass = partial(self._pass, lent=batch.lent, handed_over=self._clock())
             work = BatchParts(left, only, run_pass, self._part_times)
             await self._compute.divided(work)
@@ -169,7 +169,7 @@ class Runner:
                 return
             rest = partial(only, range(work.rows_done, left.rows))
             left = await _aside(rest) if batch.is_big else rest()
-        await self._run_again(batch, left, self._cap.cost)
+        await self._run_again(batch, left, bound)
 
     def _only(self, examined: Examined, collated: Collated, rows: Sequence[int]) -> Collated:
         items = {collated.items[row] for row in rows}
@@ -177,10 +177,6 @@ class Runner:
 
     def _cost(self, collated: Collated) -> int:
         return collated.cost(self._model.declaration, range(collated.rows))
-
-    def _fits(self, collated: Collated) -> bool:
-        """Whether the device's memory should hold it."""
-        return self._cap.cost is None or self._cost(collated) <= self._cap.cost
 
     async def _run_again(
         self,
@@ -193,11 +189,8 @@ class Runner:
 
         `first`: the pass over the whole that failed; `bound`: the cap's cost when it began.
         """
-        items, only, computed = (
-            whole.items,
-            partial(self._only, batch.examined, whole),
-            batch.computed,
-        )
+        items, computed = whole.items, batch.computed
+        only = partial(self._only, batch.examined, whole)
         retry_plan = RetryPlan(
             whole.rows,
             partial(whole.cost, self._model.declaration),
@@ -213,7 +206,8 @@ class Runner:
                 if len(rows) < len(items):
                     again = partial(only, rows)
                     collated = await _aside(again) if batch.is_big else again()
-                done = await self._forward(collated, batch.lent) if first is None else first
+                work = partial(self._pass, collated, lent=batch.lent, handed_over=self._clock())
+                done = await self._compute.call(work) if first is None else first
                 first = None
                 computed.ran(done.began, done.ended)
                 if not isinstance(done.outcome, ForwardFailed):
@@ -231,10 +225,6 @@ class Runner:
             # Also when the caller leaves in the middle: the next batch should fit.
             retry_plan.learn()
         computed.failures |= {items[row]: why for row, why in retry_plan.failures.items()}
-
-    async def _forward(self, collated: Collated, lent: Lent) -> PassResult:
-        work = partial(self._pass, collated, lent=lent, handed_over=self._clock())
-        return await self._compute.call(work)
 
     def _pass(self, collated: Collated, *, lent: Lent, handed_over: float) -> PassResult:
         """On the compute thread."""

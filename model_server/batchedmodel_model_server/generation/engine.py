@@ -214,7 +214,15 @@ class Engine:
         text = EngineText(submit, submit.first_choice, ids, hashes, deadline)
         text.choices = submit.choices
         text.weights, text.since = weights, now
-        self._wait(text)
+        one = text.sequence = EngineSequence(
+            id=submit.id,
+            length=len(ids),
+            priority=Priority(submit.priority),
+            tenant=submit.salt,
+            weight=submit.weight,
+        )
+        self._texts[one] = text
+        self._waiting.append(one)
 
     def cancel(self, request_id: int, choice: int | None = None) -> None:
         """Forget a request, or one of its choices; unknown ones are ignored."""
@@ -305,18 +313,6 @@ class Engine:
             cached=tuple(cached),
         )
         return report, refused
-
-    def _wait(self, text: EngineText) -> None:
-        one = EngineSequence(
-            id=text.submit.id,
-            length=len(text.ids),
-            priority=Priority(text.submit.priority),
-            tenant=text.submit.salt,
-            weight=text.submit.weight,
-        )
-        text.sequence = one
-        self._texts[one] = text
-        self._waiting.append(one)
 
     def _refuse_late(self, now: float) -> None:
         late = [text for text in self._texts.values() if text.deadline <= now and not text.begun]

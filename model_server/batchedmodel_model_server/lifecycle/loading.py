@@ -170,7 +170,9 @@ def unload(handler: Handler) -> Marks:
 
     The caller then lets go of the handler, and calls `return_memory` with the marks.
     """
-    marks = [weakref.ref(one) for one in (handler, *vars(handler).values()) if _is_markable(one)]
+    # Others may hold classes, functions and modules as well.
+    own = [one for one in (handler, *vars(handler).values()) if not isinstance(one, _SHARED)]
+    marks = [weakref.ref(one) for one in own if type(one).__weakrefoffset__ != 0]
     try:
         handler.unload()
     except BaseException:
@@ -200,8 +202,3 @@ def return_memory(marks: Marks, *, beside: bool) -> None:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
-
-
-def _is_markable(one: object) -> bool:
-    # Others may hold classes, functions and modules as well.
-    return type(one).__weakrefoffset__ != 0 and not isinstance(one, _SHARED)

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from batchedmodel_contract.generation.frames import read_cancel, read_configure, read_submit
-from batchedmodel_contract.inference.batch import AnswerRoom, BatchFailure, BatchReply
+from batchedmodel_contract.inference.batch import AnswerRoom, BatchReply
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.link.batches import read_batch, write_failure, write_reply
@@ -172,7 +172,7 @@ class SidecarConnection:
         def settle(task: asyncio.Task[None]) -> None:
             self._batches.pop(frame_id, None)
             if task.cancelled():
-                self._send_failure(frame_id, CANCELLED)
+                self._send(Kind.FAILED, frame_id, write_failure(CANCELLED))
 
         task.add_done_callback(settle)
 
@@ -189,7 +189,7 @@ class SidecarConnection:
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            self._send_failure(frame_id, failure(error, "a batch"))
+            self._send(Kind.FAILED, frame_id, write_failure(failure(error, "a batch")))
 
     async def _written(
         self, frame_id: int, reply: BatchReply, placing: Placing | None
@@ -214,9 +214,6 @@ class SidecarConnection:
         answer = await carried_out(self._service, order, body)
         self._changes -= order is not Order.INDEX
         self._send(Kind.ANSWER, frame_id, write_answer(answer))
-
-    def _send_failure(self, frame_id: int, failed: BatchFailure) -> None:
-        self._send(Kind.FAILED, frame_id, write_failure(failed))
 
     def _send(self, kind: Kind, frame_id: int, parts: Sequence[Buffer]) -> None:
         self.link.send(kind, frame_id, parts)

@@ -8,7 +8,6 @@ import socket
 from typing import Final
 
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.link.connection import LinkConnection
 from batchedmodel_contract.link.hello import (
     HELLO_BYTES,
     Hello,
@@ -122,11 +121,8 @@ class Listener:
             self._loop.remove_reader(connection)
 
     async def _serve(self, connection: socket.socket, sidecar: SidecarConnection) -> None:
-        def link() -> LinkConnection:
-            return sidecar.link
-
         try:
-            await self._loop.connect_accepted_socket(link, connection)
+            await self._loop.connect_accepted_socket(lambda: sidecar.link, connection)
             sidecar.begin()
             await sidecar.ended.wait()
         finally:

@@ -21,7 +21,6 @@ from batchedmodel_model_server.errors import (
 from batchedmodel_model_server.lifecycle.service import ModelService
 
 _MAX_MESSAGE_CHARACTERS: Final = 8192  # of 4 bytes: half of what FAILED may have
-_DONE: Final = Answer(200, b"{}")
 _FIELDS: Final = {
     Order.INDEX: ("ready",),
     Order.LOAD: (),
@@ -67,7 +66,7 @@ async def carried_out(service: ModelService, order: Order, body: bytes) -> Answe
         raise
     except BaseException as error:
         return refused(error, order)
-    return _DONE
+    return Answer(200, b"{}")
 
 
 def refused(error: BaseException, order: Order) -> Answer:

@@ -146,8 +146,7 @@ def read_adapter(
     named = [key.removesuffix(_A) for key in tensors if key.endswith(_A)]
     try:
         found = {
-            name: _low_rank(name, tensors, config, _module(name, modules), max_rank)
-            for name in named
+            name: _low_rank(name, tensors, config, modules.get(name), max_rank) for name in named
         }
         heads = _heads(tensors, config, modules)
     except _Unfit as error:
@@ -196,17 +195,13 @@ def sizes_of(module: Any) -> tuple[int, int] | None:
     return None
 
 
-def _module(name: str, modules: Mapping[str, Any]) -> Any:
-    if name not in modules:
-        raise _Unfit(f"the base has no module {name[:200]}")
-    return modules[name]
-
-
 def _low_rank(
     name: str, tensors: dict[str, Any], config: PeftConfig, module: Any, max_rank: int
 ) -> LowRank:
     import torch
 
+    if module is None:
+        raise _Unfit(f"the base has no module {name[:200]}")
     a, b = tensors.pop(name + _A), tensors.pop(name + _B, None)
     sizes = sizes_of(module)
     if sizes is None:

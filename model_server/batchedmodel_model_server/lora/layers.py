@@ -245,8 +245,6 @@ class AdapterBank:
         """Copy it into a slot, in place of what was there."""
         import torch
 
-        if not 1 <= slot <= self._bounds.slots:
-            raise ValueError(f"slot {slot} is not one of 1 to {self._bounds.slots}")
         self.clear(slot)
         with torch.inference_mode():
             for name, pair in weights.modules.items():

@@ -60,7 +60,8 @@ class ServedAdapters:
         """`header`: by which requests may name one; empty where the model has no adapters."""
         self._model: Final = model
         self._header: Final = header
-        self._states: tuple[AdapterState, ...] = ()
+        self.states: tuple[AdapterState, ...] = ()
+        """All versions, as the server told them last."""
         self._known: dict[str, AdapterState] = {}
         """The best version of each name."""
         self._labels: dict[int, Labels] = {}
@@ -84,11 +85,6 @@ class ServedAdapters:
             told = named(self._model, told=told, header=header, header_name=self._header)
         return None if told is None else self.choose(told)
 
-    @property
-    def states(self) -> Sequence[AdapterState]:
-        """All versions, as the server told them last."""
-        return self._states
-
     def told(
         self, states: Iterable[AdapterState], labels: Mapping[int, Labels] | None = None
     ) -> None:
@@ -97,14 +93,14 @@ class ServedAdapters:
         One that still lacks them has gone meanwhile, as the server is about to say.
         """
         known_labels = {**self._labels, **(labels or {})}
-        self._states = tuple(
+        self.states = tuple(
             [one for one in states if not one.own_labels or one.number in known_labels]
         )
         self._labels = {
-            one.number: known_labels[one.number] for one in self._states if one.own_labels
+            one.number: known_labels[one.number] for one in self.states if one.own_labels
         }
         known: dict[str, AdapterState] = {}
-        for state in self._states:
+        for state in self.states:
             before = known.get(state.name)
             if before is None or _rank(state) < _rank(before):
                 known[state.name] = state
