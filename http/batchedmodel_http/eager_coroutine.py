@@ -7,9 +7,11 @@ it: so what asks for the current task, as time limits do, waits a turn before.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 Result = TypeVar("Result")
+
+_OVER: Final = object()
 
 
 class EagerCoroutine(Generic[Result]):
@@ -24,7 +26,7 @@ class EagerCoroutine(Generic[Result]):
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         """`ended` may be called before this returns, if the work never waits."""
-        self._work = work
+        self._work: Any = self._told(work)
         self._ended = ended
         self._loop = loop
         self._waits_for: Any = None
@@ -45,38 +47,41 @@ class EagerCoroutine(Generic[Result]):
                 self._cancelled = False
                 awaited = self._work.throw(asyncio.CancelledError())
             else:
-                awaited = self._work.send(None)
-        except StopIteration as end:
-            self._ended(end.value, None)
+                # Unlike `send` it raises nothing at the end: to catch that took a microsecond.
+                awaited = next(self._work.__await__(), _OVER)
+        except StopIteration:
+            return
+        if awaited is _OVER:
+            return
+        if awaited is None:
+            self._waits_for = self._loop.create_task(self._work)
+            return
+        self._waits_for = awaited
+        if isinstance(awaited, DirectFuture):  # as nearly always: without Python's lookups
+            awaited.wake(self)
+            return
+        # What a future sets for its task, so that one which is merely yielded is seen as wrong.
+        # The name is the protocol of all futures and their tasks, asyncio's or not.
+        awaited._asyncio_future_blocking = False  # noqa: SLF001
+        awaited.add_done_callback(self.go_on)
+
+    async def _told(self, work: Coroutine[Any, Any, Result]) -> None:
+        """The work, and then the word of its end."""
+        try:
+            result = await work
+        except GeneratorExit:
+            raise
         except asyncio.CancelledError:
-            self._ended(None, None)
+            self._end(None, None)
         except BaseException as error:
             # Libraries in other languages raise such too, and its caller must hear of it.
-            self._ended(None, error)
+            self._end(None, error)
         else:
-            if awaited is None:
-                awaited = self._loop.create_task(self._work)
-                self._waits_for = awaited
-                awaited.add_done_callback(self._task_ended)
-                return
-            if isinstance(awaited, DirectFuture):  # as nearly always: without Python's lookups
-                self._waits_for = awaited
-                awaited.wake(self)
-                return
-            # What a future sets for its task, so that one which is merely yielded is seen as wrong.
-            # The name is the protocol of all futures and their tasks, asyncio's or not.
-            awaited._asyncio_future_blocking = False  # noqa: SLF001
-            self._waits_for = awaited
-            awaited.add_done_callback(self.go_on)
+            self._end(result, None)
 
-    def _task_ended(self, task: "asyncio.Task[Result]") -> None:
-        self._waits_for = None
-        if task.cancelled():
-            self._ended(None, None)
-        elif (error := task.exception()) is not None:
-            self._ended(None, error)
-        else:
-            self._ended(task.result(), None)
+    def _end(self, result: Result | None, error: BaseException | None) -> None:
+        self._work = self._waits_for = None  # or both would keep each other
+        self._ended(result, error)
 
 
 class DirectFuture(Generic[Result]):
