@@ -125,7 +125,7 @@ class Call:
         if self.equal_shapes:
             return self.key, tuple([value.shape for value in row.values])
         # Most models' rows are flat, and then nothing is looked up.
-        if self.envelope is None and max([len(value.shape) for value in row.values], default=0) > 1:
+        if self.envelope is None and any(len(value.shape) > 1 for value in row.values):
             sides = self._sides(row)
             return (self.key, sides) if sides else self.key
         return self.key

@@ -50,6 +50,9 @@ class TenantsBy(StrEnum):
     ADAPTER = "Adapter"
 
 
+_BY_ADAPTER: Final = TenantsBy.ADAPTER  # an enum finds its members by Python's code
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenants:
     """Who shares the model, and how much of it."""
@@ -128,7 +131,7 @@ def tenant_of(address: str, headers: Mapping[str, str], settings: TenantSettings
 
 def share_of(address: str, headers: Mapping[str, str], settings: TenantSettings) -> Share:
     """What the tenant of such a request may have, as far as its head says who that is."""
-    if settings.by is TenantsBy.ADAPTER or (settings.header is None and not settings.weights):
+    if settings.by is _BY_ADAPTER or (settings.header is None and not settings.weights):
         return _share_of_group(address, settings.max_share)
     return settings.share_of(tenant_of(address, headers, settings))
 
@@ -138,7 +141,7 @@ def share_for(name: str, caller: Share, settings: TenantSettings) -> Share:
 
     Names that are known to be served only: a caller could take many shares by many names.
     """
-    return settings.share_of(name) if settings.by is TenantsBy.ADAPTER else caller
+    return settings.share_of(name) if settings.by is _BY_ADAPTER else caller
 
 
 @lru_cache(maxsize=4096)

@@ -14,6 +14,7 @@ from batchedmodel_scheduling.batching.items import Item, ItemId, Limits, Priorit
 
 _BEHIND: Final = {Priority.HIGH: -1.0, Priority.NORMAL: 0.0, Priority.LOW: 1.0}
 _WEIGHTS: Final = {Priority.HIGH: 4.0, Priority.NORMAL: 1.0, Priority.LOW: 0.25}
+_BY_WORK: Final = Objective.WORK  # an enum finds its members by Python's code
 _OWED_SHARE: Final = 0.05
 _CLASSES: Final = 128  # more than there are narrow classes of any length
 _LOOKED_AT: Final = 256
@@ -52,7 +53,7 @@ def entry_of(item: Item, work: float, step: float, objective: Objective) -> Queu
     So whatever waits long enough comes first in the end. By objective its worth is its work; or
     all items are worth the same, and long ones are given up first.
     """
-    worth = work if objective is Objective.WORK else 1.0
+    worth = work if objective is _BY_WORK else 1.0
     order = item.due + item.yields + _BEHIND[item.priority] * step
     return QueuedItem(item, order=order, work=work, weight=_WEIGHTS[item.priority] * worth)
 

@@ -28,6 +28,7 @@ from batchedmodel_contract.inference.profile import (
 )
 
 Floats = NDArray[np.float64]
+_WHOLE: Final = ProfileExtent.WHOLE  # an enum finds its members by Python's code
 _TABLED: Final = 1 << 20  # numbers in all tables together
 _FLOOR: Final = 1e-7  # seconds: a prediction of nothing would make every ratio to it infinite
 _EXACT: Final = 128  # sizes up to here are classes of their own
@@ -488,7 +489,7 @@ class BatchTimes:
     @property
     def counts_seconds(self) -> bool:
         """Whether work is in seconds of the device; otherwise in full batches."""
-        return self.extent is ProfileExtent.WHOLE
+        return self.extent is _WHOLE
 
     def predict(self, lengths: Sequence[int]) -> float | None:
         """Seconds for a batch of items of these lengths; None while nothing is known."""

@@ -78,6 +78,7 @@ _SWEEP_ABOVE: Final = 64
 _PAUSE: Final = 1.0  # seconds until the next decision after one that failed
 _MOST_FAILURES: Final = 3
 _MOST_LATE: Final = 5.0  # seconds
+_COMPLETED: Final = Outcome.COMPLETED  # an enum finds its members by Python's code
 
 
 class Timer(Protocol):
@@ -456,7 +457,7 @@ class Batcher:
         if (model := self.model) and not (model.takes(call) or take(call, *self._older)):
             raise refused_for_another_model()
         refuse_unfit(rows, pending.deadline - now, pending.terms, self.settings)
-        pending.work = sum(map(self.policy.work, lengths))
+        pending.work = sum([self.policy.work(length) for length in lengths])
         self.offered.add(pending.work, rows, now)
         if refusal := self._window.offer(pending, self.policy, now):
             raise rejected(refusal, self.settings, pending.terms.limit)
@@ -620,7 +621,7 @@ class Batcher:
             if isinstance(answer, RowFailure):
                 self._settle(pending, Outcome.FAILED, answer.for_row(index, len(pending.call.rows)))
             elif answered := pending.answer(index, outputs, answer, reply.compute_seconds):
-                self._settle(pending, Outcome.COMPLETED, answered)
+                self._settle(pending, _COMPLETED, answered)
                 self._health.keep(pending.tenant, pending.call)
             else:
                 partly.append(entry)
@@ -643,16 +644,16 @@ class Batcher:
         if self._health.standing.parts(pending.tenant, result):
             self._window.part(pending.tenant, self.policy, now)
         self._ledger.settle(outcome, rows, pending.work, now, waiting=pending.waiting)
-        self._ledger.late += outcome is Outcome.COMPLETED and now > pending.due
+        self._ledger.late += outcome is _COMPLETED and now > pending.due
         self._recorder.settled(pending.recorded, rows, outcome)
-        self._window.settled(pending, outcome)
+        self._window.settled(pending, answered=outcome is _COMPLETED)
         self._durations.request.observe(now - pending.accepted_at)
         for item_id in pending.ids:
             if self._rows.pop(item_id, None) is not None and pending.waiting:
                 self._window.discard(item_id)
                 noted(self.policy.withdraw, item_id, now)
                 self._quarantine.discard(item_id)
-        if outcome is Outcome.CANCELLED:
+        if result is None:
             # Not when calls expire: the server may hang, which only its batch can show.
             self._in_flight.unwanted(pending.in_flight)
             self._decisions.ask()

@@ -18,7 +18,7 @@ from batchedmodel_contract.inference.batch import BatchReply
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.tenants import Share
-from batchedmodel_contract.outcomes import Outcome, Rejection
+from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_scheduling.batching.items import Batch, Item, ItemId, Refusal, Slots
 from batchedmodel_scheduling.batching.policy import BasePolicy
 from batchedmodel_scheduling.tenants import FairQueue, length_class
@@ -535,10 +535,10 @@ class RequestWindow:
         pending.waiting += 1
         self._room.take(pending.share, 1)
 
-    def settled(self, pending: PendingRequest, outcome: Outcome) -> None:
+    def settled(self, pending: PendingRequest, *, answered: bool) -> None:
         """An accepted call ended, however many of its rows were shown."""
         self._unseen -= len(pending.call.rows) - len(pending.ids)
-        if outcome is Outcome.COMPLETED:
+        if answered:
             self._ledger.answered_call(pending.tenant, pending.call)
         self._room.give_back(pending.tenant, pending.waiting)
 

@@ -14,6 +14,7 @@ from batchedmodel_scheduling.tenants import SharedRoom
 STREAMED: Final = 48 * 1024
 """Bytes that a request which is not plain and small takes beside its body, until it is answered:
 its parser, reader, task and parsed head (measured: 46 KiB)."""
+_FULL: Final = Rejection.QUEUE_FULL  # an enum finds its members by Python's code
 _ANSWERS: Final = Share("(answers)")
 _ROOMS: Final = Share("(room for answers)")
 
@@ -75,7 +76,7 @@ class Hold:
         self.share: Final = share
         self.kept = 0
         """Bytes of it that are parts of an answer whose rest is awaited."""
-        self.refused = Rejection.QUEUE_FULL
+        self.refused = _FULL
         """Why it could not grow."""
 
     def grow(self, size: int) -> bool:

@@ -29,6 +29,7 @@ from batchedmodel_scheduling.tenants import SharedRoom
 from batchedmodel_sidecar.calls import Call
 
 OTHER: Final = "other"
+_CANCELLED: Final = Outcome.CANCELLED  # an enum finds its members by Python's code
 _NAMED: Final = 10
 _CALLS_BETWEEN_NAMES: Final = 10_000
 """Calls after which the tenants that sent most lately are named."""
@@ -243,7 +244,7 @@ class Ledger:
     def passed(self, outcome: Outcome) -> None:
         """A call that went past the queue ended."""
         self.passing -= 1
-        self.cancelled_in_flight += outcome is Outcome.CANCELLED
+        self.cancelled_in_flight += outcome is _CANCELLED
         self.settled[outcome] += 1
 
     def leave(self, rows: int, waiting: int) -> None:
@@ -283,7 +284,7 @@ class Ledger:
 
     def settle(self, outcome: Outcome, rows: int, work: float, now: float, *, waiting: int) -> None:
         """An accepted call ended; `waiting` of its rows still waited."""
-        left = outcome is Outcome.CANCELLED
+        left = outcome is _CANCELLED
         if waiting == rows:
             self.waiting -= 1
             self.cancelled_waiting += left
