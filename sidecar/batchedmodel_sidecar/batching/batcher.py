@@ -31,7 +31,7 @@ from batchedmodel_sidecar.batching.in_flight import (
     BatchCounts,
     InFlight,
     Quarantine,
-    Retries,
+    again,
     noted,
     our_bug,
     patience,
@@ -312,7 +312,6 @@ class Batcher:
         ask = self._decisions.ask
         self._quarantine = Quarantine(self._in_flight, ask)
         self._health = Health(infer, clock, self._in_flight, ask, idempotent=idempotent)
-        self._retries = Retries(ledger, self._window, self._quarantine, idempotent=idempotent)
         self._unsettled = 0
         """Accepted calls. The ledger counts texts as well."""
         self._idle = asyncio.Event()
@@ -573,9 +572,28 @@ class Batcher:
             (caller,) = sent.callers  # several are tried again apart instead
             self._window.rest(batch.items[0].key, caller, rests_until, self.policy, now)
         over = self._flushing and self.model is None  # no other will come in time for what waits
-        retried = self._retries.of(items, self._rows, error, sent, self.policy, now, over=over)
-        for pending, told in retried:
-            self._settle(pending, Outcome.FAILED, told)
+        alone = sent.alone and not self._ledger.passing
+        for item in items:
+            if (entry := self._rows.get(item.id)) is None:
+                continue  # no longer wanted, or its call ended with another row
+            pending = entry[0]
+            tried: Item | Unserved = error
+            if not over:
+                tried = again(
+                    pending,
+                    item,
+                    error,
+                    idempotent=self._idempotent,
+                    alone=alone,
+                    shared=sent.shared,
+                )
+            if isinstance(tried, Unserved):
+                self._settle(pending, Outcome.FAILED, tried)
+                continue
+            self._window.waits_again(pending)
+            self._ledger.come_back(len(pending.call.rows), pending.waiting, now)
+            if not self._quarantine.takes(tried):
+                self._window.come_back(tried, pending, self.policy)
 
     def _charge(self, batch: Batch, members: Members, reply: Replied) -> None:
         seconds = self._clock() - self._in_flight.sent(batch).uncharged_since

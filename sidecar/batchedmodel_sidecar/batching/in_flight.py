@@ -12,16 +12,7 @@ it.
 import asyncio
 import logging
 import math
-from collections.abc import (
-    Awaitable,
-    Callable,
-    Collection,
-    Coroutine,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,9 +22,9 @@ from batchedmodel_contract.outcomes import ReleaseReason
 from batchedmodel_contract.processes.logs import about
 from batchedmodel_http.eager_coroutine import EagerCoroutine
 from batchedmodel_scheduling.batching.items import Batch, BatchId, Item, ItemId, Slots
-from batchedmodel_scheduling.batching.policy import BasePolicy, Pipeline
+from batchedmodel_scheduling.batching.policy import Pipeline
 from batchedmodel_sidecar.batching.pending_request import Members, PendingRequest
-from batchedmodel_sidecar.batching.request_window import Alone, RequestWindow, apart
+from batchedmodel_sidecar.batching.request_window import Alone, apart
 from batchedmodel_sidecar.calls import UncutReply
 from batchedmodel_sidecar.errors import Busy, Fatal, Lost, Unserved
 from batchedmodel_sidecar.telemetry.ledger import Durations, Ledger
@@ -90,8 +81,6 @@ class InFlight:
     def __init__(self) -> None:
         """Nothing is on its way."""
         self._in_flight: dict[BatchId, Sent] = {}
-        self._off = 0
-        """How many of them the server is done with."""
         self._ended_last: Collection[str] = ()
         """Whose rows the batch had that ended last."""
         self._empty = asyncio.Event()
@@ -142,7 +131,7 @@ class InFlight:
 
     @property
     def _at_server(self) -> int:
-        return len(self._in_flight) - self._off
+        return sum([not flight.off for flight in self._in_flight.values()])
 
     def has(self, batch: Batch | None) -> bool:
         """Whether a batch has left and not ended."""
@@ -163,7 +152,6 @@ class InFlight:
 
     def ended(self, batch: Batch) -> Collection[str]:
         """A batch that left the server has its answer, or was dropped; says whose rows it had."""
-        self._off -= 1
         self._ended_last = self._in_flight.pop(batch.id).callers
         if not self._in_flight:
             self._empty.set()
@@ -173,7 +161,6 @@ class InFlight:
         """The server is done with a batch."""
         sent = self._in_flight[batch.id]
         sent.left, sent.behind, sent.slow_at = now, False, math.inf
-        self._off += 1
         for other in self._in_flight.values():
             if other.behind:
                 other.began, other.behind = now, False
@@ -310,60 +297,6 @@ def again(
     if isinstance(item.key, Alone):
         return Fatal() if alone else error
     return row._replace(key=Alone(item.id))
-
-
-class Retries:
-    """Lets rows without an answer wait once more."""
-
-    def __init__(
-        self,
-        ledger: Ledger,
-        window: RequestWindow,
-        quarantine: "Quarantine",
-        *,
-        idempotent: bool,
-    ) -> None:
-        self._ledger = ledger
-        self._window = window
-        self._quarantine = quarantine
-        self._idempotent = idempotent
-
-    def of(
-        self,
-        items: Sequence[Item],
-        rows: Mapping[ItemId, tuple[PendingRequest, int]],
-        error: Unserved,
-        sent: Sent,
-        policy: BasePolicy,
-        now: float,
-        *,
-        over: bool,
-    ) -> Iterator[tuple[PendingRequest, Unserved]]:
-        """The calls that end, each with its error, one after the other: one may end others.
-
-        `rows` are those of calls that have not ended; `over`: nothing is tried again.
-        """
-        alone = sent.alone and not self._ledger.passing
-        for item in items:
-            if (pending := rows.get(item.id, (None, 0))[0]) is None:
-                continue  # no longer wanted
-            tried: Item | Unserved = error
-            if not over:
-                tried = again(
-                    pending,
-                    item,
-                    error,
-                    idempotent=self._idempotent,
-                    alone=alone,
-                    shared=sent.shared,
-                )
-            if isinstance(tried, Unserved):
-                yield pending, tried
-                continue
-            self._window.waits_again(pending)
-            self._ledger.come_back(len(pending.call.rows), pending.waiting, now)
-            if not self._quarantine.takes(tried):
-                self._window.come_back(tried, pending, policy)
 
 
 class Quarantine:
