@@ -1,9 +1,9 @@
 """`Deadline`: as many in time as can be, and the lone one not a moment later than it must.
 
 At each decision it gives up what cannot be in time any more and plans for the rest (`next_batch`).
-It holds the first batch back only if company is about to come (`arrival_model`, `request_groups`);
+It holds the first batch back only if company is about to come (`Gaps`, `RequestGroups`);
 otherwise the batch leaves. What the device costs is learnt by the pipeline. An item that was given
-up but is still wanted waits for time that is left over (`late_queue`).
+up but is still wanted waits for time that is left over (`ready_queue`).
 
 An item that is due at its deadline is refused or shed as soon as it would miss it. Others are late.
 """
@@ -40,7 +40,6 @@ from batchedmodel_scheduling.batching.next_batch import (
 )
 from batchedmodel_scheduling.batching.policy import BasePolicy, Pipeline
 from batchedmodel_scheduling.batching.ready_queue import (
-    LateQueue,
     QueuedItem,
     ReadyQueue,
     StarvationGuard,
@@ -244,7 +243,6 @@ class Deadline(BasePolicy):
     def __init__(self, settings: BatchSettings, pipeline: Pipeline) -> None:
         super().__init__(settings, pipeline)
         self._ready = ReadyQueue(settings.length_buckets)
-        self._late_queue = LateQueue()
         self._guard = StarvationGuard()
         self._groups = RequestGroups()
         self._rate = ArrivalRate()
@@ -267,7 +265,7 @@ class Deadline(BasePolicy):
         self._timer = NEVER
         # Refused ones as well, so that nobody waits for them.
         self._groups.observe(item)
-        waiting = len(self._ready) + len(self._late_queue)
+        waiting = len(self._ready)
         start = self.pipeline.starts_at(now)
         alone = start + self._alone(item.length)
         entry = self._entry(item)
@@ -276,9 +274,9 @@ class Deadline(BasePolicy):
                 return self._predicted_late(item, waiting)
             self.pipeline.doubted = True
         if waiting >= self.most_waiting:
-            if not len(self._late_queue) or alone > item.due:
+            if not self._ready.late or alone > item.due:
                 return self._queue_full(waiting)
-            self._evicted.append(Shed(item=self._late_queue.evict(), outcome=Outcome.EVICTED))
+            self._evicted.append(Shed(item=self._ready.evict(), outcome=Outcome.EVICTED))
         self._add(entry)
         self._rate.observe(now)
         self._gaps.of(item.key).observe(now)
@@ -292,23 +290,22 @@ class Deadline(BasePolicy):
     def _add(self, entry: QueuedItem) -> None:
         lane = self._ready.add(entry)
         full = self.limits.rows_of(lane.longest)
-        if len(lane.entries) == full or len(self._ready) == self.limits.rows:
+        if len(lane.entries) == full or self._ready.on_time == self.limits.rows:
             self._early = True
 
     def refusal(self) -> Refusal | None:
         """Whether the queue is full of items that may be in time."""
-        return self._queue_full(len(self._ready))
+        return self._queue_full(self._ready.on_time)
 
     def withdraw(self, item_id: ItemId, now: float) -> None:
         """Forget a waiting item."""
         self._timer = NEVER
         if self._ready.discard(item_id) is None:
-            self._late_queue.discard(item_id)
             self._evicted = [shed for shed in self._evicted if shed.item.id != item_id]
 
     def waiting(self) -> Iterator[Item]:
         """All waiting items, late ones too, and those whose eviction is not told yet."""
-        return chain(self._ready, self._late_queue, [shed.item for shed in self._evicted])
+        return chain(self._ready, [shed.item for shed in self._evicted])
 
     def observe(self, event: Event, now: float) -> None:
         """Learn what became of a released batch, or what the server holds."""
@@ -332,19 +329,19 @@ class Deadline(BasePolicy):
         shed, self._evicted = self._evicted, []
         # Also where nothing waits: who comes next is judged by what the server can hold.
         opens = self.pipeline.opens_at(slots, now)
-        if not len(self._ready) and not len(self._late_queue):
+        if not len(self._ready):
             return self._hold(NEVER, HoldReason.EMPTY, shed)
         if opens > now and not (self._early and slots.early(opens)):
             if self._unswept:
                 # Those that the batch which has just left makes late are told now.
                 shed += self._hopeless(self.pipeline.starts_at(now), now)
-                if not len(self._ready) and not len(self._late_queue):
+                if not len(self._ready):
                     return self._hold(NEVER, HoldReason.EMPTY, shed)
             return self._hold(opens, HoldReason.BUSY, shed)
         self._early = False
         start = self.pipeline.starts_at(now)
         shed += self._hopeless(start, now)
-        if not len(self._ready):
+        if not self._ready.on_time:
             return self._serve_late(now, opens, shed)
         # A plan may give up everything but one item; it never fails to find one.
         situation = self._situation(now)
@@ -373,8 +370,8 @@ class Deadline(BasePolicy):
             if turn:
                 return self._release(quick(turn, situation), ReleaseReason.FLOOR, now, shed)
         late: list[QueuedItem] = []
-        if not chosen.pressed and len(self._late_queue):
-            late = self._late_queue.company(batch, self.limits, chosen.room, now)
+        if not chosen.pressed and self._ready.late:
+            late = self._ready.company(batch, self.limits, chosen.room, now)
             first = self._late_first(chosen, situation, now)
             if first and first[0] not in late:
                 return self._release([], ReleaseReason.SPARE, now, shed, first)
@@ -431,7 +428,7 @@ class Deadline(BasePolicy):
 
     def _late_first(self, chosen: Plan, situation: Situation, now: float) -> list[QueuedItem]:
         """Late ones that can run before the planned batch and make nobody late."""
-        late = self._late_queue.alike(now)
+        late = self._ready.alike(now)
         if not late:
             return []
         batch = together(late, self.settings.length_buckets, situation)
@@ -439,8 +436,8 @@ class Deadline(BasePolicy):
 
     def _serve_late(self, now: float, opens: float, shed: list[Shed]) -> Decision:
         """Nobody on time waits: let late ones go."""
-        shed += [Shed(item=item, outcome=Outcome.EXPIRED) for item in self._late_queue.expired(now)]
-        late = self._late_queue.alike(now)
+        shed += [Shed(item=item, outcome=Outcome.EXPIRED) for item in self._ready.expired(now)]
+        late = self._ready.alike(now)
         if not late:
             return self._hold(NEVER, HoldReason.EMPTY, shed)
         if opens > now:
@@ -461,7 +458,7 @@ class Deadline(BasePolicy):
             batch = by_adapter(batch, self._ready, self._companions, self.limits, now)
         self._ready.take(batch)
         for entry in late:
-            self._late_queue.discard(entry.id)
+            self._ready.discard(entry.id)
         items = [entry.item for entry in chain(batch, late)]
         self._groups.left(items)
         self._guard.released({item.priority for item in items}, self._ready.priorities)
@@ -515,7 +512,7 @@ class Deadline(BasePolicy):
             if item.deadline <= now:
                 shed.append(Shed(item, _EXPIRED))
             elif item.due < item.deadline:
-                self._late_queue.add(entry)
+                self._ready.add_late(entry)
             else:
                 shed.append(Shed(item, _SHED))
         return shed

@@ -236,7 +236,9 @@ class SchedulingMachine(ShippedPolicyDriver):
 
     def _is_late(self, item: Item) -> bool:
         """Whether the item was given up and waits for spare time: seen nowhere from outside."""
-        return isinstance(self.policy, Deadline) and item in self.policy._late_queue
+        if not isinstance(self.policy, Deadline):
+            return False
+        return item in [entry.item for entry in self.policy._ready._late.entries]
 
     def _check_hold(self, decision: Decision, slots: Slots) -> None:
         if self._a_worker_is_free(slots):

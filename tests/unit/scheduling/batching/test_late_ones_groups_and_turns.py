@@ -13,7 +13,7 @@ from batchedmodel_scheduling.batching.deadline import (
     RequestGroups,
 )
 from batchedmodel_scheduling.batching.items import Item, ItemId, Limits, Priority, RequestGroup
-from batchedmodel_scheduling.batching.ready_queue import LateQueue, QueuedItem, StarvationGuard
+from batchedmodel_scheduling.batching.ready_queue import QueuedItem, ReadyQueue, StarvationGuard
 from support.examples import examples
 from support.scheduling import an_entry
 
@@ -21,10 +21,10 @@ ROWS = Limits(rows=4, cost=None, rule=CostRule.PADDED)
 HIGH, NORMAL, LOW = Priority
 
 
-def spare_of(*entries: QueuedItem) -> LateQueue:
-    spare = LateQueue()
+def spare_of(*entries: QueuedItem) -> ReadyQueue:
+    spare = ReadyQueue(())
     for entry in entries:
-        spare.add(entry)
+        spare.add_late(entry)
     return spare
 
 
@@ -43,7 +43,7 @@ def test_late_ones_are_served_by_priority_and_then_in_order_of_arrival() -> None
         an_entry(4, 0.0, arrived=9.0, priority=HIGH),
     )
     assert numbers(spare.alike(10.0)) == [4, 3, 1, 2]
-    assert numbers(list(spare)) == [4, 3, 1, 2]
+    assert sorted(numbers(list(spare))) == [1, 2, 3, 4]
 
 
 def test_the_one_whose_turn_is_last_is_evicted() -> None:
@@ -95,8 +95,16 @@ def test_a_late_one_that_left_is_forgotten() -> None:
     assert numbers(spare.alike(1.0)) == [0, 2]
 
 
+def test_late_ones_do_not_count_among_those_on_time() -> None:
+    ready = spare_of(an_entry(1, 0.0, arrived=1.0, work=9.0))
+    ready.add(an_entry(2, 5.0, arrived=2.0, work=1.0))
+    assert (len(ready), ready.on_time, ready.late) == (2, 1, 1)
+    assert (ready.oldest(), ready.mean_work()) == (2.0, 1.0)
+    assert ready.due_by(1.0) == []
+
+
 def test_no_late_ones_make_no_batch() -> None:
-    assert LateQueue().alike(1.0) == []
+    assert ReadyQueue(()).alike(1.0) == []
 
 
 # Announced groups
