@@ -41,7 +41,6 @@ from batchedmodel_scheduling.batching.next_batch import (
 from batchedmodel_scheduling.batching.policy import BasePolicy, Pipeline
 from batchedmodel_scheduling.batching.ready_queue import (
     QueuedItem,
-    ReadyQueue,
     StarvationGuard,
     entry_of,
 )
@@ -242,7 +241,6 @@ class Deadline(BasePolicy):
 
     def __init__(self, settings: BatchSettings, pipeline: Pipeline) -> None:
         super().__init__(settings, pipeline)
-        self._ready = ReadyQueue(settings.length_buckets)
         self._guard = StarvationGuard()
         self._groups = RequestGroups()
         self._rate = ArrivalRate()
@@ -293,10 +291,6 @@ class Deadline(BasePolicy):
         if len(lane.entries) == full or self._ready.on_time == self.limits.rows:
             self._early = True
 
-    def refusal(self) -> Refusal | None:
-        """Whether the queue is full of items that may be in time."""
-        return self._queue_full(self._ready.on_time)
-
     def withdraw(self, item_id: ItemId, now: float) -> None:
         """Forget a waiting item."""
         self._timer = NEVER
@@ -316,10 +310,6 @@ class Deadline(BasePolicy):
         """Use other settings from now on."""
         super().configure(settings, now)
         self._early = True
-        # What waits is ordered by the new target, or newcomers would pass it.
-        waiting, self._ready = self._ready, ReadyQueue(settings.length_buckets)
-        for item in waiting:
-            self._ready.add(self._entry(item))
 
     def poll(self, now: float, slots: Slots) -> Decision:
         """Release the first batch of the plan, or say until when it is held."""
@@ -576,10 +566,6 @@ class Deadline(BasePolicy):
         times = self.pipeline.times
         # The whole table at once, which orders and plans ask for as well.
         return times.table(length, self.settings.max_batch_size)[1] * times.drift.scale
-
-    def rank(self, item: Item) -> float:
-        """By due time and priority, as in the lanes."""
-        return self._entry(item).order
 
     def _entry(self, item: Item) -> QueuedItem:
         step = min(_PRIORITY_STEP, self.settings.target_seconds or _PRIORITY_STEP)

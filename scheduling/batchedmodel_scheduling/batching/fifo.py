@@ -9,7 +9,6 @@ as a slot is free, if it is the first in that order.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import HoldReason, Outcome, ReleaseReason
@@ -24,15 +23,14 @@ from batchedmodel_scheduling.batching.items import (
     Slots,
 )
 from batchedmodel_scheduling.batching.policy import BasePolicy, Pipeline
-from batchedmodel_scheduling.batching.ready_queue import Lane, QueuedItem, ReadyQueue
+from batchedmodel_scheduling.batching.ready_queue import Lane, QueuedItem
 
 
 class QueueingPolicy(BasePolicy):
     """A policy over lanes in order of arrival; due times and priorities mean nothing to it."""
 
     def __init__(self, settings: BatchSettings, pipeline: Pipeline) -> None:
-        super().__init__(settings, pipeline)
-        self._ready = ReadyQueue(settings.length_buckets, narrow=False)
+        super().__init__(settings, pipeline, narrow_classes=False)
 
     def offer(self, item: Item, now: float) -> Refusal | None:
         """Refuse only when the queue is full."""
@@ -41,28 +39,12 @@ class QueueingPolicy(BasePolicy):
             self.take_over(item)
         return refusal
 
-    def refusal(self) -> Refusal | None:
-        """Whether the queue is full."""
-        return self._queue_full(len(self._ready))
-
     def withdraw(self, item_id: ItemId, now: float) -> None:
         """Forget a waiting item."""
         self._ready.discard(item_id)
 
-    def waiting(self) -> Iterator[Item]:
-        """All waiting items."""
-        return iter(self._ready)
-
-    def take_over(self, item: Item) -> None:
-        """Let an item wait that a predecessor had accepted."""
-        self._ready.add(QueuedItem(item, order=item.arrived, work=0.0, weight=1.0))
-
-    def configure(self, settings: BatchSettings, now: float) -> None:
-        """Use other settings from now on."""
-        super().configure(settings, now)
-        waiting, self._ready = self._ready, ReadyQueue(settings.length_buckets, narrow=False)
-        for item in waiting:
-            self.take_over(item)
+    def _entry(self, item: Item) -> QueuedItem:
+        return QueuedItem(item, order=item.arrived, work=0.0, weight=1.0)
 
     def poll(self, now: float, slots: Slots) -> Decision:
         """Release the lane whose turn it is, without items whose deadline has passed."""

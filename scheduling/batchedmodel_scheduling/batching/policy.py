@@ -36,6 +36,7 @@ from batchedmodel_scheduling.batching.items import (
     Slots,
     limits,
 )
+from batchedmodel_scheduling.batching.ready_queue import QueuedItem, ReadyQueue
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
 from batchedmodel_scheduling.lora.slots import AdapterSlots
 
@@ -307,23 +308,31 @@ class Pipeline:
 class BasePolicy(Policy):
     """A policy of the product. The sidecar asks it for more than `Policy` has."""
 
-    def __init__(self, settings: BatchSettings, pipeline: Pipeline) -> None:
+    def __init__(
+        self, settings: BatchSettings, pipeline: Pipeline, *, narrow_classes: bool = True
+    ) -> None:
         self.pipeline: Final = pipeline
         self.memory = MemoryCap(cost=None)
         self.recent = Recent()
+        self._narrow: Final = narrow_classes
         self._use(settings)
+        self._ready = ReadyQueue(settings.length_buckets, narrow=narrow_classes)
 
     @abstractmethod
+    def _entry(self, item: Item) -> QueuedItem:
+        """The item as it waits."""
+
     def refusal(self) -> Refusal | None:
         """What an item would be told now whatever it holds: known before its body is read."""
+        return self._queue_full(self._ready.on_time)
 
-    @abstractmethod
     def waiting(self) -> Iterator[Item]:
         """All waiting items, for a successor."""
+        return iter(self._ready)
 
-    @abstractmethod
     def take_over(self, item: Item) -> None:
         """Let an item wait that a predecessor had accepted."""
+        self._ready.add(self._entry(item))
 
     def observe(self, event: Event, now: float) -> None:
         """Learn what became of a released batch, or what the server holds."""
@@ -336,6 +345,10 @@ class BasePolicy(Policy):
     def configure(self, settings: BatchSettings, now: float) -> None:
         """Use other settings from now on."""
         self._use(settings)
+        # What waits is ordered by the new settings, or newcomers would pass it.
+        waiting, self._ready = self._ready, ReadyQueue(settings.length_buckets, narrow=self._narrow)
+        for item in waiting:
+            self._ready.add(self._entry(item))
 
     def work(self, length: int) -> float:
         """What an item of this length costs: seconds of the device, its share of a full batch.
@@ -365,7 +378,7 @@ class BasePolicy(Policy):
 
     def rank(self, item: Item) -> float:
         """Which of one tenant's items comes first, in seconds: the lowest."""
-        return item.arrived
+        return self._entry(item).order
 
     def retry_after(self, rows: int | None) -> float:
         """The time to serve so many rows; None for what no time helps."""
