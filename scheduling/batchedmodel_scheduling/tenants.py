@@ -16,7 +16,7 @@ sending many kinds. Work is in seconds of the device, or any other unit.
 Pure.
 """
 
-import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass, field
@@ -92,17 +92,10 @@ class SharedRoom:
 
     def most_now(self, share: Share) -> int:
         """How much more a tenant may have at present; `refusal` says so of exactly this."""
-        own, left = self.of(share.tenant), self.size - self.taken
-        most = min(left, int(self.most(share)) - own)
-        if own:
-            # The largest amount with own + amount <= threshold(left - amount), but for rounding.
-            slope = self._slope(share)
-            spare = self.size - (_TIMES + 1) * self.spare
-            about = math.floor((slope * left + spare - own) / (slope + 1)) + 1
-            most = min(most, about)
-            while most > 0 and own + most > self._threshold(share, left - most):
-                most -= 1
-        return max(0, most)
+        amounts = range(1, self.size - self.taken + 1)
+        return bisect_left(
+            amounts, True, key=lambda amount: self.refusal(share, amount) is not None
+        )
 
     def take(self, share: Share, amount: int) -> None:
         """A tenant has so much more."""

@@ -417,7 +417,7 @@ def _alike(lane: Lane, now: Situation) -> Plan:
     """All waiting items may share a batch and are about as long as each other."""
     entries = lane.entries
     cap = now.limits.rows_of(lane.longest)
-    table = now.times.upper_table(lane.longest, cap)[: cap + 1]
+    table = now.times.upper_table(lane.longest, cap)
     timeline, slack = WorkerTimeline(now.free), math.inf
     seen = min(len(entries), _BATCHES_SEEN * cap) if now.hurried else 0
     for first in range(0, seen, cap):

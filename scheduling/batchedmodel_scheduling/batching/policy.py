@@ -115,7 +115,7 @@ def signals(recent: Recent, times: BatchTimes, hand_off: float, settings: BatchS
         smallest = hand_off + table[1]
         target = settings.target_seconds
         feasible = None if target is None else smallest <= target
-        rate = sustainable_rate(table[: settings.max_batch_size + 1], target)
+        rate = sustainable_rate(table, target)
         full = settings.max_batch_size / table[settings.max_batch_size]
         share = min(1.0, rate / full) if rate else None
     return Signals(

@@ -477,7 +477,6 @@ class BatchTimes:
         self.drift: Final = Drift()
         self._cold = _COLD_BATCHES
         self._tables: dict[int, list[float]] = {}
-        self._upper_tables: dict[int, list[float]] = {}
         self._samples: deque[ProfilePoint] = deque(maxlen=_SAMPLES)
         self._since_fit = 0
 
@@ -519,14 +518,10 @@ class BatchTimes:
     def upper_table(self, longest: int, rows: int) -> list[float]:
         """What nine of ten batches keep, by number of items of which the longest has this length.
 
-        At least to `rows`; all zero while nothing is known.
+        To `rows`; all zero while nothing is known.
         """
-        table = self._upper_tables.get(longest)
-        if table is None or len(table) <= rows:
-            factor = self.upper
-            table = [seconds * factor for seconds in self.table(longest, rows)]
-            self._upper_tables[longest] = table
-        return table
+        factor = self.upper
+        return [seconds * factor for seconds in self.table(longest, rows)[: rows + 1]]
 
     def packed_table(self, lengths: Sequence[int]) -> list[float]:
         """Seconds for the first 0, 1, ... of these items when packed, without drift."""
@@ -581,7 +576,6 @@ class BatchTimes:
         expected = self._expected(lengths)
         if trial and seconds < _MUCH_LESS * expected * self.drift.scale:
             self.drift.believe(seconds / expected)
-            self._upper_tables.clear()
             return
         if self._cold:
             self._cold -= 1
@@ -593,7 +587,6 @@ class BatchTimes:
         if self.drift.observe(seconds / expected):
             self._learnt.forget()
             self._tables.clear()
-        self._upper_tables.clear()
 
     def _learn_size(self, lengths: Sequence[int], seconds: float) -> bool:
         """Let the device's own time of a size stand beside the curve's; whether that changes it."""
@@ -611,7 +604,6 @@ class BatchTimes:
         self._since_fit = 0
         self._curve = _curve(smoothed(self.rule, self._samples))
         self._tables.clear()
-        self._upper_tables.clear()
         self.drift.start_over()
 
 

@@ -561,7 +561,8 @@ class Batcher:
         if isinstance(reply, RawReply) and reply.fault is not None:
             self._unserved(batch, reply.left(batch.items), reply.fault)
         else:
-            self._health.replied(self._in_flight.sent(batch), reply)
+            sent, now = self._in_flight.sent(batch), self._clock()
+            self._health.circuit.replied(reply, now, since=sent.began, callers=sent.callers)
         self._finish(batch, reply)
         return reply
 

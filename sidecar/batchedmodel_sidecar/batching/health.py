@@ -325,10 +325,6 @@ class Health:
         self._keeps_at = 0.0
         self._probe: asyncio.Task[None] | None = None
 
-    def replied(self, sent: Sent, reply: BatchReply) -> None:
-        """A batch that has not ended has a reply."""
-        self.circuit.replied(reply, self._clock(), since=sent.began, callers=sent.callers)
-
     def unserved(self, batch: Batch, sent: Sent, error: Unserved) -> float | None:
         """A batch that has not ended has no answer; until when its key is to rest, if it is.
 
