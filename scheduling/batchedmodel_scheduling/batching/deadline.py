@@ -157,6 +157,8 @@ class _Came(NamedTuple):
     """The largest that a member announced: a smaller one does not complete the group."""
     last: float
     """When the newest member arrived."""
+    begun: bool = False
+    """Whether some of them have left: the rest is not waited for."""
 
 
 class _Credit(NamedTuple):
@@ -169,7 +171,6 @@ class RequestGroups:
 
     def __init__(self) -> None:
         self._seen: dict[Hashable, _Came] = {}
-        self._begun: set[Hashable] = set()
         self._credits: dict[Hashable, _Credit] = {}
         """By key, the group that a batch was held for and that is not complete yet."""
 
@@ -182,16 +183,14 @@ class RequestGroups:
         seen = 1 if before is None else before.members + 1
         size = announced.size if before is None else max(before.size, announced.size)
         if seen >= size:
-            self._begun.discard(announced.id)
             credit = self._credits.get(item.key)
             if credit is not None and credit.group == announced.id:
                 del self._credits[item.key]
             return
-        self._seen[announced.id] = _Came(seen, size, item.arrived)
+        begun = before is not None and before.begun
+        self._seen[announced.id] = _Came(seen, size, item.arrived, begun)
         if len(self._seen) > _GROUPS_REMEMBERED:
-            oldest = next(iter(self._seen))
-            del self._seen[oldest]
-            self._begun.discard(oldest)
+            del self._seen[next(iter(self._seen))]
 
     def complete(self, entries: Iterable[QueuedItem]) -> bool:
         """Whether some of these are members of groups, and all their groups are complete."""
@@ -218,11 +217,12 @@ class RequestGroups:
             for item in items:
                 group = item.request_group
                 if group is not None and group.id in self._seen:
-                    self._begun.add(group.id)
+                    self._seen[group.id] = self._seen[group.id]._replace(begun=True)
 
     def _lacks(self, group: RequestGroup) -> bool:
         """Whether members are still to come that are worth waiting for."""
-        return group.id in self._seen and group.id not in self._begun
+        came = self._seen.get(group.id)
+        return came is not None and not came.begun
 
     def _has_credit(self, key: Hashable, group: Hashable, now: float) -> bool:
         """Whether this group may be waited for, as no other one of its key is just now."""

@@ -22,7 +22,6 @@ from batchedmodel_scheduling.batching.overload import (
     LARGEST_BATCH,
     Candidate,
     Device,
-    Remaining,
     WorkerTimeline,
     first_batch,
     select,
@@ -279,7 +278,7 @@ def _padded_run(run: list[Lane], cap: int, batches: int, now: Situation) -> list
         if not now.by_due:
             part.sort(key=_least_first)
         longest = run[0].longest if len(run) == 1 else max([entry.length for entry in part])
-        found.append(_candidate(part, now.times.table(longest, cap), None, now))
+        found.append(_candidate(part, now.times.table(longest, cap), now))
     return _in_turn(found)
 
 
@@ -301,7 +300,7 @@ def _packed_run(run: list[Lane], rate: float, now: Situation) -> list[Candidate]
     while True:
         part = entries[:rows]
         if now.by_due:
-            found.append(_packed_batch(part, table[: rows + 1], now))
+            found.append(_candidate(part, table[: rows + 1], now))
         else:
             part.sort(key=_least_first)
             found.append(by_itself(now, part))
@@ -325,20 +324,13 @@ def _packed_rows(lengths: list[int], rate: float, now: Situation) -> tuple[int, 
     return _cap(table, most, turn, now), table
 
 
-def _packed_batch(entries: list[QueuedItem], table: list[float], now: Situation) -> Candidate:
-    return _candidate(entries, table, partial(_remaining, now.times), now)
-
-
 def _remaining(times: BatchTimes, entries: list[QueuedItem]) -> list[float]:
     return times.packed_table([entry.length for entry in reversed(entries)])[:0:-1]
 
 
 def by_itself(now: Situation, entries: list[QueuedItem]) -> Candidate:
     """A batch of just these, which is within the bounds."""
-    lengths = [entry.length for entry in entries]
-    if now.times.rule is CostRule.PACKED:
-        return _packed_batch(entries, now.times.packed_table(lengths), now)
-    return _candidate(entries, now.times.table(max(lengths), len(lengths)), None, now)
+    return _candidate(entries, _table_of(entries, now), now)
 
 
 def _in_turn(batches: list[Candidate]) -> list[Candidate]:
@@ -354,10 +346,7 @@ def _in_turn(batches: list[Candidate]) -> list[Candidate]:
     return batches
 
 
-def _candidate(
-    entries: list[QueuedItem], table: list[float], remaining: Remaining | None, now: Situation
-) -> Candidate:
-    factor = now.times.upper
+def _candidate(entries: list[QueuedItem], table: list[float], now: Situation) -> Candidate:
     due = turn = entries[0].due
     if not now.by_due:
         due = min([entry.due for entry in entries])
@@ -369,8 +358,8 @@ def _candidate(
     return Candidate(
         entries=entries,
         table=table,
-        remaining=remaining,
-        factor=factor,
+        remaining=partial(_remaining, now.times) if now.times.rule is CostRule.PACKED else None,
+        factor=now.times.upper,
         due=due,
         turn=turn,
         weight=weight,
@@ -510,30 +499,24 @@ def _different(keys: list[list[Lane]], now: Situation) -> Plan:
     queues = (packed if now.times.rule is CostRule.PACKED else padded)(keys, now)
     heads = [queue[0] for queue in queues]
     candidates = [candidate for queue in queues for candidate in queue]
-    if not now.hurried:
-        first = min(candidates, key=lambda candidate: candidate.turn)
-        table = table_beyond(first, now)
-        return Plan(
-            batch=first.entries,
-            table=table,
-            slack=math.inf,
-            load=now.rate / _best_rate(table, now),
-            behind=[head for head in heads if head is not first],
-        )
-    chosen = select(candidates, now.free, partial(by_itself, now), _launch_price(candidates, now))
-    if not chosen.run:
-        last = max((e for one in chosen.put_off for e in one.entries), key=attrgetter("due"))
-        return Plan(batch=[last], table=now.times.upper_table(last.length, 1), pressed=True)
-    first = chosen.run[0]
-    timeline, slack = WorkerTimeline(now.free), math.inf
-    for candidate in chosen.run:
-        slack = min(slack, candidate.due - timeline.add(candidate.seconds))
-    pressed = bool(chosen.given_up or chosen.put_off)
+    first, given_up = min(candidates, key=lambda candidate: candidate.turn), list[QueuedItem]()
+    pressed, slack = False, math.inf
+    if now.hurried:
+        launch_price = _launch_price(candidates, now)
+        chosen = select(candidates, now.free, partial(by_itself, now), launch_price)
+        if not chosen.run:
+            last = max((e for one in chosen.put_off for e in one.entries), key=attrgetter("due"))
+            return Plan(batch=[last], table=now.times.upper_table(last.length, 1), pressed=True)
+        first, given_up = chosen.run[0], _lost(chosen.given_up, chosen.run[0].seconds, now)
+        pressed = bool(chosen.given_up or chosen.put_off)
+        timeline = WorkerTimeline(now.free)
+        for candidate in chosen.run:
+            slack = min(slack, candidate.due - timeline.add(candidate.seconds))
     table = table_beyond(first, now)
     return Plan(
         batch=first.entries,
         table=table,
-        given_up=_lost(chosen.given_up, first.seconds, now),
+        given_up=given_up,
         pressed=pressed,
         slack=0.0 if pressed else slack,
         load=1.0 if pressed else now.rate / _best_rate(table, now),
