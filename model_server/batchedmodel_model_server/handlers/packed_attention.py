@@ -9,16 +9,15 @@ The spans of the items are handed over by a context variable: models differ in w
 hand down to their attention, and the mask, which would be total x total, must not be made either.
 
 On a CPU each run of equal lengths is a call of its own. On a GPU, where many small calls cost more
-than padding, one kernel of torch's takes them all. If it cannot, the row is refused, and the
-self-test says why the model is padded.
+than padding, one kernel of torch's takes them all. What that refuses, such as float32, is padded,
+and the self-test says why.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from batchedmodel_model_server.api.batch import Packed
 from batchedmodel_model_server.generation.paged_attention import (
@@ -30,34 +29,17 @@ from batchedmodel_model_server.generation.paged_attention import (
 
 NAME: Final = "batchedmodel_packed"
 _STOCK: Final = "sdpa"
-# What the flash kernels behind torch's varlen_attn take, as torch's own checks of them say.
-_FLASH_DTYPES: Final = ("torch.float16", "torch.bfloat16")
-_WIDEST_HEAD: Final = 256
-_HEAD_STEP: Final = 8
-_FIRST_CAPABILITY: Final = (8, 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
-    """Neighbours of equal length, which one call computes."""
+class _Spans(NamedTuple):
+    """Where the items of a row lie."""
 
-    start: int
-    count: int
-    length: int
-
-    @property
-    def end(self) -> int:
-        return self.start + self.count * self.length
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Spans:
-    runs: tuple[_Run, ...]
+    runs: list[tuple[int, int]]
+    """Neighbours of equal length, which one call computes: how many, and their length."""
     ends: Any
     """INT32 tensor on the device: 0, then the end of each item."""
     longest: int
-    capability: tuple[int, int] | None
-    """Of the GPU; None on a CPU."""
+    total: int
 
 
 _spans: ContextVar[_Spans | None] = ContextVar("spans", default=None)
@@ -113,17 +95,11 @@ def stepping(model: Any, step: StepAttention) -> Iterator[None]:
 @contextmanager
 def packed(row: Packed, device: str) -> Iterator[None]:
     """Within it, attention stays inside each item of the row."""
-    runs, start = [], 0
-    for length, equal in groupby(row.lengths.tolist()):
-        runs.append(_Run(start=start, count=len(list(equal)), length=length))
-        start = runs[-1].end
     import torch
 
+    runs = [(len(list(equal)), length) for length, equal in groupby(row.lengths.tolist())]
     ends = torch.tensor([0, *row.ends.tolist()], dtype=torch.int32, device=device)
-    capability = torch.cuda.get_device_capability(device) if ends.is_cuda else None
-    token = _spans.set(
-        _Spans(runs=tuple(runs), ends=ends, longest=row.longest, capability=capability)
-    )
+    token = _spans.set(_Spans(runs, ends, row.longest, row.total))
     try:
         yield
     finally:
@@ -170,17 +146,12 @@ def _attention(
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         return step.attend(query, key, value, Terms(scale, sliding_window, softcap)), None
     assert spans is not None, "only one of the two is there"
-    if softcap or query.shape[2] != spans.runs[-1].end:
+    if softcap or query.shape[2] != spans.total:
         raise NotImplementedError("attention with a cap, or over something else than the row")
     # Counted as flash kernels count it: so many tokens to the left and, unless causal, the right.
     window = None if sliding_window is None else sliding_window - 1
-    if spans.capability is None:
+    if not query.is_cuda:
         return _by_runs(spans, query, key, value, scaling, window, causal=causal), None
-    obstacle = flash_obstacle(
-        spans.capability, str(query.dtype), head=query.shape[-1], value_head=value.shape[-1]
-    )
-    if obstacle is not None:
-        raise NotImplementedError(f"torch's varlen_attn cannot be used: {obstacle}")
     from torch.nn.attention.varlen import varlen_attn
 
     left = -1 if window is None else window
@@ -195,26 +166,6 @@ def _attention(
         enable_gqa=query.shape[1] != key.shape[1],
     )
     return output[None], None
-
-
-def flash_obstacle(
-    capability: tuple[int, int], dtype: str, *, head: int, value_head: int
-) -> str | None:
-    """Why one kernel cannot compute a packed row on a GPU of this capability; None if it can.
-
-    `head` and `value_head` are the sizes of a head in queries and in values.
-    """
-    if capability < _FIRST_CAPABILITY:
-        found, least = (".".join(map(str, one)) for one in (capability, _FIRST_CAPABILITY))
-        return f"the GPU's compute capability is {found}, below {least}"
-    if dtype not in _FLASH_DTYPES:
-        return f"it takes {' and '.join(_FLASH_DTYPES)}, and the model computes in {dtype}"
-    if head != value_head:
-        return f"heads of queries have size {head}, those of values {value_head}"
-    if head > _WIDEST_HEAD or head % _HEAD_STEP:
-        rule = f"multiples of {_HEAD_STEP} up to {_WIDEST_HEAD}"
-        return f"heads have size {head}, and it takes {rule}"
-    return None
 
 
 def _by_runs(
@@ -232,16 +183,15 @@ def _by_runs(
     from torch.nn.functional import scaled_dot_product_attention
 
     pieces = []
-    for run in spans.runs:
-        q, k, v = (
-            # heads x (items x length) x size -> items x heads x length x size, without a copy.
-            part[0, :, run.start : run.end].unflatten(1, (run.count, run.length)).transpose(0, 1)
-            for part in (query, key, value)
-        )
-        seen = None
-        if window is not None and run.length > window + 1:
+    tokens = [count * length for count, length in spans.runs]
+    parts = zip(*(part[0].split(tokens, dim=1) for part in (query, key, value)), strict=True)
+    for run, of_run in zip(spans.runs, parts, strict=True):
+        # heads x (items x length) x size -> items x heads x length x size, without a copy.
+        q, k, v = (part.unflatten(1, run).transpose(0, 1) for part in of_run)
+        length, seen = run[1], None
+        if window is not None and length > window + 1:
             # Tokens at most a window away, and none to the right when causal.
-            at = torch.arange(run.length, device=query.device)
+            at = torch.arange(length)
             distance = at[:, None] - at[None, :]
             seen = distance.abs() <= window
             if causal:
