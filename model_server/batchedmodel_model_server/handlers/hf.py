@@ -37,7 +37,7 @@ from batchedmodel_model_server.handlers.transformers_models import (
     has_bfloat16,
     import_transformers,
 )
-from batchedmodel_model_server.lora.layers import Shape, Slots, of_rows
+from batchedmodel_model_server.lora.layers import of_rows
 
 _SHORTEST: Final = "shortestEmbedding"
 _BY_CONFIG: Final = "generationConfig"
@@ -114,24 +114,19 @@ class HuggingFace(Handler):
 
     def forward(self, batch: Batch) -> Mapping[str, Any]:
         """Whatever the task gives."""
-        slots, bank = batch.adapters, self._task.bank
-        if slots is None or not slots.any():
-            if bank is None or bank.has_looked:
-                return self._task.run(batch)
-            with bank.looking(_by_sizes(np.zeros(batch.rows, np.int64), batch)):
-                return self._task.run(batch)
-        if bank is None:
+        bank, has_adapters = self._task.bank, batch.adapters is not None
+        if bank is None and has_adapters:
             raise ForwardFailed("the model takes no adapters")
-        rows = slots.astype(np.int64)
-        with bank.using(_by_sizes(rows, batch), rows):
+        if bank is None or (bank.has_looked and not has_adapters):
+            return self._task.run(batch)
+        rows = np.zeros(batch.rows, np.int64)
+        if batch.adapters is not None:
+            rows[:] = batch.adapters
+        sizes = of_rows(rows, batch.lengths, packed=batch.packed() is not None)
+        with bank.using(sizes, rows) if has_adapters else bank.looking(sizes):
             return self._task.run(batch)
 
     def unload(self) -> None:
         """Drop the weights."""
         del self._task
         self.bank = None
-
-
-def _by_sizes(rows: Slots, batch: Batch) -> Mapping[Shape, Slots]:
-    """The slots of a batch's rows, by the sizes of what modules are given."""
-    return of_rows(rows, batch.lengths, packed=batch.packed() is not None)

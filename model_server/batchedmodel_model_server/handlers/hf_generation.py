@@ -7,7 +7,6 @@ is found out by trying (`generation_trial`), not by the model's name.
 import inspect
 import logging
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -42,12 +41,11 @@ from batchedmodel_model_server.handlers.generation_trial import (
     longest,
     tried,
 )
-from batchedmodel_model_server.handlers.hf_texts import embedding_of
+from batchedmodel_model_server.handlers.hf_texts import embedding_of, load_with_head
 from batchedmodel_model_server.handlers.transformers_models import (
     Place,
     Task,
     bank_of,
-    load_model,
 )
 from batchedmodel_model_server.lora.layers import AdapterBank, of_step
 
@@ -86,9 +84,7 @@ def text_generation(
     if said.sampling_defaults:
         values = ", ".join(f"{name} {value:g}" for name, value in said.sampling_defaults.items())
         _log.info("where callers say nothing, generation_config.json holds: %s", values)
-    model, _ = load_model(files.architecture, files.folder, place)
-    if model.base_model is model:
-        raise CannotLoad(f"config.json: {files.architecture} is not a head on a base model")
+    model = load_with_head(files, place)
     writer = _Writer(model, place)
     context = writer.tried(_context(model.config, cache.max_context_tokens), cache)
     bank = bank_of(model, adapters, None)
@@ -175,22 +171,13 @@ class _Writer:
         self, context: int, cache: CacheSettings, bank: AdapterBank | None
     ) -> tuple[TorchRunner, int]:
         """With a cache of its own, and how long texts may be; raises `CannotLoad`."""
-        size = CacheSize(
-            block_bytes=block_bytes(self._shapes, self._page, self._dtype.itemsize),
-            block_tokens=self._page,
-            free=free_bytes(self._place.device),
-            on_gpu=self._on_gpu,
-        )
-        blocks, context = size.blocks_for(context, cache)
+        page, size = self._page, block_bytes(self._shapes, self._page, self._dtype.itemsize)
+        free = free_bytes(self._place.device)
+        blocks, context = blocks_for(context, cache, page, size, free, on_gpu=self._on_gpu)
         if not self._on_gpu:
             multiply_lone_rows(self._model)
-        _log.info(
-            "the cache has %d blocks of %d tokens, %d bytes each; texts have up to %d tokens",
-            blocks,
-            size.block_tokens,
-            size.block_bytes,
-            context,
-        )
+        told = "the cache has %d blocks of %d tokens, %d bytes each; texts have up to %d tokens"
+        _log.info(told, blocks, page, size, context)
         return self._runner(blocks, bank), context
 
     def _runner(
@@ -302,47 +289,37 @@ def _on_gpu(cache: PagedCache, layout: StepLayout) -> StepAttention:
     return VarlenStep(cache, layout, varlen_attn)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheSize:
-    """What decides how many blocks a cache has."""
+def blocks_for(
+    context: int, cache: CacheSettings, page: int, block_bytes: int, free: int, *, on_gpu: bool
+) -> tuple[int, int]:
+    """Blocks of the cache, and how long texts may be with them; raises `CannotLoad`.
 
-    block_bytes: int
-    block_tokens: int
-    free: int
-    """Bytes of the device, with the model in it."""
-    on_gpu: bool
-
-    def blocks_for(self, context: int, cache: CacheSettings) -> tuple[int, int]:
-        """Blocks, and how long texts may be with them; raises `CannotLoad`.
-
-        `context`: how long they may be otherwise. Where nothing is asked for, texts become shorter
-        rather than that the model is refused.
-        """
-        needed = -(-context // self.block_tokens)
-        blocks = self._bytes(needed, cache) // self.block_bytes
-        if blocks >= needed:
-            return blocks, context
-        asked = cache.memory_bytes, cache.fraction, cache.max_context_tokens
-        if blocks < 1 or any(one is not None for one in asked):
-            raise CannotLoad(
-                f"the cache of {self._bytes(needed, cache)} bytes is too small: one text of "
-                f"{context} tokens takes {needed * self.block_bytes} bytes; give it as much by "
-                "spec.generation.kvCache, or set a smaller maxContextTokens"
-            )
-        shorter = blocks * self.block_tokens
-        _log.warning(
-            "texts have up to %d tokens instead of %d, as the cache has no more blocks; "
-            "spec.generation.kvCache can give it more",
-            shorter,
-            context,
+    `context`: how long they may be otherwise. `page`: tokens of a block. `free`: bytes of the
+    device, with the model in it. Where nothing is asked for, texts become shorter rather than that
+    the model is refused.
+    """
+    needed = -(-context // page)
+    if cache.memory_bytes is not None:
+        size = cache.memory_bytes
+    elif cache.fraction is not None or on_gpu:
+        size = int((_GPU_SHARE if cache.fraction is None else cache.fraction) * free)
+    else:
+        size = min(_MOST_BYTES, free // _MOST_SHARE, _SEQUENCES * needed * block_bytes)
+    blocks = size // block_bytes
+    if blocks >= needed:
+        return blocks, context
+    asked = cache.memory_bytes, cache.fraction, cache.max_context_tokens
+    if blocks < 1 or any(one is not None for one in asked):
+        raise CannotLoad(
+            f"the cache of {size} bytes is too small: one text of {context} tokens takes "
+            f"{needed * block_bytes} bytes; give it as much by spec.generation.kvCache, or set a "
+            "smaller maxContextTokens"
         )
-        return blocks, shorter
-
-    def _bytes(self, needed: int, cache: CacheSettings) -> int:
-        if cache.memory_bytes is not None:
-            return cache.memory_bytes
-        if cache.fraction is not None:
-            return int(cache.fraction * self.free)
-        if self.on_gpu:
-            return int(_GPU_SHARE * self.free)
-        return min(_MOST_BYTES, self.free // _MOST_SHARE, _SEQUENCES * needed * self.block_bytes)
+    shorter = blocks * page
+    _log.warning(
+        "texts have up to %d tokens instead of %d, as the cache has no more blocks; "
+        "spec.generation.kvCache can give it more",
+        shorter,
+        context,
+    )
+    return blocks, shorter

@@ -13,7 +13,7 @@ from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_model_server.api.batch import Batch
 from batchedmodel_model_server.api.handler import PARAMETERS, Spec
 from batchedmodel_model_server.errors import CannotLoad
-from batchedmodel_model_server.handlers.checkpoint import classes_of
+from batchedmodel_model_server.handlers.checkpoint import IMAGE_MODELS, classes_of
 from batchedmodel_model_server.handlers.transformers_models import Place, Task, load_model
 from batchedmodel_model_server.sources.untrusted_files import read_json
 
@@ -24,11 +24,8 @@ _PROCESSOR: Final = "preprocessor_config.json"
 _FORMS: Final = ("float32", "uint8")
 _POOLER: Final = "pooler."
 _CLASS_TOKEN: Final = "cls_token"
-_TOWERS: Final[Mapping[str, str]] = {
-    # Models of images and texts, and the class that is their half for images.
-    "CLIPModel": "CLIPVisionModelWithProjection",
-    "CLIPVisionModelWithProjection": "CLIPVisionModelWithProjection",
-}
+_TOWER: Final = "CLIPVisionModelWithProjection"
+"""The class that is the half for images of models of images and texts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +59,7 @@ def image_embedding(path: Path, config: Mapping[str, Any], place: Place, pixels:
     Raises `CannotLoad` for a model that gives no such vector.
     """
     processor = _processor(path, config)
-    kind = _TOWERS.get(config["architectures"][0], "AutoModel")
+    kind = _TOWER if config["architectures"][0] in IMAGE_MODELS else "AutoModel"
     model, lacks = load_model(kind, path, place, spare=_POOLER)
     if lacks and not any(name.endswith(_CLASS_TOKEN) for name, _ in model.named_parameters()):
         raise CannotLoad(
@@ -149,13 +146,10 @@ def _processor(path: Path, config: Mapping[str, Any]) -> _Processor:
 
 
 def _size(said: object, path: Path) -> tuple[int, int]:
-    found: object = said
-    if isinstance(said, int):
-        found = (said, said)
-    elif isinstance(said, dict) and "shortest_edge" in said:
-        found = (said["shortest_edge"], said["shortest_edge"])
-    elif isinstance(said, dict):
-        found = (said.get("height"), said.get("width"))
+    found = (said, said)
+    if isinstance(said, dict):
+        edge = said.get("shortest_edge")
+        found = (said.get("height", edge), said.get("width", edge))
     match found:
         case (int(height), int(width)) if height >= 1 and width >= 1:
             return height, width

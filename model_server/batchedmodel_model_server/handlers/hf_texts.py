@@ -29,7 +29,6 @@ from batchedmodel_model_server.handlers.transformers_models import (
     bank_of,
     load_model,
 )
-from batchedmodel_model_server.lora.layers import AdapterBank
 
 EMBEDDING: Final = "embedding"
 LOGITS: Final = "logits"
@@ -102,7 +101,13 @@ def text_classifier(
     Or the one score of a model that ranks pairs of texts.
     """
     files = read_text_files(path)
-    encoder, logits, bank = _with_head(files, place, adapters, of_tokens=of_tokens)
+    model = load_with_head(files, place)
+    if model.config.pad_token_id is None:
+        # Some heads look for the last token of a text, which is the one before the padding.
+        model.config.pad_token_id = files.pad
+    bank = bank_of(model, adapters, int(model.config.num_labels))
+    encoder = Encoder(model.base_model, place.device)
+    logits = _scores(model, encoder, files.pad, of_tokens=of_tokens)
     classes = classes_of(files.config, LOGITS)
     count = len(classes.labels)
     if count == 1 and not of_tokens:
@@ -124,19 +129,12 @@ def text_classifier(
     )
 
 
-def _with_head(
-    files: TextFiles, place: Place, adapters: AdapterBounds | None, *, of_tokens: bool
-) -> tuple[Encoder, Callable[[Batch], Any], AdapterBank | None]:
-    """The model without its head, what gives the scores of a batch, its adapters."""
+def load_with_head(files: TextFiles, place: Place) -> Any:
+    """The model with the head that its architecture has; raises `CannotLoad`."""
     model, _ = load_model(files.architecture, files.folder, place)
     if model.base_model is model:
         raise CannotLoad(f"config.json: {files.architecture} is not a head on a base model")
-    if model.config.pad_token_id is None:
-        # Some heads look for the last token of a text, which is the one before the padding.
-        model.config.pad_token_id = files.pad
-    bank = bank_of(model, adapters, int(model.config.num_labels))
-    encoder = Encoder(model.base_model, place.device)
-    return encoder, _scores(model, encoder, files.pad, of_tokens=of_tokens), bank
+    return model
 
 
 def _scores(model: Any, encoder: Encoder, pad: int, *, of_tokens: bool) -> Callable[[Batch], Any]:

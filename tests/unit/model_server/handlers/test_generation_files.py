@@ -14,7 +14,7 @@ from batchedmodel_model_server.handlers.generation_files import (
     read_generation_files,
     switches_of,
 )
-from batchedmodel_model_server.handlers.hf_generation import CacheSize
+from batchedmodel_model_server.handlers.hf_generation import blocks_for
 
 GIB = 1 << 30
 
@@ -170,39 +170,42 @@ def test_positions_may_be_switched_where_rope_says_so() -> None:
     assert switches_of(given) == {2048}
 
 
-def size(free: int = 8 * GIB, block: int = 1 << 20, *, on_gpu: bool = False) -> CacheSize:
-    return CacheSize(block_bytes=block, block_tokens=32, free=free, on_gpu=on_gpu)
+def given(
+    context: int, cache: CacheSettings, free: int = 8 * GIB, *, on_gpu: bool = False
+) -> tuple[int, int]:
+    """Blocks of 32 tokens and a MiB, and how long texts may be."""
+    return blocks_for(context, cache, 32, 1 << 20, free, on_gpu=on_gpu)
 
 
 def test_without_a_word_a_cpu_gives_a_quarter_of_what_is_free() -> None:
-    assert size(8 * GIB).blocks_for(2048, CacheSettings()) == (2048, 2048)
+    assert given(2048, CacheSettings(), 8 * GIB) == (2048, 2048)
 
 
 def test_without_a_word_a_cpu_gives_no_more_than_four_gib_nor_than_is_of_use() -> None:
-    assert size(64 * GIB).blocks_for(2048, CacheSettings()) == (4096, 2048)
+    assert given(2048, CacheSettings(), 64 * GIB) == (4096, 2048)
     # 256 texts of two blocks each.
-    assert size(64 * GIB).blocks_for(64, CacheSettings()) == (512, 64)
+    assert given(64, CacheSettings(), 64 * GIB) == (512, 64)
 
 
 def test_a_gpu_gives_nine_tenths() -> None:
-    blocks, _ = size(10 * GIB, on_gpu=True).blocks_for(2048, CacheSettings())
+    blocks, _ = given(2048, CacheSettings(), 10 * GIB, on_gpu=True)
     assert blocks == int(0.9 * 10 * GIB) >> 20
 
 
 def test_memory_goes_before_a_fraction() -> None:
     asked = CacheSettings(memory_bytes=100 << 20, fraction=0.5)
-    assert size().blocks_for(64, asked)[0] == 100
-    assert size().blocks_for(64, CacheSettings(fraction=0.5))[0] == 4096
+    assert given(64, asked)[0] == 100
+    assert given(64, CacheSettings(fraction=0.5))[0] == 4096
 
 
 def test_a_cache_too_small_for_one_text_is_refused_with_the_figure_it_needs() -> None:
     with pytest.raises(CannotLoad, match=f"2048 tokens takes {64 << 20} bytes"):
-        size().blocks_for(2048, CacheSettings(memory_bytes=63 << 20))
+        given(2048, CacheSettings(memory_bytes=63 << 20))
     with pytest.raises(CannotLoad, match="takes 67108864 bytes"):
-        size(100 << 20).blocks_for(2048, CacheSettings(max_context_tokens=2048))
+        given(2048, CacheSettings(max_context_tokens=2048), 100 << 20)
 
 
 def test_where_nothing_was_asked_for_texts_are_shorter_instead() -> None:
-    assert size(200 << 20).blocks_for(4096, CacheSettings()) == (50, 1600)
+    assert given(4096, CacheSettings(), 200 << 20) == (50, 1600)
     with pytest.raises(CannotLoad):
-        size(2 << 20).blocks_for(4096, CacheSettings())
+        given(4096, CacheSettings(), 2 << 20)
