@@ -101,7 +101,7 @@ def test_a_wide_model_is_judged_by_what_its_own_passes_of_few_and_many_rows_diff
 
 
 def test_a_deep_model_that_enlarges_rounding_is_judged_by_its_own(tmp_path: Path) -> None:
-    # Its scores differ by more than the least tolerance from one attention of its own to another.
+    # Its scores differ by more than the least tolerance from one pass of its own to another.
     sizes = {"hidden_size": 256, "num_attention_heads": 8, "intermediate_size": 512}
     folder = generating_checkpoint(tmp_path, "Llama", num_hidden_layers=40, **sizes)
     assert loaded(folder, "float32").generator is not None

@@ -52,9 +52,6 @@ from batchedmodel_model_server.lora.layers import AdapterBank, of_step
 _CANNOT: Final = "cannot generate over a cache"
 _PAGE: Final = 32
 _GPU_PAGE: Final = 256
-_SDPA: Final = "sdpa"
-_EAGER: Final = "eager"
-"""What transformers calls the attentions that its models have."""
 _ARGUMENTS: Final = ("input_ids", "position_ids", "use_cache", "logits_to_keep")
 _MOST_BYTES: Final = 4 << 30
 _MOST_SHARE: Final = 4
@@ -127,7 +124,6 @@ class _Writer:
         check_layers(model.config.to_dict())
         self._model: Final = model
         self._place: Final = place
-        self._own_attention: Final = packed_attention.stock_attention(model)
         self._on_gpu: Final = place.device.startswith("cuda")
         self._page: Final = _GPU_PAGE if self._on_gpu else _PAGE
         self._layers: Final = self._discovered()
@@ -154,11 +150,10 @@ class _Writer:
         with nullcontext() if self._on_gpu else in_float32():
             trial = Trial(
                 runner=self._runner(blocks, dtype=getattr(torch, dtype)),
-                plain=partial(self._plain, self._own_attention),
+                plain=self._scores,
                 device=self._place.device,
                 vocabulary=self.vocabulary,
                 tolerance=TOLERANCES[dtype],
-                other=partial(self._plain, _EAGER) if self._own_attention == _SDPA else None,
             )
             found, why = tried(trial, windows, switches_of(config), context, asked=asked)
         if found < context:
@@ -204,10 +199,6 @@ class _Writer:
         return self._model(
             input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=wanted
         ).logits
-
-    def _plain(self, attention: str, ids: Any, positions: Any, wanted: Any) -> Any:
-        with packed_attention.running_by(self._model, attention):
-            return self._scores(ids, positions, wanted)
 
     def _discovered(self) -> list[Layer]:
         """What each layer asks of its attention; raises `CannotLoad`."""
