@@ -93,17 +93,15 @@ def while_files(*, stay: bool) -> Iterator[None]:
         _files_stay.reset(token)
 
 
-def on_device(net: Module, device: str) -> Module:
+def on_device(net: Any, device: str) -> Any:
     """A torch module on the device, its weights in memory of its own if its files may change."""
-    moved: Any = net
-    moved = moved.to(device)
+    moved = net.to(device)
     if not _files_stay.get():
         # One by one, so that never more than one is there twice. Other devices map no files.
         for tensor in (*moved.parameters(), *moved.buffers()):
             if tensor.device.type == "cpu":
                 tensor.data = tensor.data.clone()
-    kept: Module = moved
-    return kept
+    return moved
 
 
 def weightless() -> AbstractContextManager[object]:

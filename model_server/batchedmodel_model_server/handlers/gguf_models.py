@@ -212,17 +212,25 @@ def _tensors(
     from gguf import GGML_QUANT_SIZES
 
     blocks = {kind.value: sizes for kind, sizes in GGML_QUANT_SIZES.items()}
-    listed = [_tensor(reader, at) for at in range(count)]
+    listed: dict[str, tuple[tuple[int, ...], int, int]] = {}
+    for at in range(count):
+        name = reader.name(f"tensor {at}")
+        if name in listed:
+            raise ValueError(f"tensor {name}: is there twice")
+        field = f"tensor {name}"
+        dimensions = reader.integer(_U32, field, _MOST_DIMENSIONS)
+        shape = tuple(reader.integer(_U64, field) for _ in range(dimensions))[::-1]
+        if not shape or 0 in shape:
+            raise ValueError(f"{field}: shape {list(shape)}: a tensor without numbers")
+        listed[name] = shape, reader.integer(_U32, field), reader.integer(_U64, field)
     start = -(-reader.at // alignment) * alignment
     tensors: dict[str, GgufTensor] = {}
-    for name, shape, kind, offset in listed:
+    for name, (shape, kind, offset) in listed.items():
         if kind not in blocks:
             raise ValueError(f"tensor {name}: {kind} is no type of a tensor")
         row, size = blocks[kind]
         if shape[-1] % row:
             raise ValueError(f"tensor {name}: rows of {shape[-1]} are no whole blocks of {row}")
-        if name in tensors:
-            raise ValueError(f"tensor {name}: is there twice")
         tensor = GgufTensor(
             shape=shape, kind=kind, begin=start + offset, size=prod(shape) // row * size
         )
@@ -236,16 +244,6 @@ def _tensors(
         if first.begin + first.size > second.begin:
             raise ValueError(f"tensor {name}: overlaps tensor {before}")
     return tensors
-
-
-def _tensor(reader: _Reader, at: int) -> tuple[str, tuple[int, ...], int, int]:
-    name = reader.name(f"tensor {at}")
-    field = f"tensor {name}"
-    dimensions = reader.integer(_U32, field, _MOST_DIMENSIONS)
-    shape = tuple(reader.integer(_U64, field) for _ in range(dimensions))[::-1]
-    if not shape or 0 in shape:
-        raise ValueError(f"{field}: shape {list(shape)}: a tensor without numbers")
-    return name, shape, reader.integer(_U32, field), reader.integer(_U64, field)
 
 
 @contextmanager
@@ -383,21 +381,19 @@ def dequantised(file: Path, skeleton: Any, dtype: str) -> dict[str, Any]:
     expected, weights = skeleton.state_dict(), {}
     names = get_gguf_hf_weights_map(skeleton, processor)
     try:
-        with file.open("rb") as content:
-            for name, tensor in header.tensors.items():
-                if name not in names:
-                    raise ValueError("is not served, as transformers leaves it out")
-                content.seek(tensor.begin)
-                stored = np.fromfile(content, np.uint8, tensor.size)
-                rows = stored.reshape(*tensor.shape[:-1], -1)
-                values = dequantize(rows, GGMLQuantizationType(tensor.kind))
-                done = processor.process(values, name, parsed_parameters={"tensors": {}})
-                made = torch.from_numpy(np.ascontiguousarray(done.weights))
-                right = expected[names[name]].shape
-                if made.shape != right:
-                    rule = f"and {names[name]} has {list(right)} by the fields"
-                    raise ValueError(f"its shape is {list(made.shape)}, {rule}")
-                weights[names[name]] = made.to(getattr(torch, dtype))
+        for name, tensor in header.tensors.items():
+            if name not in names:
+                raise ValueError("is not served, as transformers leaves it out")
+            stored = np.fromfile(file, np.uint8, tensor.size, offset=tensor.begin)
+            rows = stored.reshape(*tensor.shape[:-1], -1)
+            values = dequantize(rows, GGMLQuantizationType(tensor.kind))
+            done = processor.process(values, name, parsed_parameters={"tensors": {}})
+            made = torch.from_numpy(np.ascontiguousarray(done.weights))
+            right = expected[names[name]].shape
+            if made.shape != right:
+                rule = f"and {names[name]} has {list(right)} by the fields"
+                raise ValueError(f"its shape is {list(made.shape)}, {rule}")
+            weights[names[name]] = made.to(getattr(torch, dtype))
     except (OSError, ValueError, NotImplementedError) as error:
         raise CannotLoad(f"{file}: tensor {name}: {error}") from error
     return weights

@@ -59,14 +59,13 @@ def make_handler(
                 raise CannotLoad(
                     f"{PARAMETERS}.{given}: is not known to handler {name}; known: {known}"
                 )
-        try:
-            handler = kind()
-        except BaseException as error:
-            reason = words_with_place(error, kind.__module__)
-            raise CannotLoad(f"handler {name} cannot be made: {reason}") from error
-    except CannotLoad:
+        handler = kind()
+    except BaseException as error:
         forget(module.__name__)
-        raise
+        if isinstance(error, CannotLoad):
+            raise
+        reason = words_with_place(error, module.__name__)
+        raise CannotLoad(f"handler {name} cannot be made: {reason}") from error
     handler.parameters, handler.trusted = parameters, trust
     return handler
 
@@ -84,15 +83,6 @@ def _module_in(name: str, folder: Path | None, file_name: str, *, trust: bool) -
     if not file.is_file():
         raise CannotLoad(f"handler {name}: {folder} has no {file_name}")
     package = f"{_PACKAGE}{next(_numbers)}"
-    try:
-        return _imported(file, package)
-    except BaseException as error:
-        reason = f"{words_with_place(error, package)}{_file_beside(file, error)}"
-        raise CannotLoad(f"handler {name}: {file} cannot be run: {reason}") from error
-
-
-def _imported(file: Path, package: str) -> ModuleType:
-    """The module in a file with an identifier for a name; raises whatever its code raises."""
     spec = ModuleSpec(package, None, is_package=True)
     spec.submodule_search_locations = [str(file.parent)]
     sys.modules[package] = module_from_spec(spec)
@@ -100,9 +90,10 @@ def _imported(file: Path, package: str) -> ModuleType:
     importlib.invalidate_caches()
     try:
         return importlib.import_module(f"{package}.{file.stem}")
-    except BaseException:
+    except BaseException as error:
         forget(package)
-        raise
+        reason = f"{words_with_place(error, package)}{_file_beside(file, error)}"
+        raise CannotLoad(f"handler {name}: {file} cannot be run: {reason}") from error
 
 
 def forget(module: str) -> None:

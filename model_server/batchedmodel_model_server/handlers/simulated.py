@@ -70,35 +70,18 @@ class SimulatedRunner:
     block_tokens: int
     seconds: Callable[[int, int], float]
     """Of a step with so many sequences and tokens of prompts."""
-    begin: Callable[[], float]
-    """When a step begins."""
-    end: Callable[[float, float], None]
-    """Returns when a step has ended that began then and takes so long."""
+    timeline: _Timeline
 
     def run(self, parts: Sequence[StepPart]) -> list[list[Sampled]]:
         """Draw, and return when the step would have ended."""
-        began = self.begin()
+        began = self.timeline.begin_step()
         found = [[_sampled(draw) for draw in part.draws] for part in parts]
         read = sum([len(part.ids) for part in parts if len(part.ids) > 1])
-        self.end(began, self.seconds(len(parts), read))
+        self.timeline.run(began, self.seconds(len(parts), read))
         return found
 
     def copy_block(self, source: int, target: int) -> None:
         """Nothing is in a block."""
-
-
-def generator(runner: SimulatedRunner, vocabulary: int, most_context: int | None) -> Generator:
-    """The model around a runner; `most_context`: what the manifest allows, if anything."""
-    room = runner.blocks * runner.block_tokens
-    return Generator(
-        runner=runner,
-        vocabulary=vocabulary,
-        max_context_tokens=min(room, most_context or CONTEXT_TOKENS),
-        stop_ids=(_BYTES,),
-        tokenizer=_tokenizer(),
-        chat_template=_CHAT_TEMPLATE,
-        special_tokens={"eos_token": _SPECIAL[0]},
-    )
 
 
 def drawn(ids: Sequence[int], sampling: Sampling, choice: int) -> int:
@@ -218,10 +201,18 @@ class Simulated(Handler):
             blocks=blocks,
             block_tokens=block_tokens,
             seconds=lambda sequences, tokens: step + sequence * sequences + token * tokens,
-            begin=self._timeline.begin_step,
-            end=self._timeline.run,
+            timeline=self._timeline,
         )
-        return generator(runner, vocabulary, self.cache.max_context_tokens)
+        most_context = self.cache.max_context_tokens or CONTEXT_TOKENS
+        return Generator(
+            runner=runner,
+            vocabulary=vocabulary,
+            max_context_tokens=min(blocks * block_tokens, most_context),
+            stop_ids=(_BYTES,),
+            tokenizer=_tokenizer(),
+            chat_template=_CHAT_TEMPLATE,
+            special_tokens={"eos_token": _SPECIAL[0]},
+        )
 
     def forward(self, batch: Batch) -> Mapping[str, Any]:
         """Sleep until the pass would have ended."""

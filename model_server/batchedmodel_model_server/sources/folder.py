@@ -136,7 +136,7 @@ class _Repository:
                 if not target.is_dir():
                     self._complete(commit, target, access, alone=alone)
         if target != kept and COMMIT.fullmatch(self._wanted.revision) is None:
-            self._remember(commit)
+            write_at_once(self._remembered, commit)  # for the time when no hub can be asked
         return target
 
     def _target(self, commit: str) -> Path:
@@ -200,10 +200,6 @@ class _Repository:
                 # The first is the reason; the others were stopped by it or share it.
                 raise failures.exceptions[0] from None
             _log.info("complete: %s", progress.line(time.monotonic()))
-
-    def _remember(self, commit: str) -> None:
-        """For the time when no hub can be asked."""
-        write_at_once(self._remembered, commit)
 
 
 async def _fetch_file(

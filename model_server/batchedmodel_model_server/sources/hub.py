@@ -131,35 +131,6 @@ class HubFile:
     git_sha1: str
 
 
-class Listing:
-    """The files of a commit, page by page."""
-
-    def __init__(self, named: str) -> None:
-        """`named`: the commit, for those who read why it cannot be had."""
-        self._named = named
-        self._entries = 0
-        self._pages = 0
-        self.files: Final[list[HubFile]] = []
-
-    def add(self, page: object) -> None:
-        """One more page; raises `CannotLoad` for what is no list, and for one without end."""
-        if not isinstance(page, list):
-            raise self._nonsense()
-        self._pages += 1
-        self._entries += len(page)
-        if self._entries > MOST_ENTRIES:
-            raise CannotLoad(f"{self._named} has more than {MOST_ENTRIES} files")
-        if self._pages > MOST_PAGES:
-            raise CannotLoad(f"{self._named}: the hub lists it in more than {MOST_PAGES} pages")
-        try:
-            self.files.extend(_file(entry) for entry in page if entry["type"] == "file")
-        except (KeyError, TypeError, ValueError) as error:
-            raise self._nonsense() from error
-
-    def _nonsense(self) -> CannotLoad:
-        return CannotLoad(f"{self._named}: the hub's list of files makes no sense")
-
-
 class Hub:
     """One repository at one revision on a hub. Every method raises `CannotLoad`."""
 
@@ -194,19 +165,31 @@ class Hub:
 
     async def files(self, commit: str) -> list[HubFile]:
         """All files of a commit."""
-        listing, seconds = Listing(self._named), self._access.patience.listing_seconds
+        files, entries, pages = list[HubFile](), 0, 0
+        seconds = self._access.patience.listing_seconds
         address: URL | None = self._api(f"tree/{commit}?recursive=true&expand=false")
         try:
             async with asyncio.timeout(seconds):
                 while address is not None:
                     page, address = await self._patiently(partial(self._json, address))
-                    listing.add(page)
+                    if not isinstance(page, list):
+                        raise TypeError("it is not a list")
+                    pages, entries = pages + 1, entries + len(page)
+                    if entries > MOST_ENTRIES:
+                        raise CannotLoad(f"{self._named} has more than {MOST_ENTRIES} files")
+                    if pages > MOST_PAGES:
+                        told = f"the hub lists it in more than {MOST_PAGES} pages"
+                        raise CannotLoad(f"{self._named}: {told}")
+                    files.extend(_file(entry) for entry in page if entry["type"] == "file")
                     if not page:
                         break
         except TimeoutError as error:
             told = f"{self._named}: the hub's list of files did not end within {seconds:g} s"
             raise Unreachable(told) from error
-        return listing.files
+        except (KeyError, TypeError, ValueError) as error:
+            told = f"{self._named}: the hub's list of files makes no sense"
+            raise CannotLoad(told) from error
+        return files
 
     async def download(
         self, commit: str, file: HubFile, into: Path, received: Callable[[int], None]

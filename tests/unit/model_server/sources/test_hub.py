@@ -18,7 +18,6 @@ from batchedmodel_model_server.sources.hub import (
     Hub,
     HubAccess,
     HubFile,
-    Listing,
     Patience,
     Unreachable,
 )
@@ -30,6 +29,15 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 def file(**parts: object) -> dict[str, object]:
     return {"type": "file", "path": "config.json", "size": 2, "oid": "x", **parts}
+
+
+def listing(page: object) -> Answer:
+    """A hub that has one page."""
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.json_response(page)
+
+    return answer
 
 
 async def asked(answer: Answer, **patience: Any) -> Any:
@@ -137,16 +145,15 @@ async def test_what_is_no_list_of_files_is_refused(text: bytes) -> None:
         7,
     ],
 )
-def test_file_that_can_be_none_is_refused(entry: object) -> None:
+async def test_file_that_can_be_none_is_refused(entry: object) -> None:
     with pytest.raises(CannotLoad, match="the hub's list of files makes no sense"):
-        Listing("a/b").add([entry])
+        await asked(listing([entry]))
 
 
-def test_folders_count_as_entries() -> None:
-    listing = Listing("a/b")
-    listing.add([FOLDER] * MOST_ENTRIES)
-    with pytest.raises(CannotLoad, match=f"a/b has more than {MOST_ENTRIES} files"):
-        listing.add([FOLDER])
+async def test_folders_count_as_entries() -> None:
+    assert await asked(listing([FOLDER] * MOST_ENTRIES)) == []
+    with pytest.raises(CannotLoad, match=f"a/b at c has more than {MOST_ENTRIES} files"):
+        await asked(listing([FOLDER] * (MOST_ENTRIES + 1)))
 
 
 @pytest.mark.parametrize(
