@@ -102,7 +102,8 @@ class Spec:
         if not isinstance(shape, tuple):
             raise ValueError(f"shape {shape!r} is not a tuple; of one size it is ('L',) or (4,)")
         for size in shape:
-            if not (size.isidentifier() if isinstance(size, str) else _is_size(size)):
+            is_number = type(size) is int and size >= 1
+            if not (size.isidentifier() if isinstance(size, str) else is_number):
                 raise ValueError(f"shape {self.shape}: {size!r} is neither a letter nor above 0")
         if self.max is not None and (self.max < 1 or not self.letters):
             raise ValueError(f"max {self.max} needs a lettered dimension and a value above 0")
@@ -122,10 +123,6 @@ class Spec:
     def letters(self) -> tuple[str, ...]:
         """The lettered dimensions, in order."""
         return tuple(size for size in self.shape if isinstance(size, str))
-
-
-def _is_size(size: object) -> bool:
-    return isinstance(size, int) and not isinstance(size, bool) and size >= 1
 
 
 class Handler:

@@ -5,6 +5,7 @@ Validation, collation, warm-up and the v2 metadata all follow from it.
 
 import math
 import operator
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -79,18 +80,15 @@ class Declaration:
 
         Where no item is as short, those of the shortest.
         """
-        least, most = 1, max(length, 1)
-        while least < most:
-            side = (least + most + 1) // 2
-            if self.length_of(self._sizes_at(side)) <= length:
-                least = side
-            else:
-                most = side - 1
-        return self._sizes_at(least)
-
-    def _sizes_at(self, side: int) -> dict[str, int]:
         bounds = self.bounds.items()
-        return {letter: min(max(side, least), largest) for letter, (least, largest) in bounds}
+
+        def sizes_at(side: int) -> dict[str, int]:
+            return {letter: min(max(side, least), largest) for letter, (least, largest) in bounds}
+
+        sides = range(1, length + 1)
+        return sizes_at(
+            bisect_right(sides, length, key=lambda side: self.length_of(sizes_at(side)))
+        )
 
     @property
     def bounds(self) -> Mapping[str, tuple[int, int]]:

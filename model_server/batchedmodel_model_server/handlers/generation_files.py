@@ -140,19 +140,15 @@ def windows_of(config: Mapping[str, Any]) -> set[int]:
 
 def switches_of(config: Mapping[str, Any]) -> set[int]:
     """Lengths beyond which tables of positions may be others, as the loaded model's config says."""
-    parts = _parts_of(config)
+    rope = config.get("rope_parameters")
+    parts = [config]
+    if isinstance(rope, dict):
+        # For all layers, or for each kind of them.
+        parts += [rope, *(one for one in rope.values() if isinstance(one, dict))]
     given = [part.get("original_max_position_embeddings") for part in parts]
     if any(part.get("rope_type") == "dynamic" for part in parts):
         given.append(config.get("max_position_embeddings"))
     return _lengths(given)
-
-
-def _parts_of(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The config itself, and what it says of rope, for all layers or for each kind of them."""
-    rope = config.get("rope_parameters")
-    if not isinstance(rope, dict):
-        return [config]
-    return [config, rope, *(one for one in rope.values() if isinstance(one, dict))]
 
 
 def _lengths(given: Iterable[object]) -> set[int]:

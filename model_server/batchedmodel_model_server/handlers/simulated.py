@@ -137,7 +137,6 @@ class Simulated(Handler):
     parameter_names: ClassVar[tuple[str, ...]] = (
         *_DEFAULTS,
         "capturedRows",
-        "padded",
         "datatype",
         "elements",
         "floats",
@@ -164,11 +163,7 @@ class Simulated(Handler):
         self._captured: tuple[int, ...] = ()
         if "capturedRows" in given:
             self._captured = _ascending_sizes("capturedRows", given["capturedRows"])
-        padded = _truth("padded", given)
-        if self._token == 0:
-            self.cost_rule = CostRule.ROWS
-        else:
-            self.cost_rule = CostRule.PADDED if padded else CostRule.PACKED
+        self.cost_rule = CostRule.ROWS if self._token == 0 else CostRule.PACKED
         datatype = given.get("datatype", "INT64")
         if datatype not in DTYPES:
             rule = f"is not one of {', '.join(DTYPES)}"
@@ -183,11 +178,13 @@ class Simulated(Handler):
             # Numbers of as many digits as a model's.
             self._answer = np.sin(np.arange(1, size + 1)).astype(np.float32)
             self.outputs = {"y": Spec("FP32", (size,))}
-        generates = _truth("generates", given)
-        for name in () if generates else (*_STEP, *_CACHE):
+        generates = given.get("generates", "false")
+        if generates not in ("true", "false"):
+            raise InvalidInput(f"{PARAMETERS}.generates", "is neither true nor false", generates)
+        for name in () if generates == "true" else (*_STEP, *_CACHE):
             if name in given:
                 raise InvalidInput(f"{PARAMETERS}.{name}", "needs generates: true", given[name])
-        if generates:
+        if generates == "true":
             self.generator = self._generator({**_STEP, **_CACHE, **self.parameters})
         _wake_on_time()
 
@@ -216,10 +213,8 @@ class Simulated(Handler):
 
     def forward(self, batch: Batch) -> Mapping[str, Any]:
         """Sleep until the pass would have ended."""
-        lengths = batch.lengths
-        padded = self.cost_rule is CostRule.PADDED
-        tokens = batch.rows * int(lengths.max()) if padded else int(lengths.sum())
-        self._timeline.run(batch.handed_over, self._seconds(batch.rows, tokens))
+        seconds = self._seconds(batch.rows, int(batch.lengths.sum()))
+        self._timeline.run(batch.handed_over, seconds)
         if self._answer is None:
             return {"y": batch.array("x")}
         return {"y": np.broadcast_to(self._answer, (batch.rows, len(self._answer)))}
@@ -257,13 +252,6 @@ class _Timeline:
         """When a step is handed over: now, as it needs what came before, and less how late the
         thread woke up for that."""
         return self._clock() - self._late
-
-
-def _truth(name: str, given: Mapping[str, str]) -> bool:
-    value = given.get(name, "false")
-    if value not in ("true", "false"):
-        raise InvalidInput(f"{PARAMETERS}.{name}", "is neither true nor false", value)
-    return value == "true"
 
 
 def _seconds(name: str, text: str) -> float:

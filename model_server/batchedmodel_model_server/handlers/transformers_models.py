@@ -184,20 +184,26 @@ def load_model(kind: str, folder: Path, place: Place, spare: str | None = None) 
     made = getattr(transformers, kind, None)
     if made is None:
         raise CannotLoad(f"config.json: transformers has no class {kind}")
-    how: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    gguf = next(folder.glob(f"*{GGUF_SUFFIX}"), None)
+    source: Path | None = folder
+    how: dict[str, Any] = {}
     try:
         with weightless():
-            if gguf is None:
-                how |= {"pretrained_model_name_or_path": folder, "use_safetensors": True}
-            else:
-                how["config"] = made.config_class.from_pretrained(folder)
+            if gguf := next(folder.glob(f"*{GGUF_SUFFIX}"), None):
+                config = made.config_class.from_pretrained(folder)
                 with torch.device("meta"):
-                    skeleton = made(how["config"])
-                how["pretrained_model_name_or_path"] = None
-                how["state_dict"] = dequantised(gguf, skeleton, place.dtype)
-            how |= {"dtype": getattr(torch, place.dtype), "output_loading_info": True}
-            model, info = made.from_pretrained(**how, ignore_mismatched_sizes=True)
+                    skeleton = made(config)
+                weights = dequantised(gguf, skeleton, place.dtype)
+                source, how = None, {"config": config, "state_dict": weights}
+            model, info = made.from_pretrained(
+                source,
+                **how,
+                dtype=getattr(torch, place.dtype),
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+            )
     except CannotLoad:
         raise
     except Exception as error:
@@ -244,7 +250,10 @@ class Encoder:
         self._model = model
         self._device = device
         self._arguments = frozenset(inspect.signature(model.forward).parameters)
-        self._first_position = _first_position(model)
+        # Models of RoBERTa's family count positions from behind the padding index.
+        table = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
+        padding = getattr(table, "padding_idx", None)
+        self._first_position = 0 if padding is None else int(padding) + 1
         self.hidden_size = int(model.config.hidden_size)
         self.packs = packs and "position_ids" in self._arguments and packed_attention.use(model)
         """Whether it may be tried packed; whether its answers stay the same is not known here."""
@@ -277,10 +286,3 @@ class Encoder:
         positions = row.positions + self._first_position
         with packed_attention.packed(row, self._device):
             return self._model(**inputs, position_ids=positions).last_hidden_state
-
-
-def _first_position(model: Any) -> int:
-    # Models of RoBERTa's family count positions from behind the padding index.
-    table = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
-    padding = getattr(table, "padding_idx", None)
-    return 0 if padding is None else int(padding) + 1

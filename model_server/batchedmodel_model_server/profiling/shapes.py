@@ -6,6 +6,7 @@ a look takes least time for the rise that it explains. It is cut at the golden s
 grid of powers would all lie on the edges of tiles.
 """
 
+import math
 from collections.abc import Collection, Sequence
 from typing import Final
 
@@ -36,7 +37,7 @@ def shapes(max_rows: int, of_lengths: Sequence[int]) -> list[Shape]:
     """The grid: from one row to as many as allowed, of each length; the least work first."""
     return sorted(
         ((rows, length) for rows in steps(1, max_rows) for length in of_lengths),
-        key=lambda shape: (shape[0] * shape[1], shape),
+        key=lambda shape: (math.prod(shape), shape),
     )
 
 
@@ -50,7 +51,7 @@ def way_up(
     grid: Sequence[Shape], points: Sequence[ProfilePoint], longest_seconds: float, share: float
 ) -> Shape:
     """The shape that is this share of the way to the largest one that takes so long at most."""
-    within = [s for s in grid if expected_seconds(points, work_of(s)) <= longest_seconds]
+    within = [s for s in grid if expected_seconds(points, math.prod(s)) <= longest_seconds]
     return within[round(share * (len(within) - 1))] if within else grid[0]
 
 
@@ -67,24 +68,9 @@ def next_shape(
     `tried`: what was asked for before. `looks`: whether there is time to look beside the grid.
     """
     shape = next((shape for shape in grid if shape not in tried), None)
-    if shape is not None and expected_seconds(points, work_of(shape)) <= longest_seconds:
+    if shape is not None and expected_seconds(points, math.prod(shape)) <= longest_seconds:
         return shape
     return _worth_a_look(points, tried, longest_seconds) if looks else None
-
-
-def longest_pass(idle_seconds: float) -> float:
-    """Seconds that a pass may take once no request has come for so long; 0: none may run.
-
-    Whoever comes next waits for its end, so it is short unless nobody seems to come.
-    """
-    if idle_seconds < SHORT_PASS_SECONDS:
-        return 0.0
-    return SHORT_PASS_SECONDS if idle_seconds < LONG_IDLE_SECONDS else LONGEST_PASS_SECONDS
-
-
-def work_of(shape: Shape) -> int:
-    """The tokens of a shape."""
-    return shape[0] * shape[1]
 
 
 def expected_seconds(points: Sequence[ProfilePoint], work: int) -> float:

@@ -36,8 +36,8 @@ from batchedmodel_model_server.machine import computing_threads, device_name, li
 from batchedmodel_model_server.profiling.self_test import Verdict, verdict, with_sharing
 from batchedmodel_model_server.profiling.shapes import (
     LONG_IDLE_SECONDS,
+    LONGEST_PASS_SECONDS,
     SHORT_PASS_SECONDS,
-    longest_pass,
 )
 from batchedmodel_model_server.profiling.warmup import DRIFT, Clock, WarmUp, enough, slowness
 from batchedmodel_model_server.sources.folder import stamp, write_at_once
@@ -262,12 +262,13 @@ async def _whole(trial: Trial, turns: TrialScheduling, idleness: Idleness) -> Pr
     assert warm_up is not None, "something is left to measure"
     while not warm_up.is_whole:
         await idleness.quiet(SHORT_PASS_SECONDS)
-        idle = idleness.idle_seconds()
-        shape = warm_up.next(longest_pass(idle))
+        is_long = idleness.idle_seconds() >= LONG_IDLE_SECONDS
+        # Whoever comes next waits for its end, so it is short unless nobody seems to come.
+        shape = warm_up.next(LONGEST_PASS_SECONDS if is_long else SHORT_PASS_SECONDS)
         if shape is None:
             await idleness.quiet(LONG_IDLE_SECONDS)
             continue
-        needed = LONG_IDLE_SECONDS if idle >= LONG_IDLE_SECONDS else SHORT_PASS_SECONDS
+        needed = LONG_IDLE_SECONDS if is_long else SHORT_PASS_SECONDS
         batch, passes = await asyncio.to_thread(warm_up.batch, shape), list[float]()
         run = partial(trial.idle_pass, partial(warm_up.run, batch))
         try:

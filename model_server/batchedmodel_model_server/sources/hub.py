@@ -230,15 +230,23 @@ class Hub:
 
     async def _json(self, address: URL) -> tuple[Any, URL | None]:
         """The answer, and where it goes on."""
-        seconds = self._access.patience.answer_seconds
+        seconds, body = self._access.patience.answer_seconds, bytearray()
         try:
             async with asyncio.timeout(seconds), self._answer(address, {}) as response:
                 with self._leading():
                     following = response.links.get("next")
                     leads = _address(URL(str(following["url"]))) if following else None
-                return await _json_of(response, address.host), leads
+                async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
+                    body += chunk
+                    if len(body) > MOST_ANSWER_BYTES:
+                        told = f"answers more than {MOST_ANSWER_BYTES} bytes of JSON"
+                        raise CannotLoad(f"{address.host} {told}")
         except TimeoutError as error:
             raise _Passing(f"{address.host} did not answer within {seconds:g} s") from error
+        try:
+            return json.loads(body), leads
+        except (ValueError, RecursionError) as error:
+            raise CannotLoad(f"{address.host} does not answer as a hub does") from error
 
     @asynccontextmanager
     async def _answer(
@@ -346,19 +354,6 @@ def _size(file: Path) -> int:
         return file.stat().st_size
     except FileNotFoundError:
         return 0
-
-
-async def _json_of(response: aiohttp.ClientResponse, host: str | None) -> Any:
-    """The document that a response brings; raises `CannotLoad`, and what reading it raises."""
-    body = bytearray()
-    async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
-        body += chunk
-        if len(body) > MOST_ANSWER_BYTES:
-            raise CannotLoad(f"{host} answers more than {MOST_ANSWER_BYTES} bytes of JSON")
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise CannotLoad(f"{host} does not answer as a hub does") from error
 
 
 def _address(leads: URL) -> URL:

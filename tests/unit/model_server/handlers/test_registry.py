@@ -50,7 +50,7 @@ def test_a_handler_that_cannot_be_made_says_why(name: str, message: str) -> None
 @pytest.mark.parametrize(
     ("name", "known"),
     [
-        ("simulated", "fixedSeconds, rowSeconds, tokenSeconds, capturedRows, padded"),
+        ("simulated", "fixedSeconds, rowSeconds, tokenSeconds, capturedRows, datatype"),
         (f"{HERE}:Echo", "none"),
     ],
 )

@@ -49,11 +49,9 @@ def batch(lengths: list[int], handed_over: float) -> Batch:
     [
         ({}, CostRule.ROWS, 0.0053),
         ({"tokenSeconds": "0.001"}, CostRule.PACKED, 0.0053 + 0.006),
-        ({"tokenSeconds": "0.001", "padded": "true"}, CostRule.PADDED, 0.0053 + 0.009),
-        ({"tokenSeconds": "0.001", "padded": "false"}, CostRule.PACKED, 0.0053 + 0.006),
         ({"fixedSeconds": "1", "rowSeconds": "2"}, CostRule.ROWS, 7),
     ],
-    ids=["default", "packed", "padded", "said to be packed", "other figures"],
+    ids=["default", "packed", "other figures"],
 )
 def test_a_pass_takes_what_the_formula_says(
     parameters: dict[str, str], rule: CostRule, seconds: float
@@ -128,7 +126,7 @@ def test_a_pass_takes_as_long_as_one_of_the_next_captured_size() -> None:
         ("rowSeconds", "-1", "is not a number of seconds, 0 or more"),
         ("tokenSeconds", "inf", "is not a number of seconds, 0 or more"),
         ("tokenSeconds", "nan", "is not a number of seconds, 0 or more"),
-        ("padded", "yes", "is neither true nor false"),
+        ("generates", "yes", "is neither true nor false"),
         ("datatype", "BYTES", "is not one of BOOL"),
         ("elements", "0", "is not a whole number from 1 to 1048576"),
         ("elements", "1048577", "is not a whole number from 1 to 1048576"),

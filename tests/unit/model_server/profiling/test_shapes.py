@@ -7,12 +7,8 @@ import pytest
 
 from batchedmodel_contract.inference.profile import ProfilePoint
 from batchedmodel_model_server.profiling.shapes import (
-    LONG_IDLE_SECONDS,
-    LONGEST_PASS_SECONDS,
-    SHORT_PASS_SECONDS,
     Shape,
     expected_seconds,
-    longest_pass,
     next_shape,
     shapes,
     way_up,
@@ -82,20 +78,6 @@ def test_a_pass_takes_as_long_as_its_neighbours_say_or_in_proportion(
     ]
     assert expected_seconds(points, work) == seconds
     assert expected_seconds([], work) == 0.0
-
-
-@pytest.mark.parametrize(
-    ("idle", "longest"),
-    [
-        (0.0, 0.0),
-        (SHORT_PASS_SECONDS, SHORT_PASS_SECONDS),
-        (LONG_IDLE_SECONDS - 0.1, SHORT_PASS_SECONDS),
-        (LONG_IDLE_SECONDS, LONGEST_PASS_SECONDS),
-        (math.inf, LONGEST_PASS_SECONDS),
-    ],
-)
-def test_a_pass_is_short_unless_nobody_has_come_for_long(idle: float, longest: float) -> None:
-    assert longest_pass(idle) == longest
 
 
 def test_what_would_take_too_long_waits_and_what_is_short_beside_it_does_not() -> None:
