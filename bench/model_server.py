@@ -186,7 +186,7 @@ def packing(models: Models, case: Case, rounds: int) -> list[Figure]:
 def outside(models: Models, rounds: int) -> list[Figure]:
     """Everything but the forward pass of 32 items of 128 tokens."""
     from batchedmodel_contract.inference.batch import BatchReply
-    from batchedmodel_model_server.batching.items import Output, collate, split
+    from batchedmodel_model_server.batching.items import Answered, Output, collate, split
 
     numbers = np.random.default_rng(1)
     ids = [numbers.integers(1000, VOCABULARY, 128) for _ in range(ROWS)]
@@ -195,7 +195,7 @@ def outside(models: Models, rounds: int) -> list[Figure]:
 
     def work() -> object:
         collated = collate(declaration, models.examined(ids))
-        given, _ = split(declaration, [(output, collated.sizes, collated.items)], ROWS)
+        given, _ = split(declaration, [Answered(output, collated.sizes, collated.items)], ROWS)
         reply = BatchReply(
             outputs=given,
             statuses=(200,) * ROWS,

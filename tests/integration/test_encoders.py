@@ -47,10 +47,7 @@ def answered(model: LoadedModel, ids: Sequence[Array]) -> Mapping[str, list[Arra
     examined = examine(model.declaration, batch_of(**inputs))
     assert not examined.faults
     collated = collate(model.declaration, examined)
-    outputs = forward(model, collated, 0.0)
-    given, faults = split(
-        model.declaration, [(outputs, collated.sizes, collated.items)], examined.count
-    )
+    given, faults = split(model.declaration, forward(model, collated, 0.0), examined.count)
     assert not faults
     return {output.name: arrays_of(output) for output in given}
 

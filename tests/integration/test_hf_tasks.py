@@ -49,10 +49,7 @@ def answered(model: LoadedModel, **inputs: Sequence[Array]) -> Mapping[str, list
     examined = examine(model.declaration, batch_of(**{k: list(v) for k, v in inputs.items()}))
     assert not examined.faults
     collated = collate(model.declaration, examined)
-    outputs = forward(model, collated, 0.0)
-    given_, faults = split(
-        model.declaration, [(outputs, collated.sizes, collated.items)], examined.count
-    )
+    given_, faults = split(model.declaration, forward(model, collated, 0.0), examined.count)
     assert not faults
     return {output.name: arrays_of(output) for output in given_}
 

@@ -56,7 +56,7 @@ def embed(handler: HuggingFace, ids: Sequence[Sequence[int]]) -> np.ndarray[Any,
     model = loaded(handler, "cpu")
     request = batch_of(input_ids=[np.array(one) for one in ids])
     collated = collate(model.declaration, examine(model.declaration, request))
-    return forward(model, collated, 0.0)["embedding"].array
+    return forward(model, collated, 0.0)[0].outputs["embedding"].array
 
 
 def load(path: Path, **parameters: str) -> HuggingFace:

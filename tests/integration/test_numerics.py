@@ -76,10 +76,7 @@ def tokenizer(models: Mapping[tuple[str, Sharing], LoadedModel]) -> Any:
 def embedded(model: LoadedModel, items: Sequence[Array]) -> list[Array]:
     examined = examine(model.declaration, batch_of(input_ids=list(items)))
     collated = collate(model.declaration, examined)
-    outputs = forward(model, collated, 0.0)
-    (output,), faults = split(
-        model.declaration, [(outputs, collated.sizes, collated.items)], examined.count
-    )
+    (output,), faults = split(model.declaration, forward(model, collated, 0.0), examined.count)
     assert not faults
     return arrays_of(output)
 

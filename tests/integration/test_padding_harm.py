@@ -87,11 +87,7 @@ def test_a_mixed_batch_is_answered_as_its_items_alone(name: str) -> None:
     def answers(items: list[Array]) -> list[Array]:
         examined = examine(model.declaration, batch_of(x=items))
         collated = collate(model.declaration, examined)
-        (output,), _ = split(
-            model.declaration,
-            [(forward(model, collated, 0.0), collated.sizes, collated.items)],
-            examined.count,
-        )
+        (output,), _ = split(model.declaration, forward(model, collated, 0.0), examined.count)
         return arrays_of(output)
 
     for item, answer in zip(items, answers(items), strict=True):

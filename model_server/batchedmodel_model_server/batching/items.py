@@ -270,8 +270,14 @@ class Output(NamedTuple):
     packed: bool = False
 
 
-Answered = tuple[Mapping[str, Output], Sizes, Sequence[int]]
-"""What came of a pass, and of each of its rows the sizes and which item it is."""
+class Answered(NamedTuple):
+    """What came of a pass of the handler."""
+
+    outputs: Mapping[str, Output]
+    sizes: Sizes
+    """Of each of its rows."""
+    items: Sequence[int]
+    """Which item of the batch each row is."""
 
 
 def collate(declaration: Declaration, examined: Examined) -> Collated:
@@ -314,13 +320,6 @@ def parts(declaration: Declaration, collated: Collated) -> list[Collated]:
     return [_part(declaration, collated, slice(*bound)) for bound in bounds]
 
 
-def joined(outputs: Sequence[Mapping[str, Output]]) -> dict[str, Output]:
-    """The outputs of the parts as those of the whole."""
-    if len(outputs) == 1:
-        return dict(outputs[0])
-    return {name: _joined([each[name] for each in outputs]) for name in outputs[0]}
-
-
 def split(
     declaration: Declaration, passes: Sequence[Answered], count: int
 ) -> tuple[tuple[Ragged, ...], dict[int, str]]:
@@ -331,14 +330,19 @@ def split(
     """
     faults: dict[int, str] = {}
     cut = [
-        {name: _trim(spec, outputs[name], sizes) for name, spec in declaration.outputs.items()}
-        for outputs, sizes, _ in passes
+        {
+            name: _trim(spec, answered.outputs[name], answered.sizes)
+            for name, spec in declaration.outputs.items()
+        }
+        for answered in passes
     ]
-    for (_, _, items), trimmed in zip(passes, cut, strict=True):
+    for answered, trimmed in zip(passes, cut, strict=True):
         for name, (flat, shapes) in trimmed.items():
             for row in _rows_not_finite(flat, shapes):
-                faults.setdefault(items[row], f"{name}: the model's answer is not a finite number")
-    in_order = len(passes) == 1 and not faults and list(passes[0][2]) == list(range(count))
+                faults.setdefault(
+                    answered.items[row], f"{name}: the model's answer is not a finite number"
+                )
+    in_order = len(passes) == 1 and not faults and list(passes[0].items) == list(range(count))
     tensors: list[Ragged] = []
     for name, spec in declaration.outputs.items():
         datatype = Datatype(spec.datatype)
@@ -348,10 +352,10 @@ def split(
             continue
         every: list[Shape] = [(0,) * len(spec.shape)] * count
         data = [b"" if spec.shape else bytes(spec.dtype.itemsize)] * count
-        for (_, _, items), trimmed in zip(passes, cut, strict=True):
+        for answered, trimmed in zip(passes, cut, strict=True):
             flat, shapes = trimmed[name]
             end = 0
-            for index, shape in zip(items, shapes, strict=True):
+            for index, shape in zip(answered.items, shapes, strict=True):
                 start, end = end, end + math.prod(shape)
                 if index not in faults:
                     every[index], data[index] = shape, flat[start:end].tobytes()
@@ -413,19 +417,6 @@ def _part(declaration: Declaration, collated: Collated, rows: slice) -> Collated
         params=params,
         adapters=None if collated.adapters is None else collated.adapters[rows],
     )
-
-
-def _joined(outputs: Sequence[Output]) -> Output:
-    """Row below row, each filled up with zeros, which are cut off like padding."""
-    arrays = [output.array for output in outputs]
-    inner = np.max([array.shape[1:] for array in arrays], axis=0).astype(int)
-    whole = np.zeros((sum(map(len, arrays)), *inner), dtype=arrays[0].dtype)
-    start = 0
-    for array in arrays:
-        whole[start : start + len(array)][(slice(None), *_corner(array.shape[1:]))] = array
-        start += len(array)
-    sizes = [output.sizes for output in outputs if output.sizes is not None]
-    return Output(array=whole, sizes=np.concatenate(sizes) if sizes else None)
 
 
 def _pad(column: Column, items: Sequence[int], sizes: Sizes, largest: Mapping[str, int]) -> Array:

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from batchedmodel_contract.inference.batch import OK, BatchReply
 from batchedmodel_model_server.batching.declaration import Declaration
-from batchedmodel_model_server.batching.items import Collated, Examined, Output, split
+from batchedmodel_model_server.batching.items import Answered, Collated, Examined, split
 
 _INVALID: Final = 400
 _FAILED: Final = 500
@@ -19,13 +19,6 @@ class Prepared(NamedTuple):
     crashed: Mapping[int, str]
     """Items on which the handler's own check raised: its fault, not theirs."""
     collated: Collated | None
-
-
-class Part(NamedTuple):
-    """Items that were answered by one pass."""
-
-    collated: Collated
-    outputs: Mapping[str, Output]
 
 
 class Failure(NamedTuple):
@@ -41,7 +34,7 @@ class Computed:
 
     arrived: float
     """When the batch came, in seconds of the clock that times its passes."""
-    parts: list[Part] = field(default_factory=list)
+    passed: list[Answered] = field(default_factory=list)
     failures: dict[int, Failure]
     """By item."""
     passes: int = 0
@@ -60,7 +53,7 @@ class Computed:
     @property
     def size(self) -> int:
         """Bytes of all outputs."""
-        return sum(output.array.nbytes for part in self.parts for output in part.outputs.values())
+        return sum(output.array.nbytes for one in self.passed for output in one.outputs.values())
 
 
 def reply(
@@ -68,8 +61,7 @@ def reply(
 ) -> BatchReply:
     """The answer to a batch; `max_cost` is what the memory holds, as is known by now."""
     count = prepared.examined.count
-    passes = [(one.outputs, one.collated.sizes, one.collated.items) for one in computed.parts]
-    outputs, not_finite = split(declaration, passes, count)
+    outputs, not_finite = split(declaration, computed.passed, count)
     statuses, errors = [OK] * count, [""] * count
     for status, faults in (
         (_INVALID, prepared.examined.faults),

@@ -17,7 +17,7 @@ import numpy as np
 from batchedmodel_model_server.api.batch import Array
 from batchedmodel_model_server.api.handler import Batch, Handler, Spec
 from batchedmodel_model_server.batching.declaration import Declaration
-from batchedmodel_model_server.batching.items import Collated, Output, joined, parts
+from batchedmodel_model_server.batching.items import Answered, Collated, Output, parts
 from batchedmodel_model_server.errors import ForwardFailed, translating
 from batchedmodel_model_server.execution.compute_threads import COMPUTE_THREADS
 from batchedmodel_model_server.sources.folder import Content
@@ -27,7 +27,7 @@ _HALVES: Final = 4  # bytes: below it torch has datatypes that numpy does not kn
 _FITTING: Final = {"f": "fiub", "i": "iub", "u": "iub", "b": "iub"}
 """By the kind that is declared, the kinds that may be given: a float is no integer, even if whole,
 and what is complex or a text is no number."""
-Pass = Callable[[], dict[str, Output]]
+Pass = Callable[[], list[Answered]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +41,15 @@ class LoadedModel:
     """Whether an item may be run again after its batch failed."""
     content: Content = Content()
     """What it was loaded from."""
-    turn: Callable[[Pass], dict[str, Output]] | None = None
+    turn: Callable[[Pass], list[Answered]] | None = None
     """Hands passes over to the compute thread; None where they run on it already."""
 
 
-def forward(model: LoadedModel, collated: Collated, handed_over: float) -> dict[str, Output]:
-    """Every declared output on the host; raises `ForwardFailed`, `OutOfMemory`, `DeviceLost`."""
+def forward(model: LoadedModel, collated: Collated, handed_over: float) -> list[Answered]:
+    """Every declared output on the host, of each part that the items may share a pass in.
+
+    Raises `ForwardFailed`, `OutOfMemory`, `DeviceLost`.
+    """
     work = partial(translating, partial(_run, model, collated, handed_over))
     return work() if model.turn is None else model.turn(work)
 
@@ -58,14 +61,12 @@ def timed(model: LoadedModel, collated: Collated, clock: Callable[[], float]) ->
     return clock() - began
 
 
-def _run(model: LoadedModel, collated: Collated, handed_over: float) -> dict[str, Output]:
+def _run(model: LoadedModel, collated: Collated, handed_over: float) -> list[Answered]:
     with _inference_mode(), COMPUTE_THREADS.computing(model.device):
-        return joined(
-            [_pass(model, part, handed_over) for part in parts(model.declaration, collated)]
-        )
+        return [_pass(model, part, handed_over) for part in parts(model.declaration, collated)]
 
 
-def _pass(model: LoadedModel, collated: Collated, handed_over: float) -> dict[str, Output]:
+def _pass(model: LoadedModel, collated: Collated, handed_over: float) -> Answered:
     slots = collated.adapters
     if slots is not None and not slots.any():
         slots = None  # none of this part's rows has an adapter
@@ -80,7 +81,8 @@ def _pass(model: LoadedModel, collated: Collated, handed_over: float) -> dict[st
         adapters=slots,
     )
     # Fetching the outputs belongs here: a GPU reports the faults of a pass when it is awaited.
-    return _outputs(model.declaration, model.handler.forward(batch), collated)
+    outputs = _outputs(model.declaration, model.handler.forward(batch), collated)
+    return Answered(outputs, collated.sizes, collated.items)
 
 
 def _inference_mode() -> AbstractContextManager[object]:

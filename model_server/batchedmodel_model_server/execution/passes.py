@@ -10,13 +10,13 @@ memory even alone is told so, and neither costs the others their answers.
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from batchedmodel_contract.inference.bisection import Bisection, Rows
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile
-from batchedmodel_model_server.batching.items import Collated, Output
+from batchedmodel_model_server.batching.items import Answered, Collated
 from batchedmodel_model_server.batching.reply import Failure
 from batchedmodel_model_server.errors import ForwardFailed, NoSlotFree, OutOfMemory
 from batchedmodel_model_server.execution.memory import MemoryCap, lowered
@@ -31,7 +31,7 @@ _NO_TIME: Final = Failure(504, "no time was left to try this alone")
 class PassResult(NamedTuple):
     """What came of one forward pass, and when it ran."""
 
-    outcome: Mapping[str, Output] | ForwardFailed
+    outcome: list[Answered] | ForwardFailed
     began: float
     ended: float
 

@@ -22,8 +22,8 @@ from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.lora import NO_ADAPTER
 from batchedmodel_model_server.api.handler import Handler, Invalid
-from batchedmodel_model_server.batching.items import Collated, Examined, Output, collate, examine
-from batchedmodel_model_server.batching.reply import Computed, Failure, Part, Prepared, reply
+from batchedmodel_model_server.batching.items import Answered, Collated, Examined, collate, examine
+from batchedmodel_model_server.batching.reply import Computed, Failure, Prepared, reply
 from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, NotReady, translating, words
 from batchedmodel_model_server.execution.device_thread import DeviceThread, fit_for_a_future
 from batchedmodel_model_server.execution.forward import LoadedModel, forward
@@ -160,7 +160,7 @@ class Runner:
                 if not isinstance(result.outcome, ForwardFailed):
                     self._cap.fine(self._cost(part))
                     batch.computed.ran(result.began, result.ended)
-                    batch.computed.parts.append(Part(part, result.outcome))
+                    batch.computed.passed += result.outcome
             if (failed := work.failed) is None:
                 return
             part, first = failed
@@ -212,7 +212,7 @@ class Runner:
                 computed.ran(done.began, done.ended)
                 if not isinstance(done.outcome, ForwardFailed):
                     retry_plan.answered()
-                    computed.parts.append(Part(collated, done.outcome))
+                    computed.passed += done.outcome
                     continue
                 retry_plan.failed(done.outcome)
                 if is_first:
@@ -233,7 +233,7 @@ class Runner:
         longest = self._model.declaration.length_of(collated.largest)
         began = self._clock()
         self._watchdog.pass_begins(self._allowed(collated.rows, longest))
-        outcome: Mapping[str, Output] | ForwardFailed
+        outcome: list[Answered] | ForwardFailed
         try:
             outcome = forward(self._model, self._placed(collated, lent), handed_over)
         except DeviceLost as error:

@@ -184,8 +184,7 @@ def load_model(kind: str, folder: Path, place: Place, spare: str | None = None) 
     made = getattr(transformers, kind, None)
     if made is None:
         raise CannotLoad(f"config.json: transformers has no class {kind}")
-    source: Path | None = folder
-    how: dict[str, Any] = {}
+    how: dict[str, Any] = {"pretrained_model_name_or_path": folder, "use_safetensors": True}
     try:
         with weightless():
             if gguf := next(folder.glob(f"*{GGUF_SUFFIX}"), None):
@@ -193,17 +192,11 @@ def load_model(kind: str, folder: Path, place: Place, spare: str | None = None) 
                 with torch.device("meta"):
                     skeleton = made(config)
                 weights = dequantised(gguf, skeleton, place.dtype)
-                source, how = None, {"config": config, "state_dict": weights}
-            model, info = made.from_pretrained(
-                source,
-                **how,
-                dtype=getattr(torch, place.dtype),
-                use_safetensors=True,
-                local_files_only=True,
-                trust_remote_code=False,
-                ignore_mismatched_sizes=True,
-                output_loading_info=True,
-            )
+                how |= {"pretrained_model_name_or_path": None, "config": config}
+                how["state_dict"] = weights
+            how |= {"dtype": getattr(torch, place.dtype), "output_loading_info": True}
+            how |= {"local_files_only": True, "trust_remote_code": False}
+            model, info = made.from_pretrained(**how, ignore_mismatched_sizes=True)
     except CannotLoad:
         raise
     except Exception as error:

@@ -190,10 +190,8 @@ def _answers(
     declaration = _shared(model.declaration, sharing)
     examined = unlike_examples(declaration, _LENGTHS, seed).only(members)
     collated = collate(declaration, examined)
-    outputs = forward(replace(model, declaration=declaration), collated, 0.0)
-    given, not_finite = split(
-        declaration, [(outputs, collated.sizes, collated.items)], examined.count
-    )
+    passed = forward(replace(model, declaration=declaration), collated, 0.0)
+    given, not_finite = split(declaration, passed, examined.count)
     found: list[Answer] = [{} for _ in range(examined.count)]
     for output in given:
         dtype = declaration.outputs[output.name].dtype

@@ -11,10 +11,11 @@ from batchedmodel_model_server.api.handler import Array, Batch, Spec
 from batchedmodel_model_server.batching.declaration import Declaration, Sharing, declaration_of
 from batchedmodel_model_server.batching.examples import examples
 from batchedmodel_model_server.batching.items import (
+    Answered,
+    Collated,
     Output,
     collate,
     examine,
-    joined,
     parts,
     split,
 )
@@ -63,16 +64,17 @@ def test_what_is_collated_and_split_again_is_what_came_in(
     examined = examine(declaration, batch_of(x=items))
     assert set(examined.faults) == bad
     collated = collate(declaration, examined)
-    if collated.packed is not None and "x" in collated.packed:
-        echoed = Output(array=collated.packed["x"], packed=True)
-    else:
-        # As a forward pass would give it: what may not share one, part by part.
-        echoed = joined(
-            [{"y": Output(array=part.arrays["x"])} for part in parts(declaration, collated)]
-        )["y"]
-    (output,), faults = split(
-        declaration, [({"y": echoed}, collated.sizes, collated.items)], examined.count
-    )
+
+    def echo(part: Collated) -> Answered:
+        if part.packed is not None and "x" in part.packed:
+            output = Output(array=part.packed["x"], packed=True)
+        else:
+            output = Output(array=part.arrays["x"])
+        return Answered({"y": output}, part.sizes, part.items)
+
+    # As a forward pass would give it: what may not share one, part by part.
+    passed = [echo(part) for part in parts(declaration, collated)]
+    (output,), faults = split(declaration, passed, examined.count)
     assert not faults
     for index, (item, answer) in enumerate(zip(items, arrays_of(output), strict=True)):
         assert answer.size == 0 if index in bad else np.array_equal(item, answer)
@@ -116,7 +118,7 @@ def test_a_row_that_is_not_finite_fails_alone() -> None:
         "v": Output(array=np.array([[1, 2], [np.inf, 0], [3, 4]], "f4")),
         "s": Output(array=np.array([1, 2, 3], "f4")),
     }
-    (vectors, scalars), faults = split(declaration, [(outputs, {}, [0, 2, 3])], 4)
+    (vectors, scalars), faults = split(declaration, [Answered(outputs, {}, [0, 2, 3])], 4)
     assert faults == {2: "v: the model's answer is not a finite number"}
     assert [a.tolist() for a in arrays_of(vectors)] == [[1, 2], [], [], [3, 4]]
     # Without dimensions there is no empty tensor: a failed item carries a zero.
@@ -127,7 +129,7 @@ def test_what_is_not_finite_in_the_padding_harms_nobody() -> None:
     declaration = declared({"x": FORMS["L"]}, {"y": Spec("FP32", ("L",))})
     sizes = {"L": np.array([1, 2])}
     outputs = {"y": Output(array=np.array([[1, np.nan], [2, 3]], "f4"))}
-    (output,), faults = split(declaration, [(outputs, sizes, [0, 1])], 2)
+    (output,), faults = split(declaration, [Answered(outputs, sizes, [0, 1])], 2)
     assert not faults
     assert [a.tolist() for a in arrays_of(output)] == [[1], [2, 3]]
 
@@ -135,7 +137,7 @@ def test_what_is_not_finite_in_the_padding_harms_nobody() -> None:
 def test_an_output_with_a_letter_of_its_own_is_cut_by_its_own_sizes() -> None:
     declaration = declared({"x": FORMS["L"]}, {"y": Spec("INT64", ("T", 2))})
     outputs = {"y": Output(array=np.arange(12).reshape(2, 3, 2), sizes=np.array([0, 2]))}
-    (output,), _ = split(declaration, [(outputs, {}, [0, 1])], 2)
+    (output,), _ = split(declaration, [Answered(outputs, {}, [0, 1])], 2)
     assert [a.tolist() for a in arrays_of(output)] == [[], [[6, 7], [8, 9]]]
 
 

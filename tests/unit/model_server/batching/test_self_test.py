@@ -105,10 +105,7 @@ def test_items_share_a_pass_in_the_cheapest_way_that_changes_no_answer(
 def answers(model: LoadedModel, items: list[Array]) -> list[list[Array]]:
     examined = examine(model.declaration, batch_of(x=items))
     collated = collate(model.declaration, examined)
-    outputs = forward(model, collated, 0.0)
-    given, faults = split(
-        model.declaration, [(outputs, collated.sizes, collated.items)], examined.count
-    )
+    given, faults = split(model.declaration, forward(model, collated, 0.0), examined.count)
     assert not faults
     return [arrays_of(output) for output in given]
 

@@ -45,8 +45,8 @@ def test_an_answer_that_was_not_declared_is_refused(
 
 def test_an_answer_comes_in_the_declared_datatype() -> None:
     model = loaded(Giving({"y": np.ones((3, 2), np.float64)}, VECTOR))
-    outputs = forward(model, examples(model.declaration, rows=3, length=5), 0.0)
-    assert outputs["y"].array.dtype == np.float32
+    [done] = forward(model, examples(model.declaration, rows=3, length=5), 0.0)
+    assert done.outputs["y"].array.dtype == np.float32
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_a_size_that_is_no_integer_is_refused() -> None:
 @pytest.mark.parametrize("given_", [np.ones((3, 2), np.uint8), np.ones((3, 2), np.bool_)])
 def test_small_integers_fit_every_datatype(datatype: str, given_: Any) -> None:
     model = loaded(Giving({"y": given_}, {"y": Spec(datatype, (2,))}))
-    outputs = forward(model, examples(model.declaration, rows=3, length=5), 0.0)
-    assert outputs["y"].array.tolist() == [[1, 1]] * 3
+    [done] = forward(model, examples(model.declaration, rows=3, length=5), 0.0)
+    assert done.outputs["y"].array.tolist() == [[1, 1]] * 3
 
 
 class Reusing(Giving):
@@ -101,7 +101,7 @@ def test_an_answer_stays_what_it_was_when_the_handler_reuses_its_memory() -> Non
         model = loaded(Reusing(buffer, VECTOR))
         batches = [prepare(model, batch_of(x=[np.array([number])])).collated for number in (7, 8)]
         given = [forward(model, one, 0.0) for one in batches if one is not None]
-        assert [one["y"].array.tolist() for one in given] == [[[7, 7]], [[8, 8]]]
+        assert [one.outputs["y"].array.tolist() for [one] in given] == [[[7, 7]], [[8, 8]]]
 
 
 def torch_zeros(shape: tuple[int, ...]) -> Any:
@@ -111,8 +111,8 @@ def torch_zeros(shape: tuple[int, ...]) -> Any:
 
 def test_an_answer_may_be_padded_further_than_its_input() -> None:
     model = loaded(Giving({"y": np.ones((3, 8))}, TOKENS))
-    outputs = forward(model, examples(model.declaration, rows=3, length=5), 0.0)
-    assert outputs["y"].array.shape == (3, 8)
+    [done] = forward(model, examples(model.declaration, rows=3, length=5), 0.0)
+    assert done.outputs["y"].array.shape == (3, 8)
 
 
 @pytest.mark.parametrize("error", [RuntimeError, SystemExit, StopIteration])

@@ -142,8 +142,8 @@ def test_two_versions_import_each_the_files_beside_it_until_they_are_unloaded(
     versions = [version_with_files(tmp_path / str(number), number) for number in (2, 3)]
     answers = []
     for model in map(loaded, versions):
-        outputs = forward(model, examples(model.declaration, rows=1, length=1), 0.0)
-        answers.append(outputs["y"].array.item())
+        [done] = forward(model, examples(model.declaration, rows=1, length=1), 0.0)
+        answers.append(done.outputs["y"].array.item())
     for handler in versions:
         unload(handler)
     x = examples(model.declaration, rows=1, length=1).arrays["x"].item()
