@@ -53,15 +53,8 @@ class Pooling(StrEnum):
     """As the model does it."""
 
 
-# The booleans that pooling files had before they named the mode.
-_FLAGS: Final = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
+_FLAG: Final = re.compile(r"pooling_mode_(\w+?)(_tokens?)?")
+"""The booleans that pooling files had before they named the mode."""
 
 
 class TaskName(StrEnum):
@@ -289,8 +282,10 @@ def _pooling(folder: Path) -> Pooling:
             f"{folder / 'config.json'}: include_prompt: false is not supported, by which prompts "
             "would be left out of the pooling"
         )
-    named = config.get("pooling_mode")
-    modes = [mode for flag, mode in _FLAGS.items() if config.get(flag)] if named is None else named
+    modes = config.get("pooling_mode")
+    if modes is None:
+        flags = [_FLAG.fullmatch(name) for name, said in config.items() if said]
+        modes = [flag[1] for flag in flags if flag]
     if not isinstance(modes, list):
         modes = [modes]
     known = [one for one in Pooling if one is not Pooling.OWN]

@@ -54,15 +54,6 @@ class Layer(NamedTuple):
     dtype: Any
 
 
-class Reach(NamedTuple):
-    """How far the model generates what it computes in one pass."""
-
-    tokens: int
-    """Of a prompt and its text."""
-    why: str
-    """Why no more; empty where that is as many as are wanted."""
-
-
 class Discovery:
     """Attention over one short text, which notes what each layer asks for."""
 
@@ -253,9 +244,10 @@ def longest(windows: Iterable[int], context: int) -> int:
 
 def tried(
     trial: Trial, windows: Iterable[int], switches: Iterable[int], context: int, *, asked: bool
-) -> Reach:
-    """Up to how many tokens the model generates what it computes in one pass.
+) -> tuple[int, str]:
+    """Up to how many tokens a model generates what it computes in one pass, and why no more.
 
+    The tokens are of a prompt and its text; the reason is empty where they are as many as wanted.
     `context`: as many as are wanted; `asked`: somebody named it, so that it is tried however long
     that takes. Raises `CannotLoad` where the model cannot generate at all.
     """
@@ -277,5 +269,5 @@ def tried(
             continue
         if not trial.across(switch):
             why = f"the model's tables of positions change behind {switch}, also for tokens before"
-            return Reach(switch, why)
-    return Reach(context, why)
+            return switch, why
+    return context, why

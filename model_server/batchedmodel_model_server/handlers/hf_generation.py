@@ -6,7 +6,7 @@ is found out by trying (`generation_trial`), not by the model's name.
 
 import inspect
 import logging
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +21,7 @@ from batchedmodel_model_server.generation.paged_attention import (
     StepAttention,
     block_bytes,
 )
-from batchedmodel_model_server.generation.step_layout import Integers, StepLayout
+from batchedmodel_model_server.generation.step_layout import StepLayout
 from batchedmodel_model_server.generation.torch_runner import TorchRunner
 from batchedmodel_model_server.handlers import packed_attention
 from batchedmodel_model_server.handlers.checkpoint import read_text_files
@@ -128,12 +128,9 @@ class _Writer:
         self._page: Final = _GPU_PAGE if self._on_gpu else _PAGE
         self._layers: Final = self._discovered()
         self._shapes: Final = [layer.shape for layer in self._layers]
+        self._dtype: Final = self._layers[0].dtype
         if not self._on_gpu:
             _lay_by_columns(model)
-
-    @property
-    def _dtype(self) -> Any:
-        return self._layers[0].dtype
 
     def tried(self, context: int, cache: CacheSettings) -> int:
         """How long texts may be, as far as the model's own pass agrees; raises `CannotLoad`."""
@@ -192,7 +189,7 @@ class _Writer:
             cache,
             attention,
             lambda step: packed_attention.stepping(self._model, step),
-            None if bank is None else partial(_adapting, bank),
+            None if bank is None else lambda *step: bank.using(of_step(*step)),
         )
 
     def _scores(self, ids: Any, positions: Any, wanted: Any) -> Any:
@@ -224,12 +221,6 @@ class _Writer:
                 f"the model scores {logits.shape[-1]} tokens and takes {self.vocabulary}"
             )
         return found.layers
-
-
-def _adapting(
-    bank: AdapterBank, parts: Integers, ends: Integers, wanted: Integers
-) -> AbstractContextManager[None]:
-    return bank.using(of_step(parts, ends, wanted))
 
 
 def _lay_by_columns(model: Any) -> None:
