@@ -160,5 +160,4 @@ def weightless() -> AbstractContextManager[object]:
                 return torch.empty(first.shape, dtype=first.dtype, device=device)
             return func(*args, **named)
 
-    made: AbstractContextManager[object] = Weightless()
-    return made
+    return Weightless()

@@ -70,26 +70,20 @@ def _switch(model: Any, name: str) -> None:
 
 
 @contextmanager
-def running_by(model: Any, name: str) -> Iterator[None]:
-    """Within it the model runs by the attention of this name."""
-    before = stock_attention(model)
-    _switch(model, name)
-    try:
-        yield
-    finally:
-        _switch(model, before)
-
-
-@contextmanager
 def stepping(model: Any, step: StepAttention) -> Iterator[None]:
     """Within it the model's layers attend by a step over a cache.
 
     Raises `NotImplementedError` for a model whose attention does not go through the registry.
     """
-    with running_by(model, NAME), computing(step):
+    before = stock_attention(model)
+    _switch(model, NAME)
+    try:
         if stock_attention(model) != NAME:
             raise NotImplementedError("its attention does not go through transformers' registry")
-        yield
+        with computing(step):
+            yield
+    finally:
+        _switch(model, before)
 
 
 @contextmanager
