@@ -1,7 +1,7 @@
 """One connection: bytes come in, requests are told apart, answers go out.
 
-A small call that comes whole is answered directly. Every other request goes to `StreamingProtocol`.
-The connection takes over again when that has answered a request whose end is known.
+A small call that comes whole is answered directly. Every other request is read by
+`StreamingProtocol`, which hands back what comes behind it. All answers are written here.
 """
 
 import asyncio
@@ -11,17 +11,17 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from aiohttp import web
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import HttpRequestParser, HttpVersion11
 
+from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_http.request_head import AnyRequestHead, RequestHead, is_target
-from batchedmodel_http.response import Response, Sending, StreamedResponse
-from batchedmodel_http.streaming import UNREADABLE, NeedsStreaming, StreamingProtocol
+from batchedmodel_http.response import Answer, Reply, Response, Sending, StreamedResponse
+from batchedmodel_http.streaming import UNREADABLE, Manner, NeedsStreaming, StreamingProtocol
 
 logger: Final = logging.getLogger(__name__)
 
-Reply = Callable[[Response | StreamedResponse | None, BaseException | None], None]
-"""Hears how a call ended: one of the two. A streamed answer ends by itself."""
 AskedIn = TypeVar("AskedIn", bound=RequestHead, contravariant=True)
 
 _LONGEST_HEAD: Final = 4096
@@ -41,6 +41,7 @@ _FREE_PIPELINED: Final = 4096
 _PARTIAL_SECONDS: Final = 0.05
 """Seconds for the rest of a request that came in pieces; `StreamingProtocol` bounds slower ones."""
 _LARGE_ANSWER: Final = 64 * 1024
+_USUAL: Final = Manner()
 _END_OF_HEAD: Final = b"\r\n\r\n"
 
 
@@ -56,7 +57,7 @@ class Answers(Protocol[AskedIn]):
     """Who answers what is asked."""
 
     def is_call(self, asked: AskedIn) -> bool:
-        """Whether `answer` is asked; `StreamingProtocol` gets all else."""
+        """Whether `answer` is asked; `handle` is asked all else."""
         ...
 
     def answer(self, asked: AskedIn, source: bytes, caller: str, reply: Reply) -> Running:
@@ -67,13 +68,21 @@ class Answers(Protocol[AskedIn]):
         """
         ...
 
+    async def handle(self, request: web.BaseRequest) -> Answer:
+        """Answer a request whose body streams."""
+        ...
+
+    def unreadable(self, status: int, rule: str) -> Response:
+        """The answer to bytes that are no request, or to one for which there is no room (429)."""
+        ...
+
+    def left_early(self) -> None:
+        """A caller left before all of its call was here."""
+        ...
+
 
 class ConnectionHost(Protocol):
     """Who keeps the connections."""
-
-    def streaming(self, connection: "Connection[Any]") -> StreamingProtocol:
-        """A protocol for the other requests of a connection."""
-        ...
 
     def ends(self, connection: "Connection[Any]") -> bool:
         """Whether a connection should end behind its present answer."""
@@ -84,7 +93,7 @@ class ConnectionHost(Protocol):
         ...
 
     def pipelined(self, connection: "Connection[Any]", size: int) -> bool:
-        """So many bytes came behind the present request; False when they may not stay."""
+        """So many bytes are kept of requests that wait or are not whole; False: they may not."""
         ...
 
     def unread(self, connection: "Connection[Any]") -> None:
@@ -106,8 +115,7 @@ class _Stage(Enum):
     NEXT_DUE = auto()
     """It is answered, and what came behind it is taken in the loop's next turn."""
     STREAMING = auto()
-    """`StreamingProtocol` answers a request whose end is known."""
-    STREAMING_FOR_GOOD = auto()
+    """`StreamingProtocol` reads a request, or it is being answered."""
 
 
 class HeadCache(Generic[AnyRequestHead]):
@@ -186,10 +194,10 @@ class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
     """Tells the requests of one connection apart, and who answers each."""
 
     __slots__ = (
-        "_answers", "_caller", "_charged", "_direct", "_heads", "_host", "_left",
-        "_left_early", "_loop", "_partial_timer", "_pipelined", "_reading_paused", "_request",
-        "_running", "_sending", "_stage", "_streaming", "_writing_paused", "answered",
-        "last_used", "transport",
+        "_answers", "_caller", "_charged", "_direct", "_heads", "_host", "_loop",
+        "_partial_timer", "_pipelined", "_reading_paused", "_request", "_running", "_sending",
+        "_stage", "_streaming", "_unfinished", "_writing_paused", "answered", "last_used",
+        "transport",
     )  # fmt: skip
 
     def __init__(
@@ -198,14 +206,11 @@ class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
         answers: Answers[AnyRequestHead],
         heads: HeadCache[AnyRequestHead],
         loop: asyncio.AbstractEventLoop,
-        left_early: Callable[[], None] = lambda: None,
     ) -> None:
-        """`left_early` is told of a caller that left before all of its call was here."""
         self._host = host
         self._answers = answers
         self._heads = heads
         self._loop = loop
-        self._left_early = left_early
         self.transport: Any = None
         self._caller = ""
         """Its address, where it has one."""
@@ -217,8 +222,10 @@ class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
         """Bytes of requests that are not taken yet, or not whole."""
         self._direct: _Direct | None = None
         """Where what comes next goes, if not through the buffer."""
-        self._charged = False
-        """Whether the host counts the pipelined bytes."""
+        self._unfinished = 0
+        """Bytes that `StreamingProtocol` holds of a request that is not whole."""
+        self._charged = 0
+        """Bytes that the host counts."""
         self._request = b""
         """The call that is being answered; kept in case it needs streaming."""
         self._running: Running | None = None
@@ -228,8 +235,6 @@ class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
         self._reading_paused = False
         """Whether reading is paused until what came is answered."""
         self._streaming: StreamingProtocol | None = None
-        self._left = 0
-        """Bytes that the streamed request still lacks."""
         self._partial_timer: asyncio.TimerHandle | None = None
 
     @property
@@ -237,8 +242,8 @@ class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
         """Whether a request is here that is not answered; what was answered may still be unread."""
         if self.transport.is_closing():
             return False
-        if self._stage in (_Stage.STREAMING, _Stage.STREAMING_FOR_GOOD):
-            return not self._streaming_is_idle()
+        if self._streaming is not None and not self._streaming.idle:
+            return True
         return self._stage in (_Stage.ANSWERING, _Stage.NEXT_DUE) or self._partial_timer is not None
 
     @property
@@ -261,12 +266,10 @@ class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
         if self._partial_timer is not None:
             self._stop_partial_timer()
             if self._begun(self._pipelined)[0] is not None:
-                self._left_early()
+                self._answers.left_early()
         if self._running is not None:
             self._running.cancel()
-        if self._sending is not None:
-            self._sending.cancel()
-        if self._streaming is None or self._streaming_is_idle():
+        if self._streaming is None or self._streaming.idle:
             self._end(exc)
         else:
             # It begins with a request in the turn after it came. Told of the loss before that, it
@@ -274,6 +277,8 @@ class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
             self._loop.call_soon(self._end, exc)
 
     def _end(self, exc: Exception | None) -> None:
+        if self._sending is not None:
+            self._sending.cancel()
         if self._streaming is not None:
             self._streaming.connection_lost(exc)
             self._streaming = None  # as it knows this connection
@@ -289,16 +294,10 @@ class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
         match self._stage:
             case _Stage.BETWEEN:
                 self._take(self._pipelined + data if self._pipelined else data)
-            case _Stage.ANSWERING | _Stage.WRITING_PAUSED | _Stage.NEXT_DUE:
-                self._keep_pipelined(self._pipelined + data)
-            case _Stage.STREAMING if not self._left and self._streaming_is_idle():
-                self._stage = _Stage.BETWEEN
-                self._take(data)
-            case _Stage.STREAMING if len(data) <= self._left:
-                self._left -= len(data)
+            case _Stage.STREAMING:
                 self._to_streaming(data)
             case _:
-                self._stream_for_good(data)
+                self._came_behind(data)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go: through one buffer, or straight to memory of a body.
@@ -314,8 +313,6 @@ class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
         if direct is None:
             self.data_received(bytes(_ARRIVED[:nbytes]))
             return
-        if self._stage is _Stage.STREAMING:
-            self._left -= nbytes
         direct.filled += nbytes
         try:
             direct.arrived(nbytes)
@@ -369,11 +366,11 @@ class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
         """Look at what begins with a request."""
         asked, end = self._begun(data)
         if asked is None:
-            self._stream_for_good(data) if end or len(data) >= _LONGEST_HEAD else self._wait(data)
+            self._stream(data) if end or len(data) >= _LONGEST_HEAD else self._wait(data)
             return
         whole = end + asked.declared
         if asked.declared > _LARGEST or not self._answers.is_call(asked):
-            self._stream(data, whole)
+            self._stream(data)
         elif len(data) < whole:
             self._wait(data)
         else:
@@ -385,22 +382,41 @@ class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
             elif self._keep_pipelined(data[whole:]):
                 self._answer(asked, data[:whole], data[end:whole])
 
+    def _came_behind(self, data: bytes) -> None:
+        """Some bytes behind the present request."""
+        self._keep_pipelined(self._pipelined + data)
+
     def _keep_pipelined(self, pipelined: bytes) -> bool:
         """Keep bytes that came behind the present request; False when there is no room for them.
 
         Then the connection ends: a caller that sends ahead without measure is answered no more.
         """
         self._pipelined = pipelined
-        if len(pipelined) > _FREE_PIPELINED or self._charged:
-            self._charged = len(pipelined) > _FREE_PIPELINED
-            if not self._host.pipelined(self, len(pipelined) if self._charged else 0):
-                self._pipelined = b""
-                self.transport.abort()
-                return False
-            if len(pipelined) > _MOST_PIPELINED and not self._reading_paused:
-                self._reading_paused = True
-                self.transport.pause_reading()
+        if not self._may_keep():
+            self._pipelined = b""
+            self.transport.abort()
+            return False
+        if len(pipelined) > _MOST_PIPELINED and not self._reading_paused:
+            self._reading_paused = True
+            self.transport.pause_reading()
         return True
+
+    def _holds(self, unfinished: int) -> bool:
+        """So many bytes are held of a request that is not whole; False: there is no room."""
+        self._unfinished = unfinished
+        return self._may_keep()
+
+    def _may_keep(self) -> bool:
+        """Have the host count what is kept; False when there is no room for it."""
+        behind = len(self._pipelined)
+        size = self._unfinished + (behind if behind > _FREE_PIPELINED else 0)
+        if size == self._charged:
+            return True
+        self._charged = size
+        if self._host.pipelined(self, size):
+            return True
+        self._charged = self._unfinished = 0
+        return False
 
     def _begun(self, data: bytes) -> tuple[AnyRequestHead | None, int]:
         """The head, if it is a plain one, and where its body begins; 0 where that has not come."""
@@ -414,19 +430,19 @@ class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
         if self._request:  # not answered already
             self._running = running
 
-    def _answered(
-        self, response: Response | StreamedResponse | None, error: BaseException | None
-    ) -> None:
+    def _answered(self, response: Answer | None, error: BaseException | None) -> None:
         request, self._request, self._running = self._request, b"", None
         if error is not None and isinstance(error, NeedsStreaming):
-            self._stream(request + self._pipelined, len(request))
+            self._stream(request + self._pipelined)
             return
-        ends = self._host.ends(self)
+        streaming = self._streaming if self._stage is _Stage.STREAMING else None
+        manner = _USUAL if streaming is None else streaming.manner
+        ends = manner.last or self._host.ends(self)
         if isinstance(response, StreamedResponse):
-            self._send(response, close=ends or response.last)
+            self._send(response, manner, ends=ends or response.last or manner.is_old)
             return
         try:
-            wire = None if response is None else response.to_wire(close=ends)
+            wire = None if response is None else _wire(response, manner, ends=ends)
         except Exception as bug:
             wire, error = None, bug
         if wire is None:
@@ -442,14 +458,15 @@ class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
             self._host.unread(self)
         self._go_on(ends=ends)
 
-    def _send(self, response: StreamedResponse, *, close: bool) -> None:
+    def _send(self, response: StreamedResponse, manner: Manner, *, ends: bool) -> None:
         def ended(whole: bool) -> None:
             self._sending = None
             if whole:
-                self._go_on(ends=close)
+                self._go_on(ends=ends)
 
         # What a caller has not read of an earlier answer pauses this one, too.
-        sending = Sending(response, self.transport, close=close, chunked=True, ended=ended)
+        chunked = not (manner.is_old or manner.head_only)
+        sending = Sending(response, self.transport, close=ends, chunked=chunked, ended=ended)
         self._sending = sending
         if self._writing_paused:
             sending.pause()
@@ -458,6 +475,13 @@ class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
     def _go_on(self, *, ends: bool) -> None:
         """A request is answered."""
         self.used()
+        if self._stage is _Stage.STREAMING and self._streaming is not None:
+            self._streaming.answered(ends=ends)
+        else:
+            self._follow(ends)
+
+    def _follow(self, ends: bool) -> None:
+        """Nothing more of the answered request comes."""
         if ends:
             self.transport.close()
         elif self._writing_paused:
@@ -495,43 +519,42 @@ class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
 
     def _partial_is_late(self) -> None:
         self._partial_timer = None
-        data, self._pipelined = self._pipelined, b""
-        asked, end = self._begun(data)
-        if asked is None:
-            self._stream_for_good(data)
-        else:
-            self._stream(data, end + asked.declared)
+        self._stream(self._pipelined)
 
     def _stop_partial_timer(self) -> None:
         if self._partial_timer is not None:
             self._partial_timer.cancel()
             self._partial_timer = None
 
-    def _stream(self, data: bytes, whole: int) -> None:
-        """Hand a request of so many bytes to `StreamingProtocol`."""
-        if len(data) > whole:
-            # More of them are here already, and nobody would say when the first is answered.
-            self._stream_for_good(data)
-            return
-        self._stage, self._left = _Stage.STREAMING, whole - len(data)
-        self._to_streaming(data)
-
-    def _stream_for_good(self, data: bytes) -> None:
-        self._stage = _Stage.STREAMING_FOR_GOOD
-        self._to_streaming(data)
-
-    def _to_streaming(self, data: bytes) -> None:
+    def _stream(self, data: bytes) -> None:
+        """Have a request read that begins with these bytes."""
+        self._stage = _Stage.STREAMING
         self._stop_partial_timer()
         self._resume_reading()  # now, because the protocol may want to pause it
         self._keep_pipelined(b"")
-        self.last_used = self._loop.time()
         if self._streaming is None:
-            self._streaming = self._host.streaming(self)
+            self._streaming = StreamingProtocol(
+                self._answers.handle,
+                unreadable=self._answers.unreadable,
+                reply=self._answered,
+                ended=self._follow,
+                behind=self._came_behind,
+                holds=self._holds,
+                receive=self.receive,
+                loop=self._loop,
+            )
             self._streaming.connection_made(self.transport)
             if self._writing_paused:
                 self._streaming.pause_writing()
-        self._streaming.data_received(data)
+        self._to_streaming(data)
 
-    def _streaming_is_idle(self) -> bool:
-        """Whether `StreamingProtocol` has answered all whole requests that it was given."""
-        return self._streaming is not None and self._streaming.idle
+    def _to_streaming(self, data: bytes) -> None:
+        self.last_used = self._loop.time()
+        if self._streaming is not None:
+            self._streaming.data_received(data)
+
+
+def _wire(response: Response, manner: Manner, *, ends: bool) -> list[Buffer]:
+    if manner.is_old and not ends:
+        response = response.with_header("Connection", "keep-alive")
+    return response.to_wire(close=ends, head_only=manner.head_only)

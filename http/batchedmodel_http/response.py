@@ -51,8 +51,10 @@ class Response:
         headers = (*self.headers, (name, value))
         return Response(self.parts, self.content_type, self.status, headers)
 
-    def to_wire(self, *, close: bool) -> list[Buffer]:
+    def to_wire(self, *, close: bool, head_only: bool = False) -> list[Buffer]:
         """As it goes over the wire in HTTP/1.1; with `close` it says that it is the last one.
+
+        `head_only`: as an answer to HEAD, which says how long the body would be.
 
         A small answer is one buffer; the parts of a large one are copied only to stand alone.
         """
@@ -69,6 +71,8 @@ class Response:
             f"Date: {rfc822_formatted_time()}\r\nServer: {SERVER}\r\n"
             f"{_CLOSE if close else ''}\r\n"
         ).encode(errors="surrogateescape")  # an upstream server's headers are not always UTF-8
+        if head_only:
+            return [head]
         if size > LARGE:
             return [head, *standing_alone(parts)]
         return [b"".join((head, *parts))]
@@ -131,6 +135,11 @@ class StreamedResponse:
         elif chunked:
             framing = (("Transfer-Encoding", "chunked"),)
         return head_lines(self.status, self.reason, (*framing, *self.headers), close=close)
+
+
+Answer = Response | StreamedResponse
+Reply = Callable[[Answer | None, BaseException | None], None]
+"""Hears how a call ended: one of the two. A streamed answer ends by itself."""
 
 
 class Sending:

@@ -6,35 +6,26 @@ offered another protocol: such a parser stops behind the body and hands back wha
 much, as others do not. So nothing of a request is ever read as a part of another, whatever a caller
 offers. Of a body whose length is known the bytes are counted.
 
-aiohttp's requests and responses carry them. One request is answered at a time. Its body streams to
-its handler, and reading is paused while nobody takes it.
+aiohttp's requests carry them. One is read at a time: its body streams to its handler, and reading
+is paused while nobody takes it. `Connection` writes the answer, and keeps what comes behind the
+request.
 """
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from aiohttp import web
 from aiohttp.base_protocol import BaseProtocol
-from aiohttp.http import (
-    HttpRequestParser,
-    HttpVersion10,
-    HttpVersion11,
-    RawRequestMessage,
-    StreamWriter,
-)
+from aiohttp.http import HttpRequestParser, HttpVersion10, HttpVersion11, RawRequestMessage
 from aiohttp.http_exceptions import BadHttpMessage, HttpProcessingError, LineTooLong
 from aiohttp.streams import StreamReader
 
 from batchedmodel_http.request_head import is_target
-from batchedmodel_http.response import LARGE, Response, Sending, StreamedResponse
+from batchedmodel_http.response import LARGE, Answer, Reply, Response
 
-logger: Final = logging.getLogger(__name__)
-
-Handler = Callable[[Any], Awaitable[web.StreamResponse | StreamedResponse | Response]]
-"""Answers a request. A `Response` is written at once: a small one, to HTTP/1.1, not to HEAD."""
+Handler = Callable[[web.BaseRequest], Awaitable[Answer]]
 Receive = Callable[[memoryview, Callable[[int], None]], Awaitable[None]]
 """Has what comes next written straight to memory; returns when that is full."""
 
@@ -58,8 +49,9 @@ _BODY_IN_CHUNKS: Final = (
 )
 HEAD_SECONDS: Final = 10.0
 """A head has so long from its first byte."""
-_MOST_BEHIND: Final = 64 * 1024
-"""Bytes that are taken while a whole request is being answered."""
+STREAMED: Final = 48 * 1024
+"""Bytes that a request which is read here takes beside its body, until it is answered: its parser,
+reader, task and parsed head (measured: 46 KiB)."""
 _TIMES_A_HEAD: Final = 3
 """What the parser holds of a head, over its bytes (measured: 178 KiB of 60)."""
 _LINGERING_SECONDS: Final = 2.0
@@ -208,8 +200,18 @@ class _Reader:
         return self._parser
 
 
+class Manner(NamedTuple):
+    """How the caller of a request takes its answer."""
+
+    last: bool = False
+    """Whether the connection ends behind it."""
+    is_old: bool = False
+    """Whether it speaks HTTP/1.0, which knows no chunks and keeps connections only where told."""
+    head_only: bool = False
+
+
 class StreamingProtocol(BaseProtocol):
-    """Reads and answers such requests, one after the other."""
+    """Reads such requests, one after the other, and has them answered."""
 
     # What aiohttp's requests ask of their protocol, beside the transport.
     ssl_context = None
@@ -220,33 +222,30 @@ class StreamingProtocol(BaseProtocol):
         self,
         handler: Handler,
         *,
-        max_body_bytes: int,
         unreadable: Callable[[int, str], Response],
-        ends: Callable[[], bool],
-        used: Callable[[], None],
-        behind: Callable[[int], bool] = lambda size: True,
-        takes: int = 0,
-        receive: Receive | None = None,
+        reply: Reply,
+        ended: Callable[[bool], None],
+        behind: Callable[[bytes], None],
+        holds: Callable[[int], bool],
+        receive: Receive,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """`max_body_bytes`: what a handler may read at once.
+        """`unreadable` answers what is not taken: a status, and the rule that it breaks.
 
-        `unreadable` answers what is not taken: a status, and the rule that it breaks.
-        `ends` says whether the present answer is the last, `used` is told of each answer.
-        `behind` is told how many bytes a request holds that is not whole, and what waits behind
-        one, and says whether they may; `takes`: of these, what each takes beside its bytes.
+        `reply` is told what the handler returns or raises, for which `manner` holds. `ended` is
+        told once nothing more of a request comes, see `answered`; `behind` of what came behind it.
+        `holds` is told how many bytes a request holds that is not whole, and says whether it may.
         `receive` has the rest of a body written straight to memory.
         """
         self._reader = _Reader(self, loop)
         # Of its parser a protocol asks only to pause, which ours does in the place of the present.
         super().__init__(loop, cast(HttpRequestParser, self._reader))
         self._handler = handler
-        self._max_body_bytes = max_body_bytes
         self._unreadable = unreadable
-        self._ends = ends
-        self._used = used
-        self._may_wait = behind
-        self._takes = takes
+        self._reply = reply
+        self._ended = ended
+        self._tell_behind = behind
+        self._may_hold = holds
         self._held = 0
         """Bytes that are held for the present request, or its head."""
         self._receive = receive
@@ -254,16 +253,12 @@ class StreamingProtocol(BaseProtocol):
         """The large body whose rest is not taken before somebody reads it."""
         self._event_loop = loop
         self._work: asyncio.Task[None] | None = None
+        self._message: RawRequestMessage | None = None
+        """The head of the request that is being answered."""
         self._body: StreamReader | None = None
-        """The body of the request that is being answered."""
-        self._behind = b""
-        """What came behind that request."""
-        self._held_back = False
-        """Whether the caller is, because too much is behind."""
+        """Its body."""
         self._over = False
         """Whether nothing more is read on this connection."""
-        self._sending: Sending | None = None
-        """The streamed answer that is on its way."""
         self._head_timer: asyncio.TimerHandle | None = None
         self.peername: Any = None
         self.sockname: Any = None
@@ -271,12 +266,24 @@ class StreamingProtocol(BaseProtocol):
     @property
     def idle(self) -> bool:
         """Whether no request is being answered; a part of a head may be here."""
-        return self._work is None
+        return self._body is None
 
     @property
     def arriving(self) -> bool:
         """Whether a part of the present request's body is yet to come."""
         return self._body is not None and not self._body.is_eof()
+
+    @property
+    def manner(self) -> Manner:
+        """How the caller of the present request takes its answer."""
+        message, body = self._message, self._body
+        assert message is not None, "what is answered was asked: our bug"
+        # An offer of another protocol is ignored (RFC 9110, 7.8). Behind a CONNECT, which is never
+        # granted, a caller may send anything.
+        ends = message.method == "CONNECT" or message.should_close
+        broken = body is not None and body.exception() is not None
+        is_old = message.version == HttpVersion10
+        return Manner(ends or broken, is_old, message.method == "HEAD")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection has a first request of this kind."""
@@ -287,13 +294,13 @@ class StreamingProtocol(BaseProtocol):
     def connection_lost(self, exc: BaseException | None) -> None:
         """The caller has left: end what is done for it."""
         self._over = True
-        self._behind = b""
         self._stop_head_timer()
         super().connection_lost(exc)
         if self._body is not None and not self._body.is_eof():
             self._body.set_exception(ConnectionResetError("the caller has left"))
         if self._work is not None:
             self._work.cancel()
+        self._work = self._message = self._body = self._waits_for = None
         self._reader.close()
 
     def data_received(self, data: bytes) -> None:
@@ -311,20 +318,13 @@ class StreamingProtocol(BaseProtocol):
                 return
             self._wait_for_reader(self._body)
             self._hold_no_more(self._body)
-        if not data:
-            return
-        self._behind += data
-        if not self._may_wait(self._held + len(self._behind)):
-            self._over, self._behind = True, b""
-            self._abort()
-        elif len(self._behind) > _MOST_BEHIND and not self._held_back:
-            self._held_back = True
-            self._transport().pause_reading()
+        if data:
+            self._tell_behind(data)
 
     @property
     def lacks(self) -> int:
         """Bytes of the present body that may come straight to memory; 0 where none may."""
-        return 0 if self._receive is None else self._reader.left or 0
+        return self._reader.left or 0
 
     async def receive(self, memory: memoryview, arrived: Callable[[int], None]) -> None:
         """Let the rest of the present body come straight into memory of just that size.
@@ -338,7 +338,7 @@ class StreamingProtocol(BaseProtocol):
             self._reader.passed(size)
             arrived(size)
 
-        if not memory or self._receive is None:
+        if not memory:
             return
         try:
             await self._receive(memory, passed)
@@ -346,6 +346,33 @@ class StreamingProtocol(BaseProtocol):
                 self._hold_no_more(self._body)
         finally:
             del memory  # as an error keeps this frame
+
+    def answered(self, *, ends: bool) -> None:
+        """The present request is answered: skip what its handler did not read, for a while.
+
+        `ended` is told then whether the connection ends.
+        """
+        if self._body is None or self._body.is_eof():
+            self._end(ends=ends)
+        else:
+            self._work = self._event_loop.create_task(self._skip_rest(self._body, ends=ends))
+
+    async def _skip_rest(self, body: StreamReader, *, ends: bool) -> None:
+        lost = (TimeoutError, asyncio.CancelledError, web.RequestPayloadError, ConnectionError)
+        with contextlib.suppress(*lost):
+            async with asyncio.timeout(_LINGERING_SECONDS):
+                while not body.is_eof():
+                    await body.readany()
+        self._end(ends=ends or not body.is_eof())
+
+    def _end(self, *, ends: bool) -> None:
+        """Nothing more of the present request comes."""
+        if self.transport is None:
+            return
+        self._over |= ends
+        self._work = self._message = self._body = self._waits_for = None
+        self.resume_reading(resume_parser=False)  # an unread body may have held the caller back
+        self._ended(ends)
 
     def _wait_for_reader(self, body: StreamReader) -> None:
         """Take no more of a large body than its beginning before somebody reads it.
@@ -376,7 +403,7 @@ class StreamingProtocol(BaseProtocol):
         if self._reader.unfinished and not self._holds(_TIMES_A_HEAD * self._reader.unfinished):
             self._over = True
             self._stop_head_timer()
-            self._abort()
+            self._transport().abort()
 
     def _begin(self, message: RawRequestMessage, body: StreamReader) -> None:
         if message.version not in (HttpVersion10, HttpVersion11):
@@ -385,7 +412,7 @@ class StreamingProtocol(BaseProtocol):
         if not is_target(message.path):
             self._refuse(_BAD_REQUEST, "the target of the request is no URL")
             return
-        self._body = body
+        self._message, self._body = message, body
         self._work = self._event_loop.create_task(self._serve(message, body))
 
     def _hold_unfinished(self, body: StreamReader) -> None:
@@ -394,11 +421,10 @@ class StreamingProtocol(BaseProtocol):
             return
         if self._work is not None:
             self._work.cancel()  # before it began
-        self._work = self._body = None
-        self._over = True
+        self._work = self._message = self._body = None
         rule = "the requests and bodies of this caller leave no room for it"
         transport = self._transport()
-        transport.writelines(self._unreadable(_TOO_MANY, rule).to_wire(close=True))
+        self._write_last(_TOO_MANY, rule)
         # It closes a moment later: a reset would lose the answer.
         transport.pause_reading()
         transport.write_eof()
@@ -411,8 +437,8 @@ class StreamingProtocol(BaseProtocol):
 
     def _holds(self, size: int | None) -> bool:
         """Hold so many bytes of a request that is not whole; None: nothing. False: no room."""
-        held = 0 if size is None else self._takes + size
-        if held != self._held and not self._may_wait(held):
+        held = 0 if size is None else STREAMED + size
+        if held != self._held and not self._may_hold(held):
             self._held = 0
             return False
         self._held = held
@@ -427,11 +453,13 @@ class StreamingProtocol(BaseProtocol):
         body.set_exception(web.RequestPayloadError(_fault(error)[1]))
 
     def _refuse(self, status: int, rule: str) -> None:
-        self._over = True
         self._stop_head_timer()
-        transport = self._transport()
-        transport.writelines(self._unreadable(status, rule).to_wire(close=True))
-        transport.close()
+        self._write_last(status, rule)
+        self._transport().close()
+
+    def _write_last(self, status: int, rule: str) -> None:
+        self._over = True
+        self._transport().writelines(self._unreadable(status, rule).to_wire(close=True))
 
     def _head_is_late(self) -> None:
         self._head_timer = None
@@ -444,138 +472,23 @@ class StreamingProtocol(BaseProtocol):
             self._head_timer = None
 
     async def _serve(self, message: RawRequestMessage, body: StreamReader) -> None:
-        goes_on = False
+        """Have a request answered."""
+        # It has all that such a request asks of its protocol; nothing is written by way of it.
+        served: Any = self
+        unused: Any = None
+        loop = self._event_loop
         try:
-            goes_on = await self._answer(message, body)
+            response = await self._handler(
+                web.BaseRequest(message, body, served, unused, unused, loop)
+            )
         except asyncio.CancelledError:
             # The caller has left. A task keeps the cancellation that ends it, and that what was in
             # hand for the caller: the request as well, which keeps the task.
-            pass
-        finally:
-            self._work = self._body = self._waits_for = None
-            if goes_on:
-                self._next()
-            elif self.transport is not None:
-                self._over = True
-                self.transport.close()
-
-    async def _answer(self, message: RawRequestMessage, body: StreamReader) -> bool:
-        """Whether the connection may go on behind the answer."""
-        writer = StreamWriter(self, self._event_loop)
-        task: Any = asyncio.current_task()
-        served: Any = self  # has all that such a request asks of its protocol
-        most = self._max_body_bytes
-        request = web.BaseRequest(
-            message, body, served, writer, task, self._event_loop, client_max_size=most
-        )
-        response: web.StreamResponse | StreamedResponse | Response
-        try:
-            response = await self._handler(request)
-        except web.HTTPException as told:
-            response = told
-        except asyncio.CancelledError:
-            raise
-        except BaseException:
-            logger.exception("a request was not answered")
-            self._abort()
-            return False
-        # An offer of another protocol is ignored (RFC 9110, 7.8). Behind a CONNECT, which is never
-        # granted, a caller may send anything.
-        ends = message.method == "CONNECT" or body.exception() is not None or self._ends()
-        if isinstance(response, StreamedResponse):
-            chunked = message.version == HttpVersion11
-            ends |= response.last
-            ends |= response.length is None and not chunked  # which the end of the connection tells
-            goes_on = not (ends or message.should_close)
-            transport, close = self._transport(), not goes_on
-            if not await self._sent(response, transport, close=close, chunked=chunked):
-                return False
-        elif isinstance(response, Response):
-            goes_on = not (ends or message.should_close)
-            if not self._written(response, close=not goes_on):
-                return False
+            return
+        except BaseException as bug:
+            self._reply(None, bug)
         else:
-            if ends:
-                response.force_close()
-            try:
-                await response.prepare(request)
-                await response.write_eof()
-            except ConnectionError:
-                return False
-            goes_on = bool(response.keep_alive)
-        self._used()
-        await self._read_rest(body)
-        return goes_on and body.is_eof() and body.exception() is None
-
-    def pause_writing(self) -> None:
-        """The caller reads more slowly than its answer comes."""
-        super().pause_writing()
-        if self._sending is not None:
-            self._sending.pause()
-
-    def resume_writing(self) -> None:
-        """It has caught up."""
-        super().resume_writing()
-        if self._sending is not None:
-            self._sending.resume()
-
-    async def _sent(
-        self, response: StreamedResponse, transport: Any, *, close: bool, chunked: bool
-    ) -> bool:
-        """Whether all of an answer went out; see `Sending`."""
-        whole: asyncio.Future[bool] = self._event_loop.create_future()
-
-        def ended(out: bool) -> None:
-            if not whole.done():  # its caller may just have left
-                whole.set_result(out)
-
-        sending = Sending(response, transport, close=close, chunked=chunked, ended=ended)
-        self._sending = sending
-        if self.writing_paused:
-            sending.pause()
-        response.source.begin(sending)
-        try:
-            return await whole
-        finally:
-            self._sending = None
-            sending.cancel()
-
-    def _written(self, response: Response, *, close: bool) -> bool:
-        try:
-            wire = response.to_wire(close=close)
-        except Exception:
-            logger.exception("a request was not answered")
-            self._abort()
-            return False
-        # A loss is told a turn later; what has ended takes no more.
-        if self.transport is None or self.transport.is_closing():
-            return False
-        self.transport.writelines(wire)
-        return True
-
-    async def _read_rest(self, body: StreamReader) -> None:
-        if body.is_eof():
-            return
-        with contextlib.suppress(TimeoutError, web.RequestPayloadError, ConnectionError):
-            async with asyncio.timeout(_LINGERING_SECONDS):
-                while not body.is_eof():
-                    await body.readany()
-
-    def _next(self) -> None:
-        """Be ready for the next request, which may be here already."""
-        if self._over or self.transport is None or self.transport.is_closing():
-            return
-        self._held_back = False
-        self.resume_reading(resume_parser=False)  # an unread body may have held the caller back
-        behind, self._behind = self._behind, b""
-        if behind or self._held:
-            self._held = 0
-            self._may_wait(0)
-        self._read_head(behind)
-
-    def _abort(self) -> None:
-        if self.transport is not None:
-            self.transport.abort()
+            self._reply(response, None)
 
     def _transport(self) -> asyncio.Transport:
         assert self.transport is not None, "there is a connection as long as it is read: our bug"

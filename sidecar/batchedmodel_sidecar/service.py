@@ -356,7 +356,6 @@ class Service:
             hold=self._hold_of,
             mean_age=self._settings.connection_age_seconds,
             at_most=descriptors - files - ADMIN_BOUNDS.connections - _OWN_DESCRIPTORS,
-            max_body_bytes=self._settings.max_body_bytes,
         )
         listener: asyncio.Server | None = None
         admin: Listener | None = None

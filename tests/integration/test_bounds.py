@@ -18,8 +18,8 @@ from batchedmodel_contract.inference.description import RAGGED
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_http.streaming import STREAMED
 from batchedmodel_operator.render.resources import sidecar_resources
-from batchedmodel_sidecar.body.byte_budget import STREAMED
 from support.chain import Chain, Process, running_chain
 from support.echo_server import EchoServer, echo_chain, echoing
 from support.hanging_handler import HANGS

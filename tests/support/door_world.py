@@ -2,14 +2,13 @@
 
 import asyncio
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final
 
 from aiohttp import web
 
 from batchedmodel_http.connection import Connection, HeadCache
 from batchedmodel_http.request_head import RequestHead
-from batchedmodel_http.response import Response
+from batchedmodel_http.response import Response, StreamedResponse
 from batchedmodel_http.streaming import NeedsStreaming, StreamingProtocol
 from support.responding import Responds
 from support.wire import Wire
@@ -22,7 +21,10 @@ ENOUGH: Final = 64 * 1024
 
 @dataclass
 class PretendFront(Responds):
-    """Echoes calls, each after its `x-seconds`; some paths go alone, or wrong."""
+    """Echoes calls, each after its `x-seconds`; some paths go alone, or wrong.
+
+    What streams is answered with its body, and with who answers it.
+    """
 
     begun: int = 0
     cancelled: int = 0
@@ -30,6 +32,15 @@ class PretendFront(Responds):
     """Whence requests came."""
     left: int = 0
     """Callers whose requests had begun to arrive."""
+    seconds: float = 0.0
+    """After which answers to what streams are ready."""
+    reads_first: bool = True
+    reads: bool = True
+    """Whether bodies that stream are read at all."""
+    streamed_answer: asyncio.Future[Response] | None = None
+    """What streamed requests get in place of their bodies."""
+    streamed: int = 0
+    """Requests that streamed."""
 
     def left_early(self) -> None:
         self.left += 1
@@ -55,54 +66,33 @@ class PretendFront(Responds):
                 return Response((source,), headers=(("x", "two\r\nlines"),))
         return Response((b"call:" + source,))
 
-
-@dataclass
-class PretendHouse:
-    """Keeps doors; what aiohttp is asked is answered with the body, and with who answers it."""
-
-    ending: bool = False
-    full: bool = False
-    seconds: float = 0.0
-    """After which aiohttp's answers are ready."""
-    reads_first: bool = True
-    room: int = 1_000_000
-    """For what comes behind a request."""
-    behind_bytes: int = 0
-    reads: bool = True
-    """Whether bodies are read at all."""
-    answer: asyncio.Future[Response] | None = None
-    """What streamed requests get in place of aiohttp's answers."""
-    inside: set[Connection[RequestHead]] = field(default_factory=set)
-    generals: list[StreamingProtocol] = field(default_factory=list)
-    begun: int = 0
-    """Requests that aiohttp began with."""
-
-    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse | Response:
-        self.begun += 1
-        if self.answer is not None:
-            return await asyncio.shield(self.answer)
+    async def handle(self, request: web.BaseRequest) -> Response | StreamedResponse:
+        self.streamed += 1
+        if self.streamed_answer is not None:
+            return await asyncio.shield(self.streamed_answer)
         try:
             body = await request.read() if self.reads_first else b""
             await asyncio.sleep(self.seconds)
             if self.reads and not self.reads_first:
                 body = await request.read()
         except web.RequestPayloadError:
-            return web.Response(status=400, body=b"broken", headers={"Connection": "close"})
-        return web.Response(body=b"general:" + body)
+            return Response((b"broken",), status=400)
+        return Response((b"general:" + body,))
 
-    def streaming(self, connection: Connection[RequestHead]) -> StreamingProtocol:
-        loop = asyncio.get_running_loop()
-        general = StreamingProtocol(
-            self._handle,
-            max_body_bytes=1_000_000,
-            unreadable=unreadable,
-            ends=lambda: False,
-            used=connection.used,
-            behind=partial(self.pipelined, connection),
-            loop=loop,
-        )
-        self.generals.append(general)
-        return general
+    def unreadable(self, status: int, rule: str) -> Response:
+        return Response((f"unreadable: {rule}".encode(),), status=status)
+
+
+@dataclass
+class PretendHouse:
+    """Keeps doors."""
+
+    ending: bool = False
+    full: bool = False
+    room: int = 1_000_000
+    """For what comes behind a request."""
+    behind_bytes: int = 0
+    inside: set[Connection[RequestHead]] = field(default_factory=set)
 
     def ends(self, connection: Connection[RequestHead]) -> bool:
         return self.ending
@@ -121,7 +111,6 @@ class PretendHouse:
 
     def left(self, connection: Connection[RequestHead]) -> None:
         self.inside.discard(connection)
-        self.generals.clear()
 
 
 @dataclass
@@ -133,20 +122,13 @@ class DoorWorld:
 
     def __post_init__(self) -> None:
         loop = asyncio.get_running_loop()
-        left = self.front.left_early
-        self.connection = Connection(
-            self.host, self.front, HeadCache(loop, RequestHead), loop, left
-        )
+        self.connection = Connection(self.host, self.front, HeadCache(loop, RequestHead), loop)
         self.wire = Wire(self.connection)
 
     @property
-    def is_general(self) -> bool:
-        """Whether aiohttp was ever asked."""
-        return bool(self.host.generals)
-
-
-def unreadable(status: int, rule: str) -> Response:
-    return Response((f"unreadable: {rule}".encode(),), status=status)
+    def streaming(self) -> StreamingProtocol | None:
+        """What reads requests that stream, once one came."""
+        return self.connection._streaming
 
 
 def call(body: bytes = b"", *headers: str, path: str = "/call", method: str = "POST") -> bytes:

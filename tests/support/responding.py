@@ -3,9 +3,8 @@
 import asyncio
 from typing import Any, Protocol
 
-from batchedmodel_http.connection import Reply
 from batchedmodel_http.eager_coroutine import EagerCoroutine
-from batchedmodel_http.response import Response
+from batchedmodel_http.response import Reply, Response
 
 
 class Responds(Protocol):

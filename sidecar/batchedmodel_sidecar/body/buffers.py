@@ -1,57 +1,19 @@
-"""Large bodies without large copies: several buffers written as one body, one body read in steps.
+"""Large bodies without large copies: read and written in steps.
 
 To join ten megabytes takes milliseconds in which the loop does nothing else. So a large body is
-copied once, piece by piece as it arrives, and is sent from where it lies.
+copied once, piece by piece as it arrives.
 """
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
-from aiohttp import Payload
-from aiohttp.abc import AbstractStreamWriter
-from aiohttp.http import StreamWriter
 
 from batchedmodel_contract.inference.tensors import Buffer
-from batchedmodel_http.response import LARGE, size_of
 
 _MOST_DIGITS: Final = 18
 _SMALL_PART: Final = 16 * 1024  # copied sooner than it is handed to the kernel by itself
 _STEP: Final = 256 * 1024
-
-
-class BuffersBody(Payload):
-    """A body that lies in several buffers and is written from there."""
-
-    _autoclose = True
-
-    def __init__(self, parts: Sequence[Buffer], content_type: str) -> None:
-        super().__init__(parts, content_type=content_type)
-        self._parts = parts
-        self._size = size_of(parts)
-
-    async def write(self, writer: AbstractStreamWriter) -> None:
-        """Write piece by piece; the loop goes on between two.
-
-        It does not wait for the reader: what is unread is in memory either way, and the connection
-        counts it.
-        """
-        for piece in pieces_of(self._parts):
-            await _at_once(writer, piece)
-            # A fast reader takes all at once, and nothing else would have a turn meanwhile.
-            await asyncio.sleep(0)
-
-    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
-        """The body as text, for whoever prints it."""
-        return b"".join(self._parts).decode(encoding, errors)
-
-
-async def _at_once(writer: AbstractStreamWriter, piece: Buffer) -> None:
-    if isinstance(writer, StreamWriter):
-        await writer.write(piece, drain=False)
-    else:
-        await writer.write(piece)
 
 
 class Room:
@@ -93,13 +55,6 @@ def json_bytes(size: int, head: str | None) -> int:
         return size
     is_length = head.isascii() and head.isdigit() and len(head) <= _MOST_DIGITS
     return min(size, int(head)) if is_length else 0
-
-
-def body_of(parts: Sequence[Buffer], content_type: str) -> bytes | BuffersBody:
-    """A body for the HTTP library: a small one in one piece, a large one where it lies."""
-    if size_of(parts) > LARGE:
-        return BuffersBody(parts, content_type)
-    return b"".join(parts)
 
 
 def pieces_of(parts: Sequence[Buffer]) -> Iterator[Buffer]:

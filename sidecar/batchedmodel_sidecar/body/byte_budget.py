@@ -11,9 +11,6 @@ from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_scheduling.tenants import SharedRoom
 
-STREAMED: Final = 48 * 1024
-"""Bytes that a request which is not plain and small takes beside its body, until it is answered:
-its parser, reader, task and parsed head (measured: 46 KiB)."""
 _FULL: Final = Rejection.QUEUE_FULL  # an enum finds its members by Python's code
 _ANSWERS: Final = Share("(answers)")
 _ROOMS: Final = Share("(room for answers)")

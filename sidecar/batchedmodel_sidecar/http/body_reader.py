@@ -16,9 +16,9 @@ from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.manifest.tenants import NOBODY, Share, address_group
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_http.response import LARGE, Response, size_of
-from batchedmodel_http.streaming import StreamingProtocol
+from batchedmodel_http.streaming import STREAMED, StreamingProtocol
 from batchedmodel_sidecar.body.buffers import Room, json_bytes
-from batchedmodel_sidecar.body.byte_budget import STREAMED, ByteBudget, Hold
+from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.body.encodings import Compression, Encoding, wants_gzip
 from batchedmodel_sidecar.body.heap import Heap
 from batchedmodel_sidecar.body.shared_regions import SharedRegions

@@ -11,17 +11,12 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import Final, Protocol
 
-from aiohttp import web
-
 from batchedmodel_contract.manifest.tenants import address_group
 from batchedmodel_http.connection import Answers, Connection, HeadCache
-from batchedmodel_http.response import Response, StreamedResponse
-from batchedmodel_http.streaming import StreamingProtocol
-from batchedmodel_sidecar.body.byte_budget import STREAMED, Hold
+from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.http.body_reader import UnreadAnswers
 from batchedmodel_sidecar.http.request import RequestHead
 
@@ -44,7 +39,7 @@ class _Term:
     idle: asyncio.TimerHandle
     address: str
     behind: Hold | None = None
-    """Memory for what the caller sent behind a request that is being answered."""
+    """Memory for what the caller sent of requests that wait or are not whole."""
     unread: float = math.inf
     """Bytes of answers that were unread when the connection was last found idle."""
 
@@ -62,20 +57,6 @@ class Front(Answers[RequestHead], Protocol):
         """Whether a call that comes now is refused."""
         ...
 
-    def left_early(self) -> None:
-        """A caller left while its call was still arriving."""
-        ...
-
-    def unreadable(self, status: int, rule: str) -> Response:
-        """The answer to bytes that are no request, or to one for which there is no room (429)."""
-        ...
-
-    async def handle(
-        self, request: web.BaseRequest
-    ) -> web.StreamResponse | StreamedResponse | Response:
-        """Answer a request whose body streams."""
-        ...
-
 
 class Connections:
     """Bounds the connections in number, and ends each in time."""
@@ -88,7 +69,6 @@ class Connections:
         hold: Callable[[str], Hold],
         mean_age: float,
         at_most: int,
-        max_body_bytes: int,
     ) -> None:
         """Needs a running loop. `mean_age` is in seconds; `hold` charges memory to an address."""
         self._loop = asyncio.get_running_loop()
@@ -104,12 +84,11 @@ class Connections:
         """Whether each connection ends behind its present answer."""
         self._empty = asyncio.Event()
         self._empty.set()
-        self._max_body_bytes = max_body_bytes
         self._heads = HeadCache(self._loop, RequestHead)
 
     def open(self) -> Connection[RequestHead]:
         """The connection of a caller that comes."""
-        return Connection(self, self._front, self._heads, self._loop, self._front.left_early)
+        return Connection(self, self._front, self._heads, self._loop)
 
     def end_idle(self) -> None:
         """Calls are refused from now on: close idle connections, each in its time.
@@ -172,7 +151,7 @@ class Connections:
             self._empty.set()
 
     def pipelined(self, connection: Connection[RequestHead], size: int) -> bool:
-        """So many bytes are here behind the present request; False when they do not fit."""
+        """So many bytes are kept of requests that wait or are not whole; False: they do not fit."""
         term = self._terms.get(connection)
         if term is None:
             return True
@@ -196,20 +175,6 @@ class Connections:
             or self._closing
             or term is None
             or self._loop.time() >= term.retires_at
-        )
-
-    def streaming(self, connection: Connection[RequestHead]) -> StreamingProtocol:
-        """What answers the other requests of a connection."""
-        return StreamingProtocol(
-            self._front.handle,
-            max_body_bytes=self._max_body_bytes,
-            unreadable=self._front.unreadable,
-            ends=partial(self.ends, connection),
-            used=connection.used,
-            behind=partial(self.pipelined, connection),
-            takes=STREAMED,
-            receive=connection.receive,
-            loop=self._loop,
         )
 
     def _end_one_of_many(self, newcomer: str) -> None:

@@ -8,22 +8,21 @@ import asyncio
 from typing import Final
 
 from aiohttp import web
-from aiohttp.http import HttpVersion11
 
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_http.connection import Reply, Running
+from batchedmodel_http.connection import Running
 from batchedmodel_http.eager_coroutine import EagerCoroutine
-from batchedmodel_http.response import Response, StreamedResponse, size_of
+from batchedmodel_http.response import Answer, Reply, Response, StreamedResponse
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.discovery.discovery import Discovery
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.http.admission import Admission
-from batchedmodel_sidecar.http.body_reader import SMALL, BodyReader, Source
+from batchedmodel_sidecar.http.body_reader import BodyReader, Source
 from batchedmodel_sidecar.http.inference import InferenceHandler
-from batchedmodel_sidecar.http.passthrough import GoesAlone, Passthrough, Sent
-from batchedmodel_sidecar.http.request import Answer, RequestHead, Router, TextHandler
-from batchedmodel_sidecar.http.responses import Refusals, as_web, named, ours
+from batchedmodel_sidecar.http.passthrough import GoesAlone, Passthrough
+from batchedmodel_sidecar.http.request import RequestHead, Router, TextHandler
+from batchedmodel_sidecar.http.responses import Refusals, named, ours
 from batchedmodel_sidecar.protocols.routes import Endpoint, Lost
 
 _GOING_ALONE: Final = (Endpoint.PASSED_ON, Endpoint.ALONE)
@@ -78,9 +77,7 @@ class DataHandler:
         """The answer to bytes that are no request, or to one for which there is no room (429)."""
         return self._refusals.unreadable(status, rule)
 
-    async def handle(
-        self, request: web.BaseRequest
-    ) -> web.StreamResponse | StreamedResponse | Response:
+    async def handle(self, request: web.BaseRequest) -> Answer:
         """Answer a request whose body streams."""
         asked = RequestHead(
             method=request.method,
@@ -89,16 +86,12 @@ class DataHandler:
             declared=request.content_length or 0,
         )
         try:
-            response = await self.respond(asked, request, request.remote or "")
+            return await self.respond(asked, request, request.remote or "")
         except GoesAlone as alone:
             try:
                 return await self._forwarded(asked, request, alone)
             except (CallError, InvalidInput) as error:
-                response = named(self._refusals.response(asked, error), asked.request_id)
-        if isinstance(response, StreamedResponse):
-            return response
-        at_once = request.method == "POST" and request.version == HttpVersion11
-        return response if at_once and size_of(response.parts) <= SMALL else as_web(response)
+                return named(self._refusals.response(asked, error), asked.request_id)
 
     def answer(self, asked: RequestHead, source: bytes, caller: str, reply: Reply) -> Running:
         """Begin to answer an inference, or a request for text."""
@@ -155,26 +148,27 @@ class DataHandler:
 
     async def _forwarded(
         self, asked: RequestHead, request: web.BaseRequest, alone: GoesAlone
-    ) -> web.StreamResponse:
+    ) -> StreamedResponse:
         """The upstream server's own answer; raises `CallError` or `InvalidInput`."""
         assert self._passthrough is not None, "there is nowhere to go to: our bug"
-        share = self._admission.share(request.remote or "", request.headers)
-        seconds = alone.seconds
-        with self._bodies.hold(share) as held:
-            body = alone.body
+        held = self._bodies.hold(self._admission.share(request.remote or "", request.headers))
+        seconds, body = alone.seconds, alone.body
+        try:
             if body is not None:
                 held.regain(len(body))
             else:
                 seconds = self._admission.limit(asked)
                 self._admission.require_open()
-                self._passthrough.refuse_full(share)
+                self._passthrough.refuse_full(held.share)
                 body = await self._received(asked, request, held, seconds)
             # A drain may have ended while the body was read.
             self._admission.require_open()
-            sent = Sent(body, held)
             return await self._passthrough.forward(
-                request, seconds, share, sent, in_turn=alone.in_turn
+                request, body, held, seconds, in_turn=alone.in_turn
             )
+        except BaseException:
+            held.release()
+            raise
 
     async def _received(
         self, asked: RequestHead, source: Source, held: Hold, seconds: float

@@ -12,8 +12,7 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
-from http import HTTPStatus
-from typing import Final, NamedTuple
+from typing import Final
 
 from aiohttp import web
 
@@ -21,14 +20,14 @@ from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_http.request_head import path_and_query
-from batchedmodel_http.response import is_empty
+from batchedmodel_http.response import Sending, StreamedResponse, is_empty
 from batchedmodel_http.streaming import NeedsStreaming
 from batchedmodel_scheduling.tenants import SharedRoom
 from batchedmodel_sidecar.backends.upstream.client import Answer, Client
 from batchedmodel_sidecar.backends.upstream.headers import of_caller, passed_on
 from batchedmodel_sidecar.backends.upstream.visits import Visit
 from batchedmodel_sidecar.body.byte_budget import Hold
-from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Expired, Rejected, Unserved
+from batchedmodel_sidecar.errors import RETRY_SOON, Expired, Rejected, Unserved
 from batchedmodel_sidecar.http.lone_turns import LoneTurns
 from batchedmodel_sidecar.protocols.headers import REQUEST_ID_HEADER, request_id, writable
 from batchedmodel_sidecar.telemetry.ledger import Ledger
@@ -62,14 +61,6 @@ class GoesAlone(NeedsStreaming):
         self.seconds = seconds
 
 
-class Sent(NamedTuple):
-    """What a caller sent, all of which is here."""
-
-    body: Buffer | None
-    held: Hold
-    """Counts it, and of an inference the answer until that is sent on."""
-
-
 class Passthrough:
     """Forwards single requests to one server."""
 
@@ -97,13 +88,22 @@ class Passthrough:
             raise Rejected(refusal, message, retry_after=RETRY_SOON)
 
     async def forward(
-        self, request: web.BaseRequest, seconds: float, share: Share, sent: Sent, *, in_turn: bool
-    ) -> web.StreamResponse:
-        """The server's answer, streamed; an inference waits for its turn.
+        self,
+        request: web.BaseRequest,
+        body: Buffer | None,
+        held: Hold,
+        seconds: float,
+        *,
+        in_turn: bool,
+    ) -> StreamedResponse:
+        """The server's answer, whose body streams; an inference waits for its turn.
 
-        Tenants share the room. Raises `Rejected` before anything was forwarded, `Unserved` or
-        `Expired` before the answer began. A later failure breaks the connection off.
+        Tenants share the room. `held` counts the body, and of an inference the answer until that is
+        sent on; it is released here once this has returned. Raises `Rejected` before anything was
+        forwarded, `Unserved` or `Expired` before the answer began. A later failure breaks the
+        connection off.
         """
+        share = held.share
         self.refuse_full(share)
         if in_turn and (rest := self._turns.rest(share)) > seconds:
             message = f"this caller's inferences that go alone had their share for {rest:.3g} s"
@@ -111,41 +111,40 @@ class Passthrough:
         self._ledger.pass_on()
         self._room.take(share, 1)
         self._idle.clear()
-        passage = _Passage(request, sent.body)
+        passage = _Passage(request, body, held, seconds, self._left)
         outcome = Outcome.FAILED
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout_at(passage.deadline):
                 if in_turn:
-                    infer = partial(self._inferred, passage, sent.held, seconds)
+                    infer = partial(self._inferred, passage, seconds)
                     answer = await self._turns.during(share, infer)
                 else:
                     with self._working():
                         answer = await passage.ask(self._client)
-                    sent.held.release()  # an answer may stream for long
-                status = await passage.give(answer)
-            outcome = Outcome.COMPLETED if status < 400 else Outcome.FAILED
+                    held.release()  # an answer may stream for long
+            outcome = Outcome.COMPLETED
         except asyncio.CancelledError:
             outcome = Outcome.CANCELLED
             raise
         except TimeoutError as error:
             outcome = Outcome.EXPIRED
-            passage.broken_off(Expired(seconds), error)
-        except (_Broken, OSError) as error:
-            if request.transport is None or request.transport.is_closing():
-                outcome = Outcome.CANCELLED
+            raise Expired(seconds) from error
+        except Unserved as error:
+            logger.debug("passing through: %s", error)
             message = "the server behind cannot be reached, or broke off"
-            passage.broken_off(Unserved(message, status=502, retry_after=RETRY_SOON), error)
+            raise Unserved(message, status=502, retry_after=RETRY_SOON) from error
         finally:
-            passage.leave()
-            self._room.give_back(share.tenant, 1)
-            self._ledger.passed(outcome)
-            if not self._ledger.passing:
-                self._idle.set()
-        return passage.response
+            if outcome is not Outcome.COMPLETED:
+                passage.leave(outcome)
+        return passage.response(answer)
 
-    async def _inferred(
-        self, passage: "_Passage", held: Hold, seconds: float
-    ) -> tuple[Answer, float]:
+    def _left(self, share: Share, outcome: Outcome) -> None:
+        self._room.give_back(share.tenant, 1)
+        self._ledger.passed(outcome)
+        if not self._ledger.passing:
+            self._idle.set()
+
+    async def _inferred(self, passage: "_Passage", seconds: float) -> tuple[Answer, float]:
         """The server's answer, and the seconds that it took; all of it that there is memory for.
 
         So the server is done with it, and no caller's pace counts in its turn.
@@ -154,7 +153,7 @@ class Passthrough:
             try:
                 with self._working() as visit:
                     answer = await passage.ask(self._client)
-                    await passage.read_ahead(answer, held)
+                    await passage.read_ahead(answer)
                     return answer, visit.seconds()
             finally:
                 passage.limit = None
@@ -167,14 +166,29 @@ class Passthrough:
 class _Passage:
     """One request on its way there, and its answer on its way back."""
 
-    def __init__(self, request: web.BaseRequest, body: Buffer | None) -> None:
-        self.response = web.StreamResponse()
+    def __init__(
+        self,
+        request: web.BaseRequest,
+        body: Buffer | None,
+        held: Hold,
+        seconds: float,
+        left: Callable[[Share, Outcome], None],
+    ) -> None:
+        """`left` is told how it ended."""
+        self._loop = asyncio.get_running_loop()
+        self.deadline: Final = self._loop.time() + seconds
         self._request = request
         self._body = body
+        self._held = held
+        self._left = left
         self._answer: Answer | None = None
         self._ahead: list[bytes] = []
         """The beginning of the answer, which was read before its caller takes it."""
         self._has_left = False
+        self._giving: asyncio.Task[None] | None = None
+        self._reads = asyncio.Event()
+        """Set while the caller reads as fast as pieces come."""
+        self._reads.set()
         self.limit: asyncio.Timeout | None = None
         """Of an inference that is at the server."""
 
@@ -182,83 +196,97 @@ class _Passage:
         """Forward it; the answer, of which the head is here."""
         request = self._request
         body, self._body = self._body, None
-        try:
-            self._answer = await client.send(
-                request.method,
-                "".join(path_and_query(request.raw_path)),
-                of_caller(request.headers.items()),
-                None if body is None else (body,),
-            )
-        except Unserved as error:
-            raise _Broken from error
+        self._answer = await client.send(
+            request.method,
+            "".join(path_and_query(request.raw_path)),
+            of_caller(request.headers.items()),
+            None if body is None else (body,),
+        )
         if self._has_left:
             self._answer.close()
         return self._answer
 
-    async def read_ahead(self, answer: Answer, held: Hold) -> None:
+    async def read_ahead(self, answer: Answer) -> None:
         """Take of the answer's body what there is memory for."""
         if self._has_left:
             return
-        while piece := await _read(answer):
+        while piece := await answer.read():
             if self._has_left:
-                return  # `held` is its caller's
+                return  # what is held is another's by now
             self._ahead.append(piece)
-            if not held.grow(len(piece)):
+            if not self._held.grow(len(piece)):
                 return
 
-    def leave(self) -> None:
+    def leave(self, outcome: Outcome) -> None:
         """The caller has its answer, or will not get it.
 
         Most servers go on with what nobody waits for. So an inference has its turn for a while yet,
         which its tenant pays for; some servers end it once its connection does.
         """
+        if self._has_left:
+            return
         self._has_left = True
         if self._answer is not None:
             self._answer.close()
         elif self.limit is not None and not self.limit.expired():
-            soon = asyncio.get_running_loop().time() + _UNWANTED_SECONDS
+            soon = self._loop.time() + _UNWANTED_SECONDS
             self.limit.reschedule(min(soon, self.limit.when() or soon))
+        self._held.release()
+        self._left(self._held.share, outcome)
 
-    async def give(self, answer: Answer) -> int:
-        """Send the answer on; its status, once it is through."""
-        request, head = self._request, answer.head
-        headers = list(passed_on(head.headers))
-        empty = is_empty(head.status)
-        if empty:
-            headers = [one for one in headers if one[0].lower() != "content-length"]
-        if head.status == HTTPStatus.RESET_CONTENT:
-            headers.append(("Content-Length", "0"))  # or else it would be sent in chunks
-        named = request_id(request.headers)
+    def response(self, answer: Answer) -> StreamedResponse:
+        """The answer, as it is sent on."""
+        head, asks_head = answer.head, self._request.method == "HEAD"
+        # What answers HEAD says how long a body would be, and has none.
+        says_length = asks_head and not is_empty(head.status)
+        headers = passed_on(head.headers, () if says_length else ("content-length",))
+        named = request_id(self._request.headers)
         if named is not None and not head.header(REQUEST_ID_HEADER):
-            headers.append((REQUEST_ID_HEADER, named))
-        self.response = web.StreamResponse(
-            status=head.status, reason=writable(head.reason), headers=headers
+            headers = (*headers, (REQUEST_ID_HEADER, named))
+        return StreamedResponse(
+            self,
+            status=head.status,
+            reason=writable(head.reason),
+            headers=headers,
+            length=None if asks_head else head.length,
         )
-        await self.response.prepare(request)
-        for piece in self._ahead:
-            await self.response.write(piece)
-        while piece := await _read(answer):
-            await self.response.write(piece)
-        await self.response.write_eof()
-        return head.status
 
-    def broken_off(self, error: CallError, cause: BaseException) -> None:
-        """Raise the error, or reset the connection if the answer has begun."""
-        logger.debug("passing through: %s", type(cause).__name__)
-        if not self.response.prepared:
-            raise error from cause
-        if self._request.transport is not None:
-            # A clean end would make half an answer look whole.
-            self._request.transport.abort()
+    def begin(self, sending: Sending) -> None:
+        """See `PieceSource`."""
+        assert self._answer is not None, "an answer begins with its head: our bug"
+        self._giving = self._loop.create_task(self._give(self._answer, sending))
 
+    def pause(self) -> None:
+        """See `PieceSource`."""
+        self._reads.clear()
 
-class _Broken(Exception):
-    """The server did not answer, or broke off."""
+    def resume(self) -> None:
+        """See `PieceSource`."""
+        self._reads.set()
 
+    def cancel(self) -> None:
+        """See `PieceSource`."""
+        if self._giving is not None:
+            self._giving.cancel()
+        self.leave(Outcome.CANCELLED)
 
-async def _read(answer: Answer) -> bytes:
-    """What came of the body; raises `_Broken`."""
-    try:
-        return await answer.read()
-    except Unserved as error:
-        raise _Broken from error
+    async def _give(self, answer: Answer, sending: Sending) -> None:
+        """Send the answer on, as fast as its caller reads."""
+        outcome, whole = Outcome.FAILED, False
+        try:
+            async with asyncio.timeout_at(self.deadline):
+                for piece in self._ahead:
+                    sending.write(piece)
+                    await self._reads.wait()
+                while piece := await answer.read():
+                    sending.write(piece)
+                    await self._reads.wait()
+            whole = True
+            outcome = Outcome.COMPLETED if answer.head.status < 400 else Outcome.FAILED
+        except TimeoutError:
+            outcome = Outcome.EXPIRED
+        except Unserved as error:
+            logger.debug("passing through: %s", error)
+        finally:
+            self.leave(outcome)
+            sending.end(whole=whole)

@@ -12,7 +12,7 @@ from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_http.ports.local_hosts import refused_locally
 from batchedmodel_http.request_head import RequestHead as PlainHead
 from batchedmodel_http.request_head import only
-from batchedmodel_http.response import Response, StreamedResponse
+from batchedmodel_http.response import Answer
 from batchedmodel_sidecar.backends.upstream.catalogue import Upstream
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.body.encodings import Encoding, encoding_of
@@ -27,8 +27,6 @@ from batchedmodel_sidecar.protocols.headers import (
 from batchedmodel_sidecar.protocols.protocol import Parsed, PublicProtocol
 from batchedmodel_sidecar.protocols.routes import Endpoint, Found, Lost, Routes
 from batchedmodel_sidecar.protocols.v2 import V2Protocol
-
-Answer = Response | StreamedResponse
 
 
 class Route(NamedTuple):

@@ -8,21 +8,17 @@ import math
 import random
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
-from aiohttp import web
-
-from batchedmodel_contract.inference.tensors import standing_alone
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_contract.processes.logs import about
-from batchedmodel_http.response import SERVER, Headers, Response, is_empty
+from batchedmodel_http.response import Headers, Response
 from batchedmodel_sidecar.batching.pending_request import invalid
-from batchedmodel_sidecar.body.buffers import body_of
 from batchedmodel_sidecar.calls import Timing
 from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Rejected, let_frames_go
 from batchedmodel_sidecar.http.request import RequestHead
-from batchedmodel_sidecar.protocols.headers import REQUEST_ID_HEADER, writable
+from batchedmodel_sidecar.protocols.headers import REQUEST_ID_HEADER
 from batchedmodel_sidecar.protocols.protocol import PublicProtocol
 from batchedmodel_sidecar.protocols.routes import Endpoint, Lost
 from batchedmodel_sidecar.telemetry.ledger import Ledger
@@ -34,18 +30,6 @@ _BATCH_SIZE_HEADER: Final = "x-batch-size"
 _QUEUE_TIME_HEADER: Final = "x-queue-time-ms"
 _MODEL_TIME_HEADER: Final = "x-model-time-ms"
 _RETRY_SPREAD: Final = 0.1  # callers who were refused together should not come back together
-
-
-def as_web(response: Response) -> web.Response:
-    """As aiohttp writes it."""
-    named = (*response.headers, ("Server", SERVER))
-    body: Any = None
-    if not is_empty(response.status):
-        # As a header and not as an argument: a server's own may have parameters, as a charset.
-        named = (*named, ("Content-Type", response.content_type))
-        body = body_of(standing_alone(response.parts), response.content_type)
-    headers = [(name, writable(value)) for name, value in named]
-    return web.Response(status=response.status, body=body, headers=headers)
 
 
 def timing_headers(timing: Timing) -> Headers:

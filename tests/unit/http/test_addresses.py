@@ -15,7 +15,7 @@ async def test_the_front_is_told_the_address_of_each_connection() -> None:
     front, host = PretendFront(), PretendHouse()
     headings = HeadCache(loop, RequestHead)
     server = await loop.create_server(
-        lambda: Connection(host, front, headings, loop, front.left_early), "127.0.0.1", 0
+        lambda: Connection(host, front, headings, loop), "127.0.0.1", 0
     )
     async with server:
         port = server.sockets[0].getsockname()[1]

@@ -13,7 +13,6 @@ from support.door_world import (
     SECONDS,
     DoorWorld,
     PretendFront,
-    PretendHouse,
     call,
     turns,
 )
@@ -66,7 +65,7 @@ async def test_a_body_may_break_at_any_moment_of_its_requests_beginning(
 async def test_who_reads_a_body_that_goes_on_with_no_chunk_is_told_so(
     world: DoorWorld, reads_first: bool, begun: bool
 ) -> None:
-    world.host.reads_first = reads_first
+    world.front.reads_first = reads_first
     world.wire.sends(CHUNKED + b"1\r\na\r\n")
     if begun:
         await turns()
@@ -82,10 +81,10 @@ async def test_an_answer_that_is_ready_when_its_caller_leaves_is_no_error(
 ) -> None:
     loop, errors = asyncio.get_running_loop(), list[object]()
     loop.set_exception_handler(lambda _, told: errors.append(told))
-    world.host.answer = loop.create_future()
+    world.front.streamed_answer = loop.create_future()
     world.wire.sends(CHUNKED + b"1\r\na\r\n0\r\n\r\n")
     await turns()
-    world.host.answer.set_result(Response((b"late",)))
+    world.front.streamed_answer.set_result(Response((b"late",)))
     await turns(between)
     world.wire.leaves()
     await turns()
@@ -107,7 +106,7 @@ async def test_an_answer_that_is_ready_when_its_caller_leaves_is_no_error(
 async def test_what_was_broken_off_costs_nothing_any_more(
     world: DoorWorld, sent: tuple[bytes, ...], pause: float
 ) -> None:
-    world.host.reads_first, world.host.reads = False, False
+    world.front.reads_first, world.front.reads = False, False
     for piece in sent:
         world.wire.sends(piece)
         await asyncio.sleep(pause)
@@ -135,8 +134,8 @@ async def loop_turns_in_a_second() -> int:
 
 
 async def test_nonsense_behind_a_whole_request_leaves_that_its_answer(world: DoorWorld) -> None:
-    world.host.seconds = 1.0
-    world.host.reads_first = False
+    world.front.seconds = 1.0
+    world.front.reads_first = False
     world.wire.sends(CHUNKED + b"1\r\na\r\n0\r\n\r\n")
     await turns()
     world.wire.sends(b"\x00\r\n\r\n")
@@ -148,7 +147,7 @@ async def test_nonsense_behind_a_whole_request_leaves_that_its_answer(world: Doo
 async def test_bytes_behind_a_request_without_a_body_break_nothing_of_its_answer(
     world: DoorWorld,
 ) -> None:
-    world.host.seconds = 1.0
+    world.front.seconds = 1.0
     world.wire.sends(b"GET /general HTTP/1.1\r\nHost: x\r\n\r\n")
     await turns()
     world.wire.sends(b"\x00\x01 no request\r\n\r\n")
@@ -175,7 +174,7 @@ async def test_a_head_that_is_not_whole_counts_until_it_is(world: DoorWorld) -> 
     world.wire.sends(b"\r\n")
     await turns()
     assert world.host.behind_bytes == 0
-    assert world.host.begun == 1
+    assert world.front.streamed == 1
 
 
 async def test_whose_head_has_no_room_is_hung_up_on(world: DoorWorld) -> None:
@@ -183,7 +182,7 @@ async def test_whose_head_has_no_room_is_hung_up_on(world: DoorWorld) -> None:
     world.wire.sends(b"GET /other HTTP/1.1\r\nx: " + b"y" * 5_000)
     await turns()
     assert world.wire.aborted
-    assert world.host.begun == 0
+    assert world.front.streamed == 0
 
 
 async def test_whose_bytes_behind_have_no_room_is_hung_up_on(world: DoorWorld) -> None:
@@ -202,13 +201,12 @@ async def test_whatever_is_raised_over_a_request_its_connection_ends_and_nothing
         async def respond(self, asked: RequestHead, source: bytes, caller: str = "") -> Response:
             raise kind("panic")
 
-    class RaisingHouse(PretendHouse):
-        async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        async def handle(self, request: web.BaseRequest) -> Response:
             raise kind("panic")
 
     small = call(b"a")
     for sent in (small, small.replace(b"/call", b"/other")):
-        world = DoorWorld(Raising(), RaisingHouse())
+        world = DoorWorld(Raising())
         world.wire.sends(sent)
         await asyncio.sleep(1.0)
         assert world.wire.aborted

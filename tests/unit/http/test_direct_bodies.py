@@ -16,8 +16,8 @@ from aiohttp import web
 
 from batchedmodel_http.connection import Connection, HeadCache
 from batchedmodel_http.request_head import RequestHead
-from batchedmodel_http.streaming import StreamingProtocol
-from support.door_world import PretendFront, PretendHouse, call, unreadable
+from batchedmodel_http.response import Response
+from support.door_world import PretendFront, PretendHouse, call
 from support.raw_caller import RawCaller
 
 SIZE: Final = 3_000_000
@@ -30,7 +30,7 @@ class TooMuch(Exception):
 
 
 @dataclass
-class DirectHouse(PretendHouse):
+class DirectFront(PretendFront):
     """Has bodies come straight into memory, from their second piece on."""
 
     most: int = 10 * SIZE
@@ -41,7 +41,7 @@ class DirectHouse(PretendHouse):
     bodies: list[bytes] = field(default_factory=list)
     ended: list[BaseException] = field(default_factory=list)
 
-    async def _direct(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def handle(self, request: web.BaseRequest) -> Response:
         protocol: Any = request.protocol
         first = await request.content.readany()
         room = np.zeros(protocol.lacks, np.uint8)
@@ -52,39 +52,25 @@ class DirectHouse(PretendHouse):
             await protocol.receive(memory, self._arrived)
         except TooMuch:
             del memory
-            return web.Response(status=413)
+            return Response((), status=413)
         except BaseException as error:
             self.ended.append(error)
             raise
         self.bodies.append(first + bytes(memory))
-        return web.Response(body=b"direct")
+        return Response((b"direct",))
 
     def _arrived(self, size: int) -> None:
         self.told += size
         if self.told > self.most:
             raise TooMuch
 
-    def streaming(self, connection: Connection[RequestHead]) -> StreamingProtocol:
-        loop = asyncio.get_running_loop()
-        return StreamingProtocol(
-            self._direct,
-            max_body_bytes=1_000_000,
-            unreadable=unreadable,
-            ends=lambda: False,
-            used=connection.used,
-            receive=connection.receive,
-            loop=loop,
-        )
-
 
 @asynccontextmanager
-async def opened(house: PretendHouse) -> AsyncIterator[RawCaller]:
+async def opened(front: PretendFront) -> AsyncIterator[RawCaller]:
     loop = asyncio.get_running_loop()
     heads = HeadCache(loop, RequestHead)
-    front = PretendFront()
-    server = await loop.create_server(
-        lambda: Connection(house, front, heads, loop, front.left_early), "127.0.0.1", 0
-    )
+    house = PretendHouse()
+    server = await loop.create_server(lambda: Connection(house, front, heads, loop), "127.0.0.1", 0)
     try:
         async with RawCaller.calling(server.sockets[0].getsockname()[1]) as caller:
             yield caller
@@ -105,8 +91,8 @@ def run(loop: Callable[[], Any], scene: Callable[[], Awaitable[None]]) -> None:
 @LOOPS
 def test_a_body_arrives_whole_and_the_requests_around_it_are_answered(loop: Any) -> None:
     async def scene() -> None:
-        house = DirectHouse()
-        async with opened(house) as caller:
+        front = DirectFront()
+        async with opened(front) as caller:
             for _ in range(3):
                 caller.sends(call(b"before"))
                 assert await caller.answer() == (200, b"call:before")
@@ -115,7 +101,7 @@ def test_a_body_arrives_whole_and_the_requests_around_it_are_answered(loop: Any)
             caller.sends(call(BODY, path="/large") + call(b"behind", path="/other"))
             assert await caller.answer() == (200, b"direct")
             assert await caller.answer() == (200, b"direct")
-        assert house.bodies == [*[BODY] * 4, b"behind"]
+        assert front.bodies == [*[BODY] * 4, b"behind"]
 
     run(loop, scene)
 
@@ -126,12 +112,12 @@ def test_all_but_the_beginning_of_a_large_body_comes_straight_to_its_place(
     loop: Any, size: int
 ) -> None:
     async def scene() -> None:
-        house = DirectHouse()
-        async with opened(house) as caller:
+        front = DirectFront()
+        async with opened(front) as caller:
             caller.sends(call(BODY[:size], path="/large"))
             assert await caller.answer() == (200, b"direct")
-        assert house.bodies == [BODY[:size]]
-        assert house.told >= size - 64 * 1024
+        assert front.bodies == [BODY[:size]]
+        assert front.told >= size - 64 * 1024
 
     run(loop, scene)
 
@@ -139,14 +125,14 @@ def test_all_but_the_beginning_of_a_large_body_comes_straight_to_its_place(
 @LOOPS
 def test_nothing_of_a_body_that_was_refused_is_kept(loop: Any) -> None:
     async def scene() -> None:
-        house = DirectHouse(most=SIZE // 2)
+        front = DirectFront(most=SIZE // 2)
         gc.disable()
         try:
-            async with opened(house) as caller:
+            async with opened(front) as caller:
                 caller.sends(call(BODY, path="/large"))
                 assert await caller.answer() == (413, b"")
                 await asyncio.sleep(0.01)
-                assert house.memories[0]() is None
+                assert front.memories[0]() is None
         finally:
             gc.enable()
 
@@ -156,14 +142,14 @@ def test_nothing_of_a_body_that_was_refused_is_kept(loop: Any) -> None:
 @LOOPS
 def test_a_body_that_comes_in_small_pieces_arrives_whole(loop: Any) -> None:
     async def scene() -> None:
-        house = DirectHouse()
-        async with opened(house) as caller:
+        front = DirectFront()
+        async with opened(front) as caller:
             sent = call(BODY, path="/large")
             for start in range(0, len(sent), 100_000):
                 caller.sends(sent[start : start + 100_000])
                 await asyncio.sleep(0.001)
             assert await caller.answer() == (200, b"direct")
-        assert house.bodies == [BODY]
+        assert front.bodies == [BODY]
 
     run(loop, scene)
 
@@ -171,16 +157,16 @@ def test_a_body_that_comes_in_small_pieces_arrives_whole(loop: Any) -> None:
 @LOOPS
 def test_who_leaves_in_the_middle_ends_what_is_done_for_it(loop: Any) -> None:
     async def scene() -> None:
-        house = DirectHouse()
-        async with opened(house) as caller:
+        front = DirectFront()
+        async with opened(front) as caller:
             caller.sends(call(BODY, path="/large")[:2_000_000])
-            while house.told < 1_000_000:  # noqa: ASYNC110
+            while front.told < 1_000_000:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
             caller.writer.transport.abort()
-            while not house.ended:  # noqa: ASYNC110
+            while not front.ended:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
-        assert isinstance(house.ended[0], asyncio.CancelledError)
-        assert not house.bodies
+        assert isinstance(front.ended[0], asyncio.CancelledError)
+        assert not front.bodies
 
     run(loop, scene)
 
@@ -188,10 +174,10 @@ def test_who_leaves_in_the_middle_ends_what_is_done_for_it(loop: Any) -> None:
 @LOOPS
 def test_what_whoever_reads_raises_ends_the_receiving_at_once(loop: Any) -> None:
     async def scene() -> None:
-        house = DirectHouse(most=SIZE // 2)
-        async with opened(house) as caller:
+        front = DirectFront(most=SIZE // 2)
+        async with opened(front) as caller:
             caller.sends(call(BODY, path="/large"))
             assert await caller.answer() == (413, b"")
-        assert SIZE // 2 < house.told < SIZE
+        assert SIZE // 2 < front.told < SIZE
 
     run(loop, scene)

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 import pytest
 from aiohttp import web
 
-from batchedmodel_http.connection import Reply
 from batchedmodel_http.request_head import RequestHead
-from batchedmodel_http.response import Headers, Response, Sending, StreamedResponse
+from batchedmodel_http.response import Headers, Reply, Sending, StreamedResponse
 from support.door_world import DoorWorld, PretendFront, PretendHouse, call, turns
 
 pytestmark = pytest.mark.looptime
@@ -58,7 +57,7 @@ class Ended:
 
 @dataclass
 class StreamingFront(PretendFront):
-    """Answers calls with the source's pieces."""
+    """Answers with the source's pieces."""
 
     source: Source = field(default_factory=Source)
     length: int | None = None
@@ -70,17 +69,7 @@ class StreamingFront(PretendFront):
         reply(StreamedResponse(self.source, **given), None)  # type: ignore[arg-type]
         return Ended()
 
-
-@dataclass
-class StreamingHouse(PretendHouse):
-    """Answers streamed requests in the same way."""
-
-    source: Source = field(default_factory=Source)
-    last: bool = False
-
-    async def _handle(  # type: ignore[override]
-        self, request: web.BaseRequest
-    ) -> web.StreamResponse | StreamedResponse | Response:
+    async def handle(self, request: web.BaseRequest) -> StreamedResponse:
         await request.read()
         return StreamedResponse(self.source, last=self.last)
 
@@ -133,7 +122,7 @@ async def test_who_makes_the_pieces_hears_of_a_slow_caller_and_of_one_that_leave
     streamed: bool,
 ) -> None:
     source = Source()
-    world = DoorWorld(front(source=source), StreamingHouse(source=source))
+    world = DoorWorld(front(source=source))
     world.wire.stops_reading()
     world.wire.sends(call(b"a", *(["Expect: 100-continue"] if streamed else [])))
     await turns()
@@ -160,8 +149,7 @@ async def test_an_answer_that_wants_to_be_the_last_says_so_and_closes_its_connec
     streamed: bool,
 ) -> None:
     source = Source(at_once=(b"one",))
-    house = StreamingHouse(source=source, last=True)
-    world = DoorWorld(front(source=source, last=True), house)
+    world = DoorWorld(front(source=source, last=True))
     world.wire.sends(call(b"a", *(["Expect: 100-continue"] if streamed else [])))
     await turns()
     assert b"Connection: close" in world.wire.written
@@ -171,7 +159,7 @@ async def test_an_answer_that_wants_to_be_the_last_says_so_and_closes_its_connec
 
 async def test_a_streamed_request_gets_pieces_and_its_connection_goes_on() -> None:
     source = Source(at_once=(b"one", b"two"))
-    world = DoorWorld(front(), StreamingHouse(source=source))
+    world = DoorWorld(front(source=source))
     for _ in range(2):
         world.wire.written.clear()
         world.wire.sends(call(b"a", path="/other"))
@@ -184,7 +172,7 @@ async def test_a_streamed_request_gets_pieces_and_its_connection_goes_on() -> No
 
 async def test_a_caller_of_http_1_0_hears_the_end_by_the_connections_end() -> None:
     source = Source(at_once=(b"one", b"two"))
-    world = DoorWorld(front(), StreamingHouse(source=source))
+    world = DoorWorld(front(source=source))
     world.wire.sends(b"POST /other HTTP/1.0\r\nContent-Length: 0\r\n\r\n")
     await turns()
     head, _, body = bytes(world.wire.written).partition(b"\r\n\r\n")
@@ -195,7 +183,7 @@ async def test_a_caller_of_http_1_0_hears_the_end_by_the_connections_end() -> No
 
 async def test_a_streamed_answer_that_breaks_off_ends_its_connection() -> None:
     source = Source()
-    world = DoorWorld(front(), StreamingHouse(source=source))
+    world = DoorWorld(front(source=source))
     world.wire.sends(call(b"a", path="/other"))
     await turns()
     source.sends(b"half")

@@ -7,7 +7,8 @@ import weakref
 import pytest
 from aiohttp import web
 
-from support.door_world import DoorWorld, PretendHouse, call, turns
+from batchedmodel_http.response import Response
+from support.door_world import DoorWorld, PretendFront, call, turns
 
 pytestmark = pytest.mark.looptime
 
@@ -21,13 +22,13 @@ async def test_nothing_of_a_request_whose_caller_left_is_kept(
 ) -> None:
     bodies: weakref.WeakSet[Body] = weakref.WeakSet()
 
-    async def handle(host: PretendHouse, request: web.BaseRequest) -> web.StreamResponse:
+    async def handle(front: PretendFront, request: web.BaseRequest) -> Response:
         body = Body()
         bodies.add(body)
         await asyncio.sleep(10.0)
-        return web.Response()
+        return Response(())
 
-    monkeypatch.setattr(PretendHouse, "_handle", handle)
+    monkeypatch.setattr(PretendFront, "handle", handle)
     world = DoorWorld()
     gc.disable()
     try:
@@ -51,7 +52,8 @@ async def test_nothing_of_a_connection_waits_for_the_collector(sent: bytes) -> N
         whole = call(b"hello", path="/other")
         world.wire.sends(whole[:-5] + sent if sent else whole[:20])
         await asyncio.sleep(1.0)
-        (streaming,) = world.host.generals
+        streaming = world.streaming
+        assert streaming is not None
         kept = weakref.ref(streaming)
         world.wire.leaves()
         await turns()

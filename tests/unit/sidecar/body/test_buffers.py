@@ -1,13 +1,10 @@
-"""Large bodies in several buffers: the same bytes, in steps, without large copies."""
-
-import tracemalloc
-from typing import Any
+"""Large bodies: the same bytes, in steps, without large copies."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_http.response import LARGE, size_of
-from batchedmodel_sidecar.body.buffers import BuffersBody, Room, body_of, pieces_of
+from batchedmodel_http.response import LARGE
+from batchedmodel_sidecar.body.buffers import Room, pieces_of
 
 STEP = 256 * 1024
 lengths = st.integers(0, 40) | st.sampled_from([16_383, 16_384, STEP - 1, STEP, STEP + 1, 3 * STEP])
@@ -23,35 +20,6 @@ def test_pieces_are_the_same_bytes_in_moderate_sizes(sizes: list[int]) -> None:
 
 def test_small_neighbours_are_joined() -> None:
     assert len(list(pieces_of([b"x" * 100] * 1000))) == 1
-
-
-def test_a_small_body_is_one_piece() -> None:
-    assert body_of([b"ab", memoryview(b"cd")], "text/plain") == b"abcd"
-
-
-class Sink:
-    """Takes what is written and keeps nothing but its size."""
-
-    def __init__(self) -> None:
-        self.size = 0
-
-    async def write(self, piece: Any) -> None:
-        self.size += len(piece)
-
-
-async def test_a_large_body_is_written_from_where_it_lies() -> None:
-    rows = [bytes(8 << 20) for _ in range(4)]
-    tracemalloc.start()
-    try:
-        body = body_of(rows, "application/octet-stream")
-        assert isinstance(body, BuffersBody)
-        sink: Any = Sink()
-        await body.write(sink)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert sink.size == body.size == size_of(rows)
-    assert peak < 0.01 * sink.size
 
 
 def test_a_body_fills_the_room_that_was_made_for_it() -> None:

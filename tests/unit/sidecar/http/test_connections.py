@@ -49,10 +49,10 @@ class Answering(Responds):
         await asyncio.sleep(float(asked.headers.get("x-seconds", 0)))
         return Response((b"answer",))
 
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def handle(self, request: web.BaseRequest) -> Response:
         await request.read()
         await asyncio.sleep(float(request.headers.get("x-seconds", 0)))
-        return web.Response(body=b"answer")
+        return Response((b"answer",))
 
 
 @pytest.fixture
@@ -73,7 +73,6 @@ async def connections(front: Answering, budget: ByteBudget) -> AsyncIterator[Con
         hold=lambda address: budget.hold(Share(address)),
         mean_age=AGE,
         at_most=AT_MOST,
-        max_body_bytes=1_000_000,
     )
     yield made
     await made.close(0.1)
