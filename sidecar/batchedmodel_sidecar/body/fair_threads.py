@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
-from itertools import count
 from typing import Final, TypeVar
 
 from batchedmodel_contract.manifest.tenants import Share
@@ -29,9 +28,7 @@ class FairTurns:
         """`at_once`: works that are done at a time; `room`: work that may wait or be done."""
         self._at_once = at_once
         self._begun = 0
-        self._line: FairQueue[int] = FairQueue()
-        self._turns: dict[int, asyncio.Future[None]] = {}
-        self._numbers = count()
+        self._line: FairQueue[asyncio.Future[None]] = FairQueue()
         self.room: Final = SharedRoom(room)
 
     def refusal(self, share: Share, size: int) -> Rejection | None:
@@ -50,19 +47,19 @@ class FairTurns:
 
         Tenants take turns by `size`. There must be as much `room`.
         """
-        number, line = next(self._numbers), self._line
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.room.take(share, room)
-        line.add(share.tenant, number, work=size, rank=number, weight=share.weight)
-        turn = self._turns[number] = asyncio.get_running_loop().create_future()
+        self._line.add(share.tenant, turn, work=size, rank=0.0, weight=share.weight)
         self._begin()
         try:
             await turn
             doing = begin()
         except BaseException:
-            if self._turns.pop(number, None) is None:
+            if turn.done() and not turn.cancelled():
                 self._done(share, room)  # its turn had come, and it did not begin
             else:
-                line.discard(number)
+                turn.cancel()
+                self._line.discard(turn)
                 self.room.give_back(share.tenant, room)
             raise
 
@@ -80,13 +77,12 @@ class FairTurns:
             del doing
 
     def _begin(self) -> None:
-        while self._turns and self._begun < self._at_once():
-            (number,) = self._line.show(0.0)
+        while self._line.unseen and self._begun < self._at_once():
+            (turn,) = self._line.show(0.0)
             # As if it had been served already, so that the next one may be shown.
-            self._line.left(number)
-            self._begun += 1
-            turn = self._turns.pop(number)
+            self._line.left(turn)
             if not turn.cancelled():
+                self._begun += 1
                 turn.set_result(None)
 
     def _done(self, share: Share, room: int) -> None:

@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from typing import Any, Final
 
 from batchedmodel_contract.inference.tensors import Buffer
@@ -98,7 +97,6 @@ class HelperProcess:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    number: int
     share: Share
     room: int
     content: Content
@@ -110,6 +108,7 @@ class _Job:
     must: bool
     answer: DirectFuture[Message]
     kind: Kind = Kind.JOB
+    had_turn: bool = False
     began: float = 0.0
     """When its turn came."""
     memory: SharedMemory | None = None
@@ -147,11 +146,8 @@ class HelperClient:
         self._stuck_seconds = stuck_seconds
         self._hold = hold
         self._room: Final = SharedRoom(places)
-        self._answers: FairQueue[int] = FairQueue()
-        self._others: FairQueue[int] = FairQueue()
-        self._numbers = count()
-        self._waiting: dict[int, _Job] = {}
-        """Jobs whose turn has not come."""
+        self._answers: FairQueue[_Job] = FairQueue()
+        self._others: FairQueue[_Job] = FairQueue()
         self._due: deque[_Job] = deque()
         """Those whose turn it is, and that the process does not have: they go in this order."""
         self._sent: deque[_Job] = deque()
@@ -215,7 +211,6 @@ class HelperClient:
         else:
             content = content_of((job, apart(body)))
         asked = _Job(
-            number=next(self._numbers),
             share=share,
             room=0 if is_answer else 1,
             content=content,
@@ -228,10 +223,7 @@ class HelperClient:
         )
         line = self._answers if is_answer else self._others
         self._room.take(share, asked.room)
-        line.add(
-            share.tenant, asked.number, work=asked.size, rank=asked.number, weight=share.weight
-        )
-        self._waiting[asked.number] = asked
+        line.add(share.tenant, asked, work=asked.size, rank=0.0, weight=share.weight)
         self._send()
         try:
             message = await asked.answer
@@ -243,8 +235,8 @@ class HelperClient:
             raise Unserved(error.message, status=error.status, retry_after=after) from error
         finally:
             asked.wanted = False
-            if self._waiting.pop(asked.number, None) is not None:
-                line.discard(asked.number)
+            if not asked.had_turn:
+                line.discard(asked)
                 self._room.give_back(share.tenant, asked.room)
 
     async def close(self) -> None:
@@ -298,11 +290,10 @@ class HelperClient:
             line = self._answers if self._answers.unseen else self._others
             if len(self._sent) >= self._at_once or not line.unseen:
                 return None
-            (number,) = line.show(0.0)
+            (job,) = line.show(0.0)
             # As if it had been served already, so that the next one may be shown.
-            line.left(number)
-            job = self._waiting.pop(number)
-            job.began = self._clock()
+            line.left(job)
+            job.had_turn, job.began = True, self._clock()
             self._due.append(job)
         return self._due[0]
 
