@@ -488,43 +488,41 @@ class AnswerForms:
     """Texts around the numbers of answers in JSON: of one model, bounded, forgotten as a whole."""
 
     def __init__(self) -> None:
-        self._heads: dict[str, bytes] = {}
-        """By the name of who answers."""
-        self._before: dict[tuple[str, Datatype, Shape], bytes] = {}
-        """By output and shape of a row."""
+        self._known: dict[tuple[str, tuple[Shape, ...]], list[bytes]] = {}
+        """By the name of who answers and the shapes of a row: before, between and behind data."""
         self._of: ModelDescription | None = None
 
     def body(self, answer: Answer, model: ReadyModel, name: str) -> bytes:
         """The answer to a call of one row; raises `InvalidInput` when JSON cannot say it."""
         if self._of is not model.description:
-            self._before.clear()
-            self._heads.clear()
+            self._known.clear()
             self._of = model.description
-        head = self._heads.get(name)
-        if head is None:
-            if len(self._heads) >= _MOST_FORMS:
-                self._heads.clear()
-            head = self._heads[name] = head_text(model, name)
         (row,) = answer.rows
-        entries = [
-            self._text_before(output.name, output.datatype, value.shape)
-            + orjson.dumps(bytes_to_values(value.data, output.datatype, output.name))
-            for output, value in zip(answer.outputs, row, strict=True)
-        ]
-        return b"".join((head, b"},".join(entries), b"}]}" if entries else b"]}"))
-
-    def _text_before(self, name: str, datatype: Datatype, shape: Shape) -> bytes:
-        known = self._before.get((name, datatype, shape))
-        if known is None:
-            if len(self._before) >= _MOST_FORMS:
-                self._before.clear()
-            head = {"name": name, "datatype": datatype, "shape": (1, *shape), "data": []}
-            known = self._before[name, datatype, shape] = orjson.dumps(head).removesuffix(b"[]}")
-        return known
+        form = name, tuple([value.shape for value in row])
+        texts = self._known.get(form)
+        if texts is None:
+            if len(self._known) >= _MOST_FORMS:
+                self._known.clear()
+            texts = self._known[form] = _texts_around(answer, model, name)
+        parts = [texts[0]]
+        for output, value, behind in zip(answer.outputs, row, texts[1:], strict=True):
+            data = bytes_to_values(value.data, output.datatype, output.name)
+            parts += (orjson.dumps(data), behind)
+        return b"".join(parts)
 
 
-def head_text(model: ReadyModel, name: str) -> bytes:
-    """What an answer in JSON begins with, of who is called so."""
+def _texts_around(answer: Answer, model: ReadyModel, name: str) -> list[bytes]:
+    """What stands before, between and behind the data of an answer of one row."""
+    (row,) = answer.rows
+    outputs = [
+        {"name": output.name, "datatype": output.datatype, "shape": (1, *value.shape), "data": []}
+        for output, value in zip(answer.outputs, row, strict=True)
+    ]
     version = model.description.version
-    head = {"model_name": name, "model_version": version, "outputs": []}
-    return orjson.dumps(head).removesuffix(b"]}")
+    head = {"model_name": name, "model_version": version, "outputs": outputs}
+    # No name has such quotes: within a text they are escaped.
+    first, *others = orjson.dumps(head).split(b'"data":[]')
+    if not others:
+        return [first]
+    *between, last = others
+    return [first + b'"data":', *[text + b'"data":' for text in between], last]
