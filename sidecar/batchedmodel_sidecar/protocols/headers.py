@@ -13,7 +13,8 @@ from batchedmodel_contract.inference.params import PRIORITY, TIMEOUT
 from batchedmodel_contract.invalid_input import InvalidInput, shown
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import Lateness
-from batchedmodel_contract.schema.rules import Broken, Whole
+from batchedmodel_contract.schema.reading import ruled
+from batchedmodel_contract.schema.rules import Whole
 from batchedmodel_http.request_head import only
 from batchedmodel_scheduling.batching.items import Priority, RequestGroup
 
@@ -129,7 +130,7 @@ def options_of_headers(headers: Mapping[str, str], *, traced: bool = False) -> R
     timeout, priority, group = (
         only(headers, name) for name in (TIMEOUT_HEADER, PRIORITY_HEADER, GROUP_HEADER)
     )
-    timing = wants_timing(headers)
+    timing = _switch(headers, TIMING_HEADER, default=False)
     if timeout is None and priority is None and group is None and not (traced or timing):
         return NO_OPTIONS
     return RequestOptions(
@@ -148,20 +149,15 @@ def options_of_parameters(parameters: Mapping[str, Any] | None) -> RequestOption
     timeout, priority = parameters.get(TIMEOUT), parameters.get(PRIORITY)
     if timeout is not None:
         # 0 is the default, as it is to Triton's clients.
-        timeout = _whole(_MICROSECONDS, timeout, f"parameters.{TIMEOUT}") / 1e6 or None
+        timeout = ruled(_MICROSECONDS, timeout, f"parameters.{TIMEOUT}") / 1e6 or None
     if priority is not None:
-        priority = _priority(_whole(_PRIORITIES, priority, f"parameters.{PRIORITY}"))
+        priority = _priority(ruled(_PRIORITIES, priority, f"parameters.{PRIORITY}"))
     return RequestOptions(timeout=timeout, priority=priority)
 
 
 def declines_batching(headers: Mapping[str, str]) -> bool:
     """Whether the caller wants its request to go to the server as it is; raises `InvalidInput`."""
     return not _switch(headers, BATCH_HEADER, default=True)
-
-
-def wants_timing(headers: Mapping[str, str]) -> bool:
-    """Whether the caller wants to know how it was served; raises `InvalidInput`."""
-    return _switch(headers, TIMING_HEADER, default=False)
 
 
 def unmet_expectation(headers: Mapping[str, str]) -> str | None:
@@ -223,13 +219,6 @@ def _fan_out(text: str) -> RequestGroup:
         rule = f"is not id;n=rows with an id of 1 to 128 characters and 1 to {_MOST_MEMBERS} rows"
         raise InvalidInput(GROUP_HEADER, rule, text)
     return RequestGroup(id=found[1], size=size)
-
-
-def _whole(rule: Whole, value: object, field: str) -> int:
-    try:
-        return rule.read(value)
-    except Broken as broken:
-        raise InvalidInput(field, str(broken), value) from broken
 
 
 def writable(value: str) -> str:

@@ -23,7 +23,6 @@ from batchedmodel_sidecar.protocols.headers import (
     request_id,
     trace_of,
     unmet_expectation,
-    wants_timing,
 )
 
 HIGH, NORMAL, LOW = Priority
@@ -225,10 +224,10 @@ class TestNames:
         assert agreed(both, BatchSettings()).trace == "a"
 
     def test_a_switch_is_on_or_off(self) -> None:
-        assert wants_timing({"x-timing": "on"})
-        assert not wants_timing({"x-timing": "off"})
+        assert options_of_headers({"x-timing": "on"}).timing
+        assert not options_of_headers({"x-timing": "off"}).timing
         with pytest.raises(InvalidInput, match='x-timing: "ON" is not on or off'):
-            wants_timing({"x-timing": "ON"})
+            options_of_headers({"x-timing": "ON"})
 
     @pytest.mark.parametrize(
         ("name", "values"),
