@@ -194,10 +194,10 @@ class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
     """Tells the requests of one connection apart, and who answers each."""
 
     __slots__ = (
-        "_answers", "_caller", "_charged", "_direct", "_heads", "_host", "_loop",
+        "_answers", "_charged", "_direct", "_heads", "_host", "_loop",
         "_partial_timer", "_pipelined", "_reading_paused", "_request", "_running", "_sending",
-        "_stage", "_streaming", "_unfinished", "_writing_paused", "answered", "last_used",
-        "transport",
+        "_stage", "_streaming", "_unfinished", "_writing_paused", "answered", "caller",
+        "last_used", "transport",
     )  # fmt: skip
 
     def __init__(
@@ -212,7 +212,7 @@ class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
         self._heads = heads
         self._loop = loop
         self.transport: Any = None
-        self._caller = ""
+        self.caller = ""
         """Its address, where it has one."""
         self.last_used = loop.time()
         self.answered = False
@@ -255,7 +255,7 @@ class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
         """A caller is there."""
         self.transport = transport
         peer = transport.get_extra_info("peername")
-        self._caller = str(peer[0]) if isinstance(peer, tuple) else ""
+        self.caller = str(peer[0]) if isinstance(peer, tuple) else ""
         # Callers that vanish without a word would be kept until their age.
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if not self._host.entered(self):
@@ -426,7 +426,7 @@ class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
     def _answer(self, asked: AnyRequestHead, request: bytes, body: bytes) -> None:
         self._stage = _Stage.ANSWERING
         self._request = request
-        running = self._answers.answer(asked, body, self._caller, self._answered)
+        running = self._answers.answer(asked, body, self.caller, self._answered)
         if self._request:  # not answered already
             self._running = running
 

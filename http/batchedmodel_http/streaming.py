@@ -71,15 +71,16 @@ class _Reader:
 
     def __init__(self, protocol: BaseProtocol, loop: asyncio.AbstractEventLoop) -> None:
         """`protocol` is told to hold the caller back when nobody reads a body."""
-        self._protocol: BaseProtocol | None = protocol
+        self._protocol = protocol
         self._event_loop = loop
-        self._parser: HttpRequestParser | None = self._new_parser()
+        self._parser = self._new_parser()
         self._last = b""
         """The last bytes of a head that is not whole; its end may begin with them."""
-        self._overhead = 0
+        self.overhead = 0
         """Bytes of the present head, or of the present body since it last grew."""
-        self._body: StreamReader | None = None
-        self._left: int | None = None
+        # Any: there is one where a body is read.
+        self._body: Any = None
+        self.left: int | None = None
         """Bytes of the present body that are still to come; None where its head did not say."""
 
     def close(self) -> None:
@@ -88,17 +89,7 @@ class _Reader:
         Protocol, reader and parser know each other, and would all stay until somebody looks for
         garbage.
         """
-        self._protocol = self._parser = self._body = None
-
-    @property
-    def left(self) -> int | None:
-        """Bytes of the present body that are still to come, where that is known."""
-        return self._left
-
-    @property
-    def unfinished(self) -> int:
-        """Bytes of a head that is not whole, while no body is read."""
-        return self._overhead
+        del self._protocol, self._parser, self._body
 
     def head(self, data: bytes) -> tuple[RawRequestMessage, StreamReader, bytes] | None:
         """The head that ends in this data, its body to come, and what is behind the head.
@@ -115,10 +106,10 @@ class _Reader:
                 piece, behind = data[:end], data[end:]
                 self._last = b""
             self._count(len(piece))
-            messages, _, _ = self._open_parser().feed_data(piece)
+            messages, _, _ = self._parser.feed_data(piece)
             if messages:
                 message, body = messages[0]
-                self._parser, self._overhead = self._new_parser(), 0
+                self._parser, self.overhead = self._new_parser(), 0
                 self._body = self._body_of(message, body)
                 return message, self._body, behind
             data = behind
@@ -126,45 +117,43 @@ class _Reader:
 
     def body(self, data: bytes) -> bytes:
         """Some bytes of the present body; what is behind it. Raises what `UNREADABLE` names."""
-        assert self._body is not None, "a body is read behind its head: our bug"
-        if self._left is not None:
-            piece, behind = data[: self._left], data[self._left :]
+        if self.left is not None:
+            piece, behind = data[: self.left], data[self.left :]
             if piece:
                 self._body.feed_data(piece)
             self.passed(len(piece))
             return behind
         size = self._body.total_bytes
-        _, is_whole, behind = self._open_parser().feed_data(data)
+        _, is_whole, behind = self._parser.feed_data(data)
         if is_whole:
-            self._parser, self._overhead = self._new_parser(), 0
+            self._parser, self.overhead = self._new_parser(), 0
         elif self._body.total_bytes > size:
-            self._overhead = 0
+            self.overhead = 0
         else:
             self._count(len(data))
         return behind
 
     def passed(self, size: int) -> None:
         """So many bytes of the present body, whose length is known, went to whoever reads it."""
-        assert self._body is not None, "a body is read behind its head: our bug"
-        assert self._left is not None, "its length is known: our bug"
-        self._left -= size
-        if not self._left and not self._body.is_eof():
+        assert self.left is not None, "its length is known: our bug"
+        self.left -= size
+        if not self.left and not self._body.is_eof():
             self._body.feed_eof()
 
     def pause_reading(self) -> None:
         """The present body is not read: keep the rest of what came."""
-        if self._left is None and self._parser is not None:
+        if self.left is None:
             self._parser.pause_reading()
 
     def _count(self, size: int) -> None:
-        self._overhead += size
-        if self._overhead > _LONGEST_HEAD:
+        self.overhead += size
+        if self.overhead > _LONGEST_HEAD:
             # What stands between the pieces of a body, or behind it, is a line or some as well.
             raise LineTooLong(b"", _LONGEST_HEAD)
 
     def _body_of(self, message: RawRequestMessage, body: StreamReader) -> StreamReader:
         """What will be read of the body; `body` where there is none, or nobody knows its end."""
-        self._left = None
+        self.left = None
         coding = message.headers.get("Transfer-Encoding", "chunked")
         if message.chunked and coding.lower() != "chunked":
             # The others would be dropped, and their bytes taken for the body.
@@ -177,27 +166,19 @@ class _Reader:
             # The largest number that the parser knows means to it that nothing was declared.
             raise BadHttpMessage("Content-Length overflow")
         if not message.chunked:
-            self._left = int(length)
-            return StreamReader(self._open_protocol(), _BUFFER, loop=self._event_loop)
-        messages, _, _ = self._open_parser().feed_data(_BODY_IN_CHUNKS)
+            self.left = int(length)
+            return StreamReader(self._protocol, _BUFFER, loop=self._event_loop)
+        messages, _, _ = self._parser.feed_data(_BODY_IN_CHUNKS)
         return messages[0][1]
 
     def _new_parser(self) -> HttpRequestParser:
         return HttpRequestParser(
-            self._open_protocol(),
+            self._protocol,
             self._event_loop,
             _BUFFER,
             payload_exception=web.RequestPayloadError,
             auto_decompress=False,  # the handlers do it, within their own bounds
         )
-
-    def _open_protocol(self) -> BaseProtocol:
-        assert self._protocol is not None, "nothing is read behind the end: our bug"
-        return self._protocol
-
-    def _open_parser(self) -> HttpRequestParser:
-        assert self._parser is not None, "nothing is read behind the end: our bug"
-        return self._parser
 
 
 class Manner(NamedTuple):
@@ -400,7 +381,7 @@ class StreamingProtocol(BaseProtocol):
             return
         if data and self._head_timer is None:
             self._head_timer = self._event_loop.call_later(HEAD_SECONDS, self._head_is_late)
-        if self._reader.unfinished and not self._holds(_TIMES_A_HEAD * self._reader.unfinished):
+        if self._reader.overhead and not self._holds(_TIMES_A_HEAD * self._reader.overhead):
             self._over = True
             self._stop_head_timer()
             self._transport().abort()

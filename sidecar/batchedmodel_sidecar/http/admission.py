@@ -88,10 +88,7 @@ class Admission:
     @property
     def closing(self) -> bool:
         """Whether connections should end behind their answers: another pod may answer the next."""
-        lifecycle, batcher = self._lifecycle, self._batcher
-        if lifecycle.draining or lifecycle.refusing:
-            return True
-        return batcher.model is None or batcher.closed is not None
+        return self._lifecycle.draining or self.refusing
 
     def share(self, caller: str, headers: Mapping[str, str]) -> Share:
         """Whose part of the memory a request from this address uses."""

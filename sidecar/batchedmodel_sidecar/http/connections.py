@@ -37,7 +37,6 @@ class _Term:
     retires_at: float
     age: asyncio.TimerHandle
     idle: asyncio.TimerHandle
-    address: str
     behind: Hold | None = None
     """Memory for what the caller sent of requests that wait or are not whole."""
     unread: float = math.inf
@@ -117,8 +116,7 @@ class Connections:
 
     def entered(self, connection: Connection[RequestHead]) -> bool:
         """A caller has come, and has an age; False when there are too many."""
-        address = _address(connection)
-        group = address_group(address)
+        group = address_group(connection.caller)
         if len(self._terms) >= self._at_most * _NEARLY_ALL:
             self._end_one_of_many(group)
         if len(self._terms) >= self._at_most:
@@ -130,7 +128,6 @@ class Connections:
             retires_at=self._loop.time() + age,
             age=self._loop.call_later(age, self._retire, connection),
             idle=self._loop.call_later(self._patience(), self._look_for_life, connection),
-            address=address,
         )
         return True
 
@@ -140,7 +137,7 @@ class Connections:
         if term is not None:
             term.age.cancel()
             term.idle.cancel()
-            group = address_group(term.address)
+            group = address_group(connection.caller)
             del self._of_address[group][connection]
             if not self._of_address[group]:
                 del self._of_address[group]
@@ -156,7 +153,7 @@ class Connections:
         if term is None:
             return True
         if term.behind is None:
-            term.behind = self._hold(term.address)
+            term.behind = self._hold(connection.caller)
         fits = term.behind.become(size)
         if not (size and fits):
             term.behind.become(0)
@@ -165,7 +162,7 @@ class Connections:
 
     def unread(self, connection: Connection[RequestHead]) -> None:
         """A large answer was written, or its caller reads slowly."""
-        self._unread.watch(connection.transport, address_group(_address(connection)))
+        self._unread.watch(connection.transport, address_group(connection.caller))
 
     def ends(self, connection: Connection[RequestHead]) -> bool:
         """Whether this connection should be closed behind its present answer."""
@@ -237,9 +234,3 @@ class Connections:
     def _patience(self) -> float:
         """Seconds for which a connection may be idle."""
         return _REFUSED_IDLE_SECONDS if self._front.refusing else _IDLE_SECONDS
-
-
-def _address(connection: Connection[RequestHead]) -> str:
-    """The caller's address; empty when it is not known."""
-    name = connection.transport.get_extra_info("peername")
-    return str(name[0]) if isinstance(name, tuple) else ""
