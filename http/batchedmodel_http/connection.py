@@ -216,7 +216,7 @@ class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
         """Its address, where it has one."""
         self.last_used = loop.time()
         self.answered = False
-        """Whether a request was; whoever asks may take it back, to see the next."""
+        """Whether a request was."""
         self._stage = _Stage.BETWEEN
         self._pipelined = b""
         """Bytes of requests that are not taken yet, or not whole."""

@@ -35,8 +35,7 @@ class _Term:
     """When a connection should end, at the latest and for want of use."""
 
     retires_at: float
-    age: asyncio.TimerHandle
-    idle: asyncio.TimerHandle
+    look: asyncio.TimerHandle
     behind: Hold | None = None
     """Memory for what the caller sent of requests that wait or are not whole."""
     unread: float = math.inf
@@ -95,7 +94,7 @@ class Connections:
         The next call of their caller then goes to another pod.
         """
         for connection, term in list(self._terms.items()):
-            term.idle.cancel()
+            term.look.cancel()
             self._look_for_life(connection)
 
     async def close(self, seconds: float) -> None:
@@ -126,8 +125,7 @@ class Connections:
         age = self._mean_age * random.uniform(1 - _SPREAD, 1 + _SPREAD)
         self._terms[connection] = _Term(
             retires_at=self._loop.time() + age,
-            age=self._loop.call_later(age, self._retire, connection),
-            idle=self._loop.call_later(self._patience(), self._look_for_life, connection),
+            look=self._loop.call_later(min(age, self._patience()), self._look_for_life, connection),
         )
         return True
 
@@ -135,8 +133,7 @@ class Connections:
         """Forget a caller."""
         term = self._terms.pop(connection, None)
         if term is not None:
-            term.age.cancel()
-            term.idle.cancel()
+            term.look.cancel()
             group = address_group(connection.caller)
             del self._of_address[group][connection]
             if not self._of_address[group]:
@@ -193,32 +190,19 @@ class Connections:
                     connection.transport.abort()
                     return
 
-    def _retire(self, connection: Connection[RequestHead]) -> None:
-        """End a connection that has reached its age and will not end behind an answer.
-
-        A caller that still asks finds `Connection: close` on its next answer. To close earlier
-        could cross a request on the wire. So a connection is closed here only if no request on it
-        was ever answered, or if none came for a second age.
-        """
-        term = self._terms.get(connection)
-        if term is None or connection.at_work:
-            return
-        if connection.answered:
-            connection.answered = False
-            term.age = self._loop.call_later(self._mean_age, self._retire, connection)
-            return
-        connection.transport.close()
-
     def _look_for_life(self, connection: Connection[RequestHead]) -> None:
-        """End a connection that nobody used for long.
+        """End a connection that nobody used for long, or for all of its age.
 
-        A caller that still reads the last answer gets all of it; any other has gone.
+        A caller that still reads the last answer gets all of it; any other has gone. One that asks
+        now and then finds `Connection: close` on an answer at its age: to close earlier could cross
+        a request on the wire.
         """
         term = self._terms.get(connection)
         if term is None:
             return
-        patience = self._patience()
-        idle = 0.0 if connection.at_work else self._loop.time() - connection.last_used
+        patience, now, at_work = self._patience(), self._loop.time(), connection.at_work
+        idle = 0.0 if at_work else now - connection.last_used
+        left = term.retires_at - now
         if idle >= _IDLE_SECONDS:
             before, term.unread = term.unread, connection.transport.get_write_buffer_size()
             if term.unread < before:
@@ -229,7 +213,10 @@ class Connections:
         elif idle >= patience:
             connection.transport.close()
             patience = _IDLE_SECONDS
-        term.idle = self._loop.call_later(patience - idle, self._look_for_life, connection)
+        elif left <= 0 and not (at_work or connection.answered):
+            connection.transport.close()
+        wait = patience - idle if left <= 0 else min(patience - idle, left)
+        term.look = self._loop.call_later(wait, self._look_for_life, connection)
 
     def _patience(self) -> float:
         """Seconds for which a connection may be idle."""
