@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Any, Final
 
 from aiohttp import http_exceptions, web
 
@@ -76,26 +76,32 @@ class Newcomers:
         return True
 
 
-class Connection(asyncio.Protocol):
-    """Between a socket and aiohttp's protocol: bounds the bytes and the time of a head."""
+class Connection(web.RequestHandler):
+    """aiohttp's, bounded in the bytes and the time of a head, and in idleness."""
 
-    def __init__(self, inner: asyncio.Protocol, address: str, bounds: Bounds) -> None:
-        """Needs a running loop. `inner` speaks HTTP; begins with `open`."""
-        self._loop = asyncio.get_running_loop()
-        self._inner = inner
+    def __init__(self, server: web.Server, address: str, bounds: Bounds) -> None:
+        """Needs a running loop. Begins with `open`."""
+        loop = asyncio.get_running_loop()
+        silent: Any = None
+        super().__init__(
+            server,
+            loop=loop,
+            access_log=silent,
+            logger=_http_log,
+            keepalive_timeout=bounds.idle_seconds,
+        )
         self._bounds = bounds
         self._arriving = True
         self._unasked = 0
         self._lost = asyncio.Event()
-        self._deadline = self._loop.call_later(bounds.head_seconds, self.abort)
+        self._deadline = loop.call_later(bounds.head_seconds, self.abort)
         self._task: asyncio.Task[None] | None = None
-        self.transport: asyncio.Transport | None = None
         self.address = address
         self.known = False
         """Whether its caller has shown a certificate that we trust."""
         self.busy = False
         """Whether a request is being answered; that takes what time it takes."""
-        self.used_at = self._loop.time()
+        self.used_at = loop.time()
         """When its last request came, or itself."""
 
     def open(self, accepted: socket.socket, context: ssl.SSLContext | None) -> asyncio.Task[None]:
@@ -125,9 +131,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """TLS is there, if it is used."""
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
         self.known = bool(transport.get_extra_info("peercert"))
-        self._inner.connection_made(transport)
+        super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
         """Pass on what fits within a head; a body counts as a part of it."""
@@ -138,24 +143,12 @@ class Connection(asyncio.Protocol):
         if not (self._arriving or self.busy):
             self._arriving = True
             self._end_after(self._bounds.head_seconds)
-        self._inner.data_received(data)
+        super().data_received(data)
 
-    def eof_received(self) -> bool | None:
-        """Pass on."""
-        return self._inner.eof_received()
-
-    def pause_writing(self) -> None:
-        """Pass on."""
-        self._inner.pause_writing()
-
-    def resume_writing(self) -> None:
-        """Pass on."""
-        self._inner.resume_writing()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Pass on, and end."""
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """End."""
         self._lost.set()
-        self._inner.connection_lost(exc)
+        super().connection_lost(exc)
 
     def _end_after(self, seconds: float) -> None:
         self._deadline.cancel()
@@ -213,15 +206,9 @@ class Listener:
         with port_errors(host, port):
             self._sockets = bound_sockets(host, port)
         self._bounds = bounds or Bounds()
-        application.middlewares.insert(0, self._note)
+        application.middlewares.insert(0, _note)
         _http_log.addFilter(_is_worth_a_line)
-        self._runner = web.AppRunner(
-            application,
-            access_log=None,
-            logger=_http_log,
-            keepalive_timeout=self._bounds.idle_seconds,
-            shutdown_timeout=ANSWERS_LEAVE_SECONDS,
-        )
+        self._runner = web.AppRunner(application, shutdown_timeout=ANSWERS_LEAVE_SECONDS)
         self._context: ssl.SSLContext | None = None
         self._connections: dict[Connection, asyncio.Task[None]] = {}
         self._newcomers = Newcomers()
@@ -290,25 +277,23 @@ class Listener:
             going.abort()
         server = self._runner.server
         assert server is not None
-        connection = Connection(server(), address, self._bounds)
+        connection = Connection(server, address, self._bounds)
         task = self._connections[connection] = connection.open(accepted, self._context)
         task.add_done_callback(lambda _: self._connections.pop(connection, None))
 
-    @web.middleware
-    async def _note(
-        self,
-        request: web.Request,
-        handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
-    ) -> web.StreamResponse:
-        asking = (one for one in self._connections if one.transport is request.transport)
-        connection = next(asking, None)
-        if connection is None:
-            return await handler(request)  # it has given way
-        connection.asked()
-        try:
-            return await handler(request)
-        finally:
-            connection.answered()
+
+@web.middleware
+async def _note(
+    request: web.Request,
+    handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
+) -> web.StreamResponse:
+    connection = request.protocol
+    assert isinstance(connection, Connection), "it is served here: our bug"
+    connection.asked()
+    try:
+        return await handler(request)
+    finally:
+        connection.answered()
 
 
 def _is_worth_a_line(record: logging.LogRecord) -> bool:
