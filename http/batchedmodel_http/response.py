@@ -134,7 +134,11 @@ class StreamedResponse:
             framing = (("Content-Length", str(self.length)),)
         elif chunked:
             framing = (("Transfer-Encoding", "chunked"),)
-        return head_lines(self.status, self.reason, (*framing, *self.headers), close=close)
+        lines = [f"{name}: {_line(value)}\r\n" for name, value in (*framing, *self.headers)]
+        reason = _line(self.reason) or _REASONS.get(self.status, "")
+        first = f"HTTP/1.1 {self.status} {reason}\r\n"
+        head = f"{first}{''.join(lines)}{_CLOSE if close else ''}\r\n"
+        return head.encode(errors="surrogateescape")
 
 
 Answer = Response | StreamedResponse
@@ -205,13 +209,6 @@ class Sending:
         # A loss is told a turn later; what has ended takes no more.
         if not self._transport.is_closing():
             self._transport.write(data)
-
-
-def head_lines(status: int, reason: str, headers: Headers, *, close: bool) -> bytes:
-    """A head with just these headers; with `close` it says that its answer is the last one."""
-    lines = "".join([f"{name}: {_line(value)}\r\n" for name, value in headers])
-    first = f"HTTP/1.1 {status} {_line(reason) or _REASONS.get(status, '')}\r\n"
-    return f"{first}{lines}{_CLOSE if close else ''}\r\n".encode(errors="surrogateescape")
 
 
 def is_empty(status: int) -> bool:
