@@ -5,6 +5,7 @@ answers need no task of their own.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
@@ -98,31 +99,18 @@ class PieceSource(Protocol):
         ...
 
 
+@dataclass(slots=True)
 class StreamedResponse:
     """The head of such an answer, and where its body comes from."""
 
-    __slots__ = ("headers", "last", "length", "reason", "source", "status")
-
-    def __init__(
-        self,
-        source: PieceSource,
-        *,
-        status: int = 200,
-        reason: str = "",
-        headers: Headers = (),
-        length: int | None = None,
-        last: bool = False,
-    ) -> None:
-        """`length`: bytes of the whole body, where that is known.
-
-        `last`: the connection ends behind it, and the head says so.
-        """
-        self.source: Final = source
-        self.status: Final = status
-        self.reason: Final = reason
-        self.headers: Final = headers
-        self.length: Final = length
-        self.last: Final = last
+    source: PieceSource
+    status: int = 200
+    reason: str = ""
+    headers: Headers = ()
+    length: int | None = None
+    """Bytes of the whole body, where that is known."""
+    last: bool = False
+    """Whether the connection ends behind it, and the head says so."""
 
     def head(self, *, close: bool, chunked: bool) -> bytes:
         """As it goes over the wire in HTTP/1.1; with `close` it says that it is the last one."""

@@ -40,15 +40,13 @@ class FairTurns:
         share: Share,
         size: int,
         begin: Callable[[], asyncio.Future[Result]],
-        *,
-        room: int,
     ) -> Result:
-        """What a work gives that is begun once it is its tenant's turn.
+        """What a work of this size gives, which is begun once it is its tenant's turn.
 
-        Tenants take turns by `size`. There must be as much `room`.
+        Tenants take turns by size. There must be as much room.
         """
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.room.take(share, room)
+        self.room.take(share, size)
         self._line.add(share.tenant, turn, work=size, rank=0.0, weight=share.weight)
         self._begin()
         try:
@@ -56,17 +54,17 @@ class FairTurns:
             doing = begin()
         except BaseException:
             if turn.done() and not turn.cancelled():
-                self._done(share, room)  # its turn had come, and it did not begin
+                self._done(share, size)  # its turn had come, and it did not begin
             else:
                 turn.cancel()
                 self._line.discard(turn)
-                self.room.give_back(share.tenant, room)
+                self.room.give_back(share.tenant, size)
             raise
 
         def done(work: asyncio.Future[Result]) -> None:
             if not work.cancelled():
                 work.exception()  # looked at, or asyncio logs it where the caller has left
-            self._done(share, room)
+            self._done(share, size)
 
         doing.add_done_callback(done)
         try:
@@ -85,9 +83,9 @@ class FairTurns:
                 self._begun += 1
                 turn.set_result(None)
 
-    def _done(self, share: Share, room: int) -> None:
+    def _done(self, share: Share, size: int) -> None:
         self._begun -= 1
-        self.room.give_back(share.tenant, room)
+        self.room.give_back(share.tenant, size)
         self._begin()
 
 
@@ -106,7 +104,7 @@ class FairThreads(FairTurns):
         """
         loop = asyncio.get_running_loop()
         begin = partial(loop.run_in_executor, self._executor, partial(_done, work))
-        return await self.take_turn(share, size, begin, room=size)
+        return await self.take_turn(share, size, begin)
 
     def close(self) -> None:
         """What has begun goes on to its end."""

@@ -69,7 +69,7 @@ class LoneTurns:
         try:
             while True:
                 await self._rested(share)
-                turn = self._turns.take_turn(share, 1, partial(self._begun, share, work), room=1)
+                turn = self._turns.take_turn(share, 1, partial(self._begun, share, work))
                 if (done := await turn) is not None:
                     return done[0]
         finally:

@@ -19,7 +19,7 @@ class Line:
         self, name: str, share: Share = NOBODY, *, size: int = 1
     ) -> "asyncio.Task[None]":
         """A work comes that takes one place."""
-        turn = self.turns.take_turn(share, size, lambda: self._begin(name), room=1)
+        turn = self.turns.take_turn(share, size, lambda: self._begin(name))
         task = asyncio.create_task(turn)
         await settled()
         return task
