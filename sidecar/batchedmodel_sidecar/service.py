@@ -41,7 +41,7 @@ from batchedmodel_sidecar.http.connections import Connections
 from batchedmodel_sidecar.http.data_handler import DataHandler
 from batchedmodel_sidecar.http.inference import InferenceHandler
 from batchedmodel_sidecar.http.lone_turns import LoneTurns
-from batchedmodel_sidecar.http.passthrough import MOST_AT_ONCE, Passthrough
+from batchedmodel_sidecar.http.passthrough import Passthrough
 from batchedmodel_sidecar.http.request import Router
 from batchedmodel_sidecar.http.responses import Refusals
 from batchedmodel_sidecar.lifecycle import DrainEnd, Lifecycle
@@ -127,7 +127,6 @@ class Service:
                 ledger=self._ledger,
                 turns=LoneTurns(
                     at_once=lambda: self._batcher.settings.max_concurrent_batches,
-                    room=MOST_AT_ONCE,
                     asking=lambda: self._batcher.asking(),
                     clock=time.monotonic,
                 ),

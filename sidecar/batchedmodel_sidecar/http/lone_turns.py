@@ -33,14 +33,14 @@ class LoneTurns:
         self,
         *,
         at_once: Callable[[], int],
-        room: int,
         asking: Callable[[], Collection[Share]],
         clock: Callable[[], float],
     ) -> None:
-        """`room`: inferences that may wait or be answered; `asking`: whose calls wait, are answered
-        or came within the last moments.
+        """`asking`: whose calls wait, are answered or came within the last moments.
+
+        Whoever asks for a turn bounds how many wait.
         """
-        self._turns = FairTurns(at_once=at_once, room=room)
+        self._turns = FairTurns(at_once=at_once, room=0)
         self._asking = asking
         self._clock = clock
         self._here: Counter[Share] = Counter()

@@ -26,7 +26,6 @@ class Server:
         self._since = self.clock()
         self.turns = LoneTurns(
             at_once=lambda: at_once,
-            room=100,
             asking=lambda: self.asking,
             clock=self.clock,
         )
