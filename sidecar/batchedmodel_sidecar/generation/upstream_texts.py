@@ -7,7 +7,11 @@ from typing import Final
 
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_http.response import Headers
-from batchedmodel_sidecar.backends.upstream.connection import AnswerHead, AnswerListener, Exchange
+from batchedmodel_sidecar.backends.upstream.connection import (
+    AnswerHead,
+    AnswerListener,
+    UpstreamConnection,
+)
 from batchedmodel_sidecar.backends.upstream.headers import of_caller, passed_on
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.errors import Lost, Unserved
@@ -35,7 +39,7 @@ _RESTS: Final = frozenset(
 _FRAMED_ANEW: Final[Sequence[str]] = ("content-length",)
 _CHAT: Final = "/chat/completions"
 
-AskText = Callable[[AnswerListener, str, Headers, Sequence[Buffer]], Exchange]
+AskText = Callable[[AnswerListener, str, Headers, Sequence[Buffer]], UpstreamConnection]
 """Sends a POST; see `Client.ask_text`."""
 
 
@@ -61,7 +65,7 @@ class UpstreamText(LiveText):
         self._ask = ask
         self._body: Buffer | None = body
         """Kept until the server has begun to answer."""
-        self._exchange: Exchange | None = None
+        self._exchange: UpstreamConnection | None = None
         self._usage = Usage()
         self._reads_events = False
         """Whether the answer is a stream of events that may be read here."""

@@ -22,7 +22,6 @@ from batchedmodel_http.response import LARGE, Headers, size_of
 from batchedmodel_sidecar.backends.upstream.connection import (
     AnswerHead,
     AnswerListener,
-    Exchange,
     UpstreamConnection,
 )
 from batchedmodel_sidecar.backends.upstream.protocol import BackendRequest, Response
@@ -177,7 +176,7 @@ class Client:
 
     def ask_text(
         self, listener: AnswerListener, target: str, headers: Headers, body: Sequence[Buffer]
-    ) -> Exchange:
+    ) -> UpstreamConnection:
         """Send a POST over a connection of its own, which ends with the answer.
 
         `target`: path and query as the caller sent them. The listener is told of `Busy` where there
