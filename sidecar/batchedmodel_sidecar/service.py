@@ -16,7 +16,7 @@ from batchedmodel_http.ports.listener import Listener
 from batchedmodel_scheduling.batching.items import MemoryCap
 from batchedmodel_sidecar.admin_client import new_token
 from batchedmodel_sidecar.backends.native.link import NativeLink
-from batchedmodel_sidecar.backends.upstream.catalogue import Upstream, upstream
+from batchedmodel_sidecar.backends.upstream.catalogue import Upstream
 from batchedmodel_sidecar.backends.upstream.client import Client
 from batchedmodel_sidecar.backends.upstream.link import UpstreamLink
 from batchedmodel_sidecar.batching.batcher import Batcher, TimerFd
@@ -103,7 +103,7 @@ class Service:
         theirs: Upstream | None = None
         client: Client | None = None
         if settings.upstream_url:
-            theirs = upstream(
+            theirs = Upstream(
                 settings.upstream_protocol,
                 settings.model_name,
                 settings.replicated_outputs,

@@ -18,8 +18,8 @@ from batchedmodel_contract.inference.batch import (
 from batchedmodel_contract.inference.description import RAGGED
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_sidecar.backends.upstream.client import Client, Unreachable
-from batchedmodel_sidecar.backends.upstream.protocol import BackendRequest
+from batchedmodel_sidecar.backends.upstream.client import Client
+from batchedmodel_sidecar.backends.upstream.protocol import BackendRequest, NotReady
 from batchedmodel_sidecar.errors import Unserved
 from support.chain import Chain, running_chain
 from support.echo_server import EchoServer, echoed, echoing
@@ -236,7 +236,7 @@ async def test_of_an_answer_that_is_no_http_the_log_quotes_nothing(
         client = Client(f"http://127.0.0.1:{port}", keeps=lambda: True)
         with pytest.raises(Unserved, match="no HTTP"):
             await client.post(BackendRequest(path="/", headers=(), parts=(b"{}",)), 5.0)
-        with pytest.raises(Unreachable):
+        with pytest.raises(NotReady):
             await client.ask("/")
         await client.close()
     assert "batch: the model answers nonsense" in caplog.text

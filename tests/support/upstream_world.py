@@ -9,10 +9,10 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName, ServerProtocol
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_scheduling.batching.items import MemoryCap
-from batchedmodel_sidecar.backends.upstream.catalogue import upstream
-from batchedmodel_sidecar.backends.upstream.client import Client, Deaf, Unreachable
+from batchedmodel_sidecar.backends.upstream.catalogue import Upstream
+from batchedmodel_sidecar.backends.upstream.client import Client, Deaf
 from batchedmodel_sidecar.backends.upstream.link import UpstreamLink
-from batchedmodel_sidecar.backends.upstream.protocol import BackendRequest, Response
+from batchedmodel_sidecar.backends.upstream.protocol import BackendRequest, NotReady, Response
 from batchedmodel_sidecar.codec.codec import Codec, body_helper
 from batchedmodel_sidecar.errors import Busy, Unserved
 from batchedmodel_sidecar.model import ReadyModel
@@ -62,7 +62,7 @@ class Scripted(Client):
     async def ask(self, path: str) -> tuple[int, bytes]:
         self.asked.append(path)
         if not self.there:
-            raise Unreachable("the model cannot be reached")
+            raise NotReady("the model cannot be reached")
         if self.silent:
             await asyncio.sleep(3600.0)
         return 200, b'{"ready": true}'
@@ -106,7 +106,7 @@ class UpstreamWorld:
     """Callers so far."""
 
     def __post_init__(self) -> None:
-        self.protocol = upstream(ServerProtocol.V1, "m")
+        self.protocol = Upstream(ServerProtocol.V1, "m")
         self.link = UpstreamLink(
             client=self.server,
             protocol=self.protocol.protocol,

@@ -126,7 +126,7 @@ class Codec:
         return upstream.addressed(body, answer) if upstream else body
 
     async def dealt(
-        self, protocol: BackendProtocol, response: Response, rows: Sequence[Row], *, alone: bool
+        self, protocol: BackendProtocol, response: Response, rows: Sequence[Row], alone: bool
     ) -> SplitReply:
         """The answers in an upstream server's response; raises `InvalidInput` or `Unserved`."""
         memory = response.memory

@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_scheduling.generation.admission import EngineView
-from batchedmodel_sidecar.backends.upstream.client import Client, Unreachable
+from batchedmodel_sidecar.backends.upstream.client import Client
+from batchedmodel_sidecar.backends.upstream.protocol import NotReady
 
 logger: Final = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ class EngineGauges:
         try:
             async with asyncio.timeout(ASKED_EVERY):
                 status, text = await self._client.ask(PATH)
-        except (Unreachable, InvalidInput, TimeoutError) as error:
+        except (NotReady, InvalidInput, TimeoutError) as error:
             logger.debug("%s: %s", PATH, error)
             return ASKED_EVERY
         view = view_of(text) if status == HTTPStatus.OK else None

@@ -25,7 +25,7 @@ from batchedmodel_http.streaming import NeedsStreaming
 from batchedmodel_scheduling.tenants import SharedRoom
 from batchedmodel_sidecar.backends.upstream.client import Answer, Client
 from batchedmodel_sidecar.backends.upstream.headers import of_caller, passed_on
-from batchedmodel_sidecar.backends.upstream.visits import Visit
+from batchedmodel_sidecar.backends.upstream.link import Visit
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.errors import RETRY_SOON, Expired, Rejected, Unserved
 from batchedmodel_sidecar.http.lone_turns import LoneTurns

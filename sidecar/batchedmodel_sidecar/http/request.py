@@ -107,7 +107,7 @@ class Router:
         self._upstream = upstream
         self._generates = generates
         own = Routes(name, adapters=has_lora)
-        self._routes = own if upstream is None else upstream.routes
+        self._routes = own if upstream is None else upstream
 
     def find(self, method: str, path: str) -> Found | Lost:
         """What a method means with a path."""

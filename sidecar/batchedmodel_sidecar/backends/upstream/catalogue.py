@@ -10,7 +10,6 @@ on, for the server might understand another one by it.
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from batchedmodel_contract.invalid_input import shown
@@ -73,30 +72,59 @@ _PASSED_ON: Final = {
 """What the protocols have beside, by the method that it takes."""
 
 
-class UpstreamRoutes:
-    """The paths in front of one server."""
+class Upstream:
+    """One protocol for one model, and the paths in front of its server."""
 
     def __init__(
-        self, name: str, protocol: ServerProtocol, batched: Endpoint, more: Collection[str]
+        self,
+        protocol: ServerProtocol,
+        name: str,
+        replicated: Collection[str] = (),
+        pass_paths: Collection[str] = (),
     ) -> None:
-        """`batched` is answered here, of the model of this name; `more` is passed on as well.
+        """Of the outputs of the model of this name, the `replicated` have no rows.
 
-        An entry of `more` that ends with `/*` stands for all paths below it.
+        `pass_paths` are passed on beside the protocol's own paths. An entry that ends with `/*`
+        stands for all paths below it.
         """
-        self._ours = Routes(name)
-        self._here = _OURS | {batched}
+        self.protocol: BackendProtocol
+        match protocol:
+            case ServerProtocol.V2:
+                self.protocol = V2(name, replicated)
+            case ServerProtocol.V1:
+                self.protocol = V1(name)
+            case ServerProtocol.OPENAI:
+                self.protocol = OpenAI(name)
+        self.endpoint: Final = _ENDPOINTS[protocol]
+        """Requests to it are batched."""
+        self._ours = public_protocols()[self.endpoint]
+        """The same protocol, for our own server; it words our errors."""
+        self._routes = Routes(name)
+        self._here = _OURS | {self.endpoint}
         rules = [(Endpoint.PASSED_ON, *rule) for rule in _PASSED_ON[protocol]]
         rules.append((Endpoint.ALONE, "POST", _ALONE[protocol]))
         if protocol is ServerProtocol.OPENAI:
             rules.append((Endpoint.GENERATES, "POST", _GENERATES))
         self._rules = [(endpoint, takes, re.compile(paths)) for endpoint, takes, paths in rules]
-        below = (re.escape(path.removesuffix("*")) + _PARTS for path in more if path[-1] == "*")
-        exact = (re.escape(path) for path in more if path[-1] != "*")
-        self._more = re.compile("|".join([*below, *exact])) if more else None
+        below = [
+            re.escape(path.removesuffix("*")) + _PARTS for path in pass_paths if path[-1] == "*"
+        ]
+        exact = [re.escape(path) for path in pass_paths if path[-1] != "*"]
+        self._more = re.compile("|".join([*below, *exact])) if pass_paths else None
+
+    def public_protocol(self, path: str, query: str, headers: Mapping[str, str]) -> PublicProtocol:
+        """The protocol of one request; only requests of the same path and query share a batch."""
+        return UpstreamProtocol(
+            self.protocol,
+            self._ours,
+            path=path + query,
+            headers=forwarded(headers),
+            trace=trace_context(headers),
+        )
 
     def find(self, method: str, path: str) -> Found | Lost:
         """What the request means. `HEAD` asks for what `GET` would answer."""
-        ours = self._ours.find(method, path)
+        ours = self._routes.find(method, path)
         if isinstance(ours, Found) and ours.endpoint in self._here:
             return ours
         if _DOTTED.search(path):
@@ -120,52 +148,3 @@ class UpstreamRoutes:
             "health of its protocol are, and what spec.model.passPaths names"
         )
         return Lost(404, message)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Upstream:
-    """One protocol for one model."""
-
-    protocol: BackendProtocol
-    endpoint: Endpoint
-    """Requests to it are batched."""
-    ours: PublicProtocol
-    """Of the same protocol, for our own server; it words our errors."""
-    routes: UpstreamRoutes
-
-    def public_protocol(self, path: str, query: str, headers: Mapping[str, str]) -> PublicProtocol:
-        """The protocol of one request; only requests of the same path and query share a batch."""
-        return UpstreamProtocol(
-            self.protocol,
-            self.ours,
-            path=path + query,
-            headers=forwarded(headers),
-            trace=trace_context(headers),
-        )
-
-
-def upstream(
-    protocol: ServerProtocol,
-    name: str,
-    replicated: Collection[str] = (),
-    pass_paths: Collection[str] = (),
-) -> Upstream:
-    """The protocol for a model of this name; of its outputs, the `replicated` have no rows.
-
-    `pass_paths`: what is passed on beside the protocol's own paths.
-    """
-    spoken: BackendProtocol
-    match protocol:
-        case ServerProtocol.V2:
-            spoken = V2(name, replicated)
-        case ServerProtocol.V1:
-            spoken = V1(name)
-        case ServerProtocol.OPENAI:
-            spoken = OpenAI(name)
-    endpoint = _ENDPOINTS[protocol]
-    return Upstream(
-        protocol=spoken,
-        endpoint=endpoint,
-        ours=public_protocols()[endpoint],
-        routes=UpstreamRoutes(name, protocol, endpoint, pass_paths),
-    )

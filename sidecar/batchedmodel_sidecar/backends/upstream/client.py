@@ -24,7 +24,7 @@ from batchedmodel_sidecar.backends.upstream.connection import (
     AnswerListener,
     UpstreamConnection,
 )
-from batchedmodel_sidecar.backends.upstream.protocol import BackendRequest, Response
+from batchedmodel_sidecar.backends.upstream.protocol import BackendRequest, NotReady, Response
 from batchedmodel_sidecar.body.buffers import Room, json_bytes, pieces_of
 from batchedmodel_sidecar.body.encodings import encoding_of, inflated
 from batchedmodel_sidecar.errors import Busy, Lost, Rejected, Unserved
@@ -33,8 +33,6 @@ from batchedmodel_sidecar.helper.shared_memory import SharedMemory
 logger: Final = logging.getLogger(__name__)
 
 _REFUSED: Final = 300
-_REDIRECTS: Final = frozenset({301, 302, 307, 308})
-_MOST_HOPS: Final = 3
 _LONGEST_ANSWER: Final = 1 << 30
 _LONGEST_REPLY: Final = 1_048_576  # about readiness or metadata, which are read in the loop
 _KEPT_SECONDS: Final = 4.0  # an idle connection; shorter than servers keep theirs (uvicorn: 5 s)
@@ -42,14 +40,13 @@ _NAME_SECONDS: Final = 10.0
 """For which the addresses of a name are believed."""
 _AHEAD_BYTES: Final = 256 * 1024
 """Of an answer that is read more slowly than it comes, before the server is held back."""
+_REDIRECTS: Final = frozenset({301, 302, 307, 308})
+_MOST_HOPS: Final = 3
 _JSON: Final = "application/json"
+_UNREACHABLE: Final = "the model cannot be reached"
 _OF_BATCHES: Final = (("Accept", "*/*"), ("Accept-Encoding", "identity"))
 _WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
 _IDEMPOTENT: Final = _WITHOUT_BODY | {"PUT"}
-
-
-class Unreachable(Exception):
-    """Nobody who is trusted answered a question; the message is for callers."""
 
 
 class Deaf(Unserved):
@@ -190,7 +187,7 @@ class Client:
         return connection
 
     async def ask(self, path: str) -> tuple[int, bytes]:
-        """Status and body of a GET; raises `Unreachable`, and `InvalidInput` for one too long."""
+        """Status and body of a GET; raises `NotReady`, and `InvalidInput` for one too long."""
         for _ in range(_MOST_HOPS):
             try:
                 answer = await self.send("GET", path, (), None, may_keep=False)
@@ -201,8 +198,7 @@ class Client:
             except Unserved as error:
                 logger.debug("GET %s: %s", path, error)
                 known = isinstance(error, Busy)
-                message = error.message if known else "the model cannot be reached"
-                raise Unreachable(message) from error
+                raise NotReady(error.message if known else _UNREACHABLE) from error
             if answer.head.status not in _REDIRECTS:
                 break
             try:
@@ -210,7 +206,7 @@ class Client:
                 if there.origin() != self._url.origin():
                     break
             except ValueError as error:
-                raise Unreachable("the model cannot be reached") from error
+                raise NotReady(_UNREACHABLE) from error
             path = there.raw_path_qs
         if not whole:
             raise InvalidInput(f"the answer at {path}", f"is longer than {_LONGEST_REPLY} bytes")
@@ -354,7 +350,7 @@ class Client:
         except ssl.SSLCertVerificationError as error:
             raise Busy(f"the model's certificate is not trusted: {error.verify_message}") from error
         except (OSError, UnicodeError) as error:  # the last of odd host names
-            raise Busy("the model cannot be reached") from error
+            raise Busy(_UNREACHABLE) from error
 
     async def _resolved(self) -> list[str]:
         now = self._loop.time()

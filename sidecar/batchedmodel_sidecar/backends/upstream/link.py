@@ -9,8 +9,8 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -25,7 +25,7 @@ from batchedmodel_sidecar.backends.upstream.batch_result import (
     Verdict,
     judged,
 )
-from batchedmodel_sidecar.backends.upstream.client import Client, Deaf, Unreachable
+from batchedmodel_sidecar.backends.upstream.client import Client, Deaf
 from batchedmodel_sidecar.backends.upstream.protocol import (
     BackendProtocol,
     BackendRequest,
@@ -34,7 +34,6 @@ from batchedmodel_sidecar.backends.upstream.protocol import (
     Response,
     Subject,
 )
-from batchedmodel_sidecar.backends.upstream.visits import Visit, Visits
 from batchedmodel_sidecar.calls import RawBatch, UncutReply
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.model import LinkListener, LinkStatus, ReadyModel
@@ -63,6 +62,23 @@ class _Search:
     """For how long the server had it, where its answer is divided behind that."""
 
 
+class Visit:
+    """One request that goes alone, while it is at the server, where batches may be as well."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._began = self._since = clock()
+
+    def batch_ended(self, began: float) -> None:
+        """A batch ended. One that was there before may have had the server until now."""
+        if began <= self._began:
+            self._since = self._clock()
+
+    def seconds(self) -> float:
+        """For which it may have had the server."""
+        return self._clock() - self._since
+
+
 class UpstreamLink:
     """Follows one server and carries batches to it in its own protocol."""
 
@@ -76,8 +92,10 @@ class UpstreamLink:
         idempotent: bool,
         workers: Callable[[], int],
     ) -> None:
-        """`deal` cuts a response into rows; `idempotent` says whether a row may be sent again
-        after its batch was refused; `workers`, how many batches the server may have at a time.
+        """Needs a running loop.
+
+        `deal` cuts a response into rows; `idempotent` says whether a row may be sent again after
+        its batch was refused; `workers`, how many batches the server may have at a time.
         """
         self._client = client
         self._protocol = protocol
@@ -92,7 +110,8 @@ class UpstreamLink:
         self._ask_now = asyncio.Event()
         self._at_work = 0
         """Requests that the server has now, or that wait for it to be free."""
-        self._visits = Visits(lambda: asyncio.get_running_loop().time())
+        self._clock = asyncio.get_running_loop().time
+        self._visits: set[Visit] = set()
         """What goes alone, and is at the server now."""
         self._workers = workers
         self._places = asyncio.Semaphore(0)
@@ -120,7 +139,7 @@ class UpstreamLink:
                 # A server with one thread answers nothing while it computes, and that is no loss.
                 if not (self._at_work or self._visits):
                     self._lose("the model does not answer the question for readiness")
-            except (NotReady, InvalidInput, Unreachable) as error:
+            except (NotReady, InvalidInput) as error:
                 self._lose(str(error))
             except asyncio.CancelledError:
                 raise
@@ -128,7 +147,7 @@ class UpstreamLink:
                 # What a server says must not end the process that stands in front of it.
                 logger.error("check", exc_info=bug)
                 self._lose(f"error in the sidecar: {type(bug).__name__}")
-            doubted = asyncio.get_running_loop().time() < self._doubted_until
+            doubted = self._clock() < self._doubted_until
             often = self._model is None or self._closely or doubted
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_OFTEN_SECONDS if often else _CHECK_SECONDS):
@@ -140,9 +159,15 @@ class UpstreamLink:
         await asyncio.sleep(0)  # what follows needs a task
         return await self._served(self._search(request), seconds)
 
-    def working(self) -> AbstractContextManager[Visit]:
+    @contextmanager
+    def working(self) -> Iterator[Visit]:
         """What passes through is the server's work while the block runs."""
-        return self._visits.one()
+        visit = Visit(self._clock)
+        self._visits.add(visit)
+        try:
+            yield visit
+        finally:
+            self._visits.discard(visit)
 
     def watch(self, closely: bool) -> None:
         """See `Link`."""
@@ -166,7 +191,7 @@ class UpstreamLink:
                 result.of_one_call(rows) or not self._evidence.wants_trial(subject, len(rows))
             ),
         )
-        return _Search(batch, subject, bisection, asyncio.get_running_loop().time(), result)
+        return _Search(batch, subject, bisection, self._clock(), result)
 
     async def _served(self, search: _Search, seconds: float) -> BatchReply:
         """Send requests until every row of a batch is settled; raises `Unserved`.
@@ -174,7 +199,7 @@ class UpstreamLink:
         Each request has so many seconds, whatever earlier ones took. The search ends, because no
         row is sent again after its deadline.
         """
-        clock = asyncio.get_running_loop().time
+        clock = self._clock
         batch, bisection, result = search.batch, search.bisection, search.result
         while (rows := bisection.next(clock())) is not None:
             members = [batch.rows[row] for row in rows]
@@ -222,7 +247,7 @@ class UpstreamLink:
 
     def _uncut(self, search: _Search, rows: Rows, response: Response, seconds: float) -> UncutReply:
         """A large answer to a whole batch: the server may have the next while it is divided."""
-        search.seconds = asyncio.get_running_loop().time() - search.started
+        search.seconds = self._clock() - search.started
 
         async def cut() -> BatchReply:
             self._cutting = True
@@ -250,7 +275,7 @@ class UpstreamLink:
         members = [search.batch.rows[row] for row in rows]
         alone, unproven = result.of_one_call(rows), None
         try:
-            dealt = await self._deal(self._protocol, response, members, alone=alone)
+            dealt = await self._deal(self._protocol, response, members, alone)
             names = [output.name for output in dealt.outputs]
             unproven = self._evidence.saw(subject, names, len(rows))
             if unproven is not None and not alone:
@@ -283,8 +308,12 @@ class UpstreamLink:
         self._at_work += 1
         try:
             async with self._places:
-                with self._visits.batch():
+                began = self._clock()
+                try:
                     response = await self._client.post(request, seconds)
+                finally:
+                    for visit in self._visits:
+                        visit.batch_ended(began)
         except Deaf:
             self._stuck = True
             raise
@@ -305,7 +334,7 @@ class UpstreamLink:
         return response
 
     def _doubt_it(self) -> None:
-        self._doubted_until = asyncio.get_running_loop().time() + _DOUBT_SECONDS
+        self._doubted_until = self._clock() + _DOUBT_SECONDS
         self._ask_now.set()
 
     def _learn(self, search: Bisection, now: float) -> None:

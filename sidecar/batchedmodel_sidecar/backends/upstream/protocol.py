@@ -8,7 +8,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from batchedmodel_contract.inference.description import ModelDescription
 from batchedmodel_contract.inference.params import Values
@@ -25,7 +25,7 @@ BYTES_PER_TOKEN: Final = 4
 """Of English text, about; lengths of upstream rows are estimated by it."""
 
 Ask = Callable[[str], Awaitable[tuple[int, bytes]]]
-"""Status and body of a GET on the server; raises what the HTTP client raises."""
+"""Status and body of a GET on the server; raises `NotReady` and `InvalidInput`."""
 
 
 class NotReady(Exception):
@@ -160,14 +160,8 @@ class BackendProtocol(ABC):
         return 0
 
 
-class Deal(Protocol):
-    """Cuts a response into the rows that it answers, wherever that is done."""
-
-    def __call__(
-        self, protocol: BackendProtocol, response: Response, rows: Sequence[Row], *, alone: bool
-    ) -> Awaitable[SplitReply]:
-        """As `BackendProtocol.dealt`; raises `Unserved` besides."""
-        ...
+Deal = Callable[[BackendProtocol, Response, Sequence[Row], bool], Awaitable[SplitReply]]
+"""Does what `BackendProtocol.dealt` does, wherever that is done; raises `Unserved` besides."""
 
 
 def drafted(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.spec import ServerProtocol
-from batchedmodel_sidecar.backends.upstream.catalogue import upstream
+from batchedmodel_sidecar.backends.upstream.catalogue import Upstream
 from batchedmodel_sidecar.backends.upstream.protocol import (
     BackendProtocol,
     ParsedRequest,
@@ -50,7 +50,7 @@ ANSWERS: Final = {
 
 async def dialect_of(kind: str) -> BackendProtocol:
     """As it is once the server was asked what it speaks."""
-    theirs = upstream(ServerProtocol.V2 if kind == BINARY else ServerProtocol(kind), "m")
+    theirs = Upstream(ServerProtocol.V2 if kind == BINARY else ServerProtocol(kind), "m")
     tensor = {"name": "x", "datatype": "FP32", "shape": [-1, -1]}
     about: dict[str, Any] = {"name": "m", "inputs": [tensor], "outputs": [tensor]}
     if kind == BINARY:

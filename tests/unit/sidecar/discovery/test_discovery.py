@@ -9,7 +9,7 @@ from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from batchedmodel_contract.manifest.spec import ServerProtocol
-from batchedmodel_sidecar.backends.upstream.catalogue import upstream
+from batchedmodel_sidecar.backends.upstream.catalogue import Upstream
 from batchedmodel_sidecar.discovery.discovery import Discovery
 from batchedmodel_sidecar.discovery.example import Task, example_of, tasks_of
 from batchedmodel_sidecar.errors import CallError
@@ -207,7 +207,7 @@ def test_in_front_of_a_server_of_ones_own_the_document_has_what_the_sidecar_answ
     protocol: ServerProtocol,
 ) -> None:
     """Bodies are that server's to judge, and what is passed on is its own to describe."""
-    routes = upstream(protocol, "m").routes
+    routes = Upstream(protocol, "m")
     document = told(
         Discovery("m", routes.find, ServedAdapters("m"), upstream=True), Endpoint.OPENAPI, None
     )

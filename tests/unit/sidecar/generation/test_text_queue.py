@@ -57,7 +57,7 @@ class Engine:
 
     asked: list[Asked] = field(default_factory=list)
 
-    def ask(self, listener: AnswerListener, target: str, headers: Any, body: Any) -> Asked:
+    def ask(self, listener: AnswerListener, target: str, headers: Any, body: Any) -> Any:
         self.asked.append(Asked(listener))
         return self.asked[-1]
 

@@ -9,7 +9,7 @@ import pytest
 from batchedmodel_contract.inference.tensors import BINARY_SIZE, HEADER_LENGTH
 from batchedmodel_contract.manifest.spec import ServerProtocol
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_sidecar.backends.upstream.catalogue import upstream
+from batchedmodel_sidecar.backends.upstream.catalogue import Upstream
 from batchedmodel_sidecar.backends.upstream.protocols.v2 import described
 from batchedmodel_sidecar.errors import Rejected
 from batchedmodel_sidecar.model import ReadyModel
@@ -42,7 +42,7 @@ def listed(field: str, value: Any, rows: int) -> tuple[bytes, str | None]:
 
 
 def in_front_of(protocol: ServerProtocol) -> PublicProtocol:
-    return upstream(protocol, "m").public_protocol("/", "", {HEADER_LENGTH: ""})
+    return Upstream(protocol, "m").public_protocol("/", "", {HEADER_LENGTH: ""})
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ async def test_a_name_that_is_given_twice_with_other_rows_goes_alone(
     shapes: tuple[list[int], list[int]],
 ) -> None:
     twice = [_tensor(rows) | {"data": [1] * rows} for rows, _ in shapes]
-    protocol = upstream(ServerProtocol.V2, "m").protocol
+    protocol = Upstream(ServerProtocol.V2, "m").protocol
     assert protocol.parse(json.dumps({"inputs": twice}).encode(), None, MOST) is None
 
 
@@ -81,7 +81,7 @@ async def test_a_tensor_whose_first_dimension_counts_no_rows_still_goes_alone() 
     """Such as one that is longer than the queue, and of another rank than the model's input."""
     document = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [99], "data": [1.0] * 99}]}
     metadata = {"name": "m", "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}]}
-    protocol = upstream(ServerProtocol.V2, "m").protocol
+    protocol = Upstream(ServerProtocol.V2, "m").protocol
 
     async def ask(path: str) -> tuple[int, bytes]:
         return 200, json.dumps(metadata if "models" in path else {}).encode()

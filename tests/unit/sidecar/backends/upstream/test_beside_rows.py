@@ -8,7 +8,7 @@ import pytest
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.spec import ServerProtocol
 from batchedmodel_contract.manifest.tenants import Share
-from batchedmodel_sidecar.backends.upstream.catalogue import upstream
+from batchedmodel_sidecar.backends.upstream.catalogue import Upstream
 from batchedmodel_sidecar.backends.upstream.protocol import (
     Envelope,
     Response,
@@ -24,7 +24,7 @@ from batchedmodel_sidecar.helper.shared_memory import SharedMemory
 from batchedmodel_sidecar.http.body_reader import BodyReader
 from support.sidecar_world import DESCRIPTION
 
-V2 = upstream(ServerProtocol.V2, "m").protocol
+V2 = Upstream(ServerProtocol.V2, "m").protocol
 PATH = "/v2/models/m/infer"
 ROW = Row(values=(Value((2,), b"1,2"),), length=1)
 
@@ -136,7 +136,7 @@ def test_a_size_of_binary_data_that_is_not_there_is_nonsense() -> None:
 def test_a_body_of_very_many_fields_is_refused(protocol: ServerProtocol, width: int) -> None:
     body = json.dumps({f"{number:0{width}}": 1 for number in range(1001)}).encode()
     with pytest.raises(InvalidInput, match="has more than 1000 fields"):
-        upstream(protocol, "m").protocol.parse(body, None, 4096)
+        Upstream(protocol, "m").protocol.parse(body, None, 4096)
 
 
 async def test_what_is_kept_of_a_large_body_stays_charged() -> None:
@@ -161,7 +161,7 @@ async def test_what_is_kept_of_a_large_body_stays_charged() -> None:
 
 @pytest.mark.parametrize("protocol", [ServerProtocol.V1, ServerProtocol.V2, ServerProtocol.OPENAI])
 def test_what_stands_beside_rows_is_bounded(protocol: ServerProtocol) -> None:
-    theirs = upstream(protocol, "m").protocol
+    theirs = Upstream(protocol, "m").protocol
     rows: dict[str, Any] = {"instances": [1], "input": ["a"], **asked([1, 2])}
     names = {ServerProtocol.V1: "instances", ServerProtocol.V2: "inputs"}
     name = names.get(protocol, "input")

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from batchedmodel_sidecar.backends.upstream.client import Client, Unreachable
-from batchedmodel_sidecar.backends.upstream.protocol import BackendRequest
+from batchedmodel_sidecar.backends.upstream.client import Client
+from batchedmodel_sidecar.backends.upstream.protocol import BackendRequest, NotReady
 from batchedmodel_sidecar.errors import Lost, Unserved
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -69,7 +69,7 @@ async def test_a_question_that_is_sent_nowhere_has_no_answer(location: str) -> N
         writer.close()
 
     async with client_of(redirect) as client:
-        with pytest.raises(Unreachable):
+        with pytest.raises(NotReady):
             await client.ask("/x")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from batchedmodel_contract.inference.tensors import BINARY_SIZE, HEADER_LENGTH
 from batchedmodel_contract.manifest.spec import ServerProtocol
-from batchedmodel_sidecar.backends.upstream.catalogue import upstream
+from batchedmodel_sidecar.backends.upstream.catalogue import Upstream
 from batchedmodel_sidecar.backends.upstream.headers import forwarded
 from batchedmodel_sidecar.backends.upstream.protocols.v2 import described
 from batchedmodel_sidecar.model import ReadyModel
@@ -30,7 +30,7 @@ async def key(
 ) -> Hashable:
     body = document if isinstance(document, bytes) else json.dumps(document).encode()
     given = headers or {}
-    adapter = upstream(ServerProtocol.V2, "m").public_protocol(path, query, given)
+    adapter = Upstream(ServerProtocol.V2, "m").public_protocol(path, query, given)
     parsed = await adapter.parse(body, given.get(HEADER_LENGTH), MODEL, 4096)
     return parsed.call.key_of(parsed.call.rows[0])
 

@@ -28,7 +28,7 @@ class SlowHelper:
         self._one = asyncio.Lock()
 
     async def dealt(
-        self, protocol: BackendProtocol, response: Response, rows: Sequence[Row], *, alone: bool
+        self, protocol: BackendProtocol, response: Response, rows: Sequence[Row], alone: bool
     ) -> SplitReply:
         self.dividing += 1
         try:

@@ -11,7 +11,7 @@ from multidict import CIMultiDict
 
 from batchedmodel_contract.invalid_input import InvalidInput, Unbatchable
 from batchedmodel_contract.manifest.spec import ServerProtocol
-from batchedmodel_sidecar.backends.upstream.catalogue import upstream
+from batchedmodel_sidecar.backends.upstream.catalogue import Upstream
 from batchedmodel_sidecar.backends.upstream.headers import (
     common,
     end_to_end,
@@ -39,7 +39,7 @@ scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_
 @pytest.mark.parametrize("datatype", ["INT128", "int64", "", 'INT64\\"', "9" * 1000])
 def test_a_datatype_that_the_protocol_lacks_goes_to_the_server_alone(datatype: str) -> None:
     entry = '{"name": "x", "datatype": "%s", "shape": [1, 1], "data": [1]}'
-    dialect = upstream(ServerProtocol.V2, "m").protocol
+    dialect = Upstream(ServerProtocol.V2, "m").protocol
     for given_type, alone in (("INT64", False), (datatype, True)):
         body = f'{{"inputs": [{entry % given_type}]}}'.encode()
         draft = dialect.parse(body, None, 4096)
@@ -64,7 +64,7 @@ def test_a_body_is_understood_or_goes_alone_or_is_refused(
     documents = st.dictionaries(named, wild).map(lambda d: json.dumps(d).encode())
     body = data.draw(st.binary(max_size=30) | documents)
     length = data.draw(st.none() | st.just(str(len(body))) | st.text("0123456789-x", max_size=4))
-    dialect = upstream(protocol, "m").protocol
+    dialect = Upstream(protocol, "m").protocol
     try:
         draft = dialect.parse(body, length, 4096)
     except InvalidInput:
@@ -98,7 +98,7 @@ def test_an_answer_is_divided_or_refused(protocol: ServerProtocol, data: st.Data
         st.binary(max_size=30) | st.dictionaries(named, wild).map(lambda d: json.dumps(d).encode())
     )
     length = data.draw(st.none() | st.just(str(len(body))) | st.text("0123456789-x", max_size=4))
-    dialect = upstream(protocol, "m").protocol
+    dialect = Upstream(protocol, "m").protocol
     draft = dialect.parse(bodies[protocol], None, 4096)
     assert draft is not None
     response = Response(
@@ -187,14 +187,14 @@ def test_a_header_sent_twice_is_forwarded_twice_and_in_its_order() -> None:
 def test_a_parameter_that_must_be_understood_and_is_not_is_named() -> None:
     body = b'{"inputs": [], "parameters": {"timeout": NaN}}'
     with pytest.raises(InvalidInput, match=r"parameters\.timeout: "):
-        upstream(ServerProtocol.V2, "m").protocol.parse(body, None, 4096)
+        Upstream(ServerProtocol.V2, "m").protocol.parse(body, None, 4096)
 
 
 def rows_in(data: object, shape: list[int]) -> int | None:
     """How many rows are seen in the one input of a v2 request; None when it goes alone."""
     entry = {"name": "x", "datatype": "FP32", "shape": shape, "data": data}
     body = json.dumps({"inputs": [entry]}).encode()
-    draft = upstream(ServerProtocol.V2, "m").protocol.parse(body, None, 4096)
+    draft = Upstream(ServerProtocol.V2, "m").protocol.parse(body, None, 4096)
     return None if draft is None else len(draft.rows)
 
 
@@ -258,7 +258,7 @@ def test_rows_are_told_apart_in_nothing_that_has_not_its_shape(
 
 @pytest.mark.parametrize("of", ["inputs", "outputs"])
 def test_a_tensor_of_which_more_is_said_than_is_understood_goes_as_it_came(of: str) -> None:
-    dialect = upstream(ServerProtocol.V2, "m").protocol
+    dialect = Upstream(ServerProtocol.V2, "m").protocol
     entry = {"name": "x", "datatype": "INT64", "shape": [1], "data": [1]}
     asked: dict[str, list[dict[str, Any]]] = {"inputs": [entry], "outputs": [{"name": "y"}]}
     assert drafted(dialect, json.dumps(asked).encode(), None, 4096).rows
@@ -275,7 +275,7 @@ def one_row(**also: Any) -> bytes:
 @pytest.mark.parametrize("of", ["inputs", "outputs"])
 def test_a_request_of_very_many_tensors_goes_as_it_came(of: str) -> None:
     """Each would be an object of its own, on the loop that serves all."""
-    dialect = upstream(ServerProtocol.V2, "m").protocol
+    dialect = Upstream(ServerProtocol.V2, "m").protocol
     entry = json.loads(one_row())["inputs"][0]
     for count in (256, 257):
         also = {of: [entry | {"name": f"z{number}"} for number in range(count)]}
@@ -289,7 +289,7 @@ def test_a_request_of_very_many_tensors_goes_as_it_came(of: str) -> None:
 
 
 def test_outputs_are_asked_for_as_the_caller_does_whatever_form_it_wants() -> None:
-    dialect = upstream(ServerProtocol.V2, "m").protocol
+    dialect = Upstream(ServerProtocol.V2, "m").protocol
     outputs = [
         {"name": "y", "parameters": {"classification": 2, "binary_data": True}},
         {"name": "z"},

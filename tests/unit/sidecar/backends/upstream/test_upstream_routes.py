@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchedmodel_contract.manifest.spec import ServerProtocol
-from batchedmodel_sidecar.backends.upstream.catalogue import UpstreamRoutes
+from batchedmodel_sidecar.backends.upstream.catalogue import Upstream
 from batchedmodel_sidecar.protocols.routes import Endpoint, Found, Lost
 
-V2 = UpstreamRoutes("m", ServerProtocol.V2, Endpoint.V2_INFER, ())
-V1 = UpstreamRoutes("m", ServerProtocol.V1, Endpoint.V1_PREDICT, ())
-OPENAI = UpstreamRoutes("m", ServerProtocol.OPENAI, Endpoint.EMBEDDINGS, ())
-NAMED = UpstreamRoutes("m", ServerProtocol.V2, Endpoint.V2_INFER, ("/v2/logging", "/v2/r.s/*"))
+V2 = Upstream(ServerProtocol.V2, "m")
+V1 = Upstream(ServerProtocol.V1, "m")
+OPENAI = Upstream(ServerProtocol.OPENAI, "m")
+NAMED = Upstream(ServerProtocol.V2, "m", pass_paths=("/v2/logging", "/v2/r.s/*"))
 PASSED_ON = Found(Endpoint.PASSED_ON)
 
 
@@ -30,7 +30,7 @@ PASSED_ON = Found(Endpoint.PASSED_ON)
         (NAMED, "POST", "/v2/r.s/a/b"),
     ],
 )
-def test_a_path_is_passed_on(routes: UpstreamRoutes, method: str, path: str) -> None:
+def test_a_path_is_passed_on(routes: Upstream, method: str, path: str) -> None:
     assert routes.find(method, path) == PASSED_ON
 
 
@@ -51,14 +51,12 @@ def test_generated_text_waits_for_its_turn(path: str) -> None:
         (OPENAI, "/rerank"),
         (OPENAI, "/v1/score"),
         (
-            UpstreamRoutes("m", ServerProtocol.V1, Endpoint.V1_PREDICT, ("/*",)),
+            Upstream(ServerProtocol.V1, "m", pass_paths=("/*",)),
             "/v1/models/m:explain",
         ),
     ],
 )
-def test_an_inference_beside_the_batched_one_goes_in_its_turn(
-    routes: UpstreamRoutes, path: str
-) -> None:
+def test_an_inference_beside_the_batched_one_goes_in_its_turn(routes: Upstream, path: str) -> None:
     assert routes.find("POST", path) == Found(Endpoint.ALONE)
 
 
@@ -79,9 +77,7 @@ def test_an_inference_beside_the_batched_one_goes_in_its_turn(
         (NAMED, "GET", "/v2/r.s", 404),
     ],
 )
-def test_a_path_is_not_passed_on(
-    routes: UpstreamRoutes, method: str, path: str, status: int
-) -> None:
+def test_a_path_is_not_passed_on(routes: Upstream, method: str, path: str, status: int) -> None:
     lost = routes.find(method, path)
     assert isinstance(lost, Lost)
     assert lost.status == status
@@ -94,7 +90,7 @@ parts = st.sampled_from(
 
 @given(st.lists(parts, max_size=6).map(lambda found: "/" + "/".join(found)))
 def test_whatever_is_passed_on_means_the_same_to_every_server(path: str) -> None:
-    everything = UpstreamRoutes("m", ServerProtocol.V2, Endpoint.V2_INFER, ("/*",))
+    everything = Upstream(ServerProtocol.V2, "m", pass_paths=("/*",))
     if path != "/" and not isinstance(everything.find("POST", path), Lost):
         assert all(part.strip(".") for part in path[1:].split("/"))
         assert not set(path) & set("%;\\#")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.spec import ServerProtocol
-from batchedmodel_sidecar.backends.upstream.catalogue import upstream
+from batchedmodel_sidecar.backends.upstream.catalogue import Upstream
 from batchedmodel_sidecar.backends.upstream.protocol import ParsedRequest
 from batchedmodel_sidecar.backends.upstream.protocols import json_values
 from batchedmodel_sidecar.backends.upstream.protocols.v2_rows import is_block
@@ -81,7 +81,7 @@ def test_nesting_that_others_cannot_read_is_refused(depth: int) -> None:
 
 def test_inputs_of_several_kinds_are_counted_before_one_is_made() -> None:
     """A number in front makes a list of texts no list of token ids."""
-    openai = upstream(ServerProtocol.OPENAI, "m").protocol
+    openai = Upstream(ServerProtocol.OPENAI, "m").protocol
     body = b'{"input": [1' + b',""' * 100_000 + b"]}"
 
     def refused() -> None:
@@ -92,7 +92,7 @@ def test_inputs_of_several_kinds_are_counted_before_one_is_made() -> None:
 
 
 def test_a_long_list_of_token_ids_is_one_input_and_is_not_taken_apart() -> None:
-    openai = upstream(ServerProtocol.OPENAI, "m").protocol
+    openai = Upstream(ServerProtocol.OPENAI, "m").protocol
     found: list[ParsedRequest | None] = []
 
     def parse(last: bytes) -> None:
