@@ -6,7 +6,7 @@ Pure; the link uses it while it searches for the rows that spoil a batch.
 import re
 from collections.abc import Hashable, Iterable, Sequence
 from enum import Enum, auto
-from typing import Final, TypeVar
+from typing import Any, Final
 
 from batchedmodel_contract.inference.bisection import Rows
 from batchedmodel_sidecar.backends.upstream.headers import end_to_end, shared
@@ -28,9 +28,8 @@ _BUSY: Final = frozenset({429, 503})
 # About the request as such, about who sends it, or from a proxy on the way.
 _NEVER_A_ROWS: Final = frozenset({401, 403, 404, 405, 406, 407, 408, 415, 501, 502, 504, 505})
 _MOST_SUBJECTS: Final = 1024
-
-Key = TypeVar("Key", bound=Hashable)
-Known = TypeVar("Known")
+_GROW_AFTER_SECONDS: Final = 60.0
+"""For which full batches must have gone well before more is believed in."""
 
 
 class Verdict(Enum):
@@ -63,9 +62,7 @@ def judged(status: int, body: bytes) -> Verdict:
 class MemoryRoom:
     """How many rows a server's memory is believed to hold: falls at once, grows slowly."""
 
-    def __init__(self, *, grow_after: float) -> None:
-        """`grow_after` is how many seconds a full batch must have gone well for a bit more."""
-        self._grow_after = grow_after
+    def __init__(self) -> None:
         self._since = 0.0
         self.rows: int | None = None
         """None while it never was too small."""
@@ -77,7 +74,7 @@ class MemoryRoom:
 
     def fine(self, rows: int, now: float) -> bool:
         """So many rows were answered in one request; returns whether more are believed in now."""
-        if self.rows is None or rows < self.rows or now - self._since < self._grow_after:
+        if self.rows is None or rows < self.rows or now - self._since < _GROW_AFTER_SECONDS:
             return False
         self.rows += max(1, self.rows // 8)
         self._since = now
@@ -136,7 +133,7 @@ class Evidence:
                 del self._seen[one]
 
 
-def _make_room(known: dict[Key, Known], key: Key) -> None:
+def _make_room(known: dict[Any, Any], key: Hashable) -> None:
     """The oldest makes room for a new one."""
     if key not in known and len(known) >= _MOST_SUBJECTS:
         del known[next(iter(known))]

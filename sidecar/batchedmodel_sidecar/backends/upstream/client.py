@@ -408,22 +408,17 @@ async def _read(answer: Answer, most: int) -> Buffer | SharedMemory:
     pieces: list[bytes] = []
     size = 0
     memory: SharedMemory | None = None
-    try:
-        while piece := await answer.read():
-            size += len(piece)
-            pieces.append(piece)
-            if size > most:
-                raise _too_long(most)
-            if memory is None and min(size, of_json) > LARGE:
-                memory = SharedMemory()
-            if memory is not None:
-                for part in pieces:
-                    memory.write(part)
-                pieces.clear()
-    except BaseException:
+    while piece := await answer.read():
+        size += len(piece)
+        pieces.append(piece)
+        if size > most:
+            raise _too_long(most)
+        if memory is None and min(size, of_json) > LARGE:
+            memory = SharedMemory()
         if memory is not None:
-            memory.close()
-        raise
+            for part in pieces:
+                memory.write(part)
+            pieces.clear()
     return b"".join(pieces) if memory is None else memory
 
 

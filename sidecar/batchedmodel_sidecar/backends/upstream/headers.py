@@ -114,9 +114,7 @@ def _every(names: Collection[str], headers: Mapping[str, str]) -> Headers:
 
 def end_to_end(headers: Iterable[tuple[str, str]]) -> Headers:
     """What a lone caller is told of the server's headers."""
-    given = tuple(headers)
-    dropped = of_this_hop(given) | _WRITTEN_ANEW
-    return tuple((name, value) for name, value in given if name.lower() not in dropped)
+    return passed_on(headers, _WRITTEN_ANEW)
 
 
 def shared(headers: Iterable[tuple[str, str]], *, refused: bool) -> Headers:

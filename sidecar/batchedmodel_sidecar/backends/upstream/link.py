@@ -45,7 +45,6 @@ _OFTEN_SECONDS: Final = 0.2  # while it is not ready, or may not be for long
 _DOUBT_SECONDS: Final = 2.0  # after a broken connection: a server that stops may answer for a while
 _ANSWER_WITHIN: Final = 5.0
 _JUDGED_BYTES: Final = 16_384
-_GROW_AFTER_SECONDS: Final = 60.0
 _NONSENSE: Final = "nonsense"
 
 
@@ -120,7 +119,7 @@ class UpstreamLink:
         """How many places there are."""
         self._cutting = False
         """Whether a batch's answer is being divided while the server has the next."""
-        self._room = MemoryRoom(grow_after=_GROW_AFTER_SECONDS)
+        self._room = MemoryRoom()
         self._evidence = Evidence()
 
     @property
@@ -141,9 +140,7 @@ class UpstreamLink:
                     self._lose("the model does not answer the question for readiness")
             except (NotReady, InvalidInput) as error:
                 self._lose(str(error))
-            except asyncio.CancelledError:
-                raise
-            except BaseException as bug:
+            except Exception as bug:
                 # What a server says must not end the process that stands in front of it.
                 logger.error("check", exc_info=bug)
                 self._lose(f"error in the sidecar: {type(bug).__name__}")
@@ -354,7 +351,7 @@ class UpstreamLink:
         if self._model is not None:
             return
         description = await self._protocol.describe(self._client.ask)
-        self._room = MemoryRoom(grow_after=_GROW_AFTER_SECONDS)
+        self._room = MemoryRoom()
         self._evidence = Evidence()
         self._model = ReadyModel(
             description=description, profile=None, tokens=None, depth=1, rows_pad=False

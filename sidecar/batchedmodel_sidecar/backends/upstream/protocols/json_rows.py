@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 from batchedmodel_contract.inference.description import CostRule, ModelDescription
 from batchedmodel_contract.inference.tensors import Buffer
-from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.backends.upstream.protocol import (
     Ask,
     BackendProtocol,
@@ -23,6 +22,7 @@ from batchedmodel_sidecar.backends.upstream.protocols.json_values import (
     Fields,
     Write,
     refuse_large,
+    refuse_lists,
     spliced,
     texts,
 )
@@ -84,10 +84,8 @@ def body_of(field: str, elements: Iterable[Sequence[Buffer]], frame: Fields) -> 
 
 def beside(given: Mapping[str, Any], write: Write, *, alone: bool) -> Fields:
     """The frame of an answer; raises `InvalidInput` when it is for several and has no one owner."""
-    for name, value in given.items():
-        if isinstance(value, list | dict) and not alone:
-            rule = "is not a single value, and the answer is for several callers"
-            raise InvalidInput(name, rule)
+    if not alone:
+        refuse_lists(given.items())
     return texts(given, write)
 
 

@@ -91,6 +91,17 @@ def refuse_large(given: Iterable[tuple[str, str]]) -> None:
         raise InvalidInput(name[:_SHOWN], rule, text[:_SHOWN])
 
 
+def refuse_lists(beside: Iterable[tuple[str, Any]]) -> None:
+    """Raise `InvalidInput` for what may hold something for each row of several callers.
+
+    `beside`: what an answer says beside its rows, by field.
+    """
+    for field, value in beside:
+        if isinstance(value, list | dict) and value:
+            rule = "is not a single value, and the answer is for several callers"
+            raise InvalidInput(field, rule)
+
+
 def texts(given: Mapping[str, Any], write: Write) -> Fields:
     """The fields of an object as text, in their order."""
     return tuple((name, write(value).decode()) for name, value in given.items())

@@ -50,6 +50,7 @@ from batchedmodel_sidecar.backends.upstream.protocols.json_values import (
     object_of,
     read,
     refuse_large,
+    refuse_lists,
     spliced,
     texts,
 )
@@ -63,7 +64,6 @@ from batchedmodel_sidecar.backends.upstream.protocols.v2_rows import (
     flag,
     name_of,
     output_of,
-    refuse_lists,
 )
 from batchedmodel_sidecar.body.buffers import json_bytes
 from batchedmodel_sidecar.calls import Answer, Output, Row, Value

@@ -1,7 +1,7 @@
 """Reads the tensors of a v2 body as rows, JSON or bytes, without a look at their values."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
@@ -24,6 +24,7 @@ from batchedmodel_sidecar.backends.upstream.protocols.json_values import (
     Fields,
     Write,
     object_in,
+    refuse_lists,
     texts,
 )
 from batchedmodel_sidecar.calls import Value
@@ -273,17 +274,6 @@ def _column(
     if not isinstance(data, list) or len(data) != count:
         return None
     return cut(data, shape, write)
-
-
-def refuse_lists(beside: Iterable[tuple[str, Any]]) -> None:
-    """Raise `InvalidInput` for what may hold something for each row of several callers.
-
-    `beside`: what an answer says beside its rows, by field.
-    """
-    for field, value in beside:
-        if type(value) in _COMPOUND and value:
-            rule = "is not a single value, and the answer is for several callers"
-            raise InvalidInput(field, rule)
 
 
 def _whole(entry: Mapping[str, Any], field: str, tensor: Tensor | None, write: Write) -> Value:

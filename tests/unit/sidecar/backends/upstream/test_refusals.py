@@ -33,7 +33,7 @@ def test_the_status_and_the_words_say_whether_rows_are_to_blame(
 
 
 def test_memory_falls_at_once_and_grows_slowly_while_full_batches_go_well() -> None:
-    room = MemoryRoom(grow_after=60.0)
+    room = MemoryRoom()
     assert not room.fine(100, now=0.0)
     room.outgrown(16, now=0.0)
     assert room.rows == 16
