@@ -10,9 +10,14 @@ from prometheus_client import CollectorRegistry
 from batchedmodel_contract.inference.profile import extent_of
 from batchedmodel_contract.manifest.tenants import Share, share_of
 from batchedmodel_contract.processes.environment import SidecarSettings
-from batchedmodel_contract.processes.listening import authority, raise_descriptors, reachable
+from batchedmodel_contract.processes.listening import (
+    authority,
+    bound_sockets,
+    raise_descriptors,
+    reachable,
+)
 from batchedmodel_contract.processes.stats import SidecarStats
-from batchedmodel_http.ports.listener import Listener
+from batchedmodel_http.ports.listener import Listener, port_errors
 from batchedmodel_scheduling.batching.items import MemoryCap
 from batchedmodel_sidecar.admin_client import new_token
 from batchedmodel_sidecar.backends.native.link import NativeLink
@@ -45,7 +50,6 @@ from batchedmodel_sidecar.http.passthrough import Passthrough
 from batchedmodel_sidecar.http.request import Router
 from batchedmodel_sidecar.http.responses import Refusals
 from batchedmodel_sidecar.lifecycle import DrainEnd, Lifecycle
-from batchedmodel_sidecar.listening import data_port
 from batchedmodel_sidecar.lora.served import ServedAdapters
 from batchedmodel_sidecar.model import Link, ReadyModel
 from batchedmodel_sidecar.settings import SettingsFolder
@@ -65,6 +69,7 @@ from batchedmodel_sidecar.telemetry.metrics import (
 logger: Final = logging.getLogger(__name__)
 
 _OWN_DESCRIPTORS: Final = 256
+_BACKLOG: Final = 4096
 _ANSWERS_OF_BUDGET: Final = 4
 """An answer to a batch has at most so great a part of the bytes that may be held."""
 _FOR_FILES: Final = 1 / 8
@@ -356,12 +361,16 @@ class Service:
             mean_age=self._settings.connection_age_seconds,
             at_most=descriptors - files - ADMIN_BOUNDS.connections - _OWN_DESCRIPTORS,
         )
-        listener: asyncio.Server | None = None
+        listeners: list[asyncio.Server] = []
         admin: Listener | None = None
         try:
+            loop = asyncio.get_running_loop()
             host, port = self._settings.host, self._settings.port
-            listener = await data_port(connections.open, host, port)
-            self._port = int(listener.sockets[0].getsockname()[1])
+            with port_errors(host, port):
+                for bound in bound_sockets(host, port):
+                    opened = loop.create_server(connections.open, sock=bound, backlog=_BACKLOG)
+                    listeners.append(await opened)
+            self._port = int(listeners[0].sockets[0].getsockname()[1])
             application, admin_port = self._admin.application(), self._settings.admin_port
             admin = Listener(application, host, admin_port, ADMIN_BOUNDS)
             await admin.use(None)
@@ -370,7 +379,7 @@ class Service:
             return await self._serve(stop)
         finally:
             # The order matters: callers get their answers before the connection to the model goes.
-            if listener is not None:
+            for listener in listeners:
                 listener.close()
             await connections.close(_ANSWERS_LEAVE_SECONDS)
             await self._process.close()

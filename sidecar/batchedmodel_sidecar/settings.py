@@ -46,18 +46,14 @@ class SettingsFolder:
         """Each later version that differs and can be used; a bad one leaves the old in force."""
         with Inotify() as events:
             events.add_watch(self._folder, _CHANGES)
-            # A change between the first reading and the watch would go unseen otherwise.
-            newest = self._newer(present)
-            if newest is not None:
-                yield (present := newest)
-            async for event in events:
-                if event.mask & _GONE:
-                    self.errors += 1
-                    logger.error("%s is gone: edits of the settings go unseen", self._folder)
-                    continue
+            while True:
+                # Read first: a change between the first reading and the watch would go unseen.
                 newest = self._newer(present)
                 if newest is not None:
                     yield (present := newest)
+                while (await events.get()).mask & _GONE:
+                    self.errors += 1
+                    logger.error("%s is gone: edits of the settings go unseen", self._folder)
 
     def _newer(self, present: BatchSettings) -> BatchSettings | None:
         try:

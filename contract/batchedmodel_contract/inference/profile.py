@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from batchedmodel_contract.inference.description import CostRule
-from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput, readable
 from batchedmodel_contract.manifest.spec import MAX_BATCH_SIZE
 from batchedmodel_contract.schema.reading import ruled
 from batchedmodel_contract.schema.rules import ANY_TEXT, Real, Rule, Truth, Whole
@@ -142,6 +142,7 @@ def extent_of(profile: Profile | None) -> ProfileExtent:
     return ProfileExtent.PARTIAL if profile.partial else ProfileExtent.WHOLE
 
 
+@readable("profile")
 def profile_from_mapping(mapping: Mapping[str, Any]) -> Profile:
     """The profile in a JSON document; raises `InvalidInput`.
 
@@ -150,11 +151,8 @@ def profile_from_mapping(mapping: Mapping[str, Any]) -> Profile:
     (`curve`, `sharing`, `sharing_reason`, `start_up`, `cached`, `partial`) may be absent. `unsure`
     is not read, as it follows from the points.
     """
-    try:
-        cost_rule = CostRule(mapping["cost_rule"])
-        device, listed = mapping["device"], mapping["points"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise InvalidInput("profile", f"cannot be read: {error!r}") from error
+    cost_rule = CostRule(mapping["cost_rule"])
+    device, listed = mapping["device"], mapping["points"]
     if not isinstance(device, str) or not device.isprintable():
         raise InvalidInput("profile.device", "is not a string of printable characters", device)
     if not isinstance(listed, list) or len(listed) > _MAX_POINTS:

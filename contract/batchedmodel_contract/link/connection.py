@@ -10,7 +10,7 @@ import asyncio
 import builtins
 import mmap
 import struct
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -45,8 +45,6 @@ class FrameWriter:
     def __init__(self) -> None:
         self._waiting: deque[tuple[int, Iterator[list[Buffer]]]] = deque()
         """Frames that are not sent whole yet, by their ids, each as its remaining pieces."""
-        self._ids: Counter[int] = Counter()
-        """How many frames of each id wait."""
 
     @property
     def waiting_frames(self) -> int:
@@ -59,23 +57,18 @@ class FrameWriter:
         A frame that fits in one piece is written at once, unless another one of its id waits.
         """
         size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
-        if size <= PIECE_BYTES and frame_id not in self._ids:
+        if size <= PIECE_BYTES and all(waiting != frame_id for waiting, _ in self._waiting):
             return [b"".join((_HEAD.pack(size, kind, 0, frame_id), *parts))]
         self._waiting.append((frame_id, _pieces(kind, frame_id, parts, size)))
-        self._ids[frame_id] += 1
         return None
 
     def next_piece(self) -> list[Buffer] | None:
         """The next piece, head and content; None where no frame waits."""
         while self._waiting:
-            frame_id, pieces = self._waiting[0]
-            piece = next(pieces, None)
+            piece = next(self._waiting[0][1], None)
             if piece is not None:
                 return piece
             self._waiting.popleft()
-            self._ids[frame_id] -= 1
-            if not self._ids[frame_id]:
-                del self._ids[frame_id]
         return None
 
 
@@ -180,7 +173,11 @@ class FrameReader:
             if unfinished is None and not rest and length <= _BUFFER_BYTES // 2:
                 break  # a small frame comes whole with what follows
             if unfinished is None:
-                unfinished = self._begin(kind, frame_id, length + rest)
+                if len(self._unfinished) >= _MAX_UNFINISHED:
+                    rule = f"begins while {_MAX_UNFINISHED} others are not whole"
+                    raise InvalidInput("frame", rule)
+                unfinished = _Unfinished(kind, frame_id, length + rest)
+                self._unfinished[frame_id] = unfinished
             unfinished.left -= length
             unfinished.piece_left = length
             here = min(length, end - start)
@@ -209,12 +206,6 @@ class FrameReader:
         if length + rest > self._max_bytes[kind]:
             rule = f"is longer than the {self._max_bytes[kind]} bytes of its kind"
             raise InvalidInput("frame", rule, length + rest)
-
-    def _begin(self, kind: int, frame_id: int, size: int) -> _Unfinished:
-        if len(self._unfinished) >= _MAX_UNFINISHED:
-            raise InvalidInput("frame", f"begins while {_MAX_UNFINISHED} others are not whole")
-        begun = self._unfinished[frame_id] = _Unfinished(kind, frame_id, size)
-        return begun
 
     def _whole(self, unfinished: _Unfinished) -> Frame:
         del self._unfinished[unfinished.frame_id]

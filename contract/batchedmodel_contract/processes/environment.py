@@ -23,7 +23,7 @@ from batchedmodel_contract.manifest.spec import (
 )
 from batchedmodel_contract.processes.listening import EVERY_ADDRESS
 from batchedmodel_contract.processes.logs import LogFormat
-from batchedmodel_contract.schema.reading import Section, declarations, read, setting
+from batchedmodel_contract.schema.reading import Section, as_in, declarations, read, setting
 from batchedmodel_contract.schema.rules import Broken, Choice, Real, Text, Truth, Whole
 from batchedmodel_contract.schema.shapes import TEXT_MAP, MapOf
 
@@ -181,9 +181,7 @@ class ModelServerSettings:
     max_batch_size: int = setting(
         Whole(minimum=1, maximum=MAX_BATCH_SIZE), "Largest batch to warm up.", default=32
     )
-    idempotent: bool = setting(
-        Truth(), "Whether a row may be run again after its batch failed.", default=True
-    )
+    idempotent: bool = as_in(SidecarSettings, "idempotent")
     accelerator: AcceleratorNeed = setting(
         Choice(of=AcceleratorNeed),
         "Whether the manifest asks for one, and whether the model fails without.",
@@ -214,10 +212,8 @@ class ModelServerSettings:
         default=False,
     )
     cache_folder: str = setting(Text(), "Folder for downloaded models.", required=True)
-    log_level: LogLevel = setting(Choice(of=LogLevel), "How much to log.", default=LogLevel.INFO)
-    log_format: LogFormat = setting(
-        Choice(of=LogFormat), "In which form to log.", default=LogFormat.TEXT
-    )
+    log_level: LogLevel = as_in(SidecarSettings, "log_level")
+    log_format: LogFormat = as_in(SidecarSettings, "log_format")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,12 +222,10 @@ class FetchSettings:
 
     source: str = setting(Text(at_most=65_536), "`spec.model.source` as JSON.", required=True)
     trust: bool = setting(Truth(), "Whether code and pickles are fetched as well.", default=False)
-    cache_folder: str = setting(Text(), "Folder for downloaded models.", required=True)
+    cache_folder: str = as_in(ModelServerSettings, "cache_folder")
     report_file: str = setting(Text(), "Where to write why nothing could be fetched.", default="")
-    log_level: LogLevel = setting(Choice(of=LogLevel), "How much to log.", default=LogLevel.INFO)
-    log_format: LogFormat = setting(
-        Choice(of=LogFormat), "In which form to log.", default=LogFormat.TEXT
-    )
+    log_level: LogLevel = as_in(SidecarSettings, "log_level")
+    log_format: LogFormat = as_in(SidecarSettings, "log_format")
 
 
 def from_environment(of: type[Settings], environ: Mapping[str, str]) -> Settings:

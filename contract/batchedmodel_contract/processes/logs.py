@@ -44,12 +44,6 @@ class Process(StrEnum):
     FETCH = "fetch"
 
 
-_TEXT_PREFIXES: Final[Mapping[Process, str]] = {
-    Process.SIDECAR_HELPER: "helper: ",
-}
-"""In logs as text, of processes that share a container's log."""
-
-
 class JsonFormatter(logging.Formatter):
     """Any record as one line that is a JSON object of strings; it never fails."""
 
@@ -129,7 +123,8 @@ def configure(level: str, form: LogFormat, process: Process, *, model: str = "")
         sys.excepthook = _uncaught
         threading.excepthook = _uncaught_in_thread
     else:
-        prefix = _TEXT_PREFIXES.get(process, "")
+        # It shares the log of its container.
+        prefix = "helper: " if process is Process.SIDECAR_HELPER else ""
         line = f"%(asctime)s %(levelname)s {prefix}%(message)s"
         handler.setFormatter(logging.Formatter(line, _TIME))
     logging.basicConfig(handlers=[handler], level=level.upper())
