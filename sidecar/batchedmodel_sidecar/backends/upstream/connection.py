@@ -163,13 +163,13 @@ class UpstreamConnection(asyncio.Protocol):
     def pause(self) -> None:
         """Take no more of the answer for now."""
         self._paused = True
-        if self._transport is not None and not self._transport.is_closing():
+        if self.is_open:
             self._transport.pause_reading()
 
     def resume(self) -> None:
         """Go on."""
         self._paused = False
-        if self._transport is not None and not self._transport.is_closing():
+        if self.is_open:
             self._transport.resume_reading()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -231,7 +231,14 @@ class UpstreamConnection(asyncio.Protocol):
                     self._nonsense(ValueError("its head does not end"))
                 return b""
             try:
-                message = self._read(data[: found.end()])
+                self._parser = HttpResponseParser(
+                    BaseProtocol(self._loop),
+                    self._loop,
+                    _NEVER_FULL,
+                    auto_decompress=False,
+                    read_until_eof=True,
+                )
+                message, self._body = self._parser.feed_data(data[: found.end()])[0][0]
             except _NO_HTTP as error:
                 self._nonsense(error)
                 return b""
@@ -245,17 +252,6 @@ class UpstreamConnection(asyncio.Protocol):
             if self._provisional > _MOST_PROVISIONAL:
                 self._nonsense(ValueError("no answer follows what announces it"))
         return b""
-
-    def _read(self, head: bytes) -> Any:
-        self._parser = HttpResponseParser(
-            BaseProtocol(self._loop),
-            self._loop,
-            _NEVER_FULL,
-            auto_decompress=False,
-            read_until_eof=True,
-        )
-        message, self._body = self._parser.feed_data(head)[0][0]
-        return message
 
     def _begin(self, message: Any) -> None:
         assert self._listener is not None, "who has left hears of no head: our bug"

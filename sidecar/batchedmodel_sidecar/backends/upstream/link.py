@@ -154,7 +154,20 @@ class UpstreamLink:
         """One request for the whole batch, and more if it is refused; raises `Unserved`."""
         assert isinstance(request, RawBatch), "a call without an envelope came here: our bug"
         await asyncio.sleep(0)  # what follows needs a task
-        return await self._served(self._search(request), seconds)
+        subject = self._protocol.subject(request.envelope, request.rows[0])
+        result = BatchResult(request.owners)
+        bisection = Bisection(
+            request.owners,
+            request.deadlines,
+            idempotent=self._idempotent,
+            callers=request.callers,
+            # Where nothing is proven of the outputs, calls go alone until something is.
+            fits=lambda rows: (
+                result.of_one_call(rows) or not self._evidence.wants_trial(subject, len(rows))
+            ),
+        )
+        search = _Search(request, subject, bisection, self._clock(), result)
+        return await self._served(search, seconds)
 
     @contextmanager
     def working(self) -> Iterator[Visit]:
@@ -174,21 +187,6 @@ class UpstreamLink:
     async def close(self) -> None:
         """Hang up."""
         await self._client.close()
-
-    def _search(self, batch: RawBatch) -> _Search:
-        subject = self._protocol.subject(batch.envelope, batch.rows[0])
-        result = BatchResult(batch.owners)
-        bisection = Bisection(
-            batch.owners,
-            batch.deadlines,
-            idempotent=self._idempotent,
-            callers=batch.callers,
-            # Where nothing is proven of the outputs, calls go alone until something is.
-            fits=lambda rows: (
-                result.of_one_call(rows) or not self._evidence.wants_trial(subject, len(rows))
-            ),
-        )
-        return _Search(batch, subject, bisection, self._clock(), result)
 
     async def _served(self, search: _Search, seconds: float) -> BatchReply:
         """Send requests until every row of a batch is settled; raises `Unserved`.

@@ -196,16 +196,9 @@ class V2(BackendProtocol):
         entries = []
         for index, given in enumerate(frame.inputs):
             items = [row.values[index].data for row in rows]
-            parameters = list(given.parameters)
-            if frame.binary:
-                data += items
-                parameters.append((BINARY_SIZE, str(size_of(items))))
             shape = [len(rows), *rows[0].values[index].shape]
-            entries.append(
-                _entry(
-                    given.name, shape, given.datatype, parameters, None if frame.binary else items
-                )
-            )
+            behind = data if frame.binary else None
+            entries.append(_entry(given, shape, items, behind))
         beside = []
         parameters = list(frame.parameters)
         if frame.binary:
@@ -291,19 +284,14 @@ class V2(BackendProtocol):
                 raise Unserved(message, status=502)
             whole = [len(values), *shape] if output.whole is None else list(shape)
             items = [value.data for value in values]
-            parameters = list(output.parameters)
-            if wanted.wants_binary(output.name):
-                items = items if output.binary else [as_bytes(output, whole, items)]
-                data += items
-                parameters.append((BINARY_SIZE, str(size_of(items))))
-                entries.append(_entry(output.name, whole, output.datatype, parameters, None))
-            else:
-                items = (
-                    [as_json(b"".join(items), output.datatype, f"outputs.{output.name}")]
-                    if output.binary
-                    else [i for i in items if i]
-                )
-                entries.append(_entry(output.name, whole, output.datatype, parameters, items))
+            binary = wanted.wants_binary(output.name)
+            if binary and not output.binary:
+                items = [as_bytes(output, whole, items)]
+            elif output.binary and not binary:
+                items = [as_json(b"".join(items), output.datatype, f"outputs.{output.name}")]
+            elif not binary:
+                items = [item for item in items if item]
+            entries.append(_entry(output, whole, items, data if binary else None))
         head = list(said.head)
         if wanted.id is not None:
             head.append(("id", wanted.id))
@@ -360,21 +348,21 @@ def _wanted(head: dict[str, Any], write: Write, *, as_bytes: bool) -> tuple[_Mem
 
 
 def _entry(
-    name: str,
-    shape: Sequence[int],
-    datatype: str,
-    parameters: Fields | list[tuple[str, str]],
-    items: Sequence[Buffer] | None,
+    of: Input | OutputSaid, shape: Sequence[int], items: list[Buffer], data: list[Buffer] | None
 ) -> list[Buffer]:
-    """One tensor of a body; without items its data follows as bytes."""
+    """One tensor of a body; its items follow as bytes in `data`, if there is one."""
+    parameters = list(of.parameters)
+    if data is not None:
+        data += items
+        parameters.append((BINARY_SIZE, str(size_of(items))))
     parts = [
-        ("name", _quoted(name)),
+        ("name", _quoted(of.name)),
         ("shape", orjson.dumps(list(shape)).decode()),
-        ("datatype", _quoted(datatype)),
+        ("datatype", _quoted(of.datatype)),
     ]
     if parameters:
         parts.append(("parameters", object_of(parameters)))
-    if items is None:
+    if data is not None:
         return [object_of(parts).encode()]
     return spliced("data", [(item,) for item in items], before=parts)
 
