@@ -9,7 +9,7 @@ begins, or -1 for one that is in the content, and how many bytes it has). Reader
 import math
 import struct
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from batchedmodel_contract.inference.batch import (
@@ -221,8 +221,10 @@ def _written(tensors: Sequence[Ragged], place: Place | None) -> list[Buffer]:
         if place is not None and len(parts) == len(one.shapes):
             found = [place(part) for part in parts]
             if any(start is not None for start in found):
-                pairs = zip(found, parts, strict=True)
-                places = array("q", list(_places(pairs))).tobytes()
+                numbers = array("q")
+                for start, part in zip(found, parts, strict=True):
+                    numbers.extend((_ELSEWHERE if start is None else start, len(part)))
+                places = numbers.tobytes()
                 parts = tuple(
                     [part for start, part in zip(found, parts, strict=True) if start is None]
                 )
@@ -233,12 +235,6 @@ def _written(tensors: Sequence[Ragged], place: Place | None) -> list[Buffer]:
         heads.append(b"".join((head, name, sizes, places)))
         data += parts
     return heads + data
-
-
-def _places(pairs: Iterator[tuple[int | None, Buffer]]) -> Iterator[int]:
-    for start, part in pairs:
-        yield _ELSEWHERE if start is None else start
-        yield len(part)
 
 
 class _TensorHead(NamedTuple):

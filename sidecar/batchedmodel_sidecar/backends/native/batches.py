@@ -5,7 +5,7 @@ the room for its answer. Compiled: it runs once for each batch.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Final, Protocol
 
 from batchedmodel_contract.generation.frames import write_cancel
@@ -134,19 +134,16 @@ class PendingBatches:
         else:
             self._nonsense(batch, answered, message)
 
-    def lost(self) -> None:
-        """The connection has ended, and with it what was sent over it."""
-        self._end(lambda: Lost(_LOST))
+    def lost(self, *, garbled: bool) -> None:
+        """The connection has ended, and with it what was sent over it.
 
-    def garbled(self) -> None:
-        """The connection has ended over what is no frame."""
-        self._end(lambda: Unserved(NONSENSE, status=502))
-
-    def _end(self, error: Callable[[], Unserved]) -> None:
+        `garbled`: over what is no frame.
+        """
         batches, self._batches, self._distrusted = self._batches, {}, None
         for batch in batches.values():
             if not batch.answer.done():
-                batch.answer.set_exception(error())
+                error = Unserved(NONSENSE, status=502) if garbled else Lost(_LOST)
+                batch.answer.set_exception(error)
 
     async def _answered(
         self, number: int, batch: _Batch, time_out: asyncio.TimerHandle

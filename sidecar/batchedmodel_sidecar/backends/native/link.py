@@ -47,7 +47,6 @@ _MAX_INDEX_ORDERS: Final = 16
 _MAX_UNANSWERED: Final = 2  # batches in a row after which only a restart helps
 _UNREACHABLE: Final = "the model server cannot be reached"
 _WENT_AWAY: Final = "the model server cannot be reached, or went away"
-_OF_TEXTS: Final = frozenset({Kind.ENGINE, Kind.ENGINE_ENDED, Kind.STEP, Kind.REFUSED})
 
 
 class NativeLink:
@@ -181,15 +180,27 @@ class NativeLink:
     def frame(self, kind: int, frame_id: int, content: memoryview) -> None:
         """From the connection: one frame."""
         try:
-            if kind == Kind.REPLY:
-                self._batches.replied(frame_id, content)
-            elif kind == Kind.FAILED:
-                self._batches.failed(frame_id, content)
-            elif kind in _OF_TEXTS:
-                if self.texts is not None:
-                    self.texts.frame(kind, frame_id, content)
-            else:
-                self._hear(kind, frame_id, content)
+            match kind:
+                case Kind.REPLY:
+                    self._batches.replied(frame_id, content)
+                case Kind.FAILED:
+                    self._batches.failed(frame_id, content)
+                case Kind.STEP | Kind.REFUSED | Kind.ENGINE | Kind.ENGINE_ENDED:
+                    if self.texts is not None:
+                        self.texts.frame(kind, frame_id, content)
+                case Kind.STATE:
+                    self._hear_state(model_frames.read_state(content))
+                case Kind.MODEL:
+                    self._served, self._is_new = model_frames.read_model(content), True
+                case Kind.PROFILE:
+                    self._hear_profile(content)
+                case Kind.ADAPTERS:
+                    adapters = model_frames.read_adapters(content)
+                    self._adapters.told(adapters.states, adapters.labels)
+                case Kind.ANSWER:
+                    order = self._orders.pop(frame_id, None)
+                    if order is not None and not order.done():
+                        order.set_result(model_frames.read_answer(content))
         except InvalidInput as error:
             self.hang_up(str(error))
         except Exception as bug:
@@ -201,13 +212,12 @@ class NativeLink:
         """From the connection: it has ended."""
         self._connection, self._served, self._hung = None, None, False
         self._regions.retire()
-        if reason.startswith(UNREADABLE):
+        garbled = reason.startswith(UNREADABLE)
+        if garbled:
             logger.error("link: %s", reason)
             self._distrusts += 1
             reason = NONSENSE
-            self._batches.garbled()
-        else:
-            self._batches.lost()
+        self._batches.lost(garbled=garbled)
         orders, self._orders = self._orders, {}
         for order in orders.values():
             if not order.done():
@@ -257,23 +267,6 @@ class NativeLink:
     def _opened(self) -> LinkConnection:
         self._connection = LinkConnection(self, TO_SIDECAR)
         return self._connection
-
-    def _hear(self, kind: int, frame_id: int, content: memoryview) -> None:
-        """What the server says of its model, and what it answers to an order."""
-        match kind:
-            case Kind.STATE:
-                self._hear_state(model_frames.read_state(content))
-            case Kind.MODEL:
-                self._served, self._is_new = model_frames.read_model(content), True
-            case Kind.PROFILE:
-                self._hear_profile(content)
-            case Kind.ADAPTERS:
-                adapters = model_frames.read_adapters(content)
-                self._adapters.told(adapters.states, adapters.labels)
-            case Kind.ANSWER:
-                order = self._orders.pop(frame_id, None)
-                if order is not None and not order.done():
-                    order.set_result(model_frames.read_answer(content))
 
     def _hear_state(self, event: State) -> None:
         self._hung = event.state.is_hung
