@@ -14,7 +14,6 @@ from batchedmodel_contract.inference.params import Values
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.link.kinds import Kind
-from batchedmodel_contract.link.model_frames import Answer
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_scheduling.batching.items import MemoryCap
@@ -198,25 +197,6 @@ class TextFrames(Protocol):
 
     def disconnected(self) -> None:
         """The connection has ended, and its engines are gone."""
-        ...
-
-
-class Repository(Protocol):
-    """The versions of a model server of ours; each call raises `Unserved`.
-
-    A body is JSON as its caller sent it, and the server's documents pass as they are.
-    """
-
-    async def index(self, body: bytes = b"") -> Answer:
-        """The versions with their states."""
-        ...
-
-    async def load(self, body: bytes) -> Answer:
-        """Serve what the source holds now; takes minutes."""
-        ...
-
-    async def unload(self, body: bytes) -> Answer:
-        """Give the memory back."""
         ...
 
 

@@ -32,7 +32,6 @@ _POINT: Final[Mapping[str, Rule]] = {
 _MAX_COST: Final = Whole(minimum=1, maximum=2**40)
 _CURVE: Final = ("fixed", "per_row", "per_token", "per_square", "mean_error", "p95_error")
 _MAX_PHASES: Final = 64
-_TEXT: Final = ANY_TEXT
 _TRUTH: Final = Truth()
 _CLOCK_TICK: Final = 1e-9  # seconds; a shorter time was not measured, and to divide by it is unsafe
 _STRAIGHT: Final = 0.03
@@ -164,8 +163,8 @@ def profile_from_mapping(mapping: Mapping[str, Any]) -> Profile:
         points=points,
         max_cost=_cost(mapping, "profile.max_cost"),
         curve=_curve(mapping.get("curve")),
-        sharing=ruled(_TEXT, mapping.get("sharing", ""), "profile.sharing"),
-        sharing_reason=ruled(_TEXT, mapping.get("sharing_reason", ""), "profile.sharing_reason"),
+        sharing=ruled(ANY_TEXT, mapping.get("sharing", ""), "profile.sharing"),
+        sharing_reason=ruled(ANY_TEXT, mapping.get("sharing_reason", ""), "profile.sharing_reason"),
         start_up=_start_up(mapping.get("start_up")),
         cached=ruled(_TRUTH, mapping.get("cached", False), "profile.cached"),
         partial=ruled(_TRUTH, mapping.get("partial", False), "profile.partial"),

@@ -22,18 +22,3 @@ class ModelState(StrEnum):
     """The device is gone, and the process ends to be started anew."""
     UNLOADED = "UNLOADED"
     """Its memory has been given back; the process stays and can load it again."""
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether it answers requests."""
-        return self is ModelState.READY
-
-    @property
-    def is_hung(self) -> bool:
-        """Whether its forward pass hangs."""
-        return self is ModelState.HUNG
-
-    @property
-    def is_coming(self) -> bool:
-        """Whether it is on its way to be ready."""
-        return self in (ModelState.LOADING, ModelState.WARMING)

@@ -16,10 +16,11 @@ from batchedmodel_contract.inference.description import RAGGED, ModelDescription
 from batchedmodel_contract.inference.params import BINARY_OUTPUT, PRIORITY, TIMEOUT, Param
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_http.response import Response
+from batchedmodel_sidecar.backends.native.link import NativeLink
 from batchedmodel_sidecar.discovery.example import Task, example_of, tasks_of
 from batchedmodel_sidecar.errors import RETRY_SOON, CallError
 from batchedmodel_sidecar.lora.served import ServedAdapters
-from batchedmodel_sidecar.model import MAX_ORDER_BYTES, LinkStatus, ReadyModel, Repository
+from batchedmodel_sidecar.model import MAX_ORDER_BYTES, LinkStatus, ReadyModel
 from batchedmodel_sidecar.protocols import openai, v2
 from batchedmodel_sidecar.protocols.routes import Endpoint, Found, Lost, refuse_version
 
@@ -47,7 +48,7 @@ class Discovery:
         adapters: ServedAdapters,
         *,
         upstream: bool,
-        repository: Repository | None = None,
+        repository: NativeLink | None = None,
     ) -> None:
         """`find`: what a method means with a path. `repository`: of our own server."""
         self._name = name

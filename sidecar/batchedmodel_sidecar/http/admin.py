@@ -19,12 +19,13 @@ from batchedmodel_contract.processes import sidecar_api
 from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_http.ports.listener import Bounds
 from batchedmodel_http.ports.local_hosts import refused_locally
+from batchedmodel_sidecar.backends.native.link import NativeLink
 from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.compiled import is_compiled
 from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.lifecycle import Lifecycle
 from batchedmodel_sidecar.lora.served import ServedAdapters
-from batchedmodel_sidecar.model import MAX_ORDER_BYTES, Link, Repository
+from batchedmodel_sidecar.model import MAX_ORDER_BYTES, Link
 from batchedmodel_sidecar.telemetry.ledger import RecentArrivals
 
 Handler = Callable[[web.Request], Awaitable[web.Response]]
@@ -50,7 +51,7 @@ class Admin:
         lifecycle: Lifecycle,
         registry: CollectorRegistry,
         recorder: RecentArrivals,
-        repository: Repository | None,
+        repository: NativeLink | None,
         stats: Callable[[bool], SidecarStats],
         adapters: ServedAdapters,
         token: str,

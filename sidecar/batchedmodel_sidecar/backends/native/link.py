@@ -18,7 +18,7 @@ from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.link import model_frames
 from batchedmodel_contract.link.connection import UNREADABLE, LinkConnection
 from batchedmodel_contract.link.kinds import TO_SIDECAR, Kind
-from batchedmodel_contract.link.model_frames import Answer, Order, ServedModel, State
+from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_scheduling.batching.items import MemoryCap
 from batchedmodel_sidecar.backends.native.batches import NONSENSE, Outputs, PendingBatches
 from batchedmodel_sidecar.backends.native.connecting import AbsentServer, RefusedLink, connect
@@ -75,12 +75,12 @@ class NativeLink:
         """Of the frames that were last agreed on."""
         self._ended: asyncio.Future[str] | None = None
         """Of the connection: why it has ended."""
-        self._orders: dict[int, asyncio.Future[Answer]] = {}
+        self._orders: dict[int, asyncio.Future[model_frames.Answer]] = {}
         self._index_turns = asyncio.Semaphore(_MAX_INDEX_ORDERS)
         self._last_id = 0
         self._outputs: dict[str, Outputs] = {}
         """By version: the model's, and those that it replaced and that requests still need."""
-        self._served: ServedModel | None = None
+        self._served: model_frames.ServedModel | None = None
         """What the server said of a model last."""
         self._is_new = False
         """Whether it has said so since a model became ready."""
@@ -142,21 +142,24 @@ class NativeLink:
             raise Busy(_UNREACHABLE)  # nothing was sent, so nothing was in work
         return self._batches.send(request, outputs, seconds)
 
-    async def index(self, body: bytes = b"") -> Answer:
-        """See `Repository`."""
+    async def index(self, body: bytes = b"") -> model_frames.Answer:
+        """The versions with their states, as the server's document; raises `Unserved`.
+
+        `body`: JSON as its caller sent it.
+        """
         try:
             async with asyncio.timeout(_INDEX_SECONDS), self._index_turns:
-                return await self._ordered(Order.INDEX, body)
+                return await self._ordered(model_frames.Order.INDEX, body)
         except TimeoutError as error:
             raise Unserved("the model server does not answer", status=504) from error
 
-    async def load(self, body: bytes) -> Answer:
-        """See `Repository`."""
-        return await self._ordered(Order.LOAD, body)
+    async def load(self, body: bytes) -> model_frames.Answer:
+        """Serve what the source holds now, which takes minutes; raises `Unserved`."""
+        return await self._ordered(model_frames.Order.LOAD, body)
 
-    async def unload(self, body: bytes) -> Answer:
-        """See `Repository`."""
-        return await self._ordered(Order.UNLOAD, body)
+    async def unload(self, body: bytes) -> model_frames.Answer:
+        """Give the memory back; raises `Unserved`."""
+        return await self._ordered(model_frames.Order.UNLOAD, body)
 
     def watch(self, closely: bool) -> None:
         """See `Link`: the connection ends with the server, so there is nothing to do."""
@@ -268,15 +271,15 @@ class NativeLink:
         self._connection = LinkConnection(self, TO_SIDECAR)
         return self._connection
 
-    def _hear_state(self, event: State) -> None:
-        self._hung = event.state.is_hung
+    def _hear_state(self, event: model_frames.State) -> None:
+        self._hung = event.state is ModelState.HUNG
         if self._distrusted is not None:
             return
-        if event.state.is_ready:
+        if event.state is ModelState.READY:
             if self._model is None or self._is_new:
                 self._is_ready()
             return
-        coming = event.state.is_coming
+        coming = event.state in (ModelState.LOADING, ModelState.WARMING)
         if coming:
             self._begins_anew()
         detail = f": {event.detail}" if event.detail else ""
@@ -313,7 +316,7 @@ class NativeLink:
             self._max_cost = profile.max_cost
             self._listener.profile_measured(self._model)
 
-    def _ready_model(self, served: ServedModel) -> ReadyModel:
+    def _ready_model(self, served: model_frames.ServedModel) -> ReadyModel:
         """The model that is served; raises `InvalidInput` for a tokenizer that cannot be read."""
         description, tokenizer = served.description, bytes(served.tokenizer)
         tokens, text = None, description.text
@@ -340,12 +343,12 @@ class NativeLink:
         self._outputs.pop(version, None)
         self.send(Kind.RELEASE, 0, [version.encode()])
 
-    async def _ordered(self, order: Order, body: bytes) -> Answer:
+    async def _ordered(self, order: model_frames.Order, body: bytes) -> model_frames.Answer:
         """What comes of an order; raises `Unserved`."""
         if self._connection is None or not self._connection.is_open:
             raise _gone()
         number = self.next_id()
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[model_frames.Answer] = asyncio.get_running_loop().create_future()
         self._orders[number] = answer
         self.send(Kind.ORDER, number, model_frames.write_order(order, body))
         try:

@@ -99,7 +99,7 @@ class _Memo:
     """JSON text."""
     binary: bool
     outputs: dict[str, bool]
-    """Of outputs that are wanted otherwise."""
+    """Of outputs that are named."""
 
     def wants_binary(self, output: str) -> bool:
         return self.outputs.get(output, self.binary)
@@ -338,13 +338,8 @@ def _wanted(head: dict[str, Any], write: Write, *, as_bytes: bool) -> tuple[_Mem
         if as_bytes:
             own[BINARY] = True
         asked.append({"name": name, "parameters": dict(sorted(own.items()))} if own else entry)
-    otherwise = {name: wanted for name, wanted in wants.items() if wanted != binary}
-    memo = _Memo(
-        id=None if identifier is None else write(identifier).decode(),
-        binary=binary,
-        outputs=otherwise,
-    )
-    return memo, write(asked).decode() if listed else None
+    text = None if identifier is None else write(identifier).decode()
+    return _Memo(id=text, binary=binary, outputs=wants), write(asked).decode() if listed else None
 
 
 def _entry(
