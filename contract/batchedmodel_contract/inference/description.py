@@ -12,8 +12,8 @@ from typing import Any, Final
 from batchedmodel_contract.inference.params import Param, param_from_mapping
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.schema.reading import camel_case
-from batchedmodel_contract.schema.rules import Broken, Truth, Whole
+from batchedmodel_contract.schema.reading import camel_case, ruled
+from batchedmodel_contract.schema.rules import Truth, Whole
 
 RAGGED: Final = -1
 """A dimension that differs from item to item."""
@@ -219,10 +219,7 @@ def check_roles(description: ModelDescription) -> None:
 
 
 def _check_text(description: ModelDescription, text: TextInput) -> None:
-    try:
-        _AT_LEAST_ONE.read(text.max_tokens)
-    except Broken as error:
-        raise InvalidInput("text.max_tokens", error.why, text.max_tokens) from error
+    ruled(_AT_LEAST_ONE, text.max_tokens, "text.max_tokens")
     for name in (text.tokens, text.segments):
         if name is not None:
             _check_tokens(description, name, text.max_tokens)

@@ -9,6 +9,7 @@ from __future__ import annotations  # array.array takes no type argument at run 
 
 from array import array
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -124,15 +125,10 @@ class OpenAI(json_rows.JsonRows):
 
 
 def shares(total: int, weights: Sequence[int]) -> list[int]:
-    """Whole parts of a total by weights, which add up to it: the largest remainders round up."""
+    """Whole parts of a total by weights, which add up to it: each ends at a whole number."""
     whole = sum(weights)
-    parts = [total * weight // whole for weight in weights]
-    remainders = sorted(
-        range(len(weights)), key=lambda index: total * weights[index] % whole, reverse=True
-    )
-    for index in remainders[: total - sum(parts)]:
-        parts[index] += 1
-    return parts
+    ends = [total * weight // whole for weight in accumulate(weights, initial=0)]
+    return [end - begin for begin, end in pairwise(ends)]
 
 
 class _Frame(NamedTuple):

@@ -91,7 +91,9 @@ def columns_of(
         nested = tensors is None and is_nested(data, shape)
         if tensors is not None:
             parameters = {one: parameters[one] for one in parameters if one != BINARY_SIZE}
-            column = rows(tensors[index]) if binary else _texts(tensors[index])
+            column = rows(tensors[index])
+            if not binary:
+                column = [as_json(row, tensors[index].datatype, name) for row in column]
         elif is_block(data, shape):
             column = cut(data, shape, write)
         else:
@@ -121,11 +123,6 @@ def _have_rows(
         return False
     refuse_many(shapes[0][0], most_rows)
     return True
-
-
-def _texts(tensor: Tensor) -> list[Buffer]:
-    """The rows of a tensor as JSON text."""
-    return [as_json(row, tensor.datatype, tensor.name) for row in rows(tensor)]
 
 
 def is_nested(data: Any, shape: Shape) -> bool:
