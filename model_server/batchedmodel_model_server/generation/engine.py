@@ -41,7 +41,7 @@ from batchedmodel_model_server.lora.registry import Kept, Weights
 from batchedmodel_model_server.lora.slots import NO_SLOT, DeviceAdapters
 from batchedmodel_scheduling.batching.items import NEVER, Priority
 from batchedmodel_scheduling.engine.giving_way import GivingWay
-from batchedmodel_scheduling.engine.step_cost import StepTimes
+from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.engine.step_planner import (
     EngineSequence,
     Part,
@@ -172,7 +172,7 @@ class Engine:
         self,
         runner: StepRunner,
         settings: StepSettings,
-        cost: StepTimes,
+        cost: StepCost,
         *,
         vocabulary: int,
         max_context_tokens: int,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from batchedmodel_scheduling.batching.items import NEVER
-from batchedmodel_scheduling.engine.step_cost import StepTimes
+from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.engine.step_planner import EngineSequence, StepSettings
 
 _TWICE: Final = 2.0
@@ -85,7 +85,7 @@ class GivingWay:
         running: Sequence[EngineSequence],
         free_blocks: int,
         settings: StepSettings,
-        cost: StepTimes,
+        cost: StepCost,
         now: float,
     ) -> list[EngineSequence]:
         """Those that wait from now on, so that the first of those that wait can run.
@@ -115,7 +115,7 @@ class GivingWay:
                 return moved
         return []
 
-    def _spend(self, moved: Sequence[EngineSequence], cost: StepTimes, now: float) -> None:
+    def _spend(self, moved: Sequence[EngineSequence], cost: StepCost, now: float) -> None:
         anew = sum([one.computed for one in moved])
         seconds = cost.seconds(prefill_tokens=anew, sequences=0, context_tokens=0)
         seconds -= cost.seconds(prefill_tokens=0, sequences=0, context_tokens=0)

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 _MEMORY: Final = 512
 """Steps that count; older ones are forgotten exponentially."""
@@ -27,23 +27,7 @@ class StepLoad(NamedTuple):
     """That the sequences which only go on have in the cache."""
 
 
-class StepTimes(Protocol):
-    """How long steps take: `StepCost` and `LearntStepCost`."""
-
-    def seconds(self, *, prefill_tokens: int, sequences: int, context_tokens: int) -> float:
-        """Of a step with so much in it."""
-        ...
-
-    def prefill_within(self, seconds: float, *, sequences: int, context_tokens: int) -> float:
-        """Tokens of prompts for which a step with these sequences has time left; 0 at least."""
-        ...
-
-    def prefill_beside(self) -> int:
-        """Tokens of prompts that take as long as one more sequence."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class StepCost:
     """Seconds of a step; measured when the engine starts."""
 
@@ -83,7 +67,7 @@ class StepCost:
         return math.ceil(self.sequence / self.prefill_token) if self.prefill_token > 0 else 0
 
 
-class LearntStepCost:
+class LearntStepCost(StepCost):
     """A measured cost, corrected by what steps take.
 
     Each of its four parts has a factor: the least squares of relative errors over the last steps,
@@ -93,8 +77,6 @@ class LearntStepCost:
 
     def __init__(self, measured: StepCost) -> None:
         self.measured: Final = measured
-        self.present = measured
-        """What steps take now."""
         self._factors: Final = [1.0] * 4
         self._count = 0.0
         """Steps, by how much they count."""
@@ -103,22 +85,7 @@ class LearntStepCost:
         """What steps took, and what was measured for such; each over the latter."""
         self._products: Final = [[0.0] * 4 for _ in range(4)]
         self._seen: Final = [0.0] * 4
-
-    def seconds(self, *, prefill_tokens: int, sequences: int, context_tokens: int) -> float:
-        """Of a step with so much in it."""
-        return self.present.seconds(
-            prefill_tokens=prefill_tokens, sequences=sequences, context_tokens=context_tokens
-        )
-
-    def prefill_within(self, seconds: float, *, sequences: int, context_tokens: int) -> float:
-        """Tokens of prompts for which a step with these sequences has time left; 0 at least."""
-        return self.present.prefill_within(
-            seconds, sequences=sequences, context_tokens=context_tokens
-        )
-
-    def prefill_beside(self) -> int:
-        """Tokens of prompts that take as long as one more sequence."""
-        return self.present.prefill_beside()
+        self._correct()
 
     def saw(self, load: StepLoad, seconds: float) -> None:
         """A step with such a load took so long; what is no time is ignored."""
@@ -163,13 +130,14 @@ class LearntStepCost:
             )
             best = self._seen[at] - others + hold * weight * common
             factors[at] = _bounded(best / (weight * (1 + hold)))
-        measured = self.measured
-        self.present = StepCost(
-            base=measured.base * factors[0],
-            prefill_token=measured.prefill_token * factors[1],
-            sequence=measured.sequence * factors[2],
-            context_token=measured.context_token * factors[3],
-        )
+        self._correct()
+
+    def _correct(self) -> None:
+        measured, factors = self.measured, self._factors
+        self.base = measured.base * factors[0]
+        self.prefill_token = measured.prefill_token * factors[1]
+        self.sequence = measured.sequence * factors[2]
+        self.context_token = measured.context_token * factors[3]
 
 
 def _bounded(factor: float) -> float:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from batchedmodel_scheduling.batching.items import Priority
 from batchedmodel_scheduling.engine.device_shares import DEFAULT_TOKEN_SECONDS
-from batchedmodel_scheduling.engine.step_cost import StepLoad, StepTimes
+from batchedmodel_scheduling.engine.step_cost import StepCost, StepLoad
 
 _LEAST_PART: Final = 16
 """Tokens of prompts that any step reads, however slow it is: or a first token would never come."""
@@ -129,7 +129,7 @@ def load_of(parts: Iterable[Part]) -> StepLoad:
 class StepPlanner:
     """Plans one step after the other; it remembers nothing."""
 
-    def __init__(self, settings: StepSettings, cost: StepTimes) -> None:
+    def __init__(self, settings: StepSettings, cost: StepCost) -> None:
         """`cost` may be learnt meanwhile: each plan asks it anew."""
         self.settings: Final = settings
         self._cost: Final = cost

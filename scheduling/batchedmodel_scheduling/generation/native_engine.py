@@ -166,20 +166,20 @@ class NativeEngine(Capacity):
     @property
     def least_between_tokens(self) -> float:
         """The same of a sequence that is alone, as measured first or as learnt."""
-        alone = [cost.base + cost.sequence for cost in (self._cost.measured, self._cost.present)]
+        alone = [cost.base + cost.sequence for cost in (self._cost.measured, self._cost)]
         return min(*alone, self._step_seconds)
 
     @property
     def output_token(self) -> float:
         """See `Capacity`."""
-        limits, cost = self._limits, self._cost.present
+        limits, cost = self._limits, self._cost
         full = max(1.0, min(limits.max_sequences, limits.cache_tokens / self._held))
         return cost.base / full + cost.sequence + cost.context_token * self._held
 
     @property
     def prompt_token(self) -> float:
         """See `Capacity`."""
-        return self._cost.present.prefill_token
+        return self._cost.prefill_token
 
     def first_token(self, prompt_tokens: int) -> float:
         """Seconds until the first token of a request that goes to the engine."""

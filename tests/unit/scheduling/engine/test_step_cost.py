@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_scheduling.engine.step_cost import LearntStepCost, StepCost, StepLoad, StepTimes
+from batchedmodel_scheduling.engine.step_cost import LearntStepCost, StepCost, StepLoad
 from batchedmodel_scheduling.engine.step_planner import (
     EngineSequence,
     Part,
@@ -28,7 +28,7 @@ def loads(count: int, seed: int = 1) -> list[StepLoad]:
     ]
 
 
-def seconds(cost: StepTimes, load: StepLoad) -> float:
+def seconds(cost: StepCost, load: StepLoad) -> float:
     return cost.seconds(
         prefill_tokens=load.prefill_tokens,
         sequences=load.sequences,
@@ -65,7 +65,7 @@ def test_each_part_of_the_cost_is_told_apart() -> None:
         learnt.saw(load, seconds(truth, load) * rng.uniform(0.9, 1.1))
     for load in (StepLoad(0, 4, 3600), StepLoad(800, 2, 1800), StepLoad(0, 60, 54_000)):
         assert off(learnt, truth, load) < 0.08
-    assert learnt.present.prefill_token == pytest.approx(150e-6, rel=0.1)
+    assert learnt.prefill_token == pytest.approx(150e-6, rel=0.1)
 
 
 @pytest.mark.parametrize("stall", [1e-9, 60.0])
