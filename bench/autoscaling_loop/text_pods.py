@@ -20,7 +20,7 @@ from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_scheduling.generation.admission import Admission, AdmissionSettings
-from batchedmodel_sidecar.telemetry.generation_counts import GenerationWork
+from batchedmodel_sidecar.telemetry.generation_counts import GenerationCounts
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 
 _CALLER: Final = Share("caller")
@@ -72,7 +72,7 @@ class TextPod(Watcher):
         self._tally: Final = tally
         self._admission: Final = Admission(AdmissionSettings.of(device.settings))
         self._ledger: Final = Ledger()
-        self._work: Final = GenerationWork(self._ledger, born)
+        self._counts: Final = GenerationCounts(self._ledger, born)
         self._works: Final[dict[int, float]] = {}
         """Of calls that were taken and have not ended."""
         engine = TokenEngine(device.engine)
@@ -96,7 +96,7 @@ class TextPod(Watcher):
 
     def stats(self, now: float) -> SidecarStats:
         """What its sidecar tells."""
-        return self._work.stats(
+        return self._counts.texts_stats(
             self._device.settings,
             now,
             backlog=self._admission.backlog_work,
@@ -107,7 +107,7 @@ class TextPod(Watcher):
 
     def came(self, call: Call, work: float, now: float) -> None:
         """As the sidecar's handler counts it."""
-        self._work.add(work, now)
+        self._counts.asked(work, now)
         self._ledger.accept(1, work, now)
         self._works[call.number] = work
         if call.arrived >= 0:
@@ -134,7 +134,7 @@ class TextPod(Watcher):
     def looked(self, usage: float, now: float) -> None:
         """The engine's gauges were read."""
         if self._device.engine.cache_tokens is not None:
-            self._work.cache_used(usage, now)
+            self._counts.cache_used(usage, now)
 
 
 class TextReplicas:

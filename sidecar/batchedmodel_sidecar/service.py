@@ -53,11 +53,7 @@ from batchedmodel_sidecar.lifecycle import DrainEnd, Lifecycle
 from batchedmodel_sidecar.lora.served import ServedAdapters
 from batchedmodel_sidecar.model import Link, ReadyModel
 from batchedmodel_sidecar.settings import SettingsFolder
-from batchedmodel_sidecar.telemetry.generation_counts import (
-    GenerationCounts,
-    GenerationWork,
-    with_batches,
-)
+from batchedmodel_sidecar.telemetry.generation_counts import GenerationCounts, with_batches
 from batchedmodel_sidecar.telemetry.ledger import Durations, Ledger, RecentArrivals
 from batchedmodel_sidecar.telemetry.metrics import (
     AdaptersCollector,
@@ -176,7 +172,7 @@ class Service:
         )
         self._bodies = BodyReader(max_bytes=settings.max_body_bytes, budget=budget, slots=regions)
         refusals = Refusals(self._ledger, codec.protocols)
-        counts = GenerationCounts()
+        counts = GenerationCounts(self._ledger, loop.time())
         admission = Admission(
             batcher=self._batcher,
             link=self._link,
@@ -198,24 +194,21 @@ class Service:
         )
         self._generation = generation_of(
             settings,
-            TextQueue(
-                self._batcher.settings,
-                GenerationWork(self._ledger, loop.time()),
-                counts,
-                refusals,
-                admission.open_for_work,
-            ),
+            TextQueue(self._batcher.settings, counts, refusals, admission.open_for_work),
             link=native,
             client=client,
             bodies=self._bodies,
             adapters=served,
         )
         if self._generation is not None:
+            queue = self._generation.queue
             registry.register(
-                GenerationCollector(counts, self._generation.queue, lambda: self._link.status.model)
+                GenerationCollector(
+                    counts, lambda: queue.admission, lambda: self._link.status.model
+                )
             )
             if served.are_known:
-                works = (self._batcher.adapters, self._generation.queue.adapters)
+                works = (self._batcher.adapters, queue.adapters)
                 rows = self._ledger.adapters
                 registry.register(AdaptersCollector(served, rows, works, settings.adapter_slots))
         router = Router(
@@ -306,9 +299,9 @@ class Service:
             model_ready=batcher.model is not None,
             draining=draining,
         )
-        if self._generation is not None and self._generation.queue.work.any:
+        if self._generation is not None and self._generation.queue.counts.any:
             queue, now = self._generation.queue, asyncio.get_running_loop().time()
-            texts = queue.work.stats(
+            texts = queue.counts.texts_stats(
                 queue.settings,
                 now,
                 backlog=queue.admission.backlog_work,

@@ -30,7 +30,7 @@ from batchedmodel_sidecar.http.request import RequestHead
 from batchedmodel_sidecar.http.responses import Refusals, named, ours, unread_bug
 from batchedmodel_sidecar.http.time_out import within
 from batchedmodel_sidecar.protocols.headers import agreed, options_of_headers
-from batchedmodel_sidecar.telemetry.generation_counts import GenerationCounts, GenerationWork
+from batchedmodel_sidecar.telemetry.generation_counts import GenerationCounts
 
 
 class TextQueue:
@@ -42,7 +42,6 @@ class TextQueue:
     def __init__(
         self,
         settings: BatchSettings,
-        work: GenerationWork,
         counts: GenerationCounts,
         refusals: Refusals,
         require_open: Callable[[], object],
@@ -54,10 +53,9 @@ class TextQueue:
         self._limits: EngineLimits | None = None
         """Of an engine of ours, once there is one."""
         self._admission = Admission(AdmissionSettings.of(settings))
-        self.work: Final = work
-        self._ledger = work.ledger
+        self.counts: Final = counts
+        self._ledger = counts.ledger
         self._loop = asyncio.get_running_loop()
-        self._counts = counts
         self._texts: dict[int, LiveText] = {}
         self._numbers = count()
         self._open = False
@@ -90,7 +88,7 @@ class TextQueue:
         now = self._loop.time()
         refusal = self._admission.refusal(share, now)
         if refusal is not None:
-            self.work.add_unseen(now)
+            self.counts.refused_unread(now)
             raise rejected(refusal, self.settings)
 
     async def answer(self, asked: RequestHead, body: Buffer, held: Hold) -> Answer:
@@ -167,7 +165,7 @@ class TextQueue:
             least_tokens=fields.least_tokens,
         )
         work = self._admission.work(request)
-        self.work.add(work, now)
+        self.counts.asked(work, now)
         refusal = self._admission.offer(request, now)
         if refusal is not None:
             self._ledger.refused_rows(request.share.tenant, fields.adapter, 1)
@@ -211,12 +209,12 @@ class TextQueue:
 
     def was_cached(self, request_id: int, tokens: int) -> None:
         """See `EngineListener`."""
-        self._counts.cached_tokens += tokens
+        self.counts.cached_tokens += tokens
         self._admission.found(request_id, tokens)
 
     def stepped(self, view: EngineView, preemptions: int) -> None:
         """See `EngineListener`."""
-        self._counts.preemptions = preemptions
+        self.counts.preemptions = preemptions
         self.engine(view)
 
     def engine(self, view: EngineView) -> None:
@@ -224,9 +222,7 @@ class TextQueue:
         self._deciding = False
         now = self._loop.time()
         self._admission.engine(view, now)
-        if view.cache_usage is not None:
-            self.work.cache_used(view.cache_usage, now)
-        self._counts.cache_usage = view.cache_usage
+        self.counts.cache_used(view.cache_usage, now)
         self._decide()
 
     def give_up(self, reason: str, *, under_way: bool = True) -> None:
@@ -249,7 +245,7 @@ class TextQueue:
         request = text.request
         if text.first_at is None:
             text.first_at = now
-            self._counts.first_token.observe(now - request.arrived)
+            self.counts.first_token.observe(now - request.arrived)
             self._admission.first_token(request.id, now)
             tokens -= 1
             if self._admission.waiting:
@@ -274,10 +270,10 @@ class TextQueue:
             target = self.settings.target_first_token_seconds
             if target is not None and text.first_at is not None:
                 self._ledger.late += text.first_at - request.arrived > target
-        self._counts.ended(text.prompt_tokens or request.prompt_tokens, output_tokens)
+        self.counts.ended(text.prompt_tokens or request.prompt_tokens, output_tokens)
         if completed and text.first_at is not None and output_tokens > 1:
             took = text.heard_at - text.first_at
-            self._counts.output_token.observe(took / (output_tokens - 1))
+            self.counts.output_token.observe(took / (output_tokens - 1))
         self._look_whether_idle()
         if waited:
             self._admission.withdraw(request.id, now)
@@ -330,7 +326,7 @@ class TextQueue:
         for number in grant.release:
             text = self._texts[number]
             self._ledger.leaves_alone(now)
-            self._counts.queued.observe(now - text.request.arrived)
+            self.counts.queued.observe(now - text.request.arrived)
             text.send()
         if self._timer is not None:
             self._timer.cancel()

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.tenants import Share
@@ -403,7 +403,7 @@ class OfferedWork:
     """Work by second, beside the books."""
 
     def __init__(self, ledger: Ledger, now: float) -> None:
-        self._ledger = ledger
+        self.ledger: Final = ledger
         self._meter = WorkMeter(now)
         self._instance: Final = uuid.uuid4().hex
         """Another one after a restart, which is then no fall of the counters."""
@@ -414,7 +414,7 @@ class OfferedWork:
 
     def add_unseen(self, rows: int, now: float) -> None:
         """A call of so many rows at least was refused, as there was no room: it was offered."""
-        self._ledger.rows_offered += rows
+        self.ledger.rows_offered += rows
         self._meter.add_unseen(rows, now)
 
     def start_over(self, now: float) -> None:
@@ -433,27 +433,34 @@ class OfferedWork:
         """What the autoscaler is told; the policy may use fewer workers than the settings have."""
         signals = policy.signals()
         return SidecarStats(
-            instance=self._instance,
             model_ready=model_ready,
             draining=draining,
             # Whatever is known of the device comes from its profile.
             profile_known=signals.sustainable_rate is not None,
             sustainable_share=signals.sustainable_share,
             offered_work=self._meter.buckets(now),
-            age_seconds=self._meter.age(now),
-            backlog_work=max(0.0, self._ledger.work_live),
-            queue_length=self._ledger.rows_waiting,
-            outstanding=self._ledger.rows_live,
-            settings_hash=settings.digest(),
+            backlog_work=max(0.0, self.ledger.work_live),
             max_batch_size=settings.max_batch_size,
             max_concurrent_batches=policy.settings.max_concurrent_batches,
-            waited_row_seconds=self._ledger.waiting_rows.integral(now),
-            released_rows=self._ledger.waiting_rows.lowered,
             # No rate at all is the verdict on the target and says nothing about the device.
             rows_per_second=signals.sustainable_rate or None,
             shortest_latency_seconds=signals.smallest_feasible_target_seconds,
             profile=policy.pipeline.times.extent,
+            **self._counted(settings, now),
         )
+
+    def _counted(self, settings: BatchSettings, now: float) -> dict[str, Any]:
+        """What is told whatever the work is."""
+        ledger = self.ledger
+        return {
+            "instance": self._instance,
+            "age_seconds": self._meter.age(now),
+            "queue_length": ledger.rows_waiting,
+            "outstanding": ledger.rows_live,
+            "settings_hash": settings.digest(),
+            "waited_row_seconds": ledger.waiting_rows.integral(now),
+            "released_rows": ledger.waiting_rows.lowered,
+        }
 
 
 _CAPACITY: Final = 100_000

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -118,32 +118,23 @@ class LedgerCollector(Collector):
         yield in_force
 
 
-class Admits(Protocol):
-    """Who lets requests for generated text go."""
-
-    @property
-    def admission(self) -> Admission:
-        """By which policy, at present."""
-        ...
-
-
 class GenerationCollector(Collector):
     """Shows what is known of generated text."""
 
     def __init__(
         self,
         counts: GenerationCounts,
-        admits: Admits,
+        admission: Callable[[], Admission],
         model: Callable[[], ReadyModel | None],
     ) -> None:
-        """`model`: the one that can be asked now."""
+        """`admission`: by which requests go at present; `model`: the one that can be asked now."""
         self._counts = counts
-        self._admits = admits
+        self._admission = admission
         self._model = model
 
     def collect(self) -> Iterator[Metric]:
         """All of it as it is now."""
-        counts, admission = self._counts, self._admits.admission
+        counts, admission = self._counts, self._admission()
         yield _histogram(names.GENERATION_QUEUE, "Until requests go to the server", counts.queued)
         doc = "From a request's arrival to its first token, of streams"
         yield _histogram(names.FIRST_TOKEN, doc, counts.first_token)

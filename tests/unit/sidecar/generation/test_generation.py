@@ -16,7 +16,7 @@ from batchedmodel_sidecar.http.responses import Refusals
 from batchedmodel_sidecar.lora.served import ServedAdapters
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.table import public_protocols
-from batchedmodel_sidecar.telemetry.generation_counts import GenerationCounts, GenerationWork
+from batchedmodel_sidecar.telemetry.generation_counts import GenerationCounts
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 from support.byte_tokenizer import tokenizer_json
 from support.described_models import ENGINE, TEXTS, ready
@@ -32,8 +32,7 @@ def _generation() -> NativeGeneration:
     budget = ByteBudget(1 << 20)
     regions = SharedRegions(budget)
     refusals = Refusals(ledger, public_protocols())
-    work = GenerationWork(ledger, 0.0)
-    queue = TextQueue(BatchSettings(), work, GenerationCounts(), refusals, lambda: None)
+    queue = TextQueue(BatchSettings(), GenerationCounts(ledger, 0.0), refusals, lambda: None)
     link = NativeLink("nowhere", Listener(), regions, served)
     bodies = BodyReader(max_bytes=1 << 20, budget=budget, slots=regions)
     return NativeGeneration("m", queue, link, bodies, served)

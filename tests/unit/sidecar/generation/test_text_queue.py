@@ -23,7 +23,7 @@ from batchedmodel_sidecar.generation.upstream_texts import AskText, UpstreamText
 from batchedmodel_sidecar.http.request import RequestHead
 from batchedmodel_sidecar.http.responses import Refusals
 from batchedmodel_sidecar.protocols.table import public_protocols
-from batchedmodel_sidecar.telemetry.generation_counts import GenerationCounts, GenerationWork
+from batchedmodel_sidecar.telemetry.generation_counts import GenerationCounts
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 
 pytestmark = pytest.mark.looptime
@@ -142,8 +142,8 @@ class World:
         self.callers: list[Caller] = []
         self.server = make(self.engine.ask)
         refusals = Refusals(self.ledger, public_protocols())
-        work = GenerationWork(self.ledger, asyncio.get_running_loop().time())
-        self.queue = TextQueue(settings, work, GenerationCounts(), refusals, lambda: None)
+        counts = GenerationCounts(self.ledger, asyncio.get_running_loop().time())
+        self.queue = TextQueue(settings, counts, refusals, lambda: None)
         self.queue.server = self.server
         self.queue.open()
 
