@@ -236,7 +236,30 @@ def read_configure(content: Buffer) -> Configure:
 
 def write_step(report: StepReport) -> list[Buffer]:
     """The parts of a frame, whose id is the engine's number."""
-    return list(_step(report))
+    tokens = report.tokens
+    top = {at: one.top for at, one in enumerate(tokens) if one.top}
+    return [
+        _STEP.pack(
+            report.seconds,
+            report.running,
+            report.waiting,
+            report.free_blocks,
+            report.blocks,
+            report.backlog,
+            report.preemptions,
+            report.prefill_tokens,
+            len(tokens),
+            len(report.cached),
+        ),
+        array("Q", [one.id for one in tokens]).tobytes(),
+        array("I", [one.choice for one in tokens]).tobytes(),
+        array("i", [one.token for one in tokens]).tobytes(),
+        array("d", [one.logprob for one in tokens]).tobytes(),
+        array("B", [one.finish for one in tokens]).tobytes(),
+        array("Q", [id for id, _ in report.cached]).tobytes(),
+        array("I", [count for _, count in report.cached]).tobytes(),
+        json.dumps(top).encode() if top else b"",
+    ]
 
 
 def read_step(content: memoryview) -> StepReport:
@@ -306,33 +329,6 @@ def _check_whole(name: str, value: object, least: int, most: int) -> None:
 def _check_real(name: str, value: object, least: float = -_MOST_REAL) -> None:
     if type(value) not in (int, float) or not least <= value <= _MOST_REAL:  # type: ignore[operator]
         raise ValueError(f"{name} is {value!r}, no number from {least} on")
-
-
-def _step(report: StepReport) -> tuple[bytes, ...]:
-    tokens = report.tokens
-    top = {at: one.top for at, one in enumerate(tokens) if one.top}
-    return (
-        _STEP.pack(
-            report.seconds,
-            report.running,
-            report.waiting,
-            report.free_blocks,
-            report.blocks,
-            report.backlog,
-            report.preemptions,
-            report.prefill_tokens,
-            len(tokens),
-            len(report.cached),
-        ),
-        array("Q", [one.id for one in tokens]).tobytes(),
-        array("I", [one.choice for one in tokens]).tobytes(),
-        array("i", [one.token for one in tokens]).tobytes(),
-        array("d", [one.logprob for one in tokens]).tobytes(),
-        array("B", [one.finish for one in tokens]).tobytes(),
-        array("Q", [id for id, _ in report.cached]).tobytes(),
-        array("I", [count for _, count in report.cached]).tobytes(),
-        json.dumps(top).encode() if top else b"",
-    )
 
 
 def _read_step(content: memoryview) -> StepReport:

@@ -26,7 +26,6 @@ from batchedmodel_scheduling.generation.requests import (
     EngineView,
     GenerationRequest,
     Grant,
-    GrantReason,
     Shed,
     Waiting,
 )
@@ -41,12 +40,13 @@ __all__ = [
     "EngineView",
     "GenerationRequest",
     "Grant",
-    "GrantReason",
     "Shed",
 ]
 
 _LOOK: Final = 0.25
 """Seconds between two looks at what the server did."""
+_TENANTS_PASSED: Final = 32
+"""Tenants that may not go now whom others pass, at most."""
 _SOONEST: Final = 1.0
 _LATEST: Final = 600.0
 
@@ -140,7 +140,7 @@ class Admission:
             if self._capacity.free_for(waiting.request, now):
                 self._release(waiting, now)
                 release.append(waiting.request.id)
-            elif passed == self._capacity.passes or not turns.hold(waiting.request.share.tenant):
+            elif passed == _TENANTS_PASSED or not turns.hold(waiting.request.share.tenant):
                 break
             else:
                 passed += 1
@@ -150,12 +150,7 @@ class Admission:
             self._estimates.gone(one.request_id)
         self._pressed = self._pressed or self._capacity.wanted
         self._look(now)
-        return Grant(
-            release=tuple(release),
-            shed=shed,
-            wake_at=self._wake_at(now),
-            reason=self._reason(released=bool(release)),
-        )
+        return Grant(release=tuple(release), shed=shed, wake_at=self._wake_at(now))
 
     def found(self, request_id: int, tokens: int) -> None:
         """The server had so many tokens of a released request's prompt, and did not read them.
@@ -239,13 +234,6 @@ class Admission:
         self._waiting.release(waiting)
         self._capacity.released(waiting, now)
         self._server.released(waiting, now, room=self._capacity.mostly_free)
-
-    def _reason(self, *, released: bool) -> GrantReason:
-        if released:
-            return GrantReason.RELEASED
-        if not len(self._waiting):
-            return GrantReason.EMPTY
-        return GrantReason.BUSY if self._waiting.turns else GrantReason.RESTING
 
     def _wake_at(self, now: float) -> float:
         wake_at = self._waiting.next_event()

@@ -60,9 +60,6 @@ class Capacity:
     Costs are in seconds of the device. Events that teach nothing are not heard.
     """
 
-    passes = 0
-    """Tenants that may not go now whom others pass, at most; 0: all wait for whose turn it is."""
-
     def __init__(self) -> None:
         self._excess = 0.0
         """Nearly all first tokens take at most so much longer than usual, lately: in seconds, or as

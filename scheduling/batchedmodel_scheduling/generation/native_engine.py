@@ -38,7 +38,6 @@ _ENDS_AHEAD: Final = 1.5
 than run."""
 _MOST_UNSTARTED: Final = 8
 """Requests without a first token: while there are more, nobody goes for whom there is no room."""
-_TENANTS_PASSED: Final = 32
 _NEWEST: Final = 0.05
 _LEAST_LEFT: Final = 0.25
 """Of the usual length: so much more is expected of an answer, however long it is."""
@@ -54,8 +53,6 @@ class NativeEngine(Capacity):
     where these are fewer. So the cache is paid for as well: where it is short, each sequence has a
     larger part of a step.
     """
-
-    passes = _TENANTS_PASSED
 
     def __init__(
         self, limits: EngineLimits, server: AtServer, lengths: OutputLengths, turns: FairTurns

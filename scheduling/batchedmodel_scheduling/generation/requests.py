@@ -5,7 +5,7 @@ Time is in monotonic seconds and given by the caller. Work is in seconds of the 
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from typing import Final, NamedTuple
 
 from batchedmodel_contract.manifest.batching import BatchSettings
@@ -121,18 +121,6 @@ class GenerationRequest(NamedTuple):
         return self.there.prompt_tokens + (self.max_tokens or 1) <= limits.cache_tokens
 
 
-class GrantReason(StrEnum):
-    """Why requests leave now, or why none does."""
-
-    EMPTY = "empty"
-    """Nothing waits."""
-    BUSY = "busy"
-    """The server has as many as it should."""
-    RESTING = "resting"
-    """All that waits is for keys which the server refused a moment ago."""
-    RELEASED = "released"
-
-
 class Shed(NamedTuple):
     """A request that no longer waits, and how it ended."""
 
@@ -149,7 +137,6 @@ class Grant:
     shed: tuple[Shed, ...]
     wake_at: float
     """Ask again then, unless something happens before; `NEVER` when only an event can help."""
-    reason: GrantReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

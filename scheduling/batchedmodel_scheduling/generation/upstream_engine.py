@@ -25,7 +25,6 @@ from batchedmodel_scheduling.generation.waiting import FairTurns
 
 _FIRST_LIMIT: Final = 16
 _MOST: Final = 4096
-_TENANTS_PASSED: Final = 32
 _TOKEN_SECONDS: Final = 0.02
 """Between two tokens before any were seen."""
 _PROMPT_PART: Final = 1 / 20
@@ -63,8 +62,6 @@ _NEAR_TARGET: Final = 0.9
 
 class UpstreamEngine(Capacity):
     """The limit in force, and what tokens were seen to cost."""
-
-    passes = _TENANTS_PASSED
 
     def __init__(self, settings: AdmissionSettings, server: AtServer, turns: FairTurns) -> None:
         super().__init__()

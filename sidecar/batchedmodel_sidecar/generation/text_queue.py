@@ -52,7 +52,8 @@ class TextQueue:
         self._require_open = require_open
         self._limits: EngineLimits | None = None
         """Of an engine of ours, once there is one."""
-        self._admission = Admission(AdmissionSettings.of(settings))
+        self.admission = Admission(AdmissionSettings.of(settings))
+        """The policy; another one once the engine's limits are known."""
         self.counts: Final = counts
         self._ledger = counts.ledger
         self._loop = asyncio.get_running_loop()
@@ -68,11 +69,6 @@ class TextQueue:
         self._idle, self._busy = asyncio.Event(), asyncio.Event()
         self._idle.set()
 
-    @property
-    def admission(self) -> Admission:
-        """The policy, for metrics."""
-        return self._admission
-
     def adapters(self) -> tuple[set[str], set[str]]:
         """Those of requests at the server, and those of requests that wait."""
         running: set[str] = set()
@@ -86,7 +82,7 @@ class TextQueue:
         """Raise `Rejected` where a tenant's request would not be admitted, whatever it holds."""
         self._require_open()
         now = self._loop.time()
-        refusal = self._admission.refusal(share, now)
+        refusal = self.admission.refusal(share, now)
         if refusal is not None:
             self.counts.refused_unread(now)
             raise rejected(refusal, self.settings)
@@ -164,9 +160,9 @@ class TextQueue:
             whole=fields.whole,
             least_tokens=fields.least_tokens,
         )
-        work = self._admission.work(request)
+        work = self.admission.work(request)
         self.counts.asked(work, now)
-        refusal = self._admission.offer(request, now)
+        refusal = self.admission.offer(request, now)
         if refusal is not None:
             self._ledger.refused_rows(request.share.tenant, fields.adapter, 1)
             raise rejected(refusal, settings, limit)
@@ -179,7 +175,7 @@ class TextQueue:
 
     def oldest_age(self) -> float:
         """Seconds since the oldest request that waits came."""
-        return self._admission.oldest_age(self._loop.time())
+        return self.admission.oldest_age(self._loop.time())
 
     def configure(self, settings: BatchSettings) -> None:
         """Use other settings from now on."""
@@ -191,7 +187,7 @@ class TextQueue:
         is_first, self._limits = self._limits is None, limits
         if is_first:
             # Nothing was let in before: there was no model.
-            self._admission = Admission(self._by())
+            self.admission = Admission(self._by())
         self._reconfigure()
 
     def open(self) -> None:
@@ -210,7 +206,7 @@ class TextQueue:
     def was_cached(self, request_id: int, tokens: int) -> None:
         """See `EngineListener`."""
         self.counts.cached_tokens += tokens
-        self._admission.found(request_id, tokens)
+        self.admission.found(request_id, tokens)
 
     def stepped(self, view: EngineView, preemptions: int) -> None:
         """See `EngineListener`."""
@@ -221,7 +217,7 @@ class TextQueue:
         """What the server says of itself."""
         self._deciding = False
         now = self._loop.time()
-        self._admission.engine(view, now)
+        self.admission.engine(view, now)
         self.counts.cache_used(view.cache_usage, now)
         self._decide()
 
@@ -246,17 +242,17 @@ class TextQueue:
         if text.first_at is None:
             text.first_at = now
             self.counts.first_token.observe(now - request.arrived)
-            self._admission.first_token(request.id, now)
+            self.admission.first_token(request.id, now)
             tokens -= 1
-            if self._admission.waiting:
+            if self.admission.waiting:
                 self._decide()  # what waited for this prompt to be read may go
-        self._admission.tokens(request.id, tokens, now)
+        self.admission.tokens(request.id, tokens, now)
 
     def comes_back(self, text: LiveText, rest_seconds: float) -> None:
         """See `TextListener`."""
         now = self._loop.time()
         self._ledger.comes_back_alone(now)
-        self._admission.came_back(text.request.id, now, rest_seconds=rest_seconds)
+        self.admission.came_back(text.request.id, now, rest_seconds=rest_seconds)
         self._decide()
 
     def ended(self, text: LiveText, outcome: Outcome, *, waited: bool) -> None:
@@ -276,17 +272,17 @@ class TextQueue:
             self.counts.output_token.observe(took / (output_tokens - 1))
         self._look_whether_idle()
         if waited:
-            self._admission.withdraw(request.id, now)
+            self.admission.withdraw(request.id, now)
         else:
             whole = output_tokens if completed and output_tokens else None
-            self._admission.ended(request.id, now, output_tokens=whole)
+            self.admission.ended(request.id, now, output_tokens=whole)
         self._decide()
 
     def _by(self) -> AdmissionSettings:
         return AdmissionSettings.of(self.settings, self._limits)
 
     def _reconfigure(self) -> None:
-        self._admission.configure(self._by(), self._loop.time())
+        self.admission.configure(self._by(), self._loop.time())
         self._decide()
 
     def _look_whether_idle(self) -> None:
@@ -308,7 +304,7 @@ class TextQueue:
         except Exception as bug:
             # Our bug. Who waits must not wait for ever, and the others go on.
             message = ours("deciding about", bug)
-            self._admission = Admission(self._by())
+            self.admission = Admission(self._by())
             error = Unserved(message, status=500)
             for text in [one for one in self._texts.values() if one.waits]:
                 text.give_up(error, Outcome.FAILED)
@@ -317,7 +313,7 @@ class TextQueue:
 
     def _decide_once(self) -> None:
         now = self._loop.time()
-        grant = self._admission.poll(now, is_open=self._open)
+        grant = self.admission.poll(now, is_open=self._open)
         for shed in grant.shed:
             text = self._texts[shed.request_id]
             seconds = text.request.deadline - text.request.arrived

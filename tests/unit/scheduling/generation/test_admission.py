@@ -10,7 +10,6 @@ from batchedmodel_scheduling.generation.admission import (
     Admission,
     AdmissionSettings,
     EngineView,
-    GrantReason,
     Shed,
 )
 from support.generation_requests import busy, experienced, offered, one_at_a_time, request
@@ -20,7 +19,6 @@ from support.steps import steps
 def test_an_empty_one_waits_for_events_only() -> None:
     grant = Admission(AdmissionSettings()).poll(1.0)
     assert (grant.release, grant.shed, grant.wake_at) == ((), (), NEVER)
-    assert grant.reason is GrantReason.EMPTY
 
 
 def test_all_that_have_a_place_go_at_once_and_the_rest_when_one_ends() -> None:
@@ -29,8 +27,7 @@ def test_all_that_have_a_place_go_at_once_and_the_rest_when_one_ends() -> None:
     offered(admission, *requests)
     grant = admission.poll(0.0)
     assert grant.release == tuple(one.id for one in requests[:2])
-    assert grant.reason is GrantReason.RELEASED
-    assert admission.poll(0.1).reason is GrantReason.BUSY
+    assert admission.poll(0.1).release == ()
     assert (admission.running, admission.waiting) == (2, 1)
     admission.ended(requests[0].id, 0.2, output_tokens=5)
     assert admission.poll(0.2).release == (requests[2].id,)
@@ -231,7 +228,6 @@ def test_what_came_back_goes_first_after_its_key_has_rested() -> None:
     offered(admission, second)
     admission.came_back(first.id, 0.1, rest_seconds=2.0)
     grant = admission.poll(0.1)
-    assert grant.reason is GrantReason.RESTING
     assert grant.wake_at == pytest.approx(2.1)
     offered(admission, other, now=0.2)
     assert admission.poll(0.2).release == (other.id,)

@@ -18,7 +18,6 @@ from batchedmodel_scheduling.generation.admission import (
     EngineStep,
     EngineView,
     GenerationRequest,
-    GrantReason,
 )
 from support.examples import examples
 
@@ -122,8 +121,6 @@ class AdmissionMachine(RuleBasedStateMachine):
             assert self.now < request.deadline
         assert all(self.now < request.deadline for request in self.waiting.values())
         assert grant.wake_at > self.now
-        assert (grant.reason is GrantReason.RELEASED) == bool(grant.release)
-        assert (grant.reason is GrantReason.EMPTY) <= (not self.waiting)
         if self.settings.engine is not None:
             choices = sum(request.choices for request in self.running.values())
             # Some go for whom others give way; the last of these may be several.
@@ -131,7 +128,7 @@ class AdmissionMachine(RuleBasedStateMachine):
         elif self.settings.max_concurrent_requests is not None and grant.release:
             assert len(self.running) <= self.settings.max_concurrent_requests
         if not self.running and self.waiting:
-            assert grant.reason is GrantReason.RESTING
+            assert not self.admission._waiting.turns, "all keys rest"
 
     def the_engine_tells_what_it_has(self) -> None:
         """All that it was sent runs, as far as there are places."""
