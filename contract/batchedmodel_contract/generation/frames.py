@@ -19,7 +19,7 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from batchedmodel_contract.inference.tensors import Buffer
-from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.invalid_input import readable
 
 MOST_LOGPROBS: Final = 20
 """Of the most probable tokens, that are told with each token."""
@@ -37,9 +37,6 @@ _REALS: Final = (
     *("temperature", "top_p", "min_p"),
     *("presence_penalty", "frequency_penalty", "repetition_penalty"),
 )
-_UNREADABLE: Final = (
-    ValueError, TypeError, AttributeError, LookupError, struct.error, RecursionError
-)  # fmt: skip
 _SEEDS: Final = (-(1 << 63), (1 << 64) - 1)
 
 
@@ -194,12 +191,37 @@ def write_submit(submit: Submit, engine: int) -> list[Buffer]:
     return [_SUBMIT.pack(engine, len(head), len(submit.ids)), head, submit.ids.tobytes()]
 
 
+@readable("submit")
 def read_submit(frame_id: int, content: memoryview) -> tuple[int, Submit]:
     """The engine's number, and what `write_submit` was given."""
-    try:
-        return _read_submit(frame_id, content)
-    except _UNREADABLE as error:
-        raise InvalidInput("submit", f"cannot be read: {error!r}") from error
+    (engine, head, count), begin = _SUBMIT.unpack_from(content), _SUBMIT.size
+    told: dict[str, Any] = json.loads(bytes(content[begin : begin + head]))
+    ids = array("i")
+    ids.frombytes(content[begin + head :])
+    if len(ids) != count:
+        raise ValueError(f"{len(ids)} token ids instead of {count}")
+    sampling = Sampling(**told.pop("sampling"))
+    stops = {"stop_ids": tuple(told["stop_ids"])}
+    submit = Submit(id=frame_id, ids=ids, sampling=sampling, **told | stops)
+    _check_whole("given", submit.given, 0, _MOST)
+    _check_whole("max_tokens", submit.max_tokens, 0, _MOST)
+    _check_whole("choices", submit.choices, 1, _MOST_CHOICES)
+    _check_whole("first_choice", submit.first_choice, 0, _MOST_CHOICES)
+    _check_whole("priority", submit.priority, 1, 3)
+    if type(submit.salt) is not str or not 0 < submit.weight <= _MOST_REAL:
+        raise ValueError(f"{submit.salt!r} and {submit.weight!r} are no salt with a weight")
+    _check_whole("adapter", submit.adapter, 0, _MOST)
+    for stop in submit.stop_ids:
+        _check_whole("stop_ids", stop, 0, _MOST)
+    if submit.deadline is not None:
+        _check_real("deadline", submit.deadline)
+    for name in _REALS:
+        _check_real(name, getattr(sampling, name))
+    _check_whole("top_k", sampling.top_k, -_MOST, _MOST)
+    _check_whole("seed", sampling.seed, *_SEEDS)
+    if sampling.logprobs is not None:
+        _check_whole("logprobs", sampling.logprobs, 0, _MOST)
+    return engine, submit
 
 
 def write_cancel(engine: int, choice: int | None = None) -> bytes:
@@ -207,12 +229,10 @@ def write_cancel(engine: int, choice: int | None = None) -> bytes:
     return _CANCEL.pack(engine, ALL_CHOICES if choice is None else choice)
 
 
+@readable("cancel")
 def read_cancel(frame_id: int, content: memoryview) -> tuple[int, Cancel]:
     """The engine's number, 0 for a batch, and which text is not wanted any more."""
-    try:
-        engine, choice = _CANCEL.unpack(content)
-    except struct.error as error:
-        raise InvalidInput("cancel", f"cannot be read: {error}") from error
+    engine, choice = _CANCEL.unpack(content)
     return engine, Cancel(id=frame_id, choice=None if choice == ALL_CHOICES else choice)
 
 
@@ -221,16 +241,14 @@ def write_configure(configure: Configure) -> bytes:
     return json.dumps(asdict(configure)).encode()
 
 
+@readable("configure")
 def read_configure(content: Buffer) -> Configure:
     """What `write_configure` wrote."""
-    try:
-        configure = Configure(**json.loads(bytes(content)))
-        _check_whole("max_sequences", configure.max_sequences, 1, _MOST)
-        _check_whole("max_tokens_per_step", configure.max_tokens_per_step, 1, _MOST)
-        if configure.token_seconds is not None:
-            _check_real("token_seconds", configure.token_seconds, 0)
-    except _UNREADABLE as error:
-        raise InvalidInput("configure", f"cannot be read: {error!r}") from error
+    configure = Configure(**json.loads(bytes(content)))
+    _check_whole("max_sequences", configure.max_sequences, 1, _MOST)
+    _check_whole("max_tokens_per_step", configure.max_tokens_per_step, 1, _MOST)
+    if configure.token_seconds is not None:
+        _check_real("token_seconds", configure.token_seconds, 0)
     return configure
 
 
@@ -262,76 +280,9 @@ def write_step(report: StepReport) -> list[Buffer]:
     ]
 
 
+@readable("step")
 def read_step(content: memoryview) -> StepReport:
     """What `write_step` wrote."""
-    try:
-        return _read_step(content)
-    except _UNREADABLE as error:
-        raise InvalidInput("step", f"cannot be read: {error!r}") from error
-
-
-def write_refused(refused: Refused) -> list[Buffer]:
-    """The parts of a frame, whose id is the submit's."""
-    return [_REFUSED.pack(refused.why), refused.message.encode(errors="replace")]
-
-
-def read_refused(frame_id: int, content: memoryview) -> Refused:
-    """What `write_refused` wrote."""
-    try:
-        (why,) = _REFUSED.unpack_from(content)
-        message = str(content[_REFUSED.size :], "utf-8")
-        return Refused(id=frame_id, why=Refusal(why), message=message)
-    except _UNREADABLE as error:
-        raise InvalidInput("refused", f"cannot be read: {error!r}") from error
-
-
-_SUBMIT_FIELDS: Final = tuple(
-    field.name for field in fields(Submit) if field.name not in ("id", "ids", "sampling")
-)
-
-
-def _read_submit(frame_id: int, content: memoryview) -> tuple[int, Submit]:
-    (engine, head, count), begin = _SUBMIT.unpack_from(content), _SUBMIT.size
-    told: dict[str, Any] = json.loads(bytes(content[begin : begin + head]))
-    ids = array("i")
-    ids.frombytes(content[begin + head :])
-    if len(ids) != count:
-        raise ValueError(f"{len(ids)} token ids instead of {count}")
-    sampling = Sampling(**told.pop("sampling"))
-    stops = {"stop_ids": tuple(told["stop_ids"])}
-    submit = Submit(id=frame_id, ids=ids, sampling=sampling, **told | stops)
-    _check_whole("given", submit.given, 0, _MOST)
-    _check_whole("max_tokens", submit.max_tokens, 0, _MOST)
-    _check_whole("choices", submit.choices, 1, _MOST_CHOICES)
-    _check_whole("first_choice", submit.first_choice, 0, _MOST_CHOICES)
-    _check_whole("priority", submit.priority, 1, 3)
-    if type(submit.salt) is not str or not 0 < submit.weight <= _MOST_REAL:
-        raise ValueError(f"{submit.salt!r} and {submit.weight!r} are no salt with a weight")
-    _check_whole("adapter", submit.adapter, 0, _MOST)
-    for stop in submit.stop_ids:
-        _check_whole("stop_ids", stop, 0, _MOST)
-    if submit.deadline is not None:
-        _check_real("deadline", submit.deadline)
-    for name in _REALS:
-        _check_real(name, getattr(sampling, name))
-    _check_whole("top_k", sampling.top_k, -_MOST, _MOST)
-    _check_whole("seed", sampling.seed, *_SEEDS)
-    if sampling.logprobs is not None:
-        _check_whole("logprobs", sampling.logprobs, 0, _MOST)
-    return engine, submit
-
-
-def _check_whole(name: str, value: object, least: int, most: int) -> None:
-    if type(value) is not int or not least <= value <= most:
-        raise ValueError(f"{name} is {value!r}, no whole number from {least} to {most}")
-
-
-def _check_real(name: str, value: object, least: float = -_MOST_REAL) -> None:
-    if type(value) not in (int, float) or not least <= value <= _MOST_REAL:  # type: ignore[operator]
-        raise ValueError(f"{name} is {value!r}, no number from {least} on")
-
-
-def _read_step(content: memoryview) -> StepReport:
     seconds, running, waiting, free, blocks, backlog, preempted, prefill, count, hits = (
         _STEP.unpack_from(content)
     )
@@ -356,6 +307,34 @@ def _read_step(content: memoryview) -> StepReport:
         ],
         cached=tuple([(id, tokens) for id, tokens in zip(*cached, strict=True)]),
     )
+
+
+def write_refused(refused: Refused) -> list[Buffer]:
+    """The parts of a frame, whose id is the submit's."""
+    return [_REFUSED.pack(refused.why), refused.message.encode(errors="replace")]
+
+
+@readable("refused")
+def read_refused(frame_id: int, content: memoryview) -> Refused:
+    """What `write_refused` wrote."""
+    (why,) = _REFUSED.unpack_from(content)
+    message = str(content[_REFUSED.size :], "utf-8")
+    return Refused(id=frame_id, why=Refusal(why), message=message)
+
+
+_SUBMIT_FIELDS: Final = tuple(
+    field.name for field in fields(Submit) if field.name not in ("id", "ids", "sampling")
+)
+
+
+def _check_whole(name: str, value: object, least: int, most: int) -> None:
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{name} is {value!r}, no whole number from {least} to {most}")
+
+
+def _check_real(name: str, value: object, least: float = -_MOST_REAL) -> None:
+    if type(value) not in (int, float) or not least <= value <= _MOST_REAL:  # type: ignore[operator]
+        raise ValueError(f"{name} is {value!r}, no number from {least} on")
 
 
 def _columns(
