@@ -8,7 +8,6 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -177,14 +176,19 @@ class HeadCache(Generic[AnyRequestHead]):
         )
 
 
-@dataclass(slots=True)
 class _Direct:
     """Memory that is being filled by what comes."""
 
-    memory: memoryview
-    arrived: Callable[[int], None]
-    full: "asyncio.Future[None]"
-    filled: int = 0
+    __slots__ = ("arrived", "filled", "full", "memory")
+
+    def __init__(
+        self, memory: memoryview, arrived: Callable[[int], None], full: "asyncio.Future[None]"
+    ) -> None:
+        # No dataclass: a compiled one does not find the type `memoryview`.
+        self.memory = memory
+        self.arrived = arrived
+        self.full = full
+        self.filled = 0
 
 
 class Connection(asyncio.BufferedProtocol, Generic[AnyRequestHead]):
