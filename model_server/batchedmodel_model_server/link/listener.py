@@ -84,10 +84,13 @@ class Listener:
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
             if len(self._arriving) >= MAX_CONNECTIONS:
-                next(iter(self._arriving)).cancel()
+                oldest = next(iter(self._arriving))
+                del self._arriving[oldest]
+                oldest.cancel()
             task = self._loop.create_task(self._greet(connection))
             self._arriving[task] = None
-            task.add_done_callback(self._arriving.pop)
+            task.add_done_callback(lambda task: self._arriving.pop(task, None))
+            await asyncio.sleep(0)  # a task that is cancelled before it begins closes nothing
 
     async def _greet(self, connection: socket.socket) -> None:
         """Wait for a hello, and begin with what sent it."""

@@ -6,7 +6,7 @@ import mmap
 import os
 import socket
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
 import pytest
@@ -129,6 +129,22 @@ async def test_connections_without_a_hello_make_room(world: World) -> None:
             assert await silent[0][0].read() == b""
     for _, writer in silent:
         writer.close()
+
+
+async def test_of_a_crowd_without_hellos_only_the_newest_stay(world: World) -> None:
+    """Those that came in one moment all ended the same one, and as many stayed as had come."""
+    loop = asyncio.get_running_loop()
+    with ExitStack() as stack:
+        crowd = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(40)]
+        for plug in crowd:
+            plug.connect(str(world.path))
+            plug.setblocking(False)
+        async with asyncio.timeout(SECONDS):
+            for plug in crowd[:-MAX_CONNECTIONS]:
+                assert await loop.sock_recv(plug, 1) == b""
+        for plug in crowd[-MAX_CONNECTIONS:]:
+            with pytest.raises(BlockingIOError):
+                plug.recv(1)
 
 
 async def test_connections_are_bounded_and_a_new_one_ends_the_oldest(
