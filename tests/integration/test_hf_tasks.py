@@ -267,6 +267,16 @@ def test_images_without_a_size_are_refused(tmp_path: Path, size: object) -> None
         served(path)
 
 
+@pytest.mark.parametrize(
+    "size", [8, [8, 8], {"shortest_edge": 8}, {"height": None, "width": None, "shortest_edge": 8}]
+)
+def test_the_size_of_images_is_read_in_all_its_forms(tmp_path: Path, size: object) -> None:
+    """Such as configs with two numbers, which were refused for a while."""
+    path = image_checkpoint(tmp_path, "ViT", "Model")
+    (path / "preprocessor_config.json").write_text(json.dumps({"size": size}))
+    assert served(path).declaration.inputs["pixel_values"].shape == (3, 8, 8)
+
+
 Lengths = st.lists(st.integers(1, 64), min_size=1, max_size=12)
 
 

@@ -146,10 +146,10 @@ def _processor(path: Path, config: Mapping[str, Any]) -> _Processor:
 
 
 def _size(said: object, path: Path) -> tuple[int, int]:
-    found = (said, said)
+    found = said if isinstance(said, list) else (said, said)
     if isinstance(said, dict):
         edge = said.get("shortest_edge")
-        found = (said.get("height", edge), said.get("width", edge))
+        found = (said.get("height") or edge, said.get("width") or edge)
     match found:
         case (int(height), int(width)) if height >= 1 and width >= 1:
             return height, width
