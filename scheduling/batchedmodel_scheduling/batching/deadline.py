@@ -248,7 +248,7 @@ class Deadline(BasePolicy):
         self._refusing_since = NEVER  # for what the profile says alone
         self._evicted: list[Shed] = []
         self._early = False  # something has filled up since the last plan
-        self._unswept = False  # a batch has left since hopeless ones were looked for
+        self._unswept = False  # a batch has left or an edit come since the last look
         self._gathered = False  # what waits has been held back for company
         self._timer = NEVER  # the last wake asked for, until something else happens
         self._held = Decision(release=None, shed=(), wake_at=NEVER, reason=HoldReason.EMPTY)
@@ -309,7 +309,7 @@ class Deadline(BasePolicy):
     def configure(self, settings: BatchSettings, now: float) -> None:
         """Use other settings from now on."""
         super().configure(settings, now)
-        self._early = True
+        self._early = self._unswept = True
 
     def poll(self, now: float, slots: Slots) -> Decision:
         """Release the first batch of the plan, or say until when it is held."""

@@ -16,6 +16,7 @@ from batchedmodel_scheduling.batching.items import (
     Finished,
     Item,
     Priority,
+    Slots,
 )
 from batchedmodel_scheduling.batching.policies import new_policy, relearning
 from batchedmodel_scheduling.batching.policy import BasePolicy
@@ -224,6 +225,14 @@ def test_a_queue_full_of_late_ones_makes_room_for_one_that_can_be_in_time() -> N
     decision = policy.poll(0.0, BUSY)
     assert shed(decision) == [(2, Outcome.EVICTED)]
     assert sorted([*released(decision), *(int(item.id) for item in policy.waiting())]) == [1, 3]
+
+
+def test_late_ones_make_room_after_an_edit_as_before() -> None:
+    """They counted as in time until the device was free, and newcomers were refused."""
+    policy, full = full_of_late_ones(), Slots(depth=1, in_flight=1)
+    policy.configure(replace(policy.settings, max_wait_seconds=0.004), 0.0)
+    assert policy.poll(0.0, full).release is None
+    assert policy.offer(an_item(3, due=0.050), 0.0) is None
 
 
 def test_nobody_is_evicted_for_one_that_would_be_late_as_well() -> None:
