@@ -88,10 +88,10 @@ class Roster:
                 known.source, known.due, known.failures = source, now, 0
         return gone
 
-    def look_again(self, name: str, now: float) -> None:
-        """Files of one that is wanted have changed: it may be another version."""
+    def look_again(self, name: str, due: float) -> None:
+        """Files of one that is wanted have changed: from then on it may be another version."""
         wanted = self._wanted[name]
-        wanted.due, wanted.failures = now, 0
+        wanted.due, wanted.failures = due, 0
 
     def begin(self, now: float) -> list[Job]:
         """The jobs to begin now."""

@@ -224,6 +224,7 @@ class Adapters:
             del self._returning[kept.number]
 
     async def _follow(self) -> None:
+        rest = 0.0
         while True:
             before, look = self._look, self._look.again
             found = self._look = await self._loop.run_in_executor(
@@ -234,10 +235,12 @@ class Adapters:
             now = self._clock()
             self._store.retire(self._roster.want(found.sources, now), now)
             for name in dict(found.digests.items() - before.digests.items()):
-                self._roster.look_again(name, now)
+                self._roster.look_again(name, now + rest)
             self._store.expire(now)
             self._go_on()
             await asyncio.sleep(_LOOK_SECONDS)
+            # Files of one adapter come one after the other: it waits until a look finds no more.
+            rest = 0.9 * _LOOK_SECONDS
 
     def _go_on(self) -> None:
         for job in self._roster.begin(self._clock()):

@@ -15,7 +15,7 @@ from batchedmodel_contract.manifest.source import Source
 from batchedmodel_model_server.lora import serving
 from batchedmodel_model_server.lora.serving import Adapters
 from batchedmodel_model_server.lora.slots import DeviceAdapters
-from batchedmodel_model_server.sources.folder import content_of
+from batchedmodel_model_server.sources.folder import Content, content_of
 from support.adapting_handler import AddingBank
 
 
@@ -73,6 +73,37 @@ async def adapters(
     yield found
     disk.lets.set()
     found.end()
+
+
+async def test_an_adapter_whose_files_come_one_by_one_is_read_once_they_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was read at the first look, and could not be used until the second."""
+    monkeypatch.setattr(serving, "_LOOK_SECONDS", 0.02)
+    folder, copied, told = tmp_path / "all" / "three", list[str](), list[AdapterPhase]()
+    folder.parent.mkdir()
+    settings = AdapterSettings(folder=str(folder.parent))
+    (tmp_path / ADAPTERS_FILE).write_text(settings.to_json())
+
+    def find(source: Source) -> Content:
+        if len(copied) < 4:
+            copied.append(("config", "labels", "license", "adds")[len(copied)])
+            (folder / copied[-1]).write_text("3")
+        return content_of(source, tmp_path / "cache")
+
+    def tell(states: tuple[AdapterState, ...]) -> None:
+        told.extend(one.phase for one in states)
+
+    device = DeviceAdapters(AddingBank(1), 1)
+    adapters = Adapters(device, tmp_path, settings, find, count(1), tell)
+    adapters.begin()
+    await adapters.settled(30)
+    folder.mkdir()
+    async with asyncio.timeout(30):
+        while AdapterPhase.READY not in told:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    adapters.end()
+    assert told == [AdapterPhase.FETCHING, AdapterPhase.LOADING, AdapterPhase.READY]
 
 
 async def test_what_made_room_is_read_again_for_whoever_asks(
