@@ -463,9 +463,10 @@ class StreamingProtocol(BaseProtocol):
                 web.BaseRequest(message, body, served, unused, unused, loop)
             )
         except asyncio.CancelledError:
-            # The caller has left. A task keeps the cancellation that ends it, and that what was in
-            # hand for the caller: the request as well, which keeps the task.
-            return
+            # A task keeps the cancellation that ends it, and that what was in hand for the caller:
+            # the request as well, which keeps the task.
+            if self._work is not None:  # the caller is here; what the handler waits for has ended
+                self._reply(None, None)
         except BaseException as bug:
             self._reply(None, bug)
         else:

@@ -92,6 +92,19 @@ async def test_an_answer_that_is_ready_when_its_caller_leaves_is_no_error(
     assert errors == []
 
 
+async def test_a_caller_whose_answer_is_cancelled_by_others_does_not_wait_for_ever(
+    world: DoorWorld,
+) -> None:
+    """It heard nothing, and its connection counted as at work until it left."""
+    world.front.streamed_answer = asyncio.get_running_loop().create_future()
+    world.wire.sends(CHUNKED + b"1\r\na\r\n0\r\n\r\n")
+    await turns()
+    world.front.streamed_answer.cancel()
+    await turns()
+    assert world.wire.gone
+    assert not world.host.inside
+
+
 @pytest.mark.parametrize("pause", [0.0, 0.1])
 @pytest.mark.parametrize(
     "sent",
