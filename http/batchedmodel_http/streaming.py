@@ -284,6 +284,11 @@ class StreamingProtocol(BaseProtocol):
         self._work = self._message = self._body = self._waits_for = None
         self._reader.close()
 
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """Let a caller go on that was held back here; `Connection` holds back others."""
+        if self._reading_paused:
+            super().resume_reading(resume_parser)
+
     def data_received(self, data: bytes) -> None:
         """Some bytes; none when a body that was held back goes on."""
         if self._over:
@@ -352,7 +357,6 @@ class StreamingProtocol(BaseProtocol):
             return
         self._over |= ends
         self._work = self._message = self._body = self._waits_for = None
-        self.resume_reading(resume_parser=False)  # an unread body may have held the caller back
         self._ended(ends)
 
     def _wait_for_reader(self, body: StreamReader) -> None:

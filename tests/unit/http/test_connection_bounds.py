@@ -90,6 +90,22 @@ async def test_who_is_held_back_while_it_streams_is_not_let_go_by_others(world: 
     assert len(world.wire.answers) == 2
 
 
+async def test_who_sent_much_ahead_is_held_back_behind_a_streamed_request_as_well(
+    world: DoorWorld,
+) -> None:
+    """One that was let go was read until it had no room left, and then cut off."""
+    world.front.seconds = 1.0
+    piece = call(b"x" * 1000, f"{SECONDS}: 1") * 55
+    world.wire.sends(call(b"a", "Expect: 100-continue"), piece, piece)
+    assert not world.wire.reading
+    await asyncio.sleep(1.5)
+    assert world.front.begun == 1
+    assert not world.wire.reading, "most of what came is still here"
+    await asyncio.sleep(110.0)
+    assert world.wire.reading
+    assert len(world.wire.answers) == 111
+
+
 @pytest.mark.parametrize("when", [0.0, 0.5, 1.0])
 async def test_a_caller_that_leaves_ends_what_is_done_for_it(world: DoorWorld, when: float) -> None:
     world.wire.sends(call(b"a", f"{SECONDS}: 1"), call(b"b"))
