@@ -263,6 +263,10 @@ class UpstreamConnection(asyncio.Protocol):
         length = None if declared is None else int(declared)
         if is_empty(message.code) or self._bodiless:
             length = 0
+        if length and self._body.is_eof():
+            # The largest number that the parser knows means to it that nothing was declared.
+            self._nonsense(ValueError(f"Content-Length {length}"))
+            return
         self._until_end = length is None and not coding
         reason = message.reason or ""
         headers = tuple(message.headers.items())

@@ -163,6 +163,14 @@ async def test_what_is_no_http_is_told_and_ends_the_connection(sent: bytes) -> N
     await asyncio.sleep(0)
 
 
+async def test_an_answer_of_the_greatest_length_is_not_whole_with_its_beginning() -> None:
+    """Its caller was told that length, and waited for the rest on a connection that was kept."""
+    listener, _, wire, over = kept()
+    wire.sends(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\nabc" % (2**64 - 1))
+    assert [error.status for error in listener.errors] == [502]
+    assert over == [False]
+
+
 async def test_who_has_left_hears_nothing_and_the_server_is_told() -> None:
     listener, made, wire = exchange()
     wire.sends(CHUNKED + b"3\r\none\r\n")
