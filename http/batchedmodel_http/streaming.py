@@ -328,9 +328,9 @@ class StreamingProtocol(BaseProtocol):
             return
         try:
             await self._receive(memory, passed)
+        finally:
             if self._body is not None:
                 self._hold_no_more(self._body)
-        finally:
             del memory  # as an error keeps this frame
 
     def answered(self, *, ends: bool) -> None:

@@ -17,7 +17,7 @@ from aiohttp import web
 from batchedmodel_http.connection import Connection, HeadCache
 from batchedmodel_http.request_head import RequestHead
 from batchedmodel_http.response import Response
-from support.door_world import PretendFront, PretendHouse, call
+from support.door_world import DoorWorld, PretendFront, PretendHouse, call, turns
 from support.raw_caller import RawCaller
 
 SIZE: Final = 3_000_000
@@ -104,6 +104,26 @@ def test_a_body_arrives_whole_and_the_requests_around_it_are_answered(loop: Any)
         assert front.bodies == [*[BODY] * 4, b"behind"]
 
     run(loop, scene)
+
+
+def test_a_body_that_is_refused_with_its_last_bytes_holds_nothing_any_more() -> None:
+    """What was held until it was whole was given back by a later request alone."""
+
+    async def scene() -> None:
+        front = DirectFront()
+        world = DoorWorld(front)
+        sent = call(BODY, path="/large")
+        world.wire.sends(sent[:100_000])
+        await turns()
+        assert world.host.behind_bytes
+        front.most = len(sent) - 100_001
+        world.wire.sends(sent[100_000:])
+        await turns()
+        assert world.wire.answers == [(413, b"")]
+        assert not world.wire.is_closing()
+        assert not world.host.behind_bytes
+
+    run(asyncio.new_event_loop, scene)
 
 
 @LOOPS
