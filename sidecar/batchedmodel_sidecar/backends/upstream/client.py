@@ -408,17 +408,23 @@ async def _read(answer: Answer, most: int) -> Buffer | SharedMemory:
     pieces: list[bytes] = []
     size = 0
     memory: SharedMemory | None = None
-    while piece := await answer.read():
-        size += len(piece)
-        pieces.append(piece)
-        if size > most:
-            raise _too_long(most)
-        if memory is None and min(size, of_json) > LARGE:
-            memory = SharedMemory()
+    try:
+        while piece := await answer.read():
+            size += len(piece)
+            pieces.append(piece)
+            if size > most:
+                raise _too_long(most)
+            if memory is None and min(size, of_json) > LARGE:
+                memory = SharedMemory()
+            if memory is not None:
+                for part in pieces:
+                    memory.write(part)
+                pieces.clear()
+    except BaseException:
+        # The error keeps this frame, and is kept itself while other rows of its batch are tried.
         if memory is not None:
-            for part in pieces:
-                memory.write(part)
-            pieces.clear()
+            memory.close()
+        raise
     return b"".join(pieces) if memory is None else memory
 
 

@@ -10,6 +10,7 @@ import pytest
 from batchedmodel_sidecar.backends.upstream.client import Client
 from batchedmodel_sidecar.backends.upstream.protocol import BackendRequest, NotReady
 from batchedmodel_sidecar.errors import Lost, Unserved
+from batchedmodel_sidecar.helper import shared_memory
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -71,6 +72,26 @@ async def test_a_question_that_is_sent_nowhere_has_no_answer(location: str) -> N
     async with client_of(redirect) as client:
         with pytest.raises(NotReady):
             await client.ask("/x")
+
+
+async def test_memory_of_an_answer_that_breaks_off_ends_before_the_error_does() -> None:
+    """It stayed as long as the error, which a search keeps while it tries other rows."""
+
+    async def break_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        writer.write(b"%x\r\n%b\r\nno chunk\r\n" % (1_000_000, bytes(1_000_000)))
+        await writer.drain()
+
+    async with client_of(break_off) as client:
+        before = shared_memory._closer.files
+        request = BackendRequest(path="/x", parts=(b"{}",), headers=())
+        with pytest.raises(Unserved, match="no HTTP") as error:
+            await client.post(request, 60.0)
+        async with asyncio.timeout(10.0):
+            while shared_memory._closer.files > before:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        del error
 
 
 @pytest.mark.parametrize("size", [1000, 100_000_000])
