@@ -202,6 +202,7 @@ async def test_a_server_that_is_killed_and_started_again_shares_memory_anew(chai
         await chain.model.ended()
         await chain.model.start()
         await chain.sidecar.wait_for(USED, after=after)
+        await chain.ready(after=after)
         found = await asyncio.gather(*asking, return_exceptions=True)
         # Who came after its end was refused.
         assert all(one == data or "cannot be reached" in str(one) for one in found)
