@@ -144,7 +144,7 @@ class TimerFd:
         self._callback()
 
 
-class Deadlines(Generic[Entry]):
+class Expiries(Generic[Entry]):
     """Entries by time, until they are due or discarded.
 
     What was discarded is not kept until its time, with its body and its answer.
@@ -306,7 +306,7 @@ class Batcher:
         self._flushing = False
         self._window = RequestWindow(ledger, lambda item_id: self._rows[item_id][0])
         self._rows: dict[ItemId, tuple[PendingRequest, int]] = {}
-        self._deadlines: Deadlines[PendingRequest] = Deadlines()
+        self._expiries: Expiries[PendingRequest] = Expiries()
         self._recent = RecentCallers()
         self._in_flight = InFlight()
         ask = self._decisions.ask
@@ -467,12 +467,12 @@ class Batcher:
         if not self._unsettled:
             self._idle.clear()
         self._unsettled += 1
-        pending.expiry = self._deadlines.add(pending.deadline, pending)
+        pending.expiry = self._expiries.add(pending.deadline, pending)
         self._decisions.ask()
 
     def _decide(self, now: float) -> float:
         """Expire, release as long as the policy releases; returns when something is due."""
-        for pending in self._deadlines.due(now):
+        for pending in self._expiries.due(now):
             self._give_up(pending, Outcome.EXPIRED)
         if self._quarantine.can_leave and self._depth(now):
             self._release(self._quarantine.leave(self.policy.pipeline), now)
@@ -493,7 +493,7 @@ class Batcher:
             more = not waits or (may_pass and self._window.pass_over(self.policy, now, slots))
             may_pass = not waits
         at = min(self._health.circuit.changes_at(now), self._in_flight.next_slow(now))
-        return min(decision.wake_at, at, self._window.backoff.changes_at(), self._deadlines.next())
+        return min(decision.wake_at, at, self._window.backoff.changes_at(), self._expiries.next())
 
     def _depth(self, now: float) -> int:
         held = 0 if self.model is None else self.model.holds(self.policy.settings)
@@ -530,7 +530,7 @@ class Batcher:
     ) -> None:
         """Send one batch, await its reply and settle its members, whatever happens."""
         try:
-            reply = await replied(ask, partial(self._leaves, batch, members))
+            reply = await replied(ask, partial(self._off_server, batch, members))
             if not self._in_flight.sent(batch).noted:
                 await asyncio.sleep(0)  # it had its reply before it was noted that it left
         except asyncio.CancelledError:
@@ -605,16 +605,16 @@ class Batcher:
         noted(self._window.dropped, batch, sent.callers, now - sent.uncharged_since, self.policy)
         self._finish(batch, None)
 
-    def _leaves(self, batch: Batch, members: Members, reply: BatchReply) -> None:
+    def _off_server(self, batch: Batch, members: Members, reply: BatchReply) -> None:
         """A batch is off the server, and its answer is still to be cut: the next may go."""
         self._charge(batch, members, reply)
-        self._off(batch, reply)
+        self._note_off_server(batch, reply)
         self._decisions.make()
 
-    def _off(self, batch: Batch, reply: BatchReply | None) -> None:
+    def _note_off_server(self, batch: Batch, reply: BatchReply | None) -> None:
         """Tell the policy that a batch is off the server."""
         now = self._clock()
-        self._in_flight.leaves(batch, now)
+        self._in_flight.off_server(batch, now)
         self._counts.ends(batch, reply, now)
         noted(self.policy.observe, finished(batch, reply), now)
         if self.policy.pipeline.follows(batch.id):
@@ -623,7 +623,7 @@ class Batcher:
     def _finish(self, batch: Batch, reply: BatchReply | None) -> None:
         """A batch is over: act on its answer at once."""
         if not self._in_flight.sent(batch).off:
-            self._off(batch, reply)
+            self._note_off_server(batch, reply)
         callers = self._in_flight.ended(batch)
         models = (self.model, *self._older) if self.model is not None else ()
         policy, rests = self.policy, self._window.backoff.rests
@@ -658,7 +658,7 @@ class Batcher:
         if self._unsettled == 0:
             self._idle.set()
         pending.tell(result, outcome)
-        self._deadlines.discard(pending.expiry)
+        self._expiries.discard(pending.expiry)
         now, rows = self._clock(), len(pending.call.rows)
         if self._health.standing.parts(pending.tenant, result):
             self._window.part(pending.tenant, self.policy, now)

@@ -157,7 +157,7 @@ class InFlight:
             self._empty.set()
         return self._ended_last
 
-    def leaves(self, batch: Batch, now: float) -> None:
+    def off_server(self, batch: Batch, now: float) -> None:
         """The server is done with a batch."""
         sent = self._in_flight[batch.id]
         sent.left, sent.behind, sent.slow_at = now, False, math.inf

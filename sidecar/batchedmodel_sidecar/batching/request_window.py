@@ -278,7 +278,7 @@ class RequestWindow:
     def __init__(self, ledger: Ledger, pending_of: Callable[[ItemId], PendingRequest]) -> None:
         """`pending_of` says of which call a row is that the policy knows."""
         self._ledger = ledger
-        self._live_of = pending_of
+        self._pending_of = pending_of
         self._ids = count(1)
         self._unseen = 0
         """Rows of accepted calls that have no number yet."""
@@ -579,7 +579,7 @@ class RequestWindow:
             self._at_once = _BATCHES_SHOWN * self._next_rows
 
     def _tenant_of(self, item_id: ItemId) -> str:
-        return self._live_of(item_id).tenant
+        return self._pending_of(item_id).tenant
 
     def _is_contended(self, tenant: str, rows: int, policy: BasePolicy) -> bool:
         """Whether tenants take turns once these rows wait as well."""

@@ -1,6 +1,6 @@
 """Bodies into calls and answers into bodies: here when they are small, in the helper when not.
 
-The data handler calls it, and the link to an upstream server for that server's answers. The helper
+`http/inference` calls it, and the link to an upstream server for that server's answers. The helper
 uses the same protocols, so calls and errors are the same.
 """
 

@@ -289,7 +289,7 @@ class BodyReader:
             raise self._no_room(held.refused, held.share)
         return plain
 
-    def settled(self, body: Received, call: Call, held: Hold, kept: int = 0) -> None:
+    def charge_rows(self, body: Received, call: Call, held: Hold, kept: int = 0) -> None:
         """The body was parsed: hold its rows, in its place or where they take more than it did.
 
         Numbers and tokens may have eight bytes for two of their text. `kept`: see `Parsed`. Raises

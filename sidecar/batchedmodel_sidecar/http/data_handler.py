@@ -1,6 +1,6 @@
 """The data port: each request to who answers it, whichever protocol it is of.
 
-Nothing of HTTP goes further in. The router says what a head means; an inference, a generated text,
+The router says what a head means; an inference, a generated text,
 what is passed on to an upstream server, and what is said of the model are answered elsewhere.
 """
 

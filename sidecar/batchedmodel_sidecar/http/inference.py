@@ -165,7 +165,7 @@ class InferenceHandler:
         most_rows = partial(self._codec.most_rows, request.held.share)
         parsed = protocol.parse_at_once(body, request.model, most_rows)
         if parsed is not None:
-            self._bodies.settled(body, parsed.call, request.held)
+            self._bodies.charge_rows(body, parsed.call, request.held)
         return parsed
 
     async def _parsed(self, request: Request, body: Received) -> Parsed:
@@ -175,7 +175,7 @@ class InferenceHandler:
             plain = await self._bodies.decoded(body, options.encoding, held, length)
         try:
             parsed = await self._codec.parse(request.protocol, plain, length, request.model, held)
-            self._bodies.settled(plain, parsed.call, held, parsed.kept)
+            self._bodies.charge_rows(plain, parsed.call, held, parsed.kept)
         finally:
             if plain is not body:
                 let_go(plain)

@@ -1,6 +1,6 @@
 """HTTP answers of the data port beside those of the model: errors, each in its caller's form.
 
-Made by the data handler. The connections write them.
+Who refuses a request makes them; the connections write them.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""What the data handler asks of a public protocol."""
+"""What reading and answering a call asks of a public protocol."""
 
 from typing import Any, Final, Protocol
 

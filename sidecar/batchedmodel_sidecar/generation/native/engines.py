@@ -189,13 +189,13 @@ class Engines:
     def __init__(self, channel: FrameChannel, settings: BatchSettings) -> None:
         self._channel = channel
         self._settings = settings
-        self._texts: TextPreparer | None = None
+        self._preparer: TextPreparer | None = None
         self._version = ""
         self._tokenizer = b""
         """Of the model that is ready, or was last."""
         self._engines: dict[int, Engine] = {}
         """Those that there are, by number: of each version that serves."""
-        self._session: Engine | None = None
+        self._current: Engine | None = None
         """That which gets new texts."""
         self._waiting: deque[EngineText] = deque()
         """Texts whose engine was lost, and that were not sent to the next one."""
@@ -210,31 +210,31 @@ class Engines:
 
     def ready(self, version: str, texts: TextPreparer) -> None:
         """The model is ready; another version of it has an engine of its own."""
-        is_known = texts is self._texts and version == self._version
-        if is_known and self._session is not None:
+        is_known = texts is self._preparer and version == self._version
+        if is_known and self._current is not None:
             return
         self._version = version
         if texts.tokenizer_json != self._tokenizer:
             self._drop_waiting(_OTHER_TOKENIZER)
-        self._texts, self._tokenizer = texts, texts.tokenizer_json
+        self._preparer, self._tokenizer = texts, texts.tokenizer_json
         self._bounds(texts)
         self._leave()
         self._take()
 
     def lost(self) -> None:
         """The model is not ready."""
-        self._texts = None
-        current = self._session
+        self._preparer = None
+        current = self._current
         if current is not None:
             self._ended(current)
 
     def configure(self, settings: BatchSettings) -> None:
         """Tell the engine of other bounds."""
         self._settings = settings
-        if self._texts is not None:
-            bounds = self._bounds(self._texts)
-            if self._session is not None:
-                self._session.configure(bounds)
+        if self._preparer is not None:
+            bounds = self._bounds(self._preparer)
+            if self._current is not None:
+                self._current.configure(bounds)
 
     async def close(self) -> None:
         """Take all texts from the engines."""
@@ -243,9 +243,9 @@ class Engines:
 
     def start(self, text: EngineText) -> None:
         """Start a text at the engine that takes texts; raises `Busy` where none does."""
-        if self._session is None or not self._is_open:
+        if self._current is None or not self._is_open:
             raise Busy("the engine cannot be reached")
-        text.start(self._session)
+        text.start(self._current)
 
     def frame(self, kind: int, frame_id: int, content: memoryview) -> None:
         """See `TextFrames`."""
@@ -264,7 +264,7 @@ class Engines:
             self._engines[frame_id] = Engine(
                 self._channel, frame_id, read_engine(content), self.listener
             )
-            if self._session is None:
+            if self._current is None:
                 self._take()
         else:
             ended = self._engines.pop(frame_id, None)
@@ -279,19 +279,19 @@ class Engines:
 
     def _take(self) -> None:
         """Send texts to the newest engine of the version that is ready, if there is one."""
-        if self._texts is None:
+        if self._preparer is None:
             return
         for engine in self._engines.values():
             if engine.version == self._version:
-                self._session = engine
-        if self._session is not None:
-            self._session.tokenizer = self._tokenizer
-            self._session.configure(self._bounds(self._texts))
+                self._current = engine
+        if self._current is not None:
+            self._current.tokenizer = self._tokenizer
+            self._current.configure(self._bounds(self._preparer))
             self._send_waiting()
 
     def _send_waiting(self) -> None:
         """Send the next of the texts that wait, if the one before it may not be to blame."""
-        engine = self._session
+        engine = self._current
         if engine is None or not engine.worked:
             return
         while self._tried is None or not self._tried.suspect:
@@ -315,7 +315,7 @@ class Engines:
     def _leave(self) -> None:
         """Send nothing more to the engine that there is; it goes on with what it has."""
         self._shut()
-        self._tried = self._session = None
+        self._tried = self._current = None
 
     def _bounds(self, texts: TextPreparer) -> Configure:
         settings = self._settings
@@ -328,7 +328,7 @@ class Engines:
         )
 
     def _stepped(self, engine: Engine, report: StepReport) -> None:
-        if engine is not self._session:
+        if engine is not self._current:
             # How that engine is says nothing of the one that takes texts now.
             engine.hand_out(report)
             return
@@ -357,7 +357,7 @@ class Engines:
 
     def _ended(self, engine: Engine) -> None:
         """An engine is gone, or no more of use: its texts go on at the next one."""
-        was_current = engine is self._session
+        was_current = engine is self._current
         if was_current:
             self._leave()
         texts = engine.leave()

@@ -15,7 +15,7 @@ import pytest
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.batching import FILE_NAME, BatchSettings
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
-from batchedmodel_sidecar.batching.batcher import Deadlines, TimerFd
+from batchedmodel_sidecar.batching.batcher import Expiries, TimerFd
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.settings import SettingsFolder
 
@@ -24,43 +24,43 @@ class Call:
     """Whatever has a deadline."""
 
 
-class TestDeadlines:
+class TestExpiries:
     def test_due_entries_come_in_order_of_their_time(self) -> None:
-        deadlines: Deadlines[Call] = Deadlines()
+        expiries: Expiries[Call] = Expiries()
         a, b, c = Call(), Call(), Call()
         for at, entry in [(3.0, c), (1.0, a), (2.0, b)]:
-            deadlines.add(at, entry)
-        assert deadlines.next() == 1.0
-        assert deadlines.due(2.0) == [a, b]
-        assert deadlines.next() == 3.0
+            expiries.add(at, entry)
+        assert expiries.next() == 1.0
+        assert expiries.due(2.0) == [a, b]
+        assert expiries.next() == 3.0
 
     def test_nothing_to_look_for_means_never(self) -> None:
-        assert Deadlines[Call]().next() == math.inf
+        assert Expiries[Call]().next() == math.inf
 
     def test_discarded_entries_are_passed_over(self) -> None:
         stays = Call()
-        deadlines: Deadlines[Call] = Deadlines()
-        gone = deadlines.add(1.0, Call())
-        deadlines.add(2.0, stays)
-        deadlines.discard(gone)
-        assert deadlines.due(1.5) == []
-        assert deadlines.next() == 2.0
-        assert deadlines.due(2.0) == [stays]
+        expiries: Expiries[Call] = Expiries()
+        gone = expiries.add(1.0, Call())
+        expiries.add(2.0, stays)
+        expiries.discard(gone)
+        assert expiries.due(1.5) == []
+        assert expiries.next() == 2.0
+        assert expiries.due(2.0) == [stays]
 
     def test_a_discarded_entry_is_kept_by_nobody(self) -> None:
-        deadlines: Deadlines[Call] = Deadlines()
+        expiries: Expiries[Call] = Expiries()
         entry = Call()
         seen = weakref.ref(entry)
-        deadlines.discard(deadlines.add(1e9, entry))
+        expiries.discard(expiries.add(1e9, entry))
         del entry
         assert seen() is None
 
     def test_memory_is_bounded_by_the_live_entries_even_behind_one_that_stays(self) -> None:
-        deadlines: Deadlines[Call] = Deadlines()
-        deadlines.add(0.5, Call())
+        expiries: Expiries[Call] = Expiries()
+        expiries.add(0.5, Call())
         for number in range(1, 10_000):
-            deadlines.discard(deadlines.add(float(number), Call()))
-        assert len(deadlines._heap) < 200
+            expiries.discard(expiries.add(float(number), Call()))
+        assert len(expiries._heap) < 200
 
 
 class TestByteBudget:

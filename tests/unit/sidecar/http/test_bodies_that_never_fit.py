@@ -39,7 +39,7 @@ def test_rows_that_take_more_than_a_caller_may_ever_hold(
     with bodies.hold(share) as held:
         assert held.grow(len(body))
         with pytest.raises(Rejected) as refused:
-            bodies.settled(body, call, held)
+            bodies.charge_rows(body, call, held)
     assert is_too_large(refused.value, most)
 
 
@@ -70,8 +70,8 @@ def test_what_fits_when_others_have_left_may_come_again(
     with bodies.hold(Share("other")) as others, bodies.hold(share) as held:
         assert others.grow(LIMIT - 1000)
         with pytest.raises(Rejected) as refused:
-            bodies.settled(b"", call, held)
+            bodies.charge_rows(b"", call, held)
         assert refused.value.status == 429
         assert refused.value.retry_after is not None
         others.release()
-        bodies.settled(b"", call, held)
+        bodies.charge_rows(b"", call, held)

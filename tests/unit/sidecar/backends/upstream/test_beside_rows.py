@@ -146,15 +146,15 @@ async def test_what_is_kept_of_a_large_body_stays_charged() -> None:
     call = Call((ROW,), DESCRIPTION, None, envelope=Envelope(path=PATH, headers=(), frame=None))
     with bodies.hold(Share("one")) as mine, bodies.hold(Share("two")) as theirs:
         assert mine.grow(600)
-        bodies.settled(memory, call, mine)
+        bodies.charge_rows(memory, call, mine)
         assert not theirs.grow(600), "its frame may be all of it"
-        bodies.settled(memory, Call((ROW,), DESCRIPTION, None), mine)
+        bodies.charge_rows(memory, Call((ROW,), DESCRIPTION, None), mine)
         assert theirs.grow(600), "of ours only the rows are kept"
     wide = Row(values=(Value((900,), b"x" * 900),), length=1)
     call = Call((wide,), DESCRIPTION, None, envelope=Envelope(path=PATH, headers=(), frame=None))
     with bodies.hold(Share("one")) as mine, bodies.hold(Share("two")) as theirs:
         assert mine.grow(600)
-        bodies.settled(memory, call, mine)
+        bodies.charge_rows(memory, call, mine)
         assert not theirs.grow(200), "its rows may be larger than their text"
     memory.close()
 
