@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.processes import sidecar_metrics as names
+from batchedmodel_sidecar.backends.upstream.connection import ChunkDecoder
 from support.books import assert_books_balance
 from support.chain import Chain, running_chain
-from support.chunked import ChunkReader
 
 SECONDS: Final = 8.0
 CALLERS: Final = 24
@@ -91,7 +91,7 @@ async def asked(chain: Chain, text: Text) -> None:
             if b"chunked" not in head:
                 text.body += await reader.read()
                 return
-            decoder = ChunkReader()
+            decoder = ChunkDecoder()
             while data := await reader.read(40 if text.slow else 65536):
                 text.body += decoder.feed(data)
                 if text.slow:

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import ServerProtocol
+from batchedmodel_sidecar.backends.upstream.connection import ChunkDecoder
 from support.books import assert_books_balance
 from support.chain import Chain, in_front_of
-from support.chunked import ChunkReader
 from support.engine_server import EngineServer
 
 SECONDS: Final = 10.0
@@ -91,7 +91,7 @@ async def asked(chain: Chain, stream: Stream) -> None:
             if b"chunked" not in head:
                 stream.body += await reader.read()
                 return
-            decoder = ChunkReader()
+            decoder = ChunkDecoder()
             while data := await reader.read(40 if stream.slow else 65536):
                 stream.body += decoder.feed(data)
                 if stream.slow:

@@ -7,11 +7,7 @@ from typing import Final
 
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_http.response import Headers
-from batchedmodel_sidecar.backends.upstream.connection import (
-    AnswerHead,
-    AnswerListener,
-    UpstreamConnection,
-)
+from batchedmodel_sidecar.backends.upstream.connection import AnswerHead, AnswerListener, Exchange
 from batchedmodel_sidecar.backends.upstream.headers import of_caller, passed_on
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.errors import Lost, Unserved
@@ -39,7 +35,7 @@ _RESTS: Final = frozenset(
 _FRAMED_ANEW: Final[Sequence[str]] = ("content-length",)
 _CHAT: Final = "/chat/completions"
 
-AskText = Callable[[AnswerListener, str, Headers, Sequence[Buffer]], UpstreamConnection]
+AskText = Callable[[AnswerListener, str, Headers, Sequence[Buffer]], Exchange]
 """Sends a POST; see `Client.ask_text`."""
 
 
@@ -65,7 +61,7 @@ class UpstreamText(LiveText):
         self._ask = ask
         self._body: Buffer | None = body
         """Kept until the server has begun to answer."""
-        self._exchange: UpstreamConnection | None = None
+        self._exchange: Exchange | None = None
         self._usage = Usage()
         self._reads_events = False
         """Whether the answer is a stream of events that may be read here."""

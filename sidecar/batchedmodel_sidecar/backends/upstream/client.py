@@ -22,6 +22,7 @@ from batchedmodel_http.response import LARGE, Headers, size_of
 from batchedmodel_sidecar.backends.upstream.connection import (
     AnswerHead,
     AnswerListener,
+    Exchange,
     UpstreamConnection,
 )
 from batchedmodel_sidecar.backends.upstream.protocol import BackendRequest, NotReady, Response
@@ -173,7 +174,7 @@ class Client:
 
     def ask_text(
         self, listener: AnswerListener, target: str, headers: Headers, body: Sequence[Buffer]
-    ) -> UpstreamConnection:
+    ) -> Exchange:
         """Send a POST over a connection of its own, which ends with the answer.
 
         `target`: path and query as the caller sent them. The listener is told of `Busy` where there

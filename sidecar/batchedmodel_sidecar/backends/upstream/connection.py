@@ -1,7 +1,7 @@
 """A connection to an upstream server, which carries one request at a time, its answer in pieces.
 
 A general client wakes a task for each piece that arrives. Here a piece is one callback, whoever
-waits for it. Head and body are read by aiohttp's public parser, without its client.
+waits for it. The head is read by aiohttp's public parser, and so are none of the bytes behind it.
 """
 
 import asyncio
@@ -28,11 +28,10 @@ _LONGEST_HEAD: Final = 64 * 1024
 _MOST_PROVISIONAL: Final = 16
 """Heads in front of an answer's that say only that it is to come."""
 _CHUNKED: Final = "chunked"
-_BLANK_LINES: Final = b"\r\n\r\n"
-_NEVER_FULL: Final = 1 << 30
-"""Bytes that the parser may keep. All of a piece is taken from it before the next."""
-_NO_HTTP: Final = (HttpProcessingError, ValueError, IndexError)
-"""What the parser raises."""
+_SIZE: Final = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;[^\r\n]*)?\r\n")
+_END: Final = b"\r\n"
+_LONGEST_LINE: Final = 4096
+"""Bytes of a chunk's first line, or of all lines behind the last chunk."""
 
 
 class AnswerHead(NamedTuple):
@@ -69,12 +68,28 @@ class AnswerListener(Protocol):
         ...
 
 
+class Exchange(Protocol):
+    """A request that is at the server."""
+
+    def cancel(self) -> None:
+        """Nobody waits for the answer."""
+        ...
+
+    def pause(self) -> None:
+        """Take no more of the answer for now."""
+        ...
+
+    def resume(self) -> None:
+        """Go on."""
+        ...
+
+
 class UpstreamConnection(asyncio.Protocol):
     """Carries one request at a time, whose listener it tells of the answer."""
 
     __slots__ = (
-        "_bodiless", "_body", "_connecting", "_head", "_listener", "_loop", "_over", "_parser",
-        "_paused", "_provisional", "_request", "_sound", "_transport", "_until_end", "is_sending",
+        "_bodiless", "_connecting", "_decoder", "_head", "_left", "_listener", "_loop", "_over",
+        "_paused", "_provisional", "_request", "_sound", "_transport", "is_sending",
     )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -89,12 +104,9 @@ class UpstreamConnection(asyncio.Protocol):
         self._head: bytes | None = b""
         """What came of the head; None behind it."""
         self._provisional = 0
-        # Any: what their extension in C makes is no such class as its types say.
-        self._parser: Any = None
-        self._body: Any = None
-        """What came of the body, and whether it is whole."""
-        self._until_end = False
-        """Whether the body ends with the connection."""
+        self._decoder: ChunkDecoder | None = None
+        self._left: int | None = None
+        """Bytes that the body lacks; None where nobody says so."""
         self._paused = False
         self._sound = False
         """Whether the connection may be used again behind this answer."""
@@ -187,7 +199,7 @@ class UpstreamConnection(asyncio.Protocol):
         """It is over."""
         if self._listener is None:
             return
-        if self._until_end and exc is None:
+        if self._head is None and self._decoder is None and self._left is None and exc is None:
             self._sound = False
             self._end()
         else:
@@ -203,22 +215,29 @@ class UpstreamConnection(asyncio.Protocol):
             # Nobody's answer: it would be taken for that of the next request.
             self._transport.abort()
             return
-        is_surplus = False
-        try:
-            is_surplus = bool(self._parser.feed_data(data)[0])
-            if self._body.is_eof():
-                # The parser takes blank lines in front of an answer, and not within its head.
-                is_surplus = is_surplus or bool(self._parser.feed_data(_BLANK_LINES)[0])
-        except _NO_HTTP as error:
-            if not self._body.is_eof():
+        if self._decoder is not None:
+            try:
+                data = self._decoder.feed(data)
+            except NoChunk as error:
                 self._nonsense(error)
                 return
-            is_surplus = True
-        if piece := self._body.read_nowait():
-            self._listener.piece(piece)
-        if self._body.is_eof():
-            self._sound = self._sound and not is_surplus
-            self._end()
+            if self._decoder.surplus:
+                self._sound = False
+            if data:
+                self._listener.piece(data)
+            if self._decoder.ended:
+                self._end()
+        elif self._left is None:
+            self._listener.piece(data)
+        else:
+            piece = data[: self._left]
+            self._left -= len(piece)
+            if len(piece) < len(data):
+                self._sound = False
+            if piece:
+                self._listener.piece(piece)
+            if not self._left:
+                self._end()
 
     def _after_head(self, data: bytes) -> bytes:
         """Read heads until one is not provisional; what comes behind it."""
@@ -231,15 +250,8 @@ class UpstreamConnection(asyncio.Protocol):
                     self._nonsense(ValueError("its head does not end"))
                 return b""
             try:
-                self._parser = HttpResponseParser(
-                    BaseProtocol(self._loop),
-                    self._loop,
-                    _NEVER_FULL,
-                    auto_decompress=False,
-                    read_until_eof=True,
-                )
-                message, self._body = self._parser.feed_data(data[: found.end()])[0][0]
-            except _NO_HTTP as error:
+                message = self._read(data[: found.end()])
+            except (HttpProcessingError, ValueError, IndexError) as error:
                 self._nonsense(error)
                 return b""
             data = data[found.end() :]
@@ -253,6 +265,13 @@ class UpstreamConnection(asyncio.Protocol):
                 self._nonsense(ValueError("no answer follows what announces it"))
         return b""
 
+    def _read(self, head: bytes) -> Any:
+        # Any: what its extension in C makes is no such class as its types say.
+        parser: Any = HttpResponseParser(
+            BaseProtocol(self._loop), self._loop, 2**16, auto_decompress=False, read_until_eof=True
+        )
+        return parser.feed_data(head)[0][0][0]
+
     def _begin(self, message: Any) -> None:
         assert self._listener is not None, "who has left hears of no head: our bug"
         coding = message.headers.get("Transfer-Encoding", "")
@@ -263,11 +282,9 @@ class UpstreamConnection(asyncio.Protocol):
         length = None if declared is None else int(declared)
         if is_empty(message.code) or self._bodiless:
             length = 0
-        if length and self._body.is_eof():
-            # The largest number that the parser knows means to it that nothing was declared.
-            self._nonsense(ValueError(f"Content-Length {length}"))
-            return
-        self._until_end = length is None and not coding
+        elif coding:
+            self._decoder = ChunkDecoder()
+        self._left = length
         reason = message.reason or ""
         headers = tuple(message.headers.items())
         # Servers exist that hang up after an error and do not announce it (uvicorn does).
@@ -314,3 +331,77 @@ class UpstreamConnection(asyncio.Protocol):
         if over is not None:
             over(keeps)
         return listener
+
+
+class NoChunk(ValueError):
+    """What came is no part of a body in chunks."""
+
+
+class ChunkDecoder:
+    """Takes the bytes behind a head, and gives those of the body."""
+
+    __slots__ = ("_kept", "_left", "ended", "surplus")
+
+    def __init__(self) -> None:
+        self._kept = b""
+        """A line that is not whole."""
+        self._left = 0
+        """Bytes that the present chunk lacks, its end included."""
+        self.ended = False
+        """Whether the last chunk, and what belongs to it, was here."""
+        self.surplus = False
+        """Whether bytes came behind the end."""
+
+    def feed(self, data: bytes) -> bytes:
+        """What of the body is in these bytes; raises `NoChunk`.
+
+        Bytes behind the end are nobody's answer, and left out.
+        """
+        if self._kept:
+            data, self._kept = self._kept + data, b""
+        at, pieces = 0, []
+        while at < len(data):
+            if self.ended:
+                break
+            if self._left:
+                piece = data[at : at + self._left]
+                self._left -= len(piece)
+                at += len(piece)
+                pieces.append(self._without_end(piece))
+                continue
+            size = _SIZE.match(data, at)
+            if size is None:
+                if len(data) - at > _LONGEST_LINE or _END in data[at : at + _LONGEST_LINE]:
+                    raise NoChunk("a chunk does not begin with its size")
+                self._kept = data[at:]
+                break
+            if length := int(size[1], 16):
+                at, self._left = size.end(), length + len(_END)
+                continue
+            end = self._end_of_trailers(data, size.end() - len(_END))
+            if end is None:
+                self._kept = data[at:]
+                break
+            at, self.ended, self.surplus = end, True, end < len(data)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _without_end(self, piece: bytes) -> bytes:
+        """A part of a chunk without the bytes of its end, which are looked at."""
+        # What this part holds of the end: of both bytes, of the first or of the second alone.
+        end = min(len(piece), max(0, len(_END) - self._left))
+        if not end:
+            return piece
+        first = len(_END) - self._left - end
+        if piece[len(piece) - end :] != _END[first : first + end]:
+            raise NoChunk("a chunk is longer than its size")
+        return piece[: len(piece) - end]
+
+    @staticmethod
+    def _end_of_trailers(data: bytes, at: int) -> int | None:
+        """Where the body ends; None where that has not come. They are read over."""
+        end = data.find(_END + _END, at)
+        if end >= 0:
+            return end + 2 * len(_END)
+        if len(data) - at > _LONGEST_LINE:
+            raise NoChunk("what follows the last chunk does not end")
+        return None
