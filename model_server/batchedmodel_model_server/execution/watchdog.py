@@ -1,7 +1,8 @@
 """Notices a forward pass that does not end.
 
 The compute thread says when a pass begins and ends. The event loop, which goes on while the pass
-hangs, looks every half second whether the present one should be over.
+hangs, looks at the present one when it is overdue. A pass that begins meanwhile cannot be overdue
+before `LEAST_SECONDS`, so it is found in time without a word from its thread.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ from typing import Final, NamedTuple
 
 from batchedmodel_contract.inference.profile import Profile
 
-LOOK_SECONDS: Final = 0.5
+HUNG_LOOK_SECONDS: Final = 0.5  # how late the end of a hang may be told
 LEAST_SECONDS: Final = 10.0
 """No pass is called hung before: busy neighbours slow a short one down tenfold for seconds."""
 _TIMES: Final = 10.0  # the predicted time
@@ -39,10 +40,10 @@ class Watchdog:
         self._clock = clock
         self._pass: _Pass | None = None
         self._is_hung = False
-        self._timer = loop.call_later(LOOK_SECONDS, self._look)
+        self._timer = loop.call_later(LEAST_SECONDS, self._look)
 
     def pass_begins(self, allowed: float) -> None:
-        """A pass begins that should not take longer than so many seconds."""
+        """A pass begins that should take so many seconds at most, `LEAST_SECONDS` or more."""
         self._pass = _Pass(self._clock(), allowed)
 
     def pass_ends(self) -> None:
@@ -54,10 +55,14 @@ class Watchdog:
         self._timer.cancel()
 
     def _look(self) -> None:
-        self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
         present = self._pass
         took = 0.0 if present is None else self._clock() - present.began
         is_hung = present is not None and took >= present.allowed
+        if is_hung:
+            delay = HUNG_LOOK_SECONDS
+        else:
+            delay = LEAST_SECONDS if present is None else present.allowed - took
+        self._timer = self._loop.call_later(min(delay, LEAST_SECONDS), self._look)
         if present is not None and is_hung and not self._is_hung:
             self._tell(
                 f"a forward pass has run for {took:.0f} s, and {present.allowed:.0f} s are the "

@@ -9,8 +9,8 @@ import pytest
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile, ProfilePoint
 from batchedmodel_model_server.execution.watchdog import (
+    HUNG_LOOK_SECONDS,
     LEAST_SECONDS,
-    LOOK_SECONDS,
     Watchdog,
     allowed_seconds,
     predicted_seconds,
@@ -59,7 +59,7 @@ async def test_a_pass_is_reported_when_its_time_is_over_and_when_it_ends_after_a
         assert watched.said == [(30.0, hung)]
         await asyncio.sleep(100.0)
         assert len(watched.said) == 1, "once"
-    await asyncio.sleep(LOOK_SECONDS)
+    await asyncio.sleep(HUNG_LOOK_SECONDS)
     assert watched.said[1:] == [(130.5, None)]
 
 
