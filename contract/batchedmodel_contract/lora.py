@@ -126,6 +126,7 @@ def adapters_from_json(text: str | bytes) -> AdapterSettings:
     """
     with readable(ADAPTERS_FILE):
         mapping = json.loads(text)
+        json.dumps(mapping, ensure_ascii=False).encode()  # half a surrogate pair names no file
     if not isinstance(mapping, dict):
         raise InvalidInput(ADAPTERS_FILE, "is not a JSON object", mapping)
     declared = declarations(AdapterSettings)

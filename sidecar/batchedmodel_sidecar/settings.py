@@ -14,9 +14,9 @@ from asyncinotify import Inotify, Mask
 
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.batching import FILE_NAME, BatchSettings, settings_from_json
+from batchedmodel_contract.processes.settings_file import read_settings_file
 
 logger: Final = logging.getLogger(__name__)
-_MOST_BYTES: Final = 1 << 20  # as much as a ConfigMap may hold
 _GONE: Final = Mask.DELETE_SELF | Mask.MOVE_SELF
 _CHANGES: Final = Mask.CLOSE_WRITE | Mask.MOVED_TO | _GONE
 
@@ -30,17 +30,7 @@ class SettingsFolder:
 
     def read(self) -> BatchSettings:
         """The settings as they stand; raises `InvalidInput`."""
-        file = self._folder / FILE_NAME
-        try:
-            if file.exists() and not file.is_file():
-                raise InvalidInput(str(file), "is no file")  # a pipe would be waited for
-            with file.open("rb") as content:
-                text = content.read(_MOST_BYTES + 1)
-        except OSError as error:
-            raise InvalidInput(str(file), f"cannot be read: {error}") from error
-        if len(text) > _MOST_BYTES:
-            raise InvalidInput(str(file), f"is longer than {_MOST_BYTES} bytes")
-        return settings_from_json(text)
+        return settings_from_json(read_settings_file(self._folder / FILE_NAME))
 
     async def changes(self, present: BatchSettings) -> AsyncGenerator[BatchSettings, None]:
         """Each later version that differs and can be used; a bad one leaves the old in force."""

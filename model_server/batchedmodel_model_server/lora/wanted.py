@@ -9,17 +9,16 @@ import errno
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.lora import ADAPTERS_FILE, AdapterSettings, adapters_from_json
 from batchedmodel_contract.manifest.adapters import ADAPTER_NAME, MOST_ITEMS
 from batchedmodel_contract.manifest.source import Source
+from batchedmodel_contract.processes.settings_file import read_settings_file
 from batchedmodel_contract.schema.rules import Broken
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.sources.folder import Content
-
-_MOST_BYTES: Final = 1 << 20  # as much as a ConfigMap may hold
 
 
 class Look(NamedTuple):
@@ -56,17 +55,7 @@ class Look(NamedTuple):
 
 def read_settings(folder: Path) -> AdapterSettings:
     """What the file in this folder says; raises `InvalidInput`."""
-    file = folder / ADAPTERS_FILE
-    try:
-        if file.exists() and not file.is_file():
-            raise InvalidInput(str(file), "is no file")  # a pipe would be waited for
-        with file.open("rb") as content:
-            text = content.read(_MOST_BYTES + 1)
-    except OSError as error:
-        raise InvalidInput(str(file), f"cannot be read: {error}") from error
-    if len(text) > _MOST_BYTES:
-        raise InvalidInput(str(file), f"is longer than {_MOST_BYTES} bytes")
-    return adapters_from_json(text)
+    return adapters_from_json(read_settings_file(folder / ADAPTERS_FILE))
 
 
 def wanted_sources(

@@ -128,3 +128,9 @@ def test_adapters_of_items_travel_beside_them(
 
 def _sent(request: BatchRequest) -> BatchRequest:
     return read_batch(memoryview(b"".join(write_batch(request)))).batch
+
+
+def test_text_that_names_no_file_is_refused_with_the_file() -> None:
+    """The folder's name passed, and the first look at it ended the watch for good."""
+    with pytest.raises(InvalidInput, match="adapters.json: cannot be read"):
+        adapters_from_json('{"folder": "/x\\ud800"}')
