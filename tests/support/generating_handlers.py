@@ -19,7 +19,8 @@ HANGS, FAILS, FILLS, LOSES = 1, 2, 3, 4
 CANCELS, TAKES, SPOILS = 5, 6, 7
 """Tokens of a prompt that make its engine fail outside its steps: when the text is cancelled, when
 its first token is told, and from then on whenever anything is told."""
-HANG_SECONDS: Final = 1.5
+_HANG_SECONDS: Final = 12.0
+"""Longer than the time from the start of a server to its watchdog's first look."""
 _HUNG_SECONDS: Final = 0.5
 
 
@@ -40,7 +41,7 @@ class _Troubled:
         if FAILS in read:
             raise RuntimeError("2 brings bad luck")
         if HANGS in read:
-            time.sleep(HANG_SECONDS)
+            time.sleep(_HANG_SECONDS)
         return self._runner.run(parts)
 
     def copy_block(self, source: int, target: int) -> None:
