@@ -18,7 +18,7 @@ from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_scheduling.batching.items import NEVER, Priority
 from batchedmodel_scheduling.generation.estimates import Estimates
 from batchedmodel_scheduling.generation.requests import GenerationRequest, Place, Shed, Waiting
-from batchedmodel_scheduling.tenants import SharedRoom
+from batchedmodel_scheduling.queue.shared_room import SharedRoom
 
 _LATE_TURNS: Final = 16
 _MOST_RESTING: Final = 64

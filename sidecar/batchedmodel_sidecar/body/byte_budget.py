@@ -9,7 +9,7 @@ from typing import Final
 
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_scheduling.tenants import SharedRoom
+from batchedmodel_scheduling.queue.shared_room import SharedRoom
 
 _FULL: Final = Rejection.QUEUE_FULL  # an enum finds its members by Python's code
 _ANSWERS: Final = Share("(answers)")

@@ -12,7 +12,8 @@ from typing import Final, TypeVar
 
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_scheduling.tenants import FairQueue, SharedRoom
+from batchedmodel_scheduling.queue.fair_queue import FairQueue
+from batchedmodel_scheduling.queue.shared_room import SharedRoom
 
 Result = TypeVar("Result")
 
@@ -47,7 +48,7 @@ class FairTurns:
         """
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.room.take(share, size)
-        self._line.add(share.tenant, turn, work=size, rank=0.0, weight=share.weight)
+        self._line.push(share, turn, work=size)
         self._begin()
         try:
             await turn
@@ -57,7 +58,7 @@ class FairTurns:
                 self._done(share, size)  # its turn had come, and it did not begin
             else:
                 turn.cancel()
-                self._line.discard(turn)
+                self._line.cancel(turn)
                 self.room.give_back(share.tenant, size)
             raise
 
@@ -75,10 +76,8 @@ class FairTurns:
             del doing
 
     def _begin(self) -> None:
-        while self._line.unseen and self._begun < self._at_once():
-            (turn,) = self._line.show(0.0)
-            # As if it had been served already, so that the next one may be shown.
-            self._line.left(turn)
+        while self._begun < self._at_once() and (turn := self._line.first()) is not None:
+            self._line.leave(turn)
             if not turn.cancelled():
                 self._begun += 1
                 turn.set_result(None)

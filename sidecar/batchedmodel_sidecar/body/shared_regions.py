@@ -24,7 +24,7 @@ from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.link.batches import Place
 from batchedmodel_contract.link.region import MAX_BYTES, MIN_ITEM_BYTES, create, mapped
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
-from batchedmodel_scheduling.tenants import SharedRoom
+from batchedmodel_scheduling.queue.shared_room import SharedRoom
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
 
 _KEPT: Final = 64 << 20

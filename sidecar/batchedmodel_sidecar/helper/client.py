@@ -25,7 +25,8 @@ from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_http.eager_coroutine import DirectFuture
-from batchedmodel_scheduling.tenants import FairQueue, SharedRoom
+from batchedmodel_scheduling.queue.fair_queue import FairQueue
+from batchedmodel_scheduling.queue.shared_room import SharedRoom
 from batchedmodel_sidecar.body.buffers import pieces_of
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.errors import RETRY_SOON, Rejected, Unserved
@@ -180,7 +181,7 @@ class HelperClient:
     @property
     def delay(self) -> float:
         """Seconds after which what was refused may come again: when half of what waits is done."""
-        return max(_LEAST_DELAY_SECONDS, self._seconds * self._others.unseen / 2)
+        return max(_LEAST_DELAY_SECONDS, self._seconds * len(self._others) / 2)
 
     async def do(
         self,
@@ -223,7 +224,7 @@ class HelperClient:
         )
         line = self._answers if is_answer else self._others
         self._room.take(share, asked.room)
-        line.add(share.tenant, asked, work=asked.size, rank=0.0, weight=share.weight)
+        line.push(share, asked, work=asked.size)
         self._send()
         try:
             message = await asked.answer
@@ -236,7 +237,7 @@ class HelperClient:
         finally:
             asked.wanted = False
             if not asked.had_turn:
-                line.discard(asked)
+                line.cancel(asked)
                 self._room.give_back(share.tenant, asked.room)
 
     async def close(self) -> None:
@@ -287,12 +288,11 @@ class HelperClient:
     def _next(self) -> _Job | None:
         """The first of the jobs whose turn it is."""
         if not self._due:
-            line = self._answers if self._answers.unseen else self._others
-            if len(self._sent) >= self._at_once or not line.unseen:
+            line = self._answers if len(self._answers) else self._others
+            job = line.first()
+            if job is None or len(self._sent) >= self._at_once:
                 return None
-            (job,) = line.show(0.0)
-            # As if it had been served already, so that the next one may be shown.
-            line.left(job)
+            line.leave(job)
             job.had_turn, job.began = True, self._clock()
             self._due.append(job)
         return self._due[0]

@@ -22,7 +22,7 @@ from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_http.request_head import path_and_query
 from batchedmodel_http.response import Sending, StreamedResponse, is_empty
 from batchedmodel_http.streaming import NeedsStreaming
-from batchedmodel_scheduling.tenants import SharedRoom
+from batchedmodel_scheduling.queue.shared_room import SharedRoom
 from batchedmodel_sidecar.backends.upstream.client import Answer, Client
 from batchedmodel_sidecar.backends.upstream.headers import of_caller, passed_on
 from batchedmodel_sidecar.backends.upstream.link import Visit

@@ -25,7 +25,7 @@ from batchedmodel_contract.processes.sidecar_api import ARRIVALS_COLUMNS, ARRIVA
 from batchedmodel_contract.processes.stats import BUCKET_SECONDS, BUCKETS, SidecarStats
 from batchedmodel_scheduling.batching.items import Priority
 from batchedmodel_scheduling.batching.policy import BasePolicy
-from batchedmodel_scheduling.tenants import SharedRoom
+from batchedmodel_scheduling.queue.shared_room import SharedRoom
 from batchedmodel_sidecar.calls import Call
 
 OTHER: Final = "other"

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_scheduling.tenants import SharedRoom
+from batchedmodel_scheduling.queue.shared_room import SharedRoom
 from support.examples import examples
 
 

@@ -1,0 +1,273 @@
+"""Start-time fair queueing: whose item is next, where tenants share something by their weights.
+
+Each tenant has a virtual time, its start: the work that it was given, divided by its weight. The
+tenant with the earliest start is next, and shows its item of the lowest rank. A tenant that comes,
+or comes back, starts no earlier than those that wait, and no earlier than it would have if all had
+been served at once: so neither idling nor coming anew is an advantage. Work is estimated when an
+item leaves and corrected when more is known (`charge`). Its unit is any.
+
+Items of different kinds share no batch. `candidates` are items of one kind in the order in which
+they would leave if each were served by itself. They are as many as a caller can choose from
+without one tenant getting further ahead of another than by `ahead` work.
+
+Start-time fair queueing: Goyal, Vin and Cheng, SIGCOMM 1996. Pure.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Collection, Hashable, Iterable
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from batchedmodel_contract.manifest.tenants import Share
+
+K = TypeVar("K", bound=Hashable)
+Rank = tuple[float, ...]
+_MOST_IDLE_TENANTS: Final = 64
+"""Tenants without items that are remembered before those are forgotten that owe nothing."""
+
+_Placed = tuple[Rank, int, Any]
+"""An item among those of its tenant: its rank, then the order of arrival; last its key."""
+
+
+@dataclass(slots=True)
+class _Tenant:
+    name: str
+    weight: float
+    start: float = 0.0
+    """The virtual time at which its next item starts."""
+    served: int = 0
+    """When an item of it left last, in the order of services."""
+    items: list[_Placed] = field(default_factory=list)
+    by_kind: dict[Hashable, list[_Placed]] = field(default_factory=dict)
+    counted: float = 0.0
+    """Its part of the weights of all that have items."""
+
+
+class _Item(NamedTuple):
+    tenant: _Tenant
+    work: float
+    placed: _Placed
+    kind: Hashable
+
+
+class FairQueue(Generic[K]):
+    """Items of any number of tenants."""
+
+    def __init__(self) -> None:
+        self._tenants: Final[dict[str, _Tenant]] = {}
+        self._items: Final[dict[K, _Item]] = {}
+        self._kinds: Final[dict[Hashable, dict[str, _Tenant]]] = {}
+        """The tenants that have items of each kind."""
+        self._numbers = self._services = 0
+        self._time = 0.0
+        """The earliest start of those that wait; it never falls."""
+        self._fair = 0.0
+        """The virtual time of a server that serves all that wait at once."""
+        self._weights = 0.0
+        self._order: list[tuple[float, int, int, _Tenant]] = []
+        """Tenants with items by start, then by when they were served. It keeps outdated entries,
+        and passes over them."""
+        self._puts = 0
+        self._forgets_at = _MOST_IDLE_TENANTS
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._items
+
+    def push(
+        self, share: Share, key: K, *, work: float, rank: Rank = (), kind: Hashable = None
+    ) -> None:
+        """Let an item wait; `key` is new. The lowest rank of a tenant is first."""
+        tenant = self._tenants.get(share.tenant)
+        if tenant is None:
+            tenant = self._new(share)
+        tenant.weight = share.weight
+        if not tenant.items:
+            tenant.start = max(tenant.start, self.virtual_time, self._fair)
+        self._numbers += 1
+        placed = (rank, self._numbers, key)
+        self._items[key] = _Item(tenant, work, placed, kind)
+        insort(tenant.items, placed)
+        if kind is not None:
+            self._add_kind(tenant, kind, placed)
+        self._changed(tenant)
+
+    def cancel(self, key: K) -> None:
+        """Forget an item; its tenant does not pay for it. Unknown ones are ignored."""
+        item = self._items.pop(key, None)
+        if item is None:
+            return
+        tenant, placed = item.tenant, item.placed
+        del tenant.items[bisect_left(tenant.items, placed)]
+        if item.kind is not None:
+            self._drop_kind(tenant, item.kind, placed)
+        self._changed(tenant)
+
+    def leave(self, key: K) -> None:
+        """An item is served: its tenant pays for it. Unknown ones are ignored."""
+        item = self._items.get(key)
+        if item is None:
+            return
+        # Before it is gone, or the weight of its tenant would not count.
+        self.charge(item.tenant.name, item.work)
+        self.serves(item.tenant.name)
+        self.cancel(key)
+
+    def charge(self, name: str, work: float) -> None:
+        """A tenant pays for more work, or for less. Unknown ones are ignored."""
+        tenant = self._tenants.get(name)
+        if tenant is None:
+            return
+        tenant.start += work / tenant.weight
+        if self._weights > 0:
+            self._fair += work / self._weights
+        self._changed(tenant)
+
+    def serves(self, name: str) -> None:
+        """A tenant is served just now: of those with equal starts it is last."""
+        tenant = self._tenants.get(name)
+        if tenant is not None:
+            self._services += 1
+            tenant.served = self._services
+            self._changed(tenant)
+
+    def first(self) -> K | None:
+        """The item whose turn it is."""
+        tenant = self._earliest()
+        return None if tenant is None else tenant.items[0][2]
+
+    def heads(self, most: int) -> list[K]:
+        """The first item of each of so many tenants, in the order of their turns."""
+        self._earliest()
+        found: list[K] = []
+        order, seen = list(self._order), set[str]()
+        while order and len(found) < most:
+            start, served, _, tenant = heappop(order)
+            is_current = tenant.items and (tenant.start, tenant.served) == (start, served)
+            if is_current and tenant.name not in seen:
+                seen.add(tenant.name)
+                found.append(tenant.items[0][2])
+        return found
+
+    def kinds(self, most: int) -> list[Hashable]:
+        """The kinds of which items are next, the first `most` of them in the order of turns."""
+        return list(dict.fromkeys([self._items[key].kind for key in self.heads(most)]))
+
+    def of(self, name: str) -> list[K]:
+        """A tenant's items, in the order of their ranks."""
+        tenant = self._tenants.get(name)
+        return [] if tenant is None else [key for _, _, key in tenant.items]
+
+    def candidates(self, kind: Hashable, ahead: float, least: int) -> list[K]:
+        """Items of a kind that may leave next, in fair order.
+
+        They are those that start within `ahead` work of all tenants of that kind. Where these are
+        fewer than `least`, it is twice as much work at most.
+        """
+        tenants = self._kinds.get(kind)
+        if tenants is None:
+            return []
+        order = [
+            (tenant.start, tenant.served, at, 0, tenant)
+            for at, tenant in enumerate(tenants.values())
+        ]
+        heapify(order)
+        until = order[0][0] + ahead / sum([tenant.weight for tenant in tenants.values()])
+        latest = 2 * until - order[0][0]
+        found: list[K] = []
+        while order:
+            start, served, at, place, tenant = heappop(order)
+            if found and (start >= latest or (start >= until and len(found) >= least)):
+                break
+            mine = tenant.by_kind[kind]
+            key = mine[place][2]
+            found.append(key)
+            if place + 1 < len(mine):
+                start += self._items[key].work / tenant.weight
+                heappush(order, (start, served, at, place + 1, tenant))
+        return found
+
+    def pass_over(self, keys: Iterable[K]) -> None:
+        """These leave although others were before them, which were free to leave and wait.
+
+        The others must not get all that is served meanwhile: from now on they start with these.
+        """
+        starts = [self._items[key].tenant.start for key in keys if key in self._items]
+        begins = min(starts, default=self._time)
+        while (tenant := self._earliest()) is not None and tenant.start < begins:
+            tenant.start = begins
+            self._changed(tenant)
+
+    @property
+    def virtual_time(self) -> float:
+        """The earliest start of those that wait."""
+        tenant = self._earliest()
+        if tenant is not None:
+            self._time = max(self._time, tenant.start)
+        return self._time
+
+    @property
+    def tenants(self) -> Collection[str]:
+        """Tenants that are remembered, with items or without."""
+        return self._tenants.keys()
+
+    def _add_kind(self, tenant: _Tenant, kind: Hashable, placed: _Placed) -> None:
+        mine = tenant.by_kind.get(kind)
+        if mine is None:
+            mine = tenant.by_kind[kind] = []
+            self._kinds.setdefault(kind, {})[tenant.name] = tenant
+        insort(mine, placed)
+
+    def _drop_kind(self, tenant: _Tenant, kind: Hashable, placed: _Placed) -> None:
+        mine = tenant.by_kind[kind]
+        del mine[bisect_left(mine, placed)]
+        if not mine:
+            del tenant.by_kind[kind]
+            tenants = self._kinds[kind]
+            del tenants[tenant.name]
+            if not tenants:
+                del self._kinds[kind]
+
+    def _new(self, share: Share) -> _Tenant:
+        if len(self._tenants) >= self._forgets_at:
+            now = max(self.virtual_time, self._fair)
+            for tenant in list(self._tenants.values()):
+                if not tenant.items and tenant.start <= now:
+                    del self._tenants[tenant.name]
+            self._forgets_at = _MOST_IDLE_TENANTS + 2 * len(self._tenants)
+        # Before it are those with an equal start who wait for longer.
+        tenant = _Tenant(share.tenant, share.weight, served=self._services)
+        self._tenants[share.tenant] = tenant
+        return tenant
+
+    def _earliest(self) -> _Tenant | None:
+        while self._order:
+            start, served, _, tenant = self._order[0]
+            if tenant.items and tenant.start == start and tenant.served == served:
+                return tenant
+            heappop(self._order)
+        return None
+
+    def _changed(self, tenant: _Tenant) -> None:
+        """Its start, its turn or what waits of it is another."""
+        counted = tenant.weight if tenant.items else 0.0
+        self._weights += counted - tenant.counted
+        tenant.counted = counted
+        if not self._items:
+            self._weights = 0.0  # what rounding left
+            self._order.clear()
+        if not tenant.items:
+            return
+        if len(self._order) > _MOST_IDLE_TENANTS + 4 * len(self._tenants):
+            self._order = [
+                (one.start, one.served, number, one)
+                for number, one in enumerate(self._tenants.values(), self._puts + 1)
+                if one.items and one is not tenant
+            ]
+            heapify(self._order)
+            self._puts += len(self._tenants)
+        self._puts += 1
+        heappush(self._order, (tenant.start, tenant.served, self._puts, tenant))
