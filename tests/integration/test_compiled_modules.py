@@ -24,7 +24,6 @@ COMPILED = (
     "batchedmodel_http.connection",
     "batchedmodel_sidecar.batching.batcher",
     "batchedmodel_sidecar.batching.pending_request",
-    "batchedmodel_sidecar.batching.request_window",
     "batchedmodel_sidecar.body.byte_budget",
     "batchedmodel_sidecar.http.inference",
     "batchedmodel_sidecar.protocols.v2",

@@ -223,7 +223,8 @@ class ShippedPolicyDriver(PolicyDriver):
         self.profile = profile
 
     def _held(self) -> Iterable[ItemId]:
-        return (item.id for item in self.policy.waiting())
+        queue = self.policy.queue
+        return [item.id for item in (*queue, *queue.evicted)]
 
     def _change_settings(self, settings: BatchSettings) -> None:
         self.policy = reconfigured(self.policy, settings, self.now)

@@ -11,8 +11,8 @@ An item that is due at its deadline is refused or shed as soon as it would miss 
 import bisect
 import math
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from itertools import accumulate, chain
+from collections.abc import Hashable, Iterable, Sequence
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from batchedmodel_contract.manifest.batching import BatchSettings
@@ -41,9 +41,11 @@ from batchedmodel_scheduling.batching.next_batch import (
 from batchedmodel_scheduling.batching.policy import BasePolicy, Pipeline
 from batchedmodel_scheduling.batching.ready_queue import (
     QueuedItem,
+    ReadyQueue,
     StarvationGuard,
     entry_of,
 )
+from batchedmodel_scheduling.queue.item_queue import ItemQueue
 
 _REMEMBERED: Final = 256
 _ENOUGH: Final = 16
@@ -239,21 +241,22 @@ class RequestGroups:
 class Deadline(BasePolicy):
     """Orders items by due time and priority; see the module."""
 
-    def __init__(self, settings: BatchSettings, pipeline: Pipeline) -> None:
-        super().__init__(settings, pipeline)
+    def __init__(self, settings: BatchSettings, pipeline: Pipeline, queue: ItemQueue) -> None:
+        super().__init__(settings, pipeline, queue)
         self._guard = StarvationGuard()
         self._groups = RequestGroups()
+        for item in queue:
+            self._groups.observe(item)
         self._rate = ArrivalRate()
         self._gaps = GapsByKey()
         self._refusing_since = NEVER  # for what the profile says alone
-        self._evicted: list[Shed] = []
         self._early = False  # something has filled up since the last plan
         self._unswept = False  # a batch has left or an edit come since the last look
         self._gathered = False  # what waits has been held back for company
         self._timer = NEVER  # the last wake asked for, until something else happens
         self._held = Decision(release=None, shed=(), wake_at=NEVER, reason=HoldReason.EMPTY)
 
-    def offer(self, item: Item, now: float) -> Refusal | None:
+    def offer_call(self, items: Sequence[Item], now: float) -> Refusal | None:
         """Refuse what would be late and is not wanted then, and what finds no room.
 
         Nobody is refused for what was learnt on a server that has not run for a second, nor for its
@@ -262,44 +265,72 @@ class Deadline(BasePolicy):
         """
         self._timer = NEVER
         # Refused ones as well, so that nobody waits for them.
-        self._groups.observe(item)
-        waiting = len(self._ready)
+        for item in items:
+            self._groups.observe(item)
+        return super().offer_call(items, now)
+
+    def _full(self, items: Sequence[Item], now: float) -> Refusal | None:
+        share, room, late = items[0].share, self.queue.room, self.queue.late
+        refusal = self.refusal(share, len(items))
+        while refusal is None and room.refusal(share, len(items)) is not None:
+            if not len(late) or self.pipeline.starts_at(now) + self._alone(items) > items[0].due:
+                return Refusal(
+                    reason=Rejection.QUEUE_FULL, retry_after=self.retry_after(room.taken)
+                )
+            self.queue.evict()
+        return refusal
+
+    def _late_in_turn(self, items: Sequence[Item], now: float) -> Refusal | None:
+        """Refuse a call that is no use when late, if its turns come too late or it is too long."""
+        first, room, queue = items[0], self.queue.room, self.queue
+        tenant = first.share.tenant
+        if first.due < first.deadline or not self.pipeline.times.counts_seconds:
+            return None
+        before = len(items) + room.taken
+        if queue.competes(tenant, len(items)):
+            # Most tenants may have an item or two: it waits for no more than what is here.
+            tenants = len(room) + (not room.of(tenant))
+            before = min(before, tenants * (len(items) + room.of(tenant)))
+        elif len(items) <= 2 * queue.next_items:
+            return None
+        work = sum([self.charges.work(item.length) for item in items])
+        seconds = before * work / len(items) / self.pipeline.workers
+        if now + seconds <= first.deadline:
+            return None
+        delay = self.retry_after(room.taken)
+        return Refusal(reason=Rejection.PREDICTED_LATE, retry_after=delay)
+
+    def _admit(self, item: Item, now: float) -> Refusal | None:
         start = self.pipeline.starts_at(now)
-        alone = start + self._alone(item.length)
-        entry = self._entry(item)
+        alone = start + self._seconds_alone(item.length)
+        entry = self.entry(item)
         if alone > item.deadline or self._one_too_many(entry, start):
             if not (self.pipeline.unproven(now) and self._worth_a_try(item, now)):
-                return self._predicted_late(item, waiting)
+                return self._predicted_late(item)
             self.pipeline.doubted = True
-        if waiting >= self.most_waiting:
-            if not self._ready.late or alone > item.due:
-                return self._queue_full(waiting)
-            self._evicted.append(Shed(item=self._ready.evict(), outcome=Outcome.EVICTED))
         self._add(entry)
         self._rate.observe(now)
         self._gaps.of(item.key).observe(now)
         return None
 
-    def take_over(self, item: Item) -> None:
-        """Let an item wait."""
-        self._groups.observe(item)
-        self._add(self._entry(item))
+    def come_back(self, item: Item) -> None:
+        """An item that left waits again."""
+        super().come_back(item)
+        self._early = True
 
     def _add(self, entry: QueuedItem) -> None:
-        lane = self._ready.add(entry)
+        lane = self.queue.push(entry)
+        if lane is None:
+            self._early = True
+            return
         full = self.limits.rows_of(lane.longest)
-        if len(lane.entries) == full or self._ready.on_time == self.limits.rows:
+        if len(lane.entries) == full or self.queue.on_time == self.limits.rows:
             self._early = True
 
     def withdraw(self, item_id: ItemId, now: float) -> None:
         """Forget a waiting item."""
         self._timer = NEVER
-        if self._ready.discard(item_id) is None:
-            self._evicted = [shed for shed in self._evicted if shed.item.id != item_id]
-
-    def waiting(self) -> Iterator[Item]:
-        """All waiting items, late ones too, and those whose eviction is not told yet."""
-        return chain(self._ready, [shed.item for shed in self._evicted])
+        super().withdraw(item_id, now)
 
     def observe(self, event: Event, now: float) -> None:
         """Learn what became of a released batch, or what the server holds."""
@@ -316,31 +347,40 @@ class Deadline(BasePolicy):
         if now >= self._timer:
             # Nothing has happened since: this is the timer, and that late.
             self.pipeline.woken(now - self._timer)
-        shed, self._evicted = self._evicted, []
-        # Also where nothing waits: who comes next is judged by what the server can hold.
-        opens = self.pipeline.opens_at(slots, now)
-        if not len(self._ready):
+        return super().poll(now, slots)
+
+    def _choose(
+        self, ready: ReadyQueue, now: float, opens: float, slots: Slots, shed: list[Shed]
+    ) -> Decision:
+        if not len(self.queue):
             return self._hold(NEVER, HoldReason.EMPTY, shed)
         if opens > now and not (self._early and slots.early(opens)):
             if self._unswept:
                 # Those that the batch which has just left makes late are told now.
-                shed += self._hopeless(self.pipeline.starts_at(now), now)
-                if not len(self._ready):
+                shed += self._hopeless(ready, self.pipeline.starts_at(now), now)
+                if not len(self.queue):
                     return self._hold(NEVER, HoldReason.EMPTY, shed)
             return self._hold(opens, HoldReason.BUSY, shed)
         self._early = False
         start = self.pipeline.starts_at(now)
-        shed += self._hopeless(start, now)
-        if not self._ready.on_time:
-            return self._serve_late(now, opens, shed)
+        before = len(ready)
+        shed += self._hopeless(ready, start, now)
+        while len(ready) < before and self.queue.has_turns:
+            # Others have the places of those that were given up.
+            ready = self.queue.candidates(self._offer) or ready
+            before = len(ready)
+            shed += self._hopeless(ready, start, now)
+        if not len(ready):
+            return self._serve_late(ready, now, opens, shed)
         # A plan may give up everything but one item; it never fails to find one.
-        situation = self._situation(now)
-        chosen = plan(self._ready, situation)
-        shed += self._give_up(chosen.given_up, now)
-        return self._act(chosen, situation, now, opens, slots, shed)
+        situation = self._situation(ready, now)
+        chosen = plan(ready, situation)
+        shed += self._give_up(ready, chosen.given_up, now)
+        return self._act(ready, chosen, situation, now, opens, slots, shed)
 
     def _act(
         self,
+        ready: ReadyQueue,
         chosen: Plan,
         situation: Situation,
         now: float,
@@ -356,25 +396,26 @@ class Deadline(BasePolicy):
             return self._hold(opens, HoldReason.BUSY, shed)
         overdue = self._guard.overdue()
         if overdue is not None:
-            turn = self._ready.led_by(overdue, self.limits)
+            turn = ready.led_by(overdue, self.limits)
             if turn:
-                return self._release(quick(turn, situation), ReleaseReason.FLOOR, now, shed)
+                return self._release(ready, quick(turn, situation), ReleaseReason.FLOOR, now, shed)
         late: list[QueuedItem] = []
-        if not chosen.pressed and self._ready.late:
-            late = self._ready.company(batch, self.limits, chosen.room, now)
+        if not chosen.pressed and len(self.queue.late):
+            late = self.queue.late.company(batch, self.limits, chosen.room, now)
             first = self._late_first(chosen, situation, now)
             if first and first[0] not in late:
-                return self._release([], ReleaseReason.SPARE, now, shed, first)
+                return self._release(ready, [], ReleaseReason.SPARE, now, shed, first)
         elif not full and not chosen.pressed and not whole:
-            wait = self._wait(chosen, now)
+            wait = self._wait(ready, chosen, now)
             if wait is not None:
                 # A full batch need not wait until another one is complete.
-                ready = self._full_behind(chosen)
-                if not ready:
+                behind = self._full_behind(chosen)
+                if not behind:
                     self._gathered = True
                     return self._hold(wait, HoldReason.GATHERING, shed)
-                return self._release(ready, ReleaseReason.FULL, now, shed)
-        return self._release(batch, self._reason(chosen, full, whole, slots), now, shed, late)
+                return self._release(ready, behind, ReleaseReason.FULL, now, shed)
+        reason = self._reason(chosen, full, whole, slots)
+        return self._release(ready, batch, reason, now, shed, late)
 
     def _reason(self, chosen: Plan, full: bool, whole: bool, slots: Slots) -> ReleaseReason:
         if chosen.pressed:
@@ -387,7 +428,7 @@ class Deadline(BasePolicy):
             return ReleaseReason.JUST_IN_TIME
         return ReleaseReason.DELAY if self._gathered else ReleaseReason.IDLE
 
-    def _wait(self, chosen: Plan, now: float) -> float | None:
+    def _wait(self, ready: ReadyQueue, chosen: Plan, now: float) -> float | None:
         """Until when to hold the batch for company; None to let it go."""
         if not self.settings.max_wait_seconds:
             return None
@@ -405,7 +446,7 @@ class Deadline(BasePolicy):
         if wait is None:
             return None
         # Another key's wait is not longer for that of this one. It is looked for last, among all.
-        wait = min(wait, until, self._ready.oldest() + self.settings.max_wait_seconds)
+        wait = min(wait, until, ready.oldest() + self.settings.max_wait_seconds)
         return wait if wait > now else None
 
     def _full_behind(self, chosen: Plan) -> list[QueuedItem]:
@@ -418,26 +459,31 @@ class Deadline(BasePolicy):
 
     def _late_first(self, chosen: Plan, situation: Situation, now: float) -> list[QueuedItem]:
         """Late ones that can run before the planned batch and make nobody late."""
-        late = self._ready.alike(now)
+        late = self.queue.late.alike(now)
         if not late:
             return []
         batch = together(late, self.settings.length_buckets, situation)
         return within(batch, chosen.slack, situation)
 
-    def _serve_late(self, now: float, opens: float, shed: list[Shed]) -> Decision:
-        """Nobody on time waits: let late ones go."""
-        shed += [Shed(item=item, outcome=Outcome.EXPIRED) for item in self._ready.expired(now)]
-        late = self._ready.alike(now)
+    def _serve_late(
+        self, ready: ReadyQueue, now: float, opens: float, shed: list[Shed]
+    ) -> Decision:
+        """Nothing on time waits: let late ones go."""
+        for item in self.queue.late.expired(now):
+            self.queue.cancel(item.id)
+            shed.append(Shed(item, _EXPIRED))
+        late = self.queue.late.alike(now)
         if not late:
             return self._hold(NEVER, HoldReason.EMPTY, shed)
         if opens > now:
             return self._hold(opens, HoldReason.BUSY, shed)
-        situation = self._situation(now)
+        situation = self._situation(ready, now)
         batch = together(late, self.settings.length_buckets, situation)
-        return self._release([], ReleaseReason.SPARE, now, shed, batch)
+        return self._release(ready, [], ReleaseReason.SPARE, now, shed, batch)
 
     def _release(
         self,
+        ready: ReadyQueue,
         batch: list[QueuedItem],
         reason: ReleaseReason,
         now: float,
@@ -445,14 +491,12 @@ class Deadline(BasePolicy):
         late: Sequence[QueuedItem] = (),
     ) -> Decision:
         if self.pipeline.adapters.slots:
-            batch = by_adapter(batch, self._ready, self._companions, self.limits, now)
-        self._ready.take(batch)
-        for entry in late:
-            self._ready.discard(entry.id)
-        items = [entry.item for entry in chain(batch, late)]
-        self._groups.left(items)
-        self._guard.released({item.priority for item in items}, self._ready.priorities)
-        released = self._released(items, reason, now)
+            batch = by_adapter(batch, ready, self._companions, self.limits, now)
+        released = self._released(batch, reason, now, late)
+        if self.queue.has_turns:
+            ready.take(batch)  # these candidates were a choice of what waits
+        self._groups.left(released.items)
+        self._guard.released({item.priority for item in released.items}, ready.priorities)
         self._timer = self._refusing_since = NEVER
         self._unswept, self._gathered = True, False
         # What is left may fill the next slot; under pressure nothing is decided before it must be.
@@ -469,56 +513,53 @@ class Deadline(BasePolicy):
             held = self._held = Decision(release=None, shed=(), wake_at=until, reason=reason)
         return held
 
-    def _hopeless(self, start: float, now: float) -> list[Shed]:
+    def _hopeless(self, ready: ReadyQueue, start: float, now: float) -> list[Shed]:
         """Give up what would be late even alone; on a server that is unproven, what is late."""
         if self.pipeline.unproven(now):
-            return self._give_up(self._ready.due_by(now), now)
+            return self._give_up(ready, ready.due_by(now), now)
         self._unswept = False
         gone: list[QueuedItem] = []
-        in_order, hurried = self._ready.by_due, self._hurried()
-        for lanes in self._ready.by_key():
+        in_order, hurried = ready.by_due, self._hurried()
+        for lanes in ready.by_key():
             for lane in lanes:
                 # The lane's longest decides for the lane; each is judged by its own length.
-                alone = start + self._alone(lane.longest)
+                alone = start + self._seconds_alone(lane.longest)
                 for entry in lane.entries:
                     if alone <= entry.due and entry.item.deadline > now:
                         if in_order:
                             break
                         continue
-                    late = start + self._alone(entry.length) > entry.due or entry.due <= now
+                    late = start + self._seconds_alone(entry.length) > entry.due or entry.due <= now
                     matters = hurried or entry.due == entry.item.deadline
                     if (late and matters) or entry.item.deadline <= now:
                         gone.append(entry)
-        return self._give_up(gone, now)
+        return self._give_up(ready, gone, now)
 
-    def _give_up(self, entries: Sequence[QueuedItem], now: float) -> list[Shed]:
+    def _give_up(self, ready: ReadyQueue, entries: Sequence[QueuedItem], now: float) -> list[Shed]:
         """Items will be late: those that are still wanted then wait on, the others end here."""
-        if not entries:
-            return []
-        self._ready.take(entries)
         shed: list[Shed] = []
         for entry in entries:
             item = entry.item
-            if item.deadline <= now:
-                shed.append(Shed(item, _EXPIRED))
-            elif item.due < item.deadline:
-                self._ready.add_late(entry)
+            if item.due < item.deadline and item.deadline > now:
+                self.queue.becomes_late(entry)
             else:
-                shed.append(Shed(item, _SHED))
+                self.queue.cancel(entry.id)
+                shed.append(Shed(item, _EXPIRED if item.deadline <= now else _SHED))
+            ready.discard(entry.id)
         return shed
 
-    def _situation(self, now: float) -> Situation:
+    def _situation(self, ready: ReadyQueue, now: float) -> Situation:
         hurried, rate = self._hurried(), self._rate.at(now)
         by_work = self.settings.objective is Objective.WORK
         return Situation(
             free=self.pipeline.free_from(now),
             start_spread=self.pipeline.unsure_by(),
             rate=rate,
-            load=rate * self._ready.mean_work() * self._pace() if by_work else 0.0,
+            load=rate * ready.mean_work() * self._pace() if by_work else 0.0,
             target=self.settings.target_seconds if hurried else None,
             times=self.pipeline.times,
             limits=self.limits,
-            by_due=self._ready.by_due,
+            by_due=ready.by_due,
             hurried=hurried,
         )
 
@@ -531,7 +572,7 @@ class Deadline(BasePolicy):
         target = self.settings.target_seconds
         if target is None or self.settings.lateness is Lateness.REFUSE:
             return True
-        return 2 * self._alone(max(1, round(self.recent.length))) <= target
+        return 2 * self._seconds_alone(max(1, round(self.recent.length))) <= target
 
     def _one_too_many(self, entry: QueuedItem, start: float) -> bool:
         """Whether somebody must be given up if it came, even if all batches were full.
@@ -541,7 +582,10 @@ class Deadline(BasePolicy):
         """
         if entry.due < entry.item.deadline or not self.pipeline.times.counts_seconds:
             return False
-        return self._ready.like_all(entry) and not self._ready.feasible(entry, start, self._pace())
+        ready = None if self.queue.has_turns else self.queue.candidates()
+        if ready is None:
+            return False  # the turns of its tenant say when it leaves
+        return ready.like_all(entry) and not ready.feasible(entry, start, self._pace())
 
     def _pace(self) -> float:
         """Seconds that all workers take for a second of work."""
@@ -555,19 +599,25 @@ class Deadline(BasePolicy):
         self._refusing_since = min(self._refusing_since, now)
         return now - self._refusing_since >= _PROFILE_BELIEVED
 
-    def _predicted_late(self, item: Item, waiting: int) -> Refusal:
+    def _predicted_late(self, item: Item) -> Refusal:
         """Trying again makes sense once what waits is served; hardly for what is late alone."""
-        alone = self.pipeline.hand_off + self._alone(item.length)
-        rows = max(1, waiting) if item.arrived + alone <= item.deadline else None
+        alone = self.pipeline.hand_off + self._seconds_alone(item.length)
+        waits = max(1, len(self.queue))
+        rows = waits if item.arrived + alone <= item.deadline else None
         return Refusal(reason=Rejection.PREDICTED_LATE, retry_after=self.retry_after(rows))
 
-    def _alone(self, length: int) -> float:
+    def _alone(self, items: Sequence[Item]) -> float:
+        """Seconds that the longest item needs by itself."""
+        return self._seconds_alone(max([item.length for item in items]))
+
+    def _seconds_alone(self, length: int) -> float:
         """Seconds that an item needs by itself: the middle, as giving up on a guess is final."""
         times = self.pipeline.times
         # The whole table at once, which orders and plans ask for as well.
         return times.table(length, self.settings.max_batch_size)[1] * times.drift.scale
 
-    def _entry(self, item: Item) -> QueuedItem:
+    def entry(self, item: Item) -> QueuedItem:
+        """In order of due time and priority."""
         step = min(_PRIORITY_STEP, self.settings.target_seconds or _PRIORITY_STEP)
         rows = self.settings.max_batch_size
         full = self.pipeline.times.table(item.length, rows)[rows]

@@ -17,42 +17,31 @@ from batchedmodel_scheduling.batching.items import (
     NEVER,
     Decision,
     Item,
-    ItemId,
-    Refusal,
     Shed,
     Slots,
 )
 from batchedmodel_scheduling.batching.policy import BasePolicy, Pipeline
-from batchedmodel_scheduling.batching.ready_queue import Lane, QueuedItem
+from batchedmodel_scheduling.batching.ready_queue import Lane, QueuedItem, ReadyQueue
+from batchedmodel_scheduling.queue.item_queue import ItemQueue
 
 
 class QueueingPolicy(BasePolicy):
     """A policy over lanes in order of arrival; due times and priorities mean nothing to it."""
 
-    def __init__(self, settings: BatchSettings, pipeline: Pipeline) -> None:
-        super().__init__(settings, pipeline, narrow_classes=False)
+    def __init__(self, settings: BatchSettings, pipeline: Pipeline, queue: ItemQueue) -> None:
+        super().__init__(settings, pipeline, queue, narrow_classes=False)
 
-    def offer(self, item: Item, now: float) -> Refusal | None:
-        """Refuse only when the queue is full."""
-        refusal = self.refusal()
-        if refusal is None:
-            self.take_over(item)
-        return refusal
-
-    def withdraw(self, item_id: ItemId, now: float) -> None:
-        """Forget a waiting item."""
-        self._ready.discard(item_id)
-
-    def _entry(self, item: Item) -> QueuedItem:
+    def entry(self, item: Item) -> QueuedItem:
+        """In order of arrival."""
         return QueuedItem(item, order=item.arrived, work=0.0, weight=1.0)
 
-    def poll(self, now: float, slots: Slots) -> Decision:
+    def _choose(
+        self, ready: ReadyQueue, now: float, opens: float, slots: Slots, shed: list[Shed]
+    ) -> Decision:
         """Release the lane whose turn it is, without items whose deadline has passed."""
-        shed: list[Shed] = []
         cap = self.settings.max_batch_size
-        while len(self._ready):
-            opens = self.pipeline.opens_at(slots, now)
-            lanes = [lane for lanes in self._ready.by_key() for lane in lanes]
+        while len(ready):
+            lanes = [lane for lanes in ready.by_key() for lane in lanes]
             due = [
                 lane
                 for lane in lanes
@@ -60,21 +49,23 @@ class QueueingPolicy(BasePolicy):
             ]
             if not due:
                 first = min([self._due_at(lane.entries[0].item) for lane in lanes])
-                return _hold(max(first, opens), HoldReason.GATHERING, shed)
+                return self._hold(max(first, opens), HoldReason.GATHERING, shed)
             lane = min(due, key=_oldest)
             full = len(lane.entries) >= cap
             if opens > now and not (full and slots.early(opens)):
-                return _hold(opens, HoldReason.BUSY, shed)
+                return self._hold(opens, HoldReason.BUSY, shed)
             entries, late = self._cut(lane, now)
-            self._ready.take(late or entries)
             if late:
                 # They were counted: without them the lane may neither be full nor due.
+                for entry in late:
+                    self.queue.cancel(entry.id)
+                    ready.discard(entry.id)
                 shed += [Shed(item=entry.item, outcome=Outcome.EXPIRED) for entry in late]
                 continue
             reason = ReleaseReason.FULL if full else self._reason(slots)
-            batch = self._released([entry.item for entry in entries], reason, now)
+            batch = self._released(entries, reason, now)
             return Decision(release=batch, shed=tuple(shed), wake_at=now, reason=reason)
-        return _hold(NEVER, HoldReason.EMPTY, shed)
+        return self._hold(NEVER, HoldReason.EMPTY, shed)
 
     def _cut(self, lane: Lane, now: float) -> tuple[list[QueuedItem], list[QueuedItem]]:
         """The oldest of a lane that share a batch, and those met whose deadline has passed."""
@@ -93,10 +84,6 @@ class QueueingPolicy(BasePolicy):
     @abstractmethod
     def _reason(self, slots: Slots) -> ReleaseReason:
         """Why a lane leaves that is not full."""
-
-
-def _hold(until: float, reason: HoldReason, shed: list[Shed]) -> Decision:
-    return Decision(release=None, shed=tuple(shed), wake_at=until, reason=reason)
 
 
 def _oldest(lane: Lane) -> QueuedItem:

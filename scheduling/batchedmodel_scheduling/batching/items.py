@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, NewType, Protocol
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
 
 ItemId = NewType("ItemId", int)
@@ -58,6 +59,8 @@ class Item(NamedTuple):
     request_group: RequestGroup | None = None
     adapter: int = 0
     """The number of its adapter; 0 for none. A batch has no more of them than there are slots."""
+    share: Share = NOBODY
+    """Its tenant's, of the queue and of the device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,30 +15,36 @@ import sys
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import count
+from dataclasses import dataclass, replace
+from itertools import chain, count
 from typing import Final
 
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.outcomes import Rejection, ReleaseReason
+from batchedmodel_contract.manifest.tenants import Share
+from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
+from batchedmodel_scheduling.batching.charges import Charges
 from batchedmodel_scheduling.batching.companions import Turn, companions
 from batchedmodel_scheduling.batching.items import (
     NEVER,
     Batch,
     BatchId,
+    Decision,
     Event,
     Finished,
     HandedOver,
     Item,
+    ItemId,
     MemoryCap,
     Policy,
     Refusal,
+    Shed,
     Slots,
     limits,
 )
 from batchedmodel_scheduling.batching.ready_queue import QueuedItem, ReadyQueue
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
 from batchedmodel_scheduling.lora.slots import AdapterSlots
+from batchedmodel_scheduling.queue.item_queue import ItemQueue
 
 _WEIGHT: Final = 0.1  # of the newest batch
 _HAND_OFF_WEIGHT: Final = 0.1
@@ -53,6 +59,7 @@ _RETRY_UNKNOWN: Final = 1.0
 # Not as a pair: compiled by mypyc 2.4, a constant pair of numbers reads as one that is not set.
 _RETRY_SHORTEST: Final = 0.01
 _RETRY_LONGEST: Final = 60.0
+_EVICTED: Final = Outcome.EVICTED  # an enum finds its members by Python's code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,79 +313,116 @@ class Pipeline:
 
 
 class BasePolicy(Policy):
-    """A policy of the product. The sidecar asks it for more than `Policy` has."""
+    """A policy of the product: when a batch leaves, and which of the candidates are in it.
+
+    The sidecar asks it for more than `Policy` has.
+    """
 
     def __init__(
-        self, settings: BatchSettings, pipeline: Pipeline, *, narrow_classes: bool = True
+        self,
+        settings: BatchSettings,
+        pipeline: Pipeline,
+        queue: ItemQueue,
+        *,
+        narrow_classes: bool = True,
     ) -> None:
+        """`queue` may hold items in the order of another policy."""
         self.pipeline: Final = pipeline
+        self.queue: Final = queue
+        self.charges: Final = Charges(pipeline.times, queue)
         self.memory = MemoryCap(cost=None)
         self.recent = Recent()
         self._narrow: Final = narrow_classes
+        self._offer = 0
+        """The number of the queue's offer that is chosen from: beyond 0, those before it wait for
+        company."""
         self._use(settings)
-        self._ready = ReadyQueue(settings.length_buckets, narrow=narrow_classes)
 
     @abstractmethod
-    def _entry(self, item: Item) -> QueuedItem:
+    def entry(self, item: Item) -> QueuedItem:
         """The item as it waits."""
 
-    def refusal(self) -> Refusal | None:
-        """What an item would be told now whatever it holds: known before its body is read."""
-        return self._queue_full(self._ready.on_time)
+    @abstractmethod
+    def _choose(
+        self, ready: ReadyQueue, now: float, opens: float, slots: Slots, shed: list[Shed]
+    ) -> Decision:
+        """Release some of the candidates, or hold all of them; `shed` gains what is given up."""
 
-    def waiting(self) -> Iterator[Item]:
-        """All waiting items, for a successor."""
-        return iter(self._ready)
+    def offer(self, item: Item, now: float) -> Refusal | None:
+        """Take the item, or say why not."""
+        return self.offer_call((item,), now)
 
-    def take_over(self, item: Item) -> None:
-        """Let an item wait that a predecessor had accepted."""
-        self._ready.add(self._entry(item))
+    def offer_call(self, items: Sequence[Item], now: float) -> Refusal | None:
+        """Take all items of a call of one tenant, or say why none."""
+        refusal = self._full(items, now) or self._late_in_turn(items, now)
+        if refusal is not None:
+            return refusal
+        for at, item in enumerate(items):
+            refusal = self._admit(item, now)
+            if refusal is not None:
+                for before in items[:at]:
+                    self.queue.cancel(before.id)
+                return refusal
+        return None
+
+    def refusal(self, share: Share, rows: int) -> Refusal | None:
+        """Why a call of so many rows is refused whatever it holds: known before it is read."""
+        reason = self.queue.room.refusal(share, rows)
+        if reason is None or (reason is Rejection.QUEUE_FULL and len(self.queue.late) >= rows):
+            return None
+        return Refusal(reason=reason, retry_after=self.retry_after(self.queue.room.taken))
+
+    def withdraw(self, item_id: ItemId, now: float) -> None:
+        """Forget a waiting item."""
+        self.queue.cancel(item_id)
+
+    def come_back(self, item: Item) -> None:
+        """An item that left waits again."""
+        self.queue.come_back(self.entry(item))
+
+    def release_again(self, item: Item) -> Batch:
+        """An item that left and does not wait in the queue leaves by itself."""
+        batch = self.pipeline.release([item], ReleaseReason.IDLE)
+        self.charges.left_again(batch)
+        return batch
+
+    def poll(self, now: float, slots: Slots) -> Decision:
+        """At most one batch to release now. After a release, poll again."""
+        queue = self.queue
+        queue.wake(now)
+        shed: list[Shed] = []
+        if queue.evicted:
+            shed = [Shed(item, _EVICTED) for item in queue.evicted]
+            queue.evicted = []
+        opens = self.pipeline.opens_at(slots, now)
+        if queue.has_turns and opens > now and not slots.early(opens):
+            return self._hold(opens, HoldReason.BUSY, shed)  # those in turn are looked up then
+        decision, wake_at, self._offer = None, NEVER, 0
+        while (ready := queue.candidates(self._offer)) is not None:
+            decision = self._choose(ready, now, opens, slots, shed)
+            wake_at = min(wake_at, decision.wake_at)
+            if decision.release is not None or decision.reason is not HoldReason.GATHERING:
+                break
+            self._offer += 1
+            if opens > now:
+                break
+        assert decision is not None, "there is a first offer"
+        wake_at = min(wake_at, queue.resting.changes_at())
+        if decision.release is None and wake_at < decision.wake_at:
+            return replace(decision, wake_at=wake_at)
+        return decision
 
     def observe(self, event: Event, now: float) -> None:
         """Learn what became of a released batch, or what the server holds."""
         if isinstance(event, MemoryCap):
             self.memory = event
-            self._use(self.settings)
+            self._use(self.settings, reorder=False)
         else:
             self.pipeline.observe(event, now)
 
     def configure(self, settings: BatchSettings, now: float) -> None:
-        """Use other settings from now on."""
+        """Use other settings from now on; what waits is ordered by them, or newcomers pass it."""
         self._use(settings)
-        # What waits is ordered by the new settings, or newcomers would pass it.
-        waiting, self._ready = self._ready, ReadyQueue(settings.length_buckets, narrow=self._narrow)
-        for item in waiting:
-            self._ready.add(self._entry(item))
-
-    def work(self, length: int) -> float:
-        """What an item of this length costs: seconds of the device, its share of a full batch.
-
-        Full batches instead of seconds while not all of the device was measured.
-        """
-        rows = self.settings.max_batch_size
-        share = self.pipeline.times.share(length, rows)
-        return 1 / rows if share is None else share
-
-    def batch_work(self, lengths: Sequence[int]) -> float:
-        """What a batch of items of these lengths costs, in the units of `work`."""
-        seconds = self.pipeline.times.paid(lengths)
-        work = None if seconds is None else self.work_of(seconds, max(lengths))
-        return len(lengths) / self.settings.max_batch_size if work is None else work
-
-    def work_of(self, seconds: float, longest: int) -> float | None:
-        """What so long a time of the device is in these units; None while nothing is known.
-
-        `longest`: of the items that it was for.
-        """
-        times, rows = self.pipeline.times, self.settings.max_batch_size
-        if times.counts_seconds:
-            return seconds
-        full = times.table(longest, rows)[rows] * times.drift.scale
-        return seconds / full if full else None
-
-    def rank(self, item: Item) -> float:
-        """Which of one tenant's items comes first, in seconds: the lowest."""
-        return self._entry(item).order
 
     def retry_after(self, rows: int | None) -> float:
         """The time to serve so many rows; None for what no time helps."""
@@ -388,21 +432,42 @@ class BasePolicy(Policy):
         delay = _RETRY_UNKNOWN if drain is None else drain
         return min(_RETRY_LONGEST, max(_RETRY_SHORTEST, delay))
 
+    def seconds_of_rows(self, rows: int) -> float:
+        """How long so many rows take in full batches, as far as is known."""
+        drain = self.pipeline.drain_seconds(rows)
+        return _UNKNOWN_SECONDS * rows / self.settings.max_batch_size if drain is None else drain
+
     def signals(self) -> Signals:
         """What is adapted without being set."""
         return signals(self.recent, self.pipeline.times, self.pipeline.hand_off, self.settings)
 
-    def _use(self, settings: BatchSettings) -> None:
+    def _use(self, settings: BatchSettings, *, reorder: bool = True) -> None:
         self.settings = settings
-        self.most_waiting = settings.max_queue_size - settings.spare_rows
-        """Rows."""
         self.pipeline.most_workers = settings.max_concurrent_batches
         self.limits = limits(settings, self.memory, self.pipeline.times.rule)
+        self.charges.full_batch = settings.max_batch_size
+        if reorder:
+            room = self.queue.room
+            room.size, room.spare = settings.max_queue_size, settings.spare_rows
+            next_items = settings.max_concurrent_batches * settings.max_batch_size
+            ready = ReadyQueue(settings.length_buckets, narrow=self._narrow)
+            self.queue.order_by(self.entry, self.charges.work, ready, next_items)
 
-    def _queue_full(self, rows: int) -> Refusal | None:
-        if rows < self.most_waiting:
-            return None
-        return Refusal(reason=Rejection.QUEUE_FULL, retry_after=self.retry_after(rows))
+    def _hold(self, until: float, reason: HoldReason, shed: list[Shed]) -> Decision:
+        return Decision(release=None, shed=tuple(shed), wake_at=until, reason=reason)
+
+    def _full(self, items: Sequence[Item], now: float) -> Refusal | None:
+        """Why there is no room for items of a tenant."""
+        return self.refusal(items[0].share, len(items))
+
+    def _late_in_turn(self, items: Sequence[Item], now: float) -> Refusal | None:
+        """Why items are no use that come behind others of their tenant."""
+        return None
+
+    def _admit(self, item: Item, now: float) -> Refusal | None:
+        """Let an item wait, for which there is room."""
+        self.queue.push(self.entry(item))
+        return None
 
     def _companions(self, waiting: Sequence[Item], rows: int, now: float) -> list[int]:
         """The places of those that leave together for their adapters' sake; at most so many."""
@@ -411,9 +476,21 @@ class BasePolicy(Policy):
         turn = Turn(rows=rows, now=now, seconds=seconds)
         return companions(waiting, self.pipeline.adapters, turn)
 
-    def _released(self, items: list[Item], reason: ReleaseReason, now: float) -> Batch:
-        """Make a batch of items that no longer wait."""
+    def _released(
+        self,
+        batch: Sequence[QueuedItem],
+        reason: ReleaseReason,
+        now: float,
+        late: Sequence[QueuedItem] = (),
+    ) -> Batch:
+        """Let items leave in a batch, with late ones behind those on time."""
+        if self._offer:
+            self.queue.pass_over(batch)
+        self.queue.leave(batch, late)
+        items = [entry.item for entry in chain(batch, late)]
         lengths = [item.length for item in items]
         ends = self.pipeline.starts_at(now) + (self.pipeline.times.predict(lengths) or 0.0)
         self.recent.observe(items, now, ends)
-        return self.pipeline.release(items, reason)
+        released = self.pipeline.release(items, reason)
+        self.charges.left(released)
+        return released

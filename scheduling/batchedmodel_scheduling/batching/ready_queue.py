@@ -1,9 +1,7 @@
 """Where items wait for their turn: one lane per compatibility key and length class.
 
 A lane is in the order in which its items should leave. What leaves is nearly always its head,
-whether released or given up. An item that missed its due time and is still wanted is late: it waits
-in one line with all other late ones, and is served when nobody on time needs the device. Owned by
-its policy.
+whether released or given up.
 """
 
 import bisect
@@ -18,8 +16,6 @@ _WEIGHTS: Final = {Priority.HIGH: 4.0, Priority.NORMAL: 1.0, Priority.LOW: 0.25}
 _BY_WORK: Final = Objective.WORK  # an enum finds its members by Python's code
 _OWED_SHARE: Final = 0.05
 _CLASSES: Final = 128  # more than there are narrow classes of any length
-_LOOKED_AT: Final = 256
-"""Late items that a decision looks at, however many there are."""
 
 
 class QueuedItem:
@@ -75,7 +71,7 @@ class Lane:
 
 
 class ReadyQueue:
-    """All items that wait, on time or late."""
+    """Items that a policy may choose from."""
 
     def __init__(self, edges: tuple[int, ...], *, narrow: bool = True) -> None:
         """`edges` bound the length classes from above; `narrow` ones are cut again."""
@@ -83,10 +79,8 @@ class ReadyQueue:
         self._narrow: Final = narrow
         self._by_key: dict[Hashable, list[Lane]] = {}
         self._lane_of: dict[ItemId, tuple[Lane, QueuedItem]] = {}
-        self._late: Final = Lane(None, 0)
-        """Of all keys and lengths, by turn and not by urgency."""
         self.priorities: Final = dict.fromkeys(Priority, 0)
-        """How many of each wait on time."""
+        """How many of each wait."""
         self._work = dict.fromkeys(Priority, 0.0)
         self._yielding = 0
 
@@ -96,22 +90,20 @@ class ReadyQueue:
     def __iter__(self) -> Iterator[Item]:
         return iter([entry.item for _, entry in self._lane_of.values()])
 
-    @property
-    def late(self) -> int:
-        """How many are late."""
-        return len(self._late.entries)
+    def entries(self) -> list[QueuedItem]:
+        """All items."""
+        return [entry for _, entry in self._lane_of.values()]
 
-    @property
-    def on_time(self) -> int:
-        """How many are not late."""
-        return len(self._lane_of) - len(self._late.entries)
+    def alike(self) -> "ReadyQueue":
+        """An empty one with the same classes."""
+        return ReadyQueue(self._edges, narrow=self._narrow)
 
     def by_key(self) -> Iterable[list[Lane]]:
-        """For each key its lanes of items on time that are not empty, shortest items first."""
+        """For each key its lanes that are not empty, shortest items first."""
         return self._by_key.values()
 
     def like_all(self, entry: QueuedItem) -> bool:
-        """Whether all that wait on time are of the same length class."""
+        """Whether all are of the same length class."""
         wanted = self._class_of(entry.length)
         return all(lane.length_class == wanted for lanes in self._by_key.values() for lane in lanes)
 
@@ -158,9 +150,6 @@ class ReadyQueue:
         if found is None:
             return None
         lane, entry = found
-        if lane is self._late:
-            del lane.entries[bisect.bisect_left(lane.entries, _turn(entry), key=_turn)]
-            return entry
         self._count(entry.item.priority, -1, -entry.work)
         self._yielding -= entry.item.yields > 0
         entries = lane.entries
@@ -173,7 +162,7 @@ class ReadyQueue:
         return entry
 
     def take(self, chosen: Sequence[QueuedItem]) -> None:
-        """Forget items on time that leave together; usually the heads of their lanes."""
+        """Forget items that leave together; usually the heads of their lanes."""
         if len(chosen) == 1:
             self.discard(chosen[0].id)
             return
@@ -211,13 +200,12 @@ class ReadyQueue:
         return waiting <= 1
 
     def mean_work(self) -> float:
-        """Of an item that waits on time, seconds; 0 where none does."""
-        return sum(self._work.values()) / self.on_time if self.on_time else 0.0
+        """Of an item, seconds; 0 where there is none."""
+        return sum(self._work.values()) / len(self) if len(self) else 0.0
 
     def oldest(self) -> float:
-        """When the one on time that waits for the longest time arrived; there must be one."""
-        late = self._late
-        return min([one.item.arrived for lane, one in self._lane_of.values() if lane is not late])
+        """When the one that waits for the longest time arrived; there must be one."""
+        return min([entry.item.arrived for _, entry in self._lane_of.values()])
 
     def beside(self, batch: Sequence[QueuedItem], at_most: int) -> list[QueuedItem]:
         """The most urgent of all that might be in a batch instead of those that are."""
@@ -227,9 +215,8 @@ class ReadyQueue:
         return found[:at_most]
 
     def due_by(self, now: float) -> list[QueuedItem]:
-        """Those on time whose due time has come."""
-        late = self._late
-        return [one for lane, one in self._lane_of.values() if lane is not late and one.due <= now]
+        """Those whose due time has come."""
+        return [entry for _, entry in self._lane_of.values() if entry.due <= now]
 
     def led_by(self, priority: Priority, limits: Limits) -> list[QueuedItem]:
         """The oldest item of a priority and, from its lane, those that go with it."""
@@ -245,50 +232,6 @@ class ReadyQueue:
         _, _, lane, head = min(heads, key=lambda one: one[:2])
         batch = [head, *(entry for entry in lane.entries if entry is not head)]
         return batch[: limits.fitting([entry.length for entry in batch])]
-
-    def add_late(self, entry: QueuedItem) -> None:
-        """An item that does not wait here is late from now on."""
-        self._lane_of[entry.id] = (self._late, entry)
-        bisect.insort(self._late.entries, entry, key=_turn)
-
-    def evict(self) -> Item:
-        """The late one whose turn is last leaves; there must be one."""
-        entry = self._late.entries.pop()
-        del self._lane_of[entry.id]
-        return entry.item
-
-    def expired(self, now: float) -> list[Item]:
-        """Remove the late ones that nobody waits for any more."""
-        gone = [entry.item for entry in self._late.entries if entry.item.deadline <= now]
-        for item in gone:
-            self.discard(item.id)
-        return gone
-
-    def company(
-        self, batch: list[QueuedItem], limits: Limits, rows: int, now: float
-    ) -> list[QueuedItem]:
-        """At most `rows` late items that may go along with a batch without making it slower."""
-        longest = max(entry.length for entry in batch)
-        lengths = [entry.length for entry in batch]
-        found: list[QueuedItem] = []
-        for entry in self._late_of(batch[0].item.key, now):
-            if len(found) >= rows:
-                break
-            if entry.length > longest:
-                continue
-            if limits.fitting([*lengths, entry.length]) == len(lengths):
-                break
-            lengths.append(entry.length)
-            found.append(entry)
-        return found
-
-    def alike(self, now: float) -> list[QueuedItem]:
-        """The late ones next in turn that could share a batch with the very first; perhaps none."""
-        return self._late_of(self._late.entries[0].item.key, now) if self.late else []
-
-    def _late_of(self, key: Hashable, now: float) -> list[QueuedItem]:
-        seen = self._late.entries[:_LOOKED_AT]
-        return [one for one in seen if one.item.key == key and one.item.deadline > now]
 
     def _count(self, priority: Priority, items: int, work: float) -> None:
         self.priorities[priority] += items
@@ -356,7 +299,3 @@ class StarvationGuard:
         priority = max(self._owed, key=lambda one: self._owed[one])
         # Twenty times a twentieth is a little less than one.
         return priority if self._owed[priority] > 1 - _OWED_SHARE / 2 else None
-
-
-def _turn(entry: QueuedItem) -> tuple[Priority, float, ItemId]:
-    return entry.item.priority, entry.item.arrived, entry.id

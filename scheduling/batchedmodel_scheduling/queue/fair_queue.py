@@ -13,6 +13,7 @@ without one tenant getting further ahead of another than by `ahead` work.
 Start-time fair queueing: Goyal, Vin and Cheng, SIGCOMM 1996. Pure.
 """
 
+import math
 from bisect import bisect_left, insort
 from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ Rank = tuple[float, ...]
 _MOST_IDLE_TENANTS: Final = 64
 """Tenants without items that are remembered before those are forgotten that owe nothing."""
 
+_ROUNDING: Final = 1e-9
+
 _Placed = tuple[Rank, int, Any]
 """An item among those of its tenant: its rank, then the order of arrival; last its key."""
 
@@ -36,12 +39,12 @@ class _Tenant:
     weight: float
     start: float = 0.0
     """The virtual time at which its next item starts."""
-    served: int = 0
+    served: float = 0.0
     """When an item of it left last, in the order of services."""
     items: list[_Placed] = field(default_factory=list)
     by_kind: dict[Hashable, list[_Placed]] = field(default_factory=dict)
     counted: float = 0.0
-    """Its part of the weights of all that have items."""
+    """Its part of the weights of those that a server of all at once serves."""
 
 
 class _Item(NamedTuple):
@@ -63,9 +66,14 @@ class FairQueue(Generic[K]):
         self._time = 0.0
         """The earliest start of those that wait; it never falls."""
         self._fair = 0.0
-        """The virtual time of a server that serves all that wait at once."""
+        """The virtual time of a server that serves all at once, each tenant by its weight."""
+        self._owing: list[tuple[float, int, _Tenant]] = []
+        """Tenants without items that such a server would still serve, by when it is done."""
+        self.work = 0.0
+        """Of all items."""
         self._weights = 0.0
-        self._order: list[tuple[float, int, int, _Tenant]] = []
+        self._counted = 0
+        self._order: list[tuple[float, float, int, _Tenant]] = []
         """Tenants with items by start, then by when they were served. It keeps outdated entries,
         and passes over them."""
         self._puts = 0
@@ -86,10 +94,12 @@ class FairQueue(Generic[K]):
             tenant = self._new(share)
         tenant.weight = share.weight
         if not tenant.items:
-            tenant.start = max(tenant.start, self.virtual_time, self._fair)
+            fair = self._fair * (1 - _ROUNDING)  # equal starts are not told apart by sums
+            tenant.start = max(tenant.start, self.virtual_time, fair)
         self._numbers += 1
         placed = (rank, self._numbers, key)
         self._items[key] = _Item(tenant, work, placed, kind)
+        self.work += work
         insort(tenant.items, placed)
         if kind is not None:
             self._add_kind(tenant, kind, placed)
@@ -101,6 +111,7 @@ class FairQueue(Generic[K]):
         if item is None:
             return
         tenant, placed = item.tenant, item.placed
+        self.work = self.work - item.work if self._items else 0.0  # no rest of rounding
         del tenant.items[bisect_left(tenant.items, placed)]
         if item.kind is not None:
             self._drop_kind(tenant, item.kind, placed)
@@ -122,9 +133,8 @@ class FairQueue(Generic[K]):
         if tenant is None:
             return
         tenant.start += work / tenant.weight
-        if self._weights > 0:
-            self._fair += work / self._weights
         self._changed(tenant)
+        self._pass(work)
 
     def serves(self, name: str) -> None:
         """A tenant is served just now: of those with equal starts it is last."""
@@ -164,8 +174,9 @@ class FairQueue(Generic[K]):
     def candidates(self, kind: Hashable, ahead: float, least: int) -> list[K]:
         """Items of a kind that may leave next, in fair order.
 
-        They are those that start within `ahead` work of all tenants of that kind. Where these are
-        fewer than `least`, it is twice as much work at most.
+        They have `ahead` work together and are `least` at least. None starts later than the first
+        by more than its tenant's part of that work, or twice as much where they were too few: so
+        an item that is never chosen is the only candidate in the end.
         """
         tenants = self._kinds.get(kind)
         if tenants is None:
@@ -175,18 +186,22 @@ class FairQueue(Generic[K]):
             for at, tenant in enumerate(tenants.values())
         ]
         heapify(order)
-        until = order[0][0] + ahead / sum([tenant.weight for tenant in tenants.values()])
-        latest = 2 * until - order[0][0]
+        first = order[0][0]
+        part = ahead / sum([tenant.weight for tenant in tenants.values()])
         found: list[K] = []
+        work = 0.0
         while order:
             start, served, at, place, tenant = heappop(order)
-            if found and (start >= latest or (start >= until and len(found) >= least)):
+            enough = len(found) >= least and (work >= ahead or start >= first + part)
+            if found and (enough or start >= first + 2 * part):
                 break
             mine = tenant.by_kind[kind]
             key = mine[place][2]
             found.append(key)
+            its_work = self._items[key].work
+            work += its_work
             if place + 1 < len(mine):
-                start += self._items[key].work / tenant.weight
+                start += its_work / tenant.weight
                 heappush(order, (start, served, at, place + 1, tenant))
         return found
 
@@ -236,10 +251,12 @@ class FairQueue(Generic[K]):
             now = max(self.virtual_time, self._fair)
             for tenant in list(self._tenants.values()):
                 if not tenant.items and tenant.start <= now:
+                    tenant.start = -math.inf
+                    self._count(tenant)
                     del self._tenants[tenant.name]
             self._forgets_at = _MOST_IDLE_TENANTS + 2 * len(self._tenants)
-        # Before it are those with an equal start who wait for longer.
-        tenant = _Tenant(share.tenant, share.weight, served=self._services)
+        # Of equal starts: those that wait for longer, then this one, then the one served last.
+        tenant = _Tenant(share.tenant, share.weight, served=self._services - 0.5)
         self._tenants[share.tenant] = tenant
         return tenant
 
@@ -251,23 +268,43 @@ class FairQueue(Generic[K]):
             heappop(self._order)
         return None
 
+    def _pass(self, work: float) -> None:
+        """So much was served: the virtual time of a server of all at once goes on."""
+        while self._weights > 0:
+            until = self._fair + work / self._weights
+            if not self._owing or self._owing[0][0] > until:
+                self._fair = until
+                return
+            start, _, tenant = heappop(self._owing)
+            if start == tenant.start and not tenant.items:
+                if start > self._fair:
+                    work -= (start - self._fair) * self._weights
+                    self._fair = start
+                self._count(tenant)
+
+    def _count(self, tenant: _Tenant) -> None:
+        counted = tenant.weight if tenant.items or tenant.start > self._fair else 0.0
+        self._counted += (counted > 0) - (tenant.counted > 0)
+        # Where there is none, no rest of a sum of fractions is a weight.
+        self._weights = self._weights + counted - tenant.counted if self._counted else 0.0
+        tenant.counted = counted
+
     def _changed(self, tenant: _Tenant) -> None:
         """Its start, its turn or what waits of it is another."""
-        counted = tenant.weight if tenant.items else 0.0
-        self._weights += counted - tenant.counted
-        tenant.counted = counted
-        if not self._items:
-            self._weights = 0.0  # what rounding left
-            self._order.clear()
+        self._count(tenant)
+        self._puts += 1
         if not tenant.items:
+            if tenant.counted:
+                heappush(self._owing, (tenant.start, self._puts, tenant))
+            if not self._items:
+                self._order.clear()
             return
         if len(self._order) > _MOST_IDLE_TENANTS + 4 * len(self._tenants):
             self._order = [
                 (one.start, one.served, number, one)
-                for number, one in enumerate(self._tenants.values(), self._puts + 1)
+                for number, one in enumerate(self._tenants.values(), self._puts)
                 if one.items and one is not tenant
             ]
             heapify(self._order)
             self._puts += len(self._tenants)
-        self._puts += 1
         heappush(self._order, (tenant.start, tenant.served, self._puts, tenant))

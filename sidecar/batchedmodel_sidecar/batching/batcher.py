@@ -18,6 +18,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
+from itertools import count
 from typing import Final, Generic, Protocol, TypeVar
 
 from batchedmodel_contract.inference.batch import BatchReply
@@ -47,13 +48,14 @@ from batchedmodel_sidecar.batching.pending_request import (
     dealt,
     ended,
     finished,
+    is_served,
     no_room_for_answer,
     other_model,
     refuse_unfit,
+    refused,
     refused_for_another_model,
     rejected,
 )
-from batchedmodel_sidecar.batching.request_window import RequestWindow
 from batchedmodel_sidecar.calls import Call, RawReply, RowFailure
 from batchedmodel_sidecar.errors import Rejected, Unserved
 from batchedmodel_sidecar.model import Infer, ReadyModel, still_needed, take
@@ -292,7 +294,9 @@ class Batcher:
         self._idempotent = idempotent
         self._one_by_one = one_by_one
         used = in_force(settings, one_by_one=one_by_one)
-        self.policy = policies.new_policy(used, None, adapter_slots=adapter_slots)  # at present
+        self.policy = policies.new_policy(  # at present
+            used, None, adapter_slots=adapter_slots, room=ledger.tenants.room
+        )
         self._infer = infer
         self._clock = clock
         self._decisions = Decisions(self._decide, clock, timer)
@@ -304,7 +308,7 @@ class Batcher:
         self.model: ReadyModel | None = None  # the one that new calls go to
         self._older: tuple[ReadyModel, ...] = ()  # that it replaced, and that calls need
         self._flushing = False
-        self._window = RequestWindow(ledger, lambda item_id: self._rows[item_id][0])
+        self._ids = count(1)
         self._rows: dict[ItemId, tuple[PendingRequest, int]] = {}
         self._expiries: Expiries[PendingRequest] = Expiries()
         self._recent = RecentCallers()
@@ -319,12 +323,16 @@ class Batcher:
 
     def most_rows(self, share: Share) -> int:
         """How many rows the next call of a tenant may have at present."""
-        return self._window.most_rows(share, self.policy)
+        room = self.policy.queue.room
+        if not room.has_others(share.tenant):
+            return self.settings.max_queue_size
+        return room.most_now(share)
 
     def refusal(self, share: Share = NOBODY, rows: int = 1) -> Rejected | None:
         """Why a call of so many rows or more is refused unread; then it counts as offered."""
-        if (refusal := self._window.refusal(share, rows, self.policy)) is None:
+        if (refusal := self.policy.refusal(share, rows)) is None:
             return None
+        self._ledger.tenants.refused(share.tenant, rows)
         self.offered.add_unseen(rows, self._clock())
         return rejected(refusal, self.settings, rows=rows)
 
@@ -456,9 +464,11 @@ class Batcher:
         if (model := self.model) and not (model.takes(call) or take(call, *self._older)):
             raise refused_for_another_model()
         refuse_unfit(rows, pending.deadline - now, pending.terms, self.settings)
-        pending.work = sum([self.policy.work(length) for length in lengths])
+        pending.work = sum([self.policy.charges.work(length) for length in lengths])
         self.offered.add(pending.work, rows, now)
-        if refusal := self._window.offer(pending, self.policy, now):
+        items = pending.items(self._ids, self.policy)
+        if refusal := self.policy.offer_call(items, now):
+            self._ledger.refused_rows(pending.tenant, call.adapter_name, rows)
             raise rejected(refusal, self.settings, pending.terms.limit)
         for index, item_id in enumerate(pending.ids):
             self._rows[item_id] = (pending, index)
@@ -475,11 +485,10 @@ class Batcher:
         for pending in self._expiries.due(now):
             self._give_up(pending, Outcome.EXPIRED)
         if self._quarantine.can_leave and self._depth(now):
-            self._release(self._quarantine.leave(self.policy.pipeline), now)
-        in_turn = may_pass = more = True
-        while more:
-            slots = self._in_flight.slots(self._depth(now), self._window.callers)
-            sees_less = self._window.show(self.policy, now, slots, in_turn=in_turn)
+            self._release(self._quarantine.leave(self.policy), now)
+        while True:
+            waiting = self.policy.queue.room.tenants
+            slots = self._in_flight.slots(self._depth(now), waiting)
             decision = self.policy.poll(now, slots)
             if decision.release is not None:
                 self._release(decision.release, now)
@@ -487,13 +496,10 @@ class Batcher:
             for shed in decision.shed:
                 if shed.item.id in self._rows:
                     self._give_up(self._rows[shed.item.id][0], shed.outcome)
-            in_turn = decision.release is not None
-            # Where whose turn it is, or all that is seen, waits for company, others may go.
-            waits = not (in_turn or sees_less)
-            more = not waits or (may_pass and self._window.pass_over(self.policy, now, slots))
-            may_pass = not waits
+            if decision.release is None:
+                break
         at = min(self._health.circuit.changes_at(now), self._in_flight.next_slow(now))
-        return min(decision.wake_at, at, self._window.backoff.changes_at(), self._expiries.next())
+        return min(decision.wake_at, at, self._expiries.next())
 
     def _depth(self, now: float) -> int:
         held = 0 if self.model is None else self.model.holds(self.policy.settings)
@@ -515,11 +521,7 @@ class Batcher:
         sent = self._in_flight.start(batch, now, self.policy.pipeline, callers)
         ask = partial(self._ask, members, now, limit)
         self._in_flight.carry(sent, self._carry(batch, members, ask))
-        self._window.left(batch.items, members, self.policy)
         noted(self.policy.observe, HandedOver(batch=batch.id), now)
-        for pending in dict.fromkeys(pending for pending, _ in members if pending.partly_shown):
-            for index in self._window.show_more(pending, self.policy, now):
-                self._rows[pending.ids[index]] = (pending, index)
         sent.noted = True
 
     def _ask(self, members: Members, now: float, limit: float) -> Awaitable[BatchReply]:
@@ -530,14 +532,14 @@ class Batcher:
     ) -> None:
         """Send one batch, await its reply and settle its members, whatever happens."""
         try:
-            reply = await replied(ask, partial(self._off_server, batch, members))
+            reply = await replied(ask, partial(self._off_server, batch))
             if not self._in_flight.sent(batch).noted:
                 await asyncio.sleep(0)  # it had its reply before it was noted that it left
         except asyncio.CancelledError:
             self._dropped(batch)
             raise
         try:
-            self._charge(batch, members, reply)
+            self._charge(batch, reply)
             answered = self._arrived(batch, reply)
             if answered is not None:
                 if self._in_flight.any:
@@ -571,7 +573,7 @@ class Batcher:
         now, sent = self._clock(), self._in_flight.sent(batch)
         if (rests_until := self._health.unserved(batch, sent, error)) is not None:
             (caller,) = sent.callers  # several are tried again apart instead
-            self._window.rest(batch.items[0].key, caller, rests_until, self.policy, now)
+            self.policy.queue.rest(batch.items[0].key, caller, rests_until)
         over = self._flushing and self.model is None  # no other will come in time for what waits
         alone = sent.alone and not self._ledger.passing
         for item in items:
@@ -591,23 +593,30 @@ class Batcher:
             if isinstance(tried, Unserved):
                 self._settle(pending, Outcome.FAILED, tried)
                 continue
-            self._window.waits_again(pending)
+            pending.waiting += 1
             self._ledger.come_back(len(pending.call.rows), pending.waiting, now)
             if not self._quarantine.takes(tried):
-                self._window.come_back(tried, pending, self.policy)
+                self.policy.come_back(tried)
 
-    def _charge(self, batch: Batch, members: Members, reply: Replied) -> None:
-        seconds = self._clock() - self._in_flight.sent(batch).uncharged_since
-        noted(self._window.ended, batch, members, reply, seconds, self.policy)
+    def _charge(self, batch: Batch, reply: Replied) -> None:
+        """Its tenants pay for what a batch took beyond what was expected."""
+        charges, items = self.policy.charges, batch.items
+        if isinstance(reply, BatchReply) and is_served(reply):
+            seconds = reply.compute_seconds if reply.passes == 1 else None
+            noted(charges.served, batch, seconds)
+            return
+        took = self._clock() - self._in_flight.sent(batch).uncharged_since
+        lost = isinstance(reply, Unserved) and not reply.answered
+        noted(partial(charges.refused, lost=lost), batch, refused(reply, items), took)
 
     def _dropped(self, batch: Batch) -> None:
-        now, sent = self._clock(), self._in_flight.sent(batch)
-        noted(self._window.dropped, batch, sent.callers, now - sent.uncharged_since, self.policy)
+        sent = self._in_flight.sent(batch)
+        noted(self.policy.charges.dropped, batch, self._clock() - sent.uncharged_since)
         self._finish(batch, None)
 
-    def _off_server(self, batch: Batch, members: Members, reply: BatchReply) -> None:
+    def _off_server(self, batch: Batch, reply: BatchReply) -> None:
         """A batch is off the server, and its answer is still to be cut: the next may go."""
-        self._charge(batch, members, reply)
+        self._charge(batch, reply)
         self._note_off_server(batch, reply)
         self._decisions.make()
 
@@ -626,7 +635,7 @@ class Batcher:
             self._note_off_server(batch, reply)
         callers = self._in_flight.ended(batch)
         models = (self.model, *self._older) if self.model is not None else ()
-        policy, rests = self.policy, self._window.backoff.rests
+        policy, rests = self.policy, self.policy.queue.resting.rests
         self._health.probe_if_due(batch, callers, models, self.settings, policy, rests)
         self._decisions.make()
 
@@ -661,15 +670,15 @@ class Batcher:
         self._expiries.discard(pending.expiry)
         now, rows = self._clock(), len(pending.call.rows)
         if self._health.standing.parts(pending.tenant, result):
-            self._window.part(pending.tenant, self.policy, now)
+            self.policy.queue.part(pending.tenant)
         self._ledger.settle(outcome, rows, pending.work, now, waiting=pending.waiting)
         self._ledger.late += outcome is _COMPLETED and now > pending.due
         self._recorder.settled(pending.recorded, rows, outcome)
-        self._window.settled(pending, answered=outcome is _COMPLETED)
+        if outcome is _COMPLETED:
+            self._ledger.answered_call(pending.tenant, pending.call)
         self._durations.request.observe(now - pending.accepted_at)
         for item_id in pending.ids:
             if self._rows.pop(item_id, None) is not None and pending.waiting:
-                self._window.discard(item_id)
                 noted(self.policy.withdraw, item_id, now)
                 self._quarantine.discard(item_id)
         if result is None:

@@ -27,8 +27,8 @@ from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_scheduling.batching.items import Batch
 from batchedmodel_scheduling.batching.policy import BasePolicy
+from batchedmodel_scheduling.queue.keys import Alone, Apart
 from batchedmodel_sidecar.batching.in_flight import InFlight, Sent, patience, replied
-from batchedmodel_sidecar.batching.request_window import Alone, Apart
 from batchedmodel_sidecar.calls import Answer, Call, RawBatch, RawReply, Row, Value, request_of
 from batchedmodel_sidecar.errors import Busy, CallError, Fatal, Lost, Unserved
 from batchedmodel_sidecar.model import Infer, ReadyModel, take

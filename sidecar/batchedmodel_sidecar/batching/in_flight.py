@@ -18,13 +18,12 @@ from typing import Any, Final
 
 from batchedmodel_contract.inference.batch import BatchReply
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.outcomes import ReleaseReason
 from batchedmodel_contract.processes.logs import about
 from batchedmodel_http.eager_coroutine import EagerCoroutine
 from batchedmodel_scheduling.batching.items import Batch, BatchId, Item, ItemId, Slots
-from batchedmodel_scheduling.batching.policy import Pipeline
+from batchedmodel_scheduling.batching.policy import BasePolicy, Pipeline
+from batchedmodel_scheduling.queue.keys import Alone, apart
 from batchedmodel_sidecar.batching.pending_request import Members, PendingRequest
-from batchedmodel_sidecar.batching.request_window import Alone, apart
 from batchedmodel_sidecar.calls import UncutReply
 from batchedmodel_sidecar.errors import Busy, Fatal, Lost, Unserved
 from batchedmodel_sidecar.telemetry.ledger import Durations, Ledger
@@ -289,7 +288,7 @@ def again(
     if isinstance(error, Busy):
         # Nothing was done for it, so it may be sent again in any case.
         if shared and error.answered:
-            return apart(row, pending.tenant)
+            return apart(row)
         pending.rests += 1
         return row if pending.rests <= _MOST_RESTS * len(pending.call.rows) else error
     if not (isinstance(error, Lost) and idempotent and pending.call.description.idempotent):
@@ -332,11 +331,11 @@ class Quarantine:
         """Whether a row waits and the server has nothing."""
         return bool(self._waiting) and not self._in_flight.any
 
-    def leave(self, pipeline: Pipeline) -> Batch:
+    def leave(self, policy: BasePolicy) -> Batch:
         """Release the row that is due first."""
         first = min(self._waiting.values(), key=lambda item: item.due)
         del self._waiting[first.id]
-        self._tried = pipeline.release([first], ReleaseReason.IDLE)
+        self._tried = policy.release_again(first)
         return self._tried
 
     def depth(self, depth: int, now: float) -> int:

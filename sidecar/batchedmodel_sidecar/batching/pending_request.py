@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol, TypeVar
 
 from batchedmodel_contract.inference.batch import OK, BatchReply, BatchRequest
@@ -13,6 +13,7 @@ from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_http.eager_coroutine import DirectFuture
 from batchedmodel_scheduling.batching.items import Batch, BatchId, Finished, Item, ItemId, Refusal
+from batchedmodel_scheduling.batching.policy import BasePolicy
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.calls import (
     Answer,
@@ -43,6 +44,10 @@ logger: Final = logging.getLogger(__name__)
 
 Result = Answer | CallError | None
 """How a call ended; None where its caller left."""
+
+_BATCHES_AT_ONCE: Final = 2
+"""Batches of one call for each worker whose rows let no other call pass: one that leaves, and one
+behind it."""
 
 
 class PendingRequest(DirectFuture[Answer]):
@@ -76,7 +81,7 @@ class PendingRequest(DirectFuture[Answer]):
         self.held: Hold | None = None
         """Its memory, where rows that are answered before others count."""
         self.ids: list[ItemId] = []
-        """Of the rows that the policy has been shown, in order."""
+        """Of its rows, in order."""
         self.in_flight: list[BatchId] = []
         """The batch of each row that has left."""
         self.answers: list[tuple[Value, ...] | None] = [None] * len(call.rows)
@@ -95,11 +100,6 @@ class PendingRequest(DirectFuture[Answer]):
         self.batch_size = 0
         self.queue_seconds = 0.0
         self.model_seconds = 0.0
-
-    @property
-    def partly_shown(self) -> bool:
-        """Whether the policy has not seen all of its rows."""
-        return len(self.ids) < len(self.call.rows)
 
     @property
     def at_server(self) -> int:
@@ -155,27 +155,38 @@ class PendingRequest(DirectFuture[Answer]):
         self.batch_size = max(self.batch_size, batch_size)
         self.queue_seconds = max(self.queue_seconds, now - self.accepted_at)
 
-    def show(self, item_id: ItemId, now: float) -> Item:
-        """Its next row that the policy has not seen, as the policy sees it.
+    def items(self, ids: Iterator[int], policy: BasePolicy) -> list[Item]:
+        """Its rows as the queue sees them.
 
-        A row that is shown later yields to others as if it had come now: so a long list is served
-        in turns with what came after it. It yields less the nearer its own due time is.
+        A row far back in a long list is ordered as if it came when the rows before it can have
+        left: so the list is served in turns with what comes after it. It is at most as much later
+        as half of the time that it has.
         """
-        row = self.call.rows[len(self.ids)]
-        self.ids.append(item_id)
-        yields = max(0.0, min(now - self.accepted_at, (self.due - now) / 2))
-        return Item(  # by places: a named tuple takes twice as long to find its fields by names
-            item_id,
-            self.call.key_of(row),
-            row.length,
-            self.accepted_at,
-            self.due,
-            self.deadline,
-            self.terms.priority,
-            yields,
-            self.terms.request_group,
-            0 if self.call.adapter is None else self.call.adapter.number,
-        )
+        settings = policy.settings
+        at_once = _BATCHES_AT_ONCE * settings.max_concurrent_batches * settings.max_batch_size
+        each = policy.seconds_of_rows(1) if len(self.call.rows) > at_once else 0.0
+        most = (self.due - self.accepted_at) / 2
+        items: list[Item] = []
+        for place, row in enumerate(self.call.rows):
+            item_id = ItemId(next(ids))
+            self.ids.append(item_id)
+            yields = max(0.0, min(each * (place - at_once), most)) if each else 0.0
+            items.append(
+                Item(  # by places: a named tuple takes twice as long to find its fields by names
+                    item_id,
+                    self.call.key_of(row),
+                    row.length,
+                    self.accepted_at,
+                    self.due,
+                    self.deadline,
+                    self.terms.priority,
+                    yields,
+                    self.terms.request_group,
+                    0 if self.call.adapter is None else self.call.adapter.number,
+                    self.share,
+                )
+            )
+        return items
 
 
 Members = Sequence[tuple[PendingRequest, int]]

@@ -69,7 +69,7 @@ async def test_a_policy_that_fails_without_losing_track_goes_on(
 @pytest.mark.parametrize(
     ("failure", "where"),
     [
-        (Busy("later", status=503, retry_after=0.1), "policy.take_over"),
+        (Busy("later", status=503, retry_after=0.1), "policy.come_back"),
         (Lost("the model server went away"), "_quarantine.takes"),
     ],
 )
@@ -81,9 +81,6 @@ async def test_a_row_that_cannot_be_tried_again_is_told_so_at_once(
     w.server.failure = failure
     with monkeypatch.context() as patch:
         part = getattr(w.batcher, owner)
-        if owner == "policy":
-            wait = part.take_over
-            patch.setattr(part, "offer", lambda item, now: wait(item))  # first it must wait
         patch.setattr(part, method, mistake)
         began = asyncio.get_running_loop().time()
         with pytest.raises(Unserved, match="error in the sidecar: ZeroDivisionError"):

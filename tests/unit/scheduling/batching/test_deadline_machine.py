@@ -238,7 +238,7 @@ class SchedulingMachine(ShippedPolicyDriver):
         """Whether the item was given up and waits for spare time: seen nowhere from outside."""
         if not isinstance(self.policy, Deadline):
             return False
-        return item in [entry.item for entry in self.policy._ready._late.entries]
+        return item in list(self.policy.queue.late)
 
     def _check_hold(self, decision: Decision, slots: Slots) -> None:
         if self._a_worker_is_free(slots):

@@ -13,7 +13,8 @@ from batchedmodel_scheduling.batching.deadline import (
     RequestGroups,
 )
 from batchedmodel_scheduling.batching.items import Item, ItemId, Limits, Priority, RequestGroup
-from batchedmodel_scheduling.batching.ready_queue import QueuedItem, ReadyQueue, StarvationGuard
+from batchedmodel_scheduling.batching.ready_queue import QueuedItem, StarvationGuard
+from batchedmodel_scheduling.queue.late_items import LateItems
 from support.examples import examples
 from support.scheduling import an_entry
 
@@ -21,10 +22,10 @@ ROWS = Limits(rows=4, cost=None, rule=CostRule.PADDED)
 HIGH, NORMAL, LOW = Priority
 
 
-def spare_of(*entries: QueuedItem) -> ReadyQueue:
-    spare = ReadyQueue(())
+def spare_of(*entries: QueuedItem) -> LateItems:
+    spare = LateItems()
     for entry in entries:
-        spare.add_late(entry)
+        spare.add(entry)
     return spare
 
 
@@ -46,12 +47,11 @@ def test_late_ones_are_served_by_priority_and_then_in_order_of_arrival() -> None
     assert sorted(numbers(list(spare))) == [1, 2, 3, 4]
 
 
-def test_the_one_whose_turn_is_last_is_evicted() -> None:
+def test_the_last_in_turn_is_the_newest_of_the_lowest_priority() -> None:
     spare = spare_of(an_entry(1, 0.0), an_entry(2, 0.0, priority=LOW), an_entry(3, 0.0))
-    assert spare.evict().id == 2
-    assert 2 not in numbers(list(spare))
-    assert spare.evict().id == 3
-    assert len(spare) == 1
+    assert spare.last().id == 2
+    spare.discard(ItemId(2))
+    assert spare.last().id == 3
 
 
 def test_only_late_ones_of_the_first_ones_key_could_share_its_batch() -> None:
@@ -67,7 +67,7 @@ def test_a_late_one_whose_caller_gave_up_is_not_served() -> None:
     spare = spare_of(an_entry(1, 0.0, deadline=2.0), an_entry(2, 0.0), an_entry(3, 0.0))
     assert numbers(spare.company([an_entry(9, 5.0)], ROWS, 3, 2.0)) == [2, 3]
     assert numbers(spare.expired(2.0)) == [1]
-    assert spare.expired(2.0) == []
+    spare.discard(ItemId(1))
     assert numbers(spare.alike(2.0)) == [2, 3]
 
 
@@ -95,16 +95,8 @@ def test_a_late_one_that_left_is_forgotten() -> None:
     assert numbers(spare.alike(1.0)) == [0, 2]
 
 
-def test_late_ones_do_not_count_among_those_on_time() -> None:
-    ready = spare_of(an_entry(1, 0.0, arrived=1.0, work=9.0))
-    ready.add(an_entry(2, 5.0, arrived=2.0, work=1.0))
-    assert (len(ready), ready.on_time, ready.late) == (2, 1, 1)
-    assert (ready.oldest(), ready.mean_work()) == (2.0, 1.0)
-    assert ready.due_by(1.0) == []
-
-
 def test_no_late_ones_make_no_batch() -> None:
-    assert ReadyQueue(()).alike(1.0) == []
+    assert LateItems().alike(1.0) == []
 
 
 # Announced groups

@@ -5,10 +5,11 @@ import asyncio
 import pytest
 
 from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_scheduling.batching.items import Item, ItemId
+from batchedmodel_scheduling.queue.keys import Alone, Apart, apart, original
 from batchedmodel_sidecar.backends.upstream.protocol import Response
 from batchedmodel_sidecar.batching.health import Health, Standing
-from batchedmodel_sidecar.batching.request_window import Alone, Apart, apart, original
 from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.errors import CallError, Fatal, Lost, Unserved
 from support.sidecar_world import call_of
@@ -228,5 +229,6 @@ def test_callers_beyond_number_are_forgotten() -> None:
 
 def test_a_suspect_is_known_for_one_though_its_caller_goes_apart() -> None:
     item = Item(id=ItemId(1), key=Alone(ItemId(1)), length=1, arrived=0.0, due=1.0, deadline=1.0)
-    assert apart(item, "bad").key == Alone(ItemId(1))
-    assert apart(item._replace(key="k"), "bad").key == Apart("k", "bad")
+    item = item._replace(share=Share("bad"))
+    assert apart(item).key == Alone(ItemId(1))
+    assert apart(item._replace(key="k")).key == Apart("k", "bad")

@@ -8,7 +8,7 @@ import pytest
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_scheduling.batching.items import Item, ItemId
-from batchedmodel_sidecar.batching.request_window import Backoff
+from batchedmodel_scheduling.queue.resting import RestingItems
 from batchedmodel_sidecar.errors import Unserved
 from support.upstream_world import SECONDS, Rows, UpstreamWorld, in_front, now, said, well
 
@@ -152,7 +152,7 @@ async def test_whoever_waits_with_a_resting_key_takes_room_and_may_leave() -> No
 
 
 def test_of_too_many_resting_keys_the_one_that_ends_first_ends_now() -> None:
-    resting = Backoff()
+    resting = RestingItems()
     for key in range(65):
         resting.rest(key, "", 100.0 - key)
     assert not resting.rests(64, "")
@@ -161,11 +161,11 @@ def test_of_too_many_resting_keys_the_one_that_ends_first_ends_now() -> None:
 
 
 def test_rows_of_a_key_whose_rest_was_cut_short_wait_no_longer() -> None:
-    resting = Backoff()
+    resting = RestingItems()
     resting.rest("first", "", 1.0)
     row = Item(id=ItemId(1), key="first", length=1, arrived=0.0, due=1.0, deadline=1.0)
-    assert resting.takes(row, "")
+    assert resting.takes(row)
     for key in range(64):
         resting.rest(key, "", 2.0)
     assert resting.woken(0.0) == [row]
-    assert not resting.holds_any
+    assert resting.woken(9.0) == []

@@ -4,7 +4,7 @@ import asyncio
 import csv
 import io
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -45,12 +45,12 @@ class Choosy:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._policy, name)
 
-    def offer(self, item: Item, now: float) -> Refusal | None:
-        self._wanted.offered.append(item)
-        if item.length in self._wanted.refused:
+    def offer_call(self, items: Sequence[Item], now: float) -> Refusal | None:
+        self._wanted.offered += items
+        if any(item.length in self._wanted.refused for item in items):
             return Refusal(reason=Rejection.PREDICTED_LATE, retry_after=0.25)
-        self._waiting[item.id] = item
-        refusal: Refusal | None = self._policy.offer(item, now)
+        self._waiting |= {item.id: item for item in items}
+        refusal: Refusal | None = self._policy.offer_call(items, now)
         return refusal
 
     def observe(self, event: Any, now: float) -> None:

@@ -7,17 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from statistics import quantiles
-from typing import Any
 
 import pytest
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile, ProfilePoint
 from batchedmodel_contract.manifest.spec import PolicyName
-from batchedmodel_scheduling.batching.deadline import Deadline
-from batchedmodel_scheduling.batching.fifo import QueueingPolicy
-from batchedmodel_scheduling.batching.items import Item
-from batchedmodel_scheduling.tenants import FairQueue
+from batchedmodel_scheduling.batching.ready_queue import Lane, QueuedItem, ReadyQueue
 from support.sidecar_world import FIXED, MODEL, PER_ROW, world
 from support.tenants import BATCH, LIMIT, POLICIES, SETTINGS, now
 
@@ -188,46 +184,24 @@ async def test_whose_rows_wait_for_company_leave_the_device_to_others_meanwhile(
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-@pytest.mark.skipif(not inspect.isfunction(FairQueue.add), reason="what is compiled is not watched")
-async def test_a_row_costs_no_more_to_place_the_more_tenants_have_one_that_waits(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Nothing is hidden then, and nobody is shown again for each who comes."""
-    looked, add = list[object](), FairQueue.add
-
-    def seen(line: FairQueue[object], tenant: str, key: object, **what: Any) -> None:
-        looked.append(key)
-        add(line, tenant, key, **what)
-
-    monkeypatch.setattr(FairQueue, "add", seen)
-    w = world(replace(SETTINGS, policy=PolicyName.GREEDY))
-    tasks = []
-    for number in range(400):
-        tasks.append(w.send(b"m", tenant=str(number)))
-        await asyncio.sleep(0.1 / LIMIT)
-    await asyncio.gather(*tasks)
-    assert len(looked) <= 2 * len(tasks)
-
-
-@pytest.mark.skipif(not inspect.isfunction(Deadline.take_over), reason="compiled, unwatched")
+@pytest.mark.skipif(
+    not inspect.isfunction(ReadyQueue.add), reason="what is compiled is not watched"
+)
+@pytest.mark.parametrize("keys", [1, 400])
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_where_no_tenants_rows_share_a_batch_a_row_costs_no_more_the_more_of_them_wait(
-    policy: PolicyName, monkeypatch: pytest.MonkeyPatch
+async def test_a_decision_looks_at_no_more_rows_the_more_tenants_have_one_that_waits(
+    policy: PolicyName, keys: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The policy is not shown all of them, and all but one hidden from it, around each batch."""
-    seen = list[Item]()
+    looked, add = list[object](), ReadyQueue.add
 
-    def watch(kind: object, take_over: Callable[[Any, Item], None]) -> None:
-        def watched(policy: object, item: Item) -> None:
-            seen.append(item)
-            take_over(policy, item)
+    def seen(ready: ReadyQueue, entry: QueuedItem) -> Lane:
+        looked.append(entry)
+        return add(ready, entry)
 
-        monkeypatch.setattr(kind, "take_over", watched)
-
-    watch(Deadline, Deadline.take_over)
-    watch(QueueingPolicy, QueueingPolicy.take_over)
+    monkeypatch.setattr(ReadyQueue, "add", seen)
     w = world(replace(SETTINGS, policy=policy, max_wait_seconds=0.0))
-    tasks = [w.send(b"m", tenant=str(number), key=number) for number in range(200)]
+    tasks = [w.send(b"m", tenant=str(number), key=number % keys) for number in range(400)]
     await asyncio.gather(*tasks)
-    assert sorted(w.server.rows) == [b"m"] * 200
-    assert len(seen) <= 3 * len(tasks)
+    assert sorted(w.server.rows) == [b"m"] * 400
+    offered = 400 if keys > 1 else 2 * 400
+    assert len(looked) <= 2 * offered + 400

@@ -1,0 +1,262 @@
+"""The items that wait for a batch, and which of them a policy may choose from.
+
+While one tenant waits, a policy chooses among all items. Tenants have turns from when more items of
+several wait than leave next, until few of one are left. Then the first offer is of the kind of
+items whose turn it is: that of the first item of the tenant that is furthest behind. The candidates
+are the items of that kind that would leave next if each were served by itself. A policy that holds
+all of them for company is offered those of the kinds behind.
+
+The states of an item are in `docs/architecture.md`. Pure; owned by a policy.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from itertools import chain
+from typing import Final
+
+from batchedmodel_scheduling.batching.items import NEVER, Item, ItemId
+from batchedmodel_scheduling.batching.ready_queue import Lane, QueuedItem, ReadyQueue
+from batchedmodel_scheduling.queue.fair_queue import FairQueue
+from batchedmodel_scheduling.queue.keys import apart
+from batchedmodel_scheduling.queue.late_items import LateItems
+from batchedmodel_scheduling.queue.resting import RestingItems
+from batchedmodel_scheduling.queue.shared_room import SharedRoom
+
+_KINDS_AT_ONCE: Final = 16
+"""Kinds of items that one choice is among, once the kind whose turn it is waits for company."""
+_FIRST: Final = (-NEVER,)
+"""The rank of an item that left and came back: the first of its tenant."""
+
+Entry = Callable[[Item], QueuedItem]
+"""An item as the policy orders it."""
+Price = Callable[[int], float]
+"""The work of an item of this length, for which its tenant pays."""
+
+
+class ItemQueue:
+    """Items in the order of one policy, which may become another one's."""
+
+    def __init__(self, room: SharedRoom | None = None) -> None:
+        """`room`: what tenants share; by default of its own, and of no size yet."""
+        self.room: Final = SharedRoom(0) if room is None else room
+        self.late: Final = LateItems()
+        self.resting: Final = RestingItems()
+        self.evicted: list[Item] = []
+        """Late items that made room for others, until the next decision tells so."""
+        self._ready = ReadyQueue(())
+        """Items on time while tenants have no turns."""
+        self._fair: FairQueue[ItemId] | None = None
+        """Their order while tenants have turns."""
+        self._in_turn: Final[dict[ItemId, QueuedItem]] = {}
+        self._entry: Entry | None = None
+        self._price: Price | None = None
+        self.next_items = 1
+        """Items that leave next where all workers get full batches."""
+        self._served: Collection[str] = ()
+        """The tenants of the batch that left last."""
+
+    def __len__(self) -> int:
+        """How many items may leave, on time or late."""
+        return self.on_time + len(self.late)
+
+    def __iter__(self) -> Iterator[Item]:
+        """Those that may leave."""
+        in_turn = [entry.item for entry in self._in_turn.values()]
+        return chain(self._ready, in_turn, self.late)
+
+    @property
+    def on_time(self) -> int:
+        """How many are not late."""
+        return len(self._ready) + len(self._in_turn)
+
+    @property
+    def has_turns(self) -> bool:
+        """Whether tenants have turns at present."""
+        return self._fair is not None
+
+    def competes(self, tenant: str, items: int) -> bool:
+        """Whether tenants have turns once so many more items of this one wait."""
+        if self._fair is not None:
+            return True
+        return self.room.taken + items > self.next_items and self.room.has_others(tenant)
+
+    def order_by(self, entry: Entry, price: Price, ready: ReadyQueue, next_items: int) -> None:
+        """Order all that waits by `entry`, in lanes as those of the empty `ready`.
+
+        `next_items`: how many leave next where all workers get full batches.
+        """
+        waiting = list(self)
+        self._entry, self._price, self.next_items = entry, price, next_items
+        for item in waiting:
+            self._forget(item.id)
+        self._ready = ready
+        for item in waiting:
+            self._place(entry(item))
+
+    def push(self, entry: QueuedItem) -> Lane | None:
+        """Let an item wait, for which there is room; its lane, if it is in one."""
+        self.room.take(entry.item.share, 1)
+        return None if self.resting.takes(entry.item) else self._place(entry)
+
+    def come_back(self, entry: QueuedItem) -> None:
+        """An item that left waits again: it is the first of its tenant, which paid for it."""
+        self.room.take(entry.item.share, 1)
+        if self.resting.takes(entry.item):
+            return
+        if self._fair is not None:
+            self._pay(entry, -1.0)
+        self._place(entry, _FIRST)
+
+    def cancel(self, item_id: ItemId) -> Item | None:
+        """Forget an item; None if it does not wait."""
+        item = self._forget(item_id) or self.resting.discard(item_id)
+        if item is not None:
+            self.room.give_back(item.share.tenant, 1)
+        elif self.evicted:
+            self.evicted = [item for item in self.evicted if item.id != item_id]
+        return item
+
+    def evict(self) -> None:
+        """The late item whose turn is last makes room; there must be one."""
+        item = self.late.last()
+        self.cancel(item.id)
+        self.evicted.append(item)
+
+    def leave(self, batch: Sequence[QueuedItem], late: Sequence[QueuedItem] = ()) -> None:
+        """These leave together; tenants pay for the work of their items."""
+        fair = self._fair
+        if fair is None:
+            self._ready.take(batch)
+        else:
+            for entry in batch:
+                fair.leave(entry.id)
+                del self._in_turn[entry.id]
+        for entry in late:
+            self.late.discard(entry.id)
+            self._pay(entry, 1.0)
+        tenants = Counter([entry.item.share.tenant for entry in chain(batch, late)])
+        for tenant, items in tenants.items():
+            self.room.give_back(tenant, items)
+        self._served = tenants
+
+    def becomes_late(self, entry: QueuedItem) -> None:
+        """An item on time will not be; it waits on."""
+        self._forget(entry.id)
+        self.late.add(entry)
+
+    def rest(self, key: Hashable, tenant: str, until: float) -> None:
+        """No item of a tenant and key leaves until then."""
+        self.resting.rest(key, tenant, until)
+        for item in list(self):
+            if self.resting.takes(item):
+                self._forget(item.id)
+
+    def part(self, tenant: str) -> None:
+        """What waits of a tenant shares batches with no other's items."""
+        assert self._entry is not None, "a policy orders the items"
+        for item in list(self):
+            if item.share.tenant == tenant:
+                self._forget(item.id)
+                self._place(self._entry(apart(item)))
+
+    def wake(self, now: float) -> None:
+        """End rests that are over, and turns that are not needed any more."""
+        assert self._entry is not None, "a policy orders the items"
+        for item in self.resting.woken(now):
+            self._place(self._entry(item))
+        room = self.room
+        if self._fair is not None and len(room) <= 1 and room.taken <= self.next_items:
+            self._fair = None
+            in_turn = list(self._in_turn.values())
+            self._in_turn.clear()
+            for entry in in_turn:
+                self._ready.add(entry)
+
+    def candidates(self, offer: int = 0) -> ReadyQueue | None:
+        """What a policy may choose from; None if there is no such offer.
+
+        While tenants have turns, the first offer is of the kind whose turn it is. Each further one
+        is of the next kinds.
+        """
+        if self._fair is None:
+            return None if offer else self._ready
+        if offer == 0:
+            first = self._fair.first()
+            kinds = [] if first is None else [_kind(self._in_turn[first].item)]
+        else:
+            # A tenant may have several kinds, of which only that of its first item counts.
+            kinds = self._fair.kinds(offer * _KINDS_AT_ONCE)[(offer - 1) * _KINDS_AT_ONCE :]
+            if not kinds:
+                return None
+        ahead = self.next_items * self._fair.work / max(1, len(self._fair))
+        ready = self._ready.alike()
+        for kind in kinds:
+            for item_id in self._fair.candidates(kind, ahead, self.next_items):
+                ready.add(self._in_turn[item_id])
+        return ready
+
+    def pass_over(self, batch: Sequence[QueuedItem]) -> None:
+        """These are about to leave, while items that were offered before wait for company."""
+        if self._fair is not None:
+            self._fair.pass_over([entry.id for entry in batch])
+
+    def charge(self, tenant: str, work: float) -> None:
+        """A tenant pays for work beside that of its items, while tenants have turns."""
+        if self._fair is not None:
+            self._fair.charge(tenant, work)
+
+    def _place(self, entry: QueuedItem, rank: tuple[float, ...] | None = None) -> Lane | None:
+        item = entry.item
+        if self._fair is None and self.competes(item.share.tenant, 0):
+            self._begin_turns()
+        if self._fair is None:
+            return self._ready.add(entry)
+        self._take_turn(self._fair, entry, rank)
+        return None
+
+    def _begin_turns(self) -> None:
+        fair = self._fair = FairQueue()
+        for entry in self._ready.entries():
+            self._take_turn(fair, entry)
+        self._ready = self._ready.alike()
+        for tenant in self._served:
+            fair.serves(tenant)
+
+    def _take_turn(
+        self,
+        fair: FairQueue[ItemId],
+        entry: QueuedItem,
+        rank: tuple[float, ...] | None = None,
+    ) -> None:
+        assert self._price is not None, "a policy orders the items"
+        item = entry.item
+        self._in_turn[item.id] = entry
+        fair.push(
+            item.share,
+            item.id,
+            work=self._price(item.length),
+            rank=(entry.order,) if rank is None else rank,
+            kind=_kind(item),
+        )
+
+    def _pay(self, entry: QueuedItem, times: float) -> None:
+        """A tenant pays for an item that has no turn now, or gets back what it paid."""
+        assert self._price is not None, "a policy orders the items"
+        self.charge(entry.item.share.tenant, times * self._price(entry.length))
+
+    def _forget(self, item_id: ItemId) -> Item | None:
+        if self._fair is not None and item_id in self._in_turn:
+            self._fair.cancel(item_id)
+            return self._in_turn.pop(item_id).item
+        entry = self._ready.discard(item_id)
+        return self.late.discard(item_id) if entry is None else entry.item
+
+
+def _kind(item: Item) -> Hashable:
+    """What items have in common that may share a batch while tenants have turns.
+
+    Lengths of 2 to 7, of 8 to 31, ... : padded batches of unlike lengths take longer together than
+    apart, and packed ones gain little. Where the device was not measured, what items take is only
+    learnt where they are apart.
+    """
+    return item.key, (item.length.bit_length() + 2) // 2

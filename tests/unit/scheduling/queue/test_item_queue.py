@@ -1,0 +1,157 @@
+"""The queue of items: what a policy may choose from, and what becomes of each state."""
+
+from batchedmodel_contract.manifest.tenants import Share
+from batchedmodel_scheduling.batching.items import Item, ItemId
+from batchedmodel_scheduling.batching.ready_queue import QueuedItem, ReadyQueue
+from batchedmodel_scheduling.queue.item_queue import ItemQueue
+from support.strategies import an_item
+
+NEXT = 8
+
+
+def entry(item: Item) -> QueuedItem:
+    return QueuedItem(item, order=item.arrived, work=1.0, weight=1.0)
+
+
+def a_queue(*items: Item) -> ItemQueue:
+    queue = ItemQueue()
+    queue.room.size = 1000
+    queue.order_by(entry, lambda length: 1.0, ReadyQueue(()), NEXT)
+    for item in items:
+        queue.push(entry(item))
+    return queue
+
+
+def tenants_items(rows: int, kinds: int) -> list[Item]:
+    """Tenants with an item each; item n is of the key n % kinds."""
+    return [
+        an_item(number, key=str(number % kinds))._replace(share=Share(str(number)))
+        for number in range(rows)
+    ]
+
+
+def offered(queue: ItemQueue, offer: int = 0) -> set[int]:
+    ready = queue.candidates(offer)
+    return set() if ready is None else {int(item.id) for item in ready}
+
+
+def leave(queue: ItemQueue, ids: set[int]) -> None:
+    ready = queue.candidates()
+    assert ready is not None
+    queue.leave([one for one in ready.entries() if one.id in ids])
+
+
+def test_a_tenant_alone_is_offered_whole() -> None:
+    items = [an_item(number)._replace(share=Share("a")) for number in range(100)]
+    queue = a_queue(*items)
+    assert len(offered(queue)) == 100
+    assert queue.candidates(1) is None
+    assert not queue.has_turns
+
+
+def test_few_items_of_several_tenants_are_offered_whole() -> None:
+    queue = a_queue(*tenants_items(rows=NEXT, kinds=3))
+    assert offered(queue) == set(range(NEXT))
+
+
+def test_of_many_items_those_of_the_kind_in_turn_are_offered_first() -> None:
+    queue = a_queue(*tenants_items(rows=60, kinds=30))
+    assert offered(queue) == {0, 30}
+    assert offered(queue, 1) == {number for number in range(60) if number % 30 < 16}
+    assert offered(queue, 9) == set()
+
+
+def test_when_a_kind_has_left_the_next_one_is_offered() -> None:
+    queue = a_queue(*tenants_items(rows=60, kinds=30))
+    left = set[int]()
+    for _ in range(14):
+        batch = offered(queue)
+        assert len(batch) == 2
+        left |= batch
+        leave(queue, batch)
+    assert len(left) == 28
+
+
+def test_of_one_kind_a_flood_is_offered_no_more_than_leaves_next() -> None:
+    flood = [an_item(number)._replace(share=Share("flood")) for number in range(100)]
+    queue = a_queue(*flood, an_item(100)._replace(share=Share("other")))
+    assert 100 in offered(queue)
+    assert len(offered(queue)) <= 2 * NEXT + 1
+
+
+def test_turns_end_once_few_items_of_one_tenant_are_left() -> None:
+    queue = a_queue(*tenants_items(rows=12, kinds=3))
+    assert queue.has_turns
+    for number in range(10):
+        queue.cancel(ItemId(number))
+    queue.wake(0.0)
+    assert queue.has_turns
+    queue.cancel(ItemId(10))
+    queue.wake(0.0)
+    assert not queue.has_turns
+    assert offered(queue) == {11}
+
+
+def test_an_item_of_a_key_that_rests_is_not_offered_until_that_is_over() -> None:
+    for rows in (4, 60):
+        queue = a_queue(*tenants_items(rows=rows, kinds=2))
+        queue.rest("0", "2", until=1.0)
+        queue.wake(0.5)
+        assert 2 not in {int(item.id) for item in queue}
+        assert queue.room.taken == rows, "it waits all the same"
+        queue.wake(1.0)
+        assert 2 in {int(item.id) for item in queue}
+
+
+def test_an_item_that_came_back_is_the_first_of_its_tenant_and_paid_for_once() -> None:
+    flood = [an_item(number)._replace(share=Share("flood")) for number in range(100)]
+    other = [an_item(number)._replace(share=Share("other")) for number in range(100, 200)]
+    queue = a_queue(*flood, *other)
+    first = queue.candidates()
+    assert first is not None
+    back = [one for one in first.entries() if one.item.share.tenant == "flood"]
+    queue.leave(back)
+    for one in back:
+        queue.come_back(one)
+    assert {int(one.id) for one in back} <= offered(queue)
+    assert queue.room.taken == 200
+
+
+def test_items_of_a_tenant_that_goes_apart_have_a_key_of_its_own() -> None:
+    for rows in (4, 60):
+        queue = a_queue(*tenants_items(rows=rows, kinds=1))
+        queue.part("3")
+        keys = {int(item.id): item.key for item in queue}
+        assert keys[3] != keys[0]
+        assert keys[2] == keys[0]
+
+
+def test_a_late_item_waits_apart_and_may_make_room() -> None:
+    for rows in (4, 60):
+        queue = a_queue(*tenants_items(rows=rows, kinds=1))
+        ready = queue.candidates()
+        assert ready is not None
+        first = ready.entries()[0]
+        queue.becomes_late(first)
+        assert len(queue.late) == 1
+        assert first.id not in offered(queue)
+        queue.evict()
+        assert queue.room.taken == rows - 1
+        assert [item.id for item in queue.evicted] == [first.id]
+        queue.cancel(ItemId(first.id))
+        assert not queue.evicted, "its caller has left: nobody is to be told"
+
+
+def test_every_item_gives_its_room_back_once() -> None:
+    for rows in (4, 60):
+        queue = a_queue(*tenants_items(rows=rows, kinds=4))
+        queue.rest("1", "1", until=9.0)
+        ready = queue.candidates()
+        assert ready is not None
+        queue.becomes_late(ready.entries()[0])
+        leave(queue, offered(queue))
+        for number in range(rows):
+            queue.cancel(ItemId(number))
+            queue.cancel(ItemId(number))
+        assert queue.room.taken == 0
+        assert len(queue) == 0
