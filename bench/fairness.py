@@ -6,6 +6,10 @@ the device can do, or agents come in clumps of fifty requests, six tenths of it 
 is the interactive tenant's p99 over that of the same arrivals where the same batches run and its
 rows are the first in each; the median of the seeds counts.
 
+Beside a flood whose rows share no batch with its own the figure is that p99 in batches. A tenant of
+short time-outs beside patient ones asks for two fifths of the device: how many of its answers are
+in time is compared with those of the same arrivals alone on a device half as fast.
+
     python bench/fairness.py [--quick] [--json FILE]
 """
 
@@ -26,7 +30,8 @@ from batchedmodel_contract.inference.profile import ProfilePoint
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_sidecar.errors import CallError
-from bench_report import Figure, at_most, new_parser, of_rounds, report, tell
+from batchedmodel_sidecar.protocols.headers import RequestOptions
+from bench_report import Figure, at_least, at_most, new_parser, of_rounds, report, tell
 from support.sidecar_world import MODEL, PROFILE, World, world
 
 _ROWS_PER_SECOND: Final = 300.0
@@ -37,6 +42,10 @@ _SIZES: Final = (4, 8, 16)
 _SEEDS: Final = range(101, 106)
 """None of them was used while the queue was made."""
 _SECONDS: Final = 15.0
+
+_SHORT_BATCHES: Final = 6.0
+"""Of the time-out of a hurried caller."""
+_HURRIED_SHARE: Final = 0.4
 
 Others = Callable[[World, float], Coroutine[None, None, None]]
 
@@ -56,6 +65,15 @@ async def _flood(w: World, seconds: float) -> None:
     await _sent(w, seconds, at_once=10, rate=10 * _ROWS_PER_SECOND)
 
 
+async def _other_kind(w: World, seconds: float) -> None:
+    """As many rows whose key is another."""
+    await _sent(w, seconds, at_once=10, rate=10 * _ROWS_PER_SECOND, key="theirs")
+
+
+async def _nothing(w: World, seconds: float) -> None:
+    """No other tenant."""
+
+
 async def _clumps(w: World, seconds: float) -> None:
     """Fifty requests a time, six tenths of the device."""
     await _sent(w, seconds, at_once=50, rate=0.6 * _ROWS_PER_SECOND)
@@ -64,19 +82,30 @@ async def _clumps(w: World, seconds: float) -> None:
 _OTHERS: Final[tuple[tuple[str, Others], ...]] = (("a flood", _flood), ("clumps of fifty", _clumps))
 
 
-async def _sent(w: World, seconds: float, *, at_once: int, rate: float) -> None:
+async def _sent(
+    w: World, seconds: float, *, at_once: int, rate: float, key: str | None = None
+) -> None:
     tasks, ends = [], _now() + seconds
     while _now() < ends:
-        tasks += [w.send(b"theirs", tenant="other") for _ in range(at_once)]
+        tasks += [w.send(b"theirs", tenant="other", key=key) for _ in range(at_once)]
         await asyncio.sleep(at_once / rate)
     for outcome in await asyncio.gather(*tasks, return_exceptions=True):
         if isinstance(outcome, BaseException) and not isinstance(outcome, CallError):
             raise outcome
 
 
-async def _seen(policy: PolicyName, size: int, times: Sequence[float], others: Others) -> _Seen:
-    batch = size / _ROWS_PER_SECOND
-    fixed, per_row = _FIXED_PART * batch, (1 - _FIXED_PART) / _ROWS_PER_SECOND
+async def _seen(
+    policy: PolicyName,
+    size: int,
+    times: Sequence[float],
+    others: Others,
+    *,
+    slower: float = 1.0,
+    time_out: float | None = None,
+) -> _Seen:
+    batch = slower * size / _ROWS_PER_SECOND
+    fixed, per_row = _FIXED_PART * batch, (1 - _FIXED_PART) * batch / size
+    options = RequestOptions(timeout=time_out)
     settings = BatchSettings(policy=policy, max_batch_size=size, request_timeout_seconds=60.0)
     w = world(settings, attached=False)
     w.server.fixed, w.server.per_row = fixed, per_row
@@ -93,7 +122,7 @@ async def _seen(policy: PolicyName, size: int, times: Sequence[float], others: O
         await asyncio.sleep(began + at - _now())
         sent = _now()
         try:
-            await w.send(b"mine", tenant="interactive")
+            await w.send(b"mine", tenant="interactive", options=options)
         except CallError:
             refused += 1
         else:
@@ -117,9 +146,9 @@ def _first_of_all(times: Sequence[float], size: int) -> Iterator[float]:
         yield from (start - at for at in members)
 
 
-def _arrivals(seed: int) -> list[float]:
+def _arrivals(seed: int, share: float = _SHARE) -> list[float]:
     rng, at, times = random.Random(seed), 0.0, list[float]()
-    while (at := at + rng.expovariate(_SHARE * _ROWS_PER_SECOND)) < _SECONDS:
+    while (at := at + rng.expovariate(share * _ROWS_PER_SECOND)) < _SECONDS:
         times.append(at)
     return times
 
@@ -138,8 +167,7 @@ def _figures(
     ratios, refused = [], 0
     for seed in seeds:
         times = _arrivals(seed)
-        with asyncio.Runner(loop_factory=looptime.new_event_loop) as runner:
-            seen = runner.run(_seen(policy, size, times, others))
+        seen = _run(_seen(policy, size, times, others))
         ratios.append(_p99(seen.latencies) / _p99(list(_first_of_all(times, size))))
         refused += seen.refused
     label = f"{policy}, batches of {size}, beside {name}"
@@ -147,6 +175,33 @@ def _figures(
         of_rounds(lambda value: at_most(f"{label}: p99 over first of all", value, "", 1.5), ratios),
         at_most(f"{label}: refused", float(refused), "requests", 0.0),
     ]
+
+
+def _kind_figure(policy: PolicyName, size: int, seeds: Sequence[int]) -> Figure:
+    batch = size / _ROWS_PER_SECOND
+    tails = [
+        _p99(_run(_seen(policy, size, _arrivals(seed), _other_kind)).latencies) / batch
+        for seed in seeds
+    ]
+    name = f"{policy}, batches of {size}, beside a flood of another key: p99"
+    return of_rounds(lambda value: Figure(name=name, value=value, unit="batches"), tails)
+
+
+def _hurried_figure(policy: PolicyName, size: int, seeds: Sequence[int]) -> Figure:
+    time_out = _SHORT_BATCHES * size / _ROWS_PER_SECOND
+    ratios = []
+    for seed in seeds:
+        times = _arrivals(seed, _HURRIED_SHARE)
+        beside = _run(_seen(policy, size, times, _flood, time_out=time_out))
+        alone = _run(_seen(policy, size, times, _nothing, slower=2.0, time_out=time_out))
+        ratios.append(len(beside.latencies) / len(alone.latencies))
+    name = f"{policy}, batches of {size}, short time-outs beside a flood: in time over half alone"
+    return of_rounds(lambda value: at_least(name, value, "", 0.8), ratios)
+
+
+def _run(seen: Coroutine[None, None, _Seen]) -> _Seen:
+    with asyncio.Runner(loop_factory=looptime.new_event_loop) as runner:
+        return runner.run(seen)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -158,6 +213,9 @@ def main(arguments: Sequence[str]) -> int:
             for name, others in _OTHERS:
                 tell(f"{policy}, batches of {size}, {name}")
                 figures += _figures(policy, size, name, others, seeds)
+            tell(f"{policy}, batches of {size}, another key, short time-outs")
+            figures.append(_kind_figure(policy, size, seeds))
+            figures.append(_hurried_figure(policy, size, seeds))
     return report(figures, options.json)
 
 
