@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import HoldReason, Rejection
 from batchedmodel_scheduling.batching.items import (
     NEVER,
@@ -131,6 +132,7 @@ class PolicyDriver(RuleBasedStateMachine):
         priority: Priority = Priority.NORMAL,
         yields: float = 0.0,
         request_group: RequestGroup | None = None,
+        share: Share = NOBODY,
     ) -> None:
         """Offer a new item; its times are seconds from now."""
         self.offered += 1
@@ -144,6 +146,7 @@ class PolicyDriver(RuleBasedStateMachine):
             priority=priority,
             yields=yields,
             request_group=request_group,
+            share=share,
         )
         room = len(self.waiting) < self.settings.max_queue_size - self.settings.spare_rows
         refusal = self.policy.offer(item, self.now)
@@ -167,15 +170,20 @@ class PolicyDriver(RuleBasedStateMachine):
             assert decision.reason is decision.release.reason
             self._release(decision.release, slots)
             self.wake_at = None
-        elif self.waiting:
+        elif self._may_leave():
             assert decision.reason in (HoldReason.BUSY, HoldReason.GATHERING)
             assert decision.wake_at > self.now, "a timer that rings at once for ever"
             self._check_hold(decision, slots)
             self.wake_at = decision.wake_at
         else:
-            assert (decision.wake_at, decision.reason) == (NEVER, HoldReason.EMPTY)
-            self.wake_at = NEVER
+            assert decision.reason is HoldReason.EMPTY
+            assert bool(self.waiting) == (decision.wake_at < NEVER)
+            self.wake_at = decision.wake_at
         return decision
+
+    def _may_leave(self) -> bool:
+        """Whether anything waits that may leave once a server takes it."""
+        return bool(self.waiting)
 
     def _release(self, batch: Batch, slots: Slots) -> None:
         assert slots.in_flight < slots.depth, "released to a server that can take nothing"

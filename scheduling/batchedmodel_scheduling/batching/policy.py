@@ -395,19 +395,22 @@ class BasePolicy(Policy):
             shed = [Shed(item, _EVICTED) for item in queue.evicted]
             queue.evicted = []
         opens = self.pipeline.opens_at(slots, now)
-        if queue.has_turns and opens > now and not slots.early(opens):
+        if queue.has_turns and len(queue) and opens > now and not slots.early(opens):
             return self._hold(opens, HoldReason.BUSY, shed)  # those in turn are looked up then
         decision, wake_at, self._offer = None, NEVER, 0
         while (ready := queue.candidates(self._offer)) is not None:
             decision = self._choose(ready, now, opens, slots, shed)
             wake_at = min(wake_at, decision.wake_at)
+            if decision.reason is HoldReason.EMPTY and queue.on_time:
+                continue  # all of that offer was given up
             if decision.release is not None or decision.reason is not HoldReason.GATHERING:
                 break
             self._offer += 1
             if opens > now:
                 break
         assert decision is not None, "there is a first offer"
-        wake_at = min(wake_at, queue.resting.changes_at())
+        if len(queue.resting):
+            wake_at = min(wake_at, queue.resting.changes_at())
         if decision.release is None and wake_at < decision.wake_at:
             return replace(decision, wake_at=wake_at)
         return decision

@@ -5,7 +5,7 @@ nothing of the others, and nothing of other tenants' requests of that kind: so t
 """
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Final
 
 from batchedmodel_scheduling.batching.items import Item, ItemId
@@ -23,6 +23,12 @@ class RestingItems:
         self._items: dict[ItemId, Item] = {}
         self._cut_short = False
         """Whether items may be here whose key rests no more."""
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[Item]:
+        return iter(self._items.values())
 
     def rest(self, key: Hashable, tenant: str, until: float) -> None:
         """A tenant's key rests until then at least."""
