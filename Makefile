@@ -108,7 +108,7 @@ images: ## Build the images with whichever of buildah, podman and docker answers
 	$(PYTHON) images/build_images.py $(if $(ENGINE),--engine $(ENGINE)) $(if $(BASE),--base $(BASE)) \
 		$(if $(MODEL_PACKAGE),--model-package $(MODEL_PACKAGE)) $(IMAGES)
 
-crds: $(LIGHT) ## Make the custom resources from the contract, for crds/ and the chart, and its reference
+crds: $(LIGHT) ## Make the custom resources from the fields of the manifest, for crds/ and the chart, and its reference
 	$(BIN)/python crds/generate.py
 	cp crds/batchedmodel*.yaml charts/batchedmodel/files/
 	$(BIN)/python crds/reference.py

@@ -17,6 +17,7 @@ from typing import Any, Final
 from batchedmodel_contract.lora import ADAPTERS_FILE, AdapterSettings
 from batchedmodel_contract.manifest.adapters import AdapterItem
 from batchedmodel_contract.manifest.source import Source
+from batchedmodel_kube.manifest.pod_settings import adapters_to_json
 from bench_report import Figure, at_most, median_of, of_rounds, tell
 from compile_modules import compiled_modules
 from load_generator import ClosedLoop, LoadResult, PoissonArrivals, Target, cache_folder, run_load
@@ -104,7 +105,7 @@ def _wish(folder: Path, names: list[str]) -> None:
     source = Source(path=str(folder / "adapter"))
     items = tuple(AdapterItem(name=name, source=source) for name in names)
     new = folder / "settings" / ".new"
-    new.write_text(AdapterSettings(slots=8, max_rank=_RANK, items=items).to_json())
+    new.write_text(adapters_to_json(AdapterSettings(slots=8, max_rank=_RANK, items=items)))
     new.replace(folder / "settings" / ADAPTERS_FILE)
 
 

@@ -20,8 +20,7 @@ from batchedmodel_cli.simulator.plants import Plant
 from batchedmodel_cli.simulator.search import highest_rate
 from batchedmodel_cli.simulator.workload import Constant, Workload, stream
 from batchedmodel_contract.inference.description import CostRule
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from batchedmodel_scheduling.batching.policies import new_policy
 from bench_report import Figure, at_least
 from scheduling_bench.affine import Affine, profile_of

@@ -30,9 +30,9 @@ from batchedmodel_autoscaler.replicas.formula import (
     required_replicas,
 )
 from batchedmodel_cli.simulator.traces import read_trace
-from batchedmodel_contract.kubernetes.names import GROUP, VERSION
-from batchedmodel_contract.manifest.workload import ScalingMetric
 from batchedmodel_kube.capacity import FIELD, Capacity
+from batchedmodel_kube.manifest.workload import ScalingMetric
+from batchedmodel_kube.names import GROUP, VERSION
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.observed.state import model_from
 from batchedmodel_operator.render.autoscaler import autoscaler

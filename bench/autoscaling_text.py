@@ -11,9 +11,10 @@ from typing import Final
 from autoscaling_loop.text_pods import TextDevice
 from batchedmodel_cli.simulator.token_engine import EngineFigures
 from batchedmodel_cli.simulator.traces import read_trace
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.generation import Generation
-from batchedmodel_contract.manifest.spec import Model, ServerProtocol, Spec
+from batchedmodel_contract.manifest.upstream import ServerProtocol
+from batchedmodel_kube.manifest.generation import Generation
+from batchedmodel_kube.manifest.pod_settings import batch_settings
+from batchedmodel_kube.manifest.spec import Model, Spec
 
 STARTUP_SECONDS: Final = 180.0
 _TRACE: Final = Path(__file__).parent / "data" / "azure_conversation.csv"
@@ -39,6 +40,6 @@ def text_device(*, limited: bool) -> TextDevice:
     model = Model(protocol=ServerProtocol.OPENAI, image="engine", port=8080)
     return TextDevice(
         engine=_ENGINE,
-        settings=BatchSettings.of(Spec(model=model, generation=generation)),
+        settings=batch_settings(Spec(model=model, generation=generation)),
         lengths=tuple(zip(trace.lengths, trace.outputs, strict=True)),
     )

@@ -26,7 +26,7 @@ from typing import Final
 
 import numpy as np
 
-from batchedmodel_contract.kubernetes.names import NAME_LABEL, PLURAL
+from batchedmodel_kube.names import NAME_LABEL, PLURAL
 from bench_report import Figure, at_most, new_parser, report, tell
 from control_plane_api import until
 from control_plane_busy import BusyPlan, busy_figures, measure_busy

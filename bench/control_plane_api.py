@@ -20,7 +20,7 @@ import aiohttp
 
 sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("tests", "images")]
 
-from batchedmodel_contract.kubernetes.names import NAME_LABEL
+from batchedmodel_kube.names import NAME_LABEL
 from cluster import ControlPlane
 
 _AT_ONCE: Final = 16

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from batchedmodel_contract.kubernetes.names import NAME_LABEL
 from batchedmodel_contract.processes import sidecar_api
 from batchedmodel_contract.processes.stats import SidecarStats
+from batchedmodel_kube.names import NAME_LABEL
 from bench_report import Figure, at_most, tell
 from control_plane_api import until
 from control_plane_world import (

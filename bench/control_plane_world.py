@@ -22,7 +22,10 @@ from pretended_stats import steady_stats
 
 sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("tests", "images")]
 
-from batchedmodel_contract.kubernetes.names import (
+from batchedmodel_contract.processes import sidecar_api
+from batchedmodel_kube.manifest.manifest import read_manifest
+from batchedmodel_kube.manifest.pod_settings import batch_settings
+from batchedmodel_kube.names import (
     BATCHER_CONTAINER,
     GROUP,
     METRICS_GROUP,
@@ -32,9 +35,6 @@ from batchedmodel_contract.kubernetes.names import (
     REQUIRED_REPLICAS_METRIC,
     VERSION,
 )
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.processes import sidecar_api
-from batchedmodel_kube.manifest.manifest import read_manifest
 from cluster import ControlPlane, Options, Settings, Unavailable, running_control_plane
 from cluster.commands import run
 from support import autoscaler_cluster, operator_process
@@ -363,7 +363,7 @@ def _before_and_after() -> tuple[dict[str, Any], dict[str, Any]]:
 
 def settings_of(manifest: Mapping[str, Any]) -> str:
     """By which pods tell what batch settings they use."""
-    return BatchSettings.of(read_manifest(manifest).spec).digest()
+    return batch_settings(read_manifest(manifest).spec).digest()
 
 
 def running_at(address: str, *, ready: bool = True, since: str | None = None) -> dict[str, Any]:

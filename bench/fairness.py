@@ -27,8 +27,7 @@ import looptime
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
 from batchedmodel_contract.inference.profile import ProfilePoint
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.protocols.headers import RequestOptions
 from bench_report import Figure, at_least, at_most, new_parser, of_rounds, report, tell

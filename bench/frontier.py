@@ -17,7 +17,7 @@ import numpy as np
 
 from batchedmodel_cli.simulator.engine import Request, Run, simulate
 from batchedmodel_cli.simulator.traces import read_trace
-from batchedmodel_contract.manifest.spec import Objective
+from batchedmodel_contract.manifest.batching import Objective
 from bench_report import Figure, new_parser, report, tell
 from scheduling_bench.unseen import Unseen, written_down
 from scheduling_bench.unseen_trials import ours, plant_of, requests_of, rivals

@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from batchedmodel_contract.kubernetes.names import ADMIN_PORT
 from batchedmodel_contract.processes.listening import raise_descriptors
+from batchedmodel_contract.processes.sidecar_api import ADMIN_PORT
 
 _BACKLOG: Final = 4096
 

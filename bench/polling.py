@@ -35,13 +35,8 @@ from same_arrivals import percentiles
 sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("tests", "images")]
 
 from batchedmodel_autoscaler.state.pace import MOST_POLLS_PER_SECOND
-from batchedmodel_contract.kubernetes.names import (
-    GROUP,
-    METRICS_GROUP,
-    PLURAL,
-    REQUIRED_REPLICAS_METRIC,
-)
 from batchedmodel_contract.processes.sidecar_api import STATS
+from batchedmodel_kube.names import GROUP, METRICS_GROUP, PLURAL, REQUIRED_REPLICAS_METRIC
 from cluster.certificates import Authority
 from support.process_memory import peak_bytes
 

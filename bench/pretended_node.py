@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 import aiohttp
 
-from batchedmodel_contract.kubernetes.names import NAME_LABEL
+from batchedmodel_kube.names import NAME_LABEL
 from control_plane_api import each, until
 from control_plane_world import Sidecars, World, running_at
 

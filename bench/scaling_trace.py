@@ -30,9 +30,9 @@ from autoscaling import DEFAULT, QUEUE, STOCK_QUEUE, Runs, Scaling, setup_of, sp
 from autoscaling_loop import loop as simulated_loop
 from autoscaling_loop.hpa import read_autoscaler
 from autoscaling_loop.loop import TICK_SECONDS, Load, Result, ideal_replicas
-from batchedmodel_contract.kubernetes.names import GROUP, NAME_LABEL, VERSION
 from batchedmodel_contract.processes import sidecar_api
 from batchedmodel_kube.capacity import capacity_of
+from batchedmodel_kube.names import GROUP, NAME_LABEL, VERSION
 from bench_report import Figure, at_most, median_of, new_parser, of_rounds, report, tell
 from control_plane_api import each, until
 from control_plane_world import (

@@ -126,7 +126,8 @@ def bare_torch(environ: Mapping[str, str]) -> float:
 
 def ready(folder: Path, environ: Mapping[str, str]) -> tuple[float, str]:
     """Seconds until the server of MiniLM says that it is ready, and what it says."""
-    from batchedmodel_contract.processes.environment import ModelServerSettings, to_environment
+    from batchedmodel_contract.processes.environment import ModelServerSettings
+    from batchedmodel_kube.manifest.pod_settings import to_environment
 
     settings = ModelServerSettings(
         model_name="minilm",

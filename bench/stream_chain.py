@@ -14,7 +14,7 @@ from typing import Any, Final
 import aiohttp
 
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import ServerProtocol
+from batchedmodel_contract.manifest.upstream import ServerProtocol
 from compile_modules import compiled_modules
 from device_chain import Chain, Process
 from load_generator import cache_folder

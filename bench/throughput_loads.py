@@ -14,7 +14,9 @@ import orjson
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.tensors import HEADER_LENGTH
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import Batching, Model, Spec
+from batchedmodel_kube.manifest.batching import Batching
+from batchedmodel_kube.manifest.pod_settings import batch_settings
+from batchedmodel_kube.manifest.spec import Model, Spec
 from scheduling_bench.affine import Affine
 
 
@@ -37,7 +39,7 @@ class Device:
     def settings(self) -> BatchSettings:
         """What a manifest says that gives nothing but the largest batch."""
         batching = Batching(max_batch_size=self.max_batch_size)
-        return BatchSettings.of(Spec(model=Model(), batching=batching))
+        return batch_settings(Spec(model=Model(), batching=batching))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,9 @@ from typing import Final
 
 import uvloop
 
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import Batching, Model, Spec
+from batchedmodel_kube.manifest.batching import Batching
+from batchedmodel_kube.manifest.pod_settings import batch_settings
+from batchedmodel_kube.manifest.spec import Model, Spec
 from batchedmodel_scheduling.batching.items import Finished, HandedOver, Item, ItemId, Slots
 from batchedmodel_scheduling.batching.policies import new_policy
 from bench_report import Figure, new_parser, of_rounds, report
@@ -71,7 +72,7 @@ def _measured(rows: int) -> tuple[float, float]:
 async def _decide(end: socket.socket, rows: int) -> float:
     loop = asyncio.get_running_loop()
     spec = Spec(model=Model(), batching=Batching(max_batch_size=64))
-    policy = new_policy(BatchSettings.of(spec), None)
+    policy = new_policy(batch_settings(spec), None)
     slots = Slots(depth=2, in_flight=0)
     behind, decided = b"", 0
     began = time.process_time()

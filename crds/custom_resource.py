@@ -9,17 +9,7 @@ import json
 import re
 from typing import Any, Final
 
-from batchedmodel_contract.kubernetes.names import (
-    CLASS_KIND,
-    CLASS_PLURAL,
-    GROUP,
-    KIND,
-    PLURAL,
-    VERSION,
-)
-from batchedmodel_contract.lora import STATUS_FIELD
 from batchedmodel_contract.manifest.adapters import MOST_ITEMS
-from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.schema.reading import Section, declarations
 from batchedmodel_contract.schema.rules import LONGEST_OBJECT_NAME
 from batchedmodel_kube.capacity import FIELD
@@ -35,6 +25,16 @@ from batchedmodel_kube.manifest.manifest import (
     TAKEN_NAMES,
 )
 from batchedmodel_kube.manifest.model_class import ClassSpec
+from batchedmodel_kube.manifest.spec import Spec
+from batchedmodel_kube.names import (
+    ADAPTERS_STATUS_FIELD,
+    CLASS_KIND,
+    CLASS_PLURAL,
+    GROUP,
+    KIND,
+    PLURAL,
+    VERSION,
+)
 from structural_schema import Schema, anchored, record_schema, rule_schema
 
 _WIDE: Final = 1
@@ -300,7 +300,7 @@ def _status_schema() -> Schema:
                 "description": "Values in force of fields that depend on others.",
                 **effective_schema(Spec),
             },
-            STATUS_FIELD: _adapters_schema(),
+            ADAPTERS_STATUS_FIELD: _adapters_schema(),
             FIELD: capacity_schema(),
         },
     }

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_contract.schema.reading import Setting, declared_at
+from batchedmodel_contract.schema.reading import Setting
+from batchedmodel_kube.manifest.spec import Spec
+from batchedmodel_kube.schema.paths import declared_at
 from custom_resource import class_schema, custom_resource
 
 Schema = dict[str, Any]

@@ -11,16 +11,9 @@ from typing import Any, Final
 from batchedmodel_contract.schema import rules
 from batchedmodel_contract.schema.reading import Records, Section, Setting, declarations
 from batchedmodel_contract.schema.rules import Rule
-from batchedmodel_contract.schema.shapes import (
-    LONGEST_LABEL,
-    NOT_ASCENDING,
-    AscendingWholes,
-    ListOf,
-    MapOf,
-    NamedEntries,
-    Names,
-    Shape,
-)
+from batchedmodel_contract.schema.shapes import NOT_ASCENDING, AscendingWholes, ListOf, MapOf, Names
+from batchedmodel_kube.schema import quantities
+from batchedmodel_kube.schema.shapes import LONGEST_LABEL, NamedEntries, Shape
 
 Schema = dict[str, Any]
 """A part of such a schema, as a custom resource's definition holds it."""
@@ -82,13 +75,13 @@ def rule_schema(rule: Rule) -> Schema:
             return {"type": "string", "enum": [member.value for member in of]}
         case rules.Truth():
             return {"type": "boolean"}
-        case rules.Quantity():
-            length = {"minimum": 0, "maxLength": rules.LONGEST_QUANTITY}
-            return {**_NUMBER_OR_TEXT, **length, "pattern": anchored(rules.QUANTITY)}
-        case rules.Amount(longest=longest):
+        case quantities.Quantity():
+            length = {"minimum": 0, "maxLength": quantities.LONGEST_QUANTITY}
+            return {**_NUMBER_OR_TEXT, **length, "pattern": anchored(quantities.QUANTITY)}
+        case quantities.Amount(longest=longest):
             bounds = {"minimum": -rules.LARGEST, "maximum": rules.LARGEST}
             return {**_NUMBER_OR_TEXT, **bounds, "maxLength": longest}
-        case rules.CountOrPercent(minimum=minimum, maximum=maximum):
+        case quantities.CountOrPercent(minimum=minimum, maximum=maximum):
             bounds = {"minimum": minimum, "maximum": maximum, "maxLength": len("100%")}
             return {**_NUMBER_OR_TEXT, **bounds, "pattern": anchored(rule.percent)}
         case Shape():

@@ -9,14 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from batchedmodel_autoscaler.cluster.objects import Model, ModelKey
-from batchedmodel_autoscaler.replicas.formula import (
-    ModelObservation,
-    Unseen,
-    required_replicas,
-)
+from batchedmodel_autoscaler.replicas.formula import ModelObservation, Unseen, required_replicas
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
-from batchedmodel_contract.kubernetes.names import REQUIRED_REPLICAS_METRIC
 from batchedmodel_contract.processes.sidecar_metrics import PREFIX
+from batchedmodel_kube.names import REQUIRED_REPLICAS_METRIC
 
 REQUIRED_REPLICAS: Final = REQUIRED_REPLICAS_METRIC
 CONDITION: Final = f"{PREFIX}_model_condition"  # type

@@ -40,12 +40,12 @@ from batchedmodel_autoscaler.settings import AutoscalerSettings
 from batchedmodel_autoscaler.state.capacity_writer import CapacityWriter
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_autoscaler.telemetry import StateCollector, Telemetry, admin_application
-from batchedmodel_contract.kubernetes.names import EXTERNAL_METRICS_GROUP, METRICS_GROUP
 from batchedmodel_contract.processes.listening import raise_descriptors
 from batchedmodel_http.ports.listener import Listener
 from batchedmodel_kube.client import Client, Collection
 from batchedmodel_kube.election import election
 from batchedmodel_kube.informer import Cache, follow
+from batchedmodel_kube.names import EXTERNAL_METRICS_GROUP, METRICS_GROUP
 from batchedmodel_kube.reading import Object
 
 logger: Final = logging.getLogger(__name__)

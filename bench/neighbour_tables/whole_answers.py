@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import ServerProtocol
+from batchedmodel_contract.manifest.upstream import ServerProtocol
 from batchedmodel_contract.processes import sidecar_metrics as names
 from bench_report import Figure, at_least, at_most, of_rounds, tell
 from stream_chain import engine

@@ -8,7 +8,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from typing import Final
 
-from batchedmodel_contract.manifest.spec import Lateness, PolicyName
+from batchedmodel_contract.manifest.batching import Lateness, PolicyName
 from bench_report import Figure, at_least, at_most
 from scheduling_bench.scenarios import CAP99_OF_A, CLUMPS, Plan, Scenario, equal, mixed
 from scheduling_bench.summaries import over_seeds

@@ -15,8 +15,7 @@ from batchedmodel_cli.simulator.plants import Plant
 from batchedmodel_cli.simulator.search import highest_rate
 from batchedmodel_cli.simulator.verdicts import Verdict, verdict
 from batchedmodel_cli.simulator.workload import Workload
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import Lateness, PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings, Lateness, PolicyName
 from batchedmodel_scheduling.batching.items import Policy
 from batchedmodel_scheduling.batching.policies import new_policy
 from batchedmodel_scheduling.batching.policy import BasePolicy

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from batchedmodel_cli.manifest_file import UnusableManifest
 from batchedmodel_contract.invalid_input import shown
-from batchedmodel_contract.kubernetes.names import API_VERSION, KIND
 from batchedmodel_contract.manifest.source import is_file_handler
 from batchedmodel_kube.manifest.manifest import (
     LONGEST_NAME,
@@ -21,6 +20,7 @@ from batchedmodel_kube.manifest.manifest import (
     TAKEN_NAME_RULE,
     TAKEN_NAMES,
 )
+from batchedmodel_kube.names import API_VERSION, KIND
 
 CONFIG: Final = "config.json"
 MODULES: Final = "modules.json"

@@ -12,13 +12,14 @@ from typing import Final
 
 from batchedmodel_cli.yaml_text import NotOneDocument, read_documents, read_text
 from batchedmodel_contract.invalid_input import InvalidManifest, Mistake, shown
-from batchedmodel_contract.kubernetes.names import CLASS_KIND, KIND
-from batchedmodel_contract.manifest.adapters import Adapters
-from batchedmodel_contract.manifest.source import GGUF_SUFFIX, Source
-from batchedmodel_contract.manifest.spec import Model, Spec
-from batchedmodel_contract.schema.reading import value_at
+from batchedmodel_contract.manifest.source import GGUF_SUFFIX
+from batchedmodel_kube.manifest.adapters import Adapters
 from batchedmodel_kube.manifest.manifest import BatchedModel, read_manifest
 from batchedmodel_kube.manifest.model_class import ModelClass, class_name_of, read_class
+from batchedmodel_kube.manifest.source import Source
+from batchedmodel_kube.manifest.spec import Model, Spec
+from batchedmodel_kube.names import CLASS_KIND, KIND
+from batchedmodel_kube.schema.paths import value_at
 
 _CLUSTER_ONLY: Final = (
     *("suspend", "replicas", "autoscaling", "sidecar", "startup", "drain", "rollout"),

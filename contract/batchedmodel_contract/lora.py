@@ -8,21 +8,25 @@ answering requests that were read for it.
 """
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
 from batchedmodel_contract.invalid_input import InvalidInput, readable
-from batchedmodel_contract.manifest.adapters import AdapterItem, Adapters, lacks_one_source
-from batchedmodel_contract.processes.environment import source_to_json
-from batchedmodel_contract.schema.reading import Setting, as_in, declarations, ruled, setting
-from batchedmodel_contract.schema.rules import Whole
+from batchedmodel_contract.manifest.adapters import (
+    ITEMS,
+    LARGEST_RANK,
+    MOST_SLOTS,
+    AdapterItem,
+)
+from batchedmodel_contract.manifest.source import has_one_place
+from batchedmodel_contract.manifest.tenants import HEADER_NAME
+from batchedmodel_contract.schema.reading import Setting, declarations, ruled, setting
+from batchedmodel_contract.schema.rules import Text, Whole
 
 NO_ADAPTER: Final = 0
 """In place of a number: the model itself."""
 LARGEST_NUMBER: Final = 2**31 - 1
-STATUS_FIELD: Final = "adapters"
-"""Of a BatchedModel's status: its adapters, as its pods tell of them."""
 
 
 class AdapterPhase(StrEnum):
@@ -84,39 +88,15 @@ ADAPTERS_FILE: Final = "adapters.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterSettings:
-    """What is in the file; see `Adapters` for what the values mean."""
+    """What is in the file; the manifest's `adapters` says what the values mean."""
 
-    slots: int = as_in(Adapters, "slots")
-    max_rank: int = as_in(Adapters, "max_rank")
-    cpu_memory_bytes: int | None = setting(Whole(minimum=0), "Absent: all stay in main memory.")
-    items: tuple[AdapterItem, ...] = as_in(Adapters, "items")
-    folder: str | None = as_in(Adapters, "folder")
-    header: str = as_in(Adapters, "header")
-
-    def to_json(self) -> str:
-        """The text of the file; equal settings give equal text.
-
-        Sources name folders in place of volumes, and no secrets.
-        """
-        items = [
-            {"name": item.name, "source": json.loads(source_to_json(item.source))}
-            for item in self.items
-        ]
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        told = {name: value for name, value in values.items() if value is not None}
-        return json.dumps(told | {"items": items}, sort_keys=True)
-
-
-def adapter_settings(adapters: Adapters, items: tuple[AdapterItem, ...]) -> AdapterSettings:
-    """The settings of a manifest; `items`: its own, with sources as the model server has them."""
-    return AdapterSettings(
-        slots=adapters.slots,
-        max_rank=adapters.max_rank,
-        cpu_memory_bytes=adapters.cpu_memory_bytes,
-        items=items,
-        folder=adapters.folder,
-        header=adapters.header,
-    )
+    slots: int = setting(Whole(minimum=1, maximum=MOST_SLOTS), default=8)
+    max_rank: int = setting(Whole(minimum=1, maximum=LARGEST_RANK), default=16)
+    cpu_memory_bytes: int | None = setting(Whole(minimum=0))
+    """None: all stay in main memory."""
+    items: tuple[AdapterItem, ...] = setting(ITEMS, default=())
+    folder: str | None = setting(Text(pattern=r"[^\x00]+", form="a path", at_most=4096))
+    header: str = setting(HEADER_NAME, default="task-id")
 
 
 def adapters_from_json(text: str | bytes) -> AdapterSettings:
@@ -140,6 +120,6 @@ def adapters_from_json(text: str | bytes) -> AdapterSettings:
         if value is not None
     }
     settings = AdapterSettings(**found)
-    if lacks_one_source(settings.items):
+    if not all(has_one_place(item.source) for item in settings.items):
         raise InvalidInput(f"{ADAPTERS_FILE}: items", "has one without exactly one source")
     return settings

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from batchedmodel_contract.invalid_input import InvalidManifest
-from batchedmodel_contract.manifest.spec import LogLevel
 from batchedmodel_contract.processes import logs
 from batchedmodel_contract.processes.environment import EXIT_WRONG_SETTINGS, from_environment
 from batchedmodel_contract.processes.listening import raise_descriptors
+from batchedmodel_contract.processes.logs import LogLevel
 from batchedmodel_http.ports.listener import CannotListen
 from batchedmodel_kube.client import Client
 from batchedmodel_kube.election import Election, election

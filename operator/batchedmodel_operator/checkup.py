@@ -15,20 +15,20 @@ from functools import partial
 from typing import Final
 
 from batchedmodel_contract.invalid_input import InvalidManifest
-from batchedmodel_contract.kubernetes.names import (
+from batchedmodel_contract.processes import logs
+from batchedmodel_contract.processes.environment import EXIT_WRONG_SETTINGS, from_environment
+from batchedmodel_contract.processes.logs import LogLevel
+from batchedmodel_contract.schema.reading import setting
+from batchedmodel_contract.schema.rules import Choice, Real, Text, Truth
+from batchedmodel_kube.client import Client
+from batchedmodel_kube.errors import ClusterError
+from batchedmodel_kube.names import (
     EXTERNAL_METRICS_GROUP,
     GROUP,
     METRICS_GROUP,
     PLURAL,
     REQUIRED_REPLICAS_METRIC,
 )
-from batchedmodel_contract.manifest.spec import LogLevel
-from batchedmodel_contract.processes import logs
-from batchedmodel_contract.processes.environment import EXIT_WRONG_SETTINGS, from_environment
-from batchedmodel_contract.schema.reading import setting
-from batchedmodel_contract.schema.rules import Choice, Real, Text, Truth
-from batchedmodel_kube.client import Client
-from batchedmodel_kube.errors import ClusterError
 from batchedmodel_operator.cluster.client import KubernetesCluster
 from batchedmodel_operator.kinds import RESOURCES, Kind
 

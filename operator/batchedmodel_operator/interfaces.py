@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from batchedmodel_contract.lora import AdapterState
-from batchedmodel_contract.processes.sidecar_api import Whom
+from batchedmodel_kube.admin_client import Whom
 from batchedmodel_operator.kinds import Kind
 
 Body = Mapping[str, Any]

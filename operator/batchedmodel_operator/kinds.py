@@ -4,13 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from batchedmodel_contract.kubernetes.names import (
-    CLASS_PLURAL,
-    GROUP,
-    MANAGED_BY,
-    PLURAL,
-    VERSION,
-)
+from batchedmodel_kube.names import CLASS_PLURAL, GROUP, MANAGED_BY, PLURAL, VERSION
 
 FIELD_MANAGER: Final = MANAGED_BY
 SEED_MANAGER: Final = f"{FIELD_MANAGER}-seed"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from batchedmodel_contract.manifest.workload import Rollout, RolloutStrategy
+from batchedmodel_kube.manifest.workload import Rollout, RolloutStrategy
 from batchedmodel_operator.interfaces import Body
 
 _NONE: Final = (0, "0%")

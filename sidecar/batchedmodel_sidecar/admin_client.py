@@ -9,12 +9,12 @@ Exit codes: 0 when it is done, or begun in the case of `drain`; 1 when it was re
 command or settings; 3 when no sidecar answers.
 """
 
-import asyncio
 import contextlib
 import os
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +27,6 @@ from batchedmodel_contract.processes.environment import (
     from_environment,
 )
 from batchedmodel_contract.processes.listening import reachable
-from batchedmodel_http.ports.admin_client import AdminClient, Answer, NoAnswer
 
 EXIT_REFUSED: Final = 1
 EXIT_NO_ANSWER: Final = 3
@@ -88,19 +87,21 @@ def main(words: Sequence[str], environ: Mapping[str, str]) -> int:
     if not settings.token_file:
         return _ended(f"{PREFIX}TOKEN_FILE is not set: nobody may do this", EXIT_WRONG_SETTINGS)
     try:
-        answer = asyncio.run(_post(settings, *known[words[0]]))
-    except (OSError, NoAnswer) as error:
+        status, body = _post(settings, *known[words[0]])
+    except (OSError, HTTPException) as error:
         return _ended(f"no answer: {error}", EXIT_NO_ANSWER)
-    text = answer.body.decode(errors="replace").strip()
-    return _ended(text, 0 if answer.status < 300 else EXIT_REFUSED)
+    text = body.decode(errors="replace").strip()
+    return _ended(text, 0 if status < 300 else EXIT_REFUSED)
 
 
-async def _post(settings: SidecarSettings, path: str, seconds: float) -> Answer:
+def _post(settings: SidecarSettings, path: str, seconds: float) -> tuple[int, bytes]:
+    """Status and body of the answer; raises `OSError` and `HTTPException`."""
     headers = {sidecar_api.TOKEN_HEADER: read_token(settings.token_file)}
-    client = AdminClient(
-        timeout_seconds=seconds, largest_body=_LONGEST_ANSWER, port=settings.admin_port
-    )
-    return await client.ask(reachable(settings.host), path, method="POST", headers=headers)
+    connection = HTTPConnection(reachable(settings.host), settings.admin_port, timeout=seconds)
+    with contextlib.closing(connection):
+        connection.request("POST", path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read(_LONGEST_ANSWER)
 
 
 def _ended(text: str, code: int) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from typing import Final
 
-from batchedmodel_contract.manifest.spec import MOST_DRAIN_DELAYS
+from batchedmodel_contract.processes.sidecar_api import MOST_DRAIN_DELAYS
 from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.batching.pending_request import MODEL_GONE
 from batchedmodel_sidecar.model import LinkStatus

@@ -13,7 +13,7 @@ import pytest
 
 from autoscaling_loop.hpa import Autoscaler, Memory, read_behavior, step
 from batchedmodel_autoscaler.telemetry import REGISTERED
-from batchedmodel_contract.kubernetes.names import (
+from batchedmodel_kube.names import (
     BLIND,
     METRICS_GROUP,
     NAME_LABEL,
@@ -37,14 +37,7 @@ from support.autoscaler_cluster import (
     watched_model,
 )
 from support.autoscaler_world import CALM, busy
-from support.plane import (
-    Manifest,
-    PretendAdminPort,
-    apply,
-    set_pod_status,
-    sidecar_address,
-    until,
-)
+from support.plane import Manifest, PretendAdminPort, apply, set_pod_status, sidecar_address, until
 
 TEAM = "autoscaled-team"
 ARITHMETIC = [

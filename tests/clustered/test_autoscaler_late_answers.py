@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from batchedmodel_autoscaler.telemetry import LEADER, MODELS
-from batchedmodel_contract.kubernetes.names import METRICS_GROUP, REQUIRED_REPLICAS_METRIC
+from batchedmodel_kube.names import METRICS_GROUP, REQUIRED_REPLICAS_METRIC
 from cluster import ControlPlane
 from support.autoscaler_cluster import (
     PretendSidecar,

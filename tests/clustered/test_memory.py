@@ -8,12 +8,7 @@ from typing import Any
 import pytest
 
 from batchedmodel_autoscaler.telemetry import MODELS
-from batchedmodel_contract.kubernetes.names import (
-    BATCHER_CONTAINER,
-    MANAGED_BY,
-    MANAGED_BY_LABEL,
-    NAME_LABEL,
-)
+from batchedmodel_kube.names import BATCHER_CONTAINER, MANAGED_BY, MANAGED_BY_LABEL, NAME_LABEL
 from cluster import ControlPlane
 from support.autoscaler_cluster import autoscaler, install, probed
 from support.odd_objects import create, unbounded, wide

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from batchedmodel_autoscaler.telemetry import LEADER
-from batchedmodel_contract.kubernetes.names import METRICS_GROUP, REQUIRED_REPLICAS_METRIC
+from batchedmodel_kube.names import METRICS_GROUP, REQUIRED_REPLICAS_METRIC
 from cluster import ControlPlane
 from support.autoscaler_cluster import (
     HOME,

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from batchedmodel_contract.kubernetes.names import REVISION_LABEL
+from batchedmodel_kube.names import REVISION_LABEL
 from cluster.errors import CommandFailed
 from cluster.kubernetes import Cluster
 from support.installed import RELEASE_NAMESPACE

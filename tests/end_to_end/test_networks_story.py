@@ -11,8 +11,9 @@ from typing import Any, Final
 import aiohttp
 import pytest
 
-from batchedmodel_contract.kubernetes.names import ADMIN_PORT, DATA_PORT
 from batchedmodel_contract.processes.listening import authority
+from batchedmodel_contract.processes.sidecar_api import ADMIN_PORT
+from batchedmodel_kube.names import DATA_PORT
 from cluster.errors import Unavailable
 from cluster.kubernetes import Cluster
 from cluster.networks import Families

@@ -16,8 +16,8 @@ import aiohttp
 import pytest
 import yaml
 
-from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_kube.manifest.manifest import read_manifest
+from batchedmodel_kube.manifest.pod_settings import batch_settings
 from build_images import ROOT
 from cluster.errors import CommandFailed
 from cluster.images import build_image
@@ -134,7 +134,7 @@ async def test_minilm_is_served_batched_and_edited_without_restart(
     assert worst < 4e-3
 
     kube.patch("minilm", {"spec": {"batching": {"maxBatchSize": 5}}})
-    wanted = BatchSettings.of(
+    wanted = batch_settings(
         read_manifest(_as_read(kube.get("batchedmodel", "minilm"))).spec
     ).digest()
     async with asyncio.timeout(30.0):

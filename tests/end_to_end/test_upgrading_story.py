@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 import yaml
 
-from batchedmodel_contract.kubernetes.names import NAME_LABEL
+from batchedmodel_kube.names import NAME_LABEL
 from build_images import AUTOSCALER, MODEL_SERVER, ROOT, SIDECAR
 from cluster.kubernetes import Cluster
 from support.installed import RELEASE_NAMESPACE, install

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.manifest.spec import ServerProtocol
+from batchedmodel_contract.manifest.upstream import ServerProtocol
 from batchedmodel_contract.processes import sidecar_api
 from support.blunt_server import BluntServer
 from support.books import assert_books_balance

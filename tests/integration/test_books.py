@@ -9,7 +9,7 @@ from typing import Final
 from prometheus_client.parser import text_string_to_metric_families
 
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import ServerProtocol
+from batchedmodel_contract.manifest.upstream import ServerProtocol
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_contract.processes import sidecar_api
 from batchedmodel_sidecar.http.passthrough import MOST_AT_ONCE

@@ -8,7 +8,8 @@ import pytest
 
 from batchedmodel_autoscaler.polling.sidecars import Sidecars
 from batchedmodel_contract.processes.listening import EVERY_ADDRESS
-from batchedmodel_contract.processes.sidecar_api import LIVE, Whom
+from batchedmodel_contract.processes.sidecar_api import LIVE
+from batchedmodel_kube.admin_client import Whom
 from batchedmodel_operator.cluster.sidecars import SidecarAdmin
 from support.chain import running_chain
 

@@ -16,8 +16,7 @@ import pytest_asyncio
 from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
 from batchedmodel_contract.inference.description import RAGGED
 from batchedmodel_contract.inference.tensors import Datatype
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from batchedmodel_http.streaming import STREAMED
 from batchedmodel_operator.render.resources import sidecar_resources
 from support.chain import Chain, Process, running_chain

@@ -16,8 +16,7 @@ from multidict import CIMultiDict
 from batchedmodel_cli.simulate.sources import profile_from
 from batchedmodel_contract.inference.description import RAGGED
 from batchedmodel_contract.inference.tensors import Datatype
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import Lateness, PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings, Lateness, PolicyName
 from batchedmodel_contract.processes.sidecar_api import ARRIVALS_COLUMNS
 from support.chain import Chain, running_chain
 from support.echo_server import echoing

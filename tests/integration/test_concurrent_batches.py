@@ -15,8 +15,8 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName, ServerProtocol
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
+from batchedmodel_contract.manifest.upstream import ServerProtocol
 from batchedmodel_sidecar.backends.upstream.client import Client
 from batchedmodel_sidecar.backends.upstream.protocol import BackendRequest
 from support.chain import Chain, in_front_of

@@ -14,8 +14,8 @@ import pytest_asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName, ServerProtocol
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
+from batchedmodel_contract.manifest.upstream import ServerProtocol
 from support.books import assert_books_balance
 from support.chain import Chain, running_chain
 from support.examples import examples

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 import dashboards
-from batchedmodel_contract.kubernetes import names
+from batchedmodel_kube import names
 from cluster.commands import run
 from cluster.errors import Unavailable
 from support.alert_scenarios import BLIPS, HEALTHY, ILL, ILL_OTHERWISE

@@ -24,8 +24,7 @@ from batchedmodel_contract.inference.description import RAGGED
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.link.model_frames import State
 from batchedmodel_contract.link.model_state import ModelState
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from support.books import assert_all_are_settled, assert_books_balance
 from support.chain import Chain, running_chain
 from support.echo_server import EchoServer, echo_chain, echoing

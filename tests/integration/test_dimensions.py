@@ -13,8 +13,7 @@ import pytest
 import pytest_asyncio
 
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.handlers.hf import HuggingFace
 from support.chain import Chain, running_chain

@@ -7,8 +7,9 @@ from typing import Any, Final
 
 import yaml
 
-from batchedmodel_contract.kubernetes.names import ADMIN_PORT, DATA_PORT, NAME_LABEL
-from batchedmodel_contract.manifest.spec import ServerProtocol
+from batchedmodel_contract.manifest.upstream import ServerProtocol
+from batchedmodel_contract.processes.sidecar_api import ADMIN_PORT
+from batchedmodel_kube.names import DATA_PORT, NAME_LABEL
 from support.chain import in_front_of
 from support.engine_server import EngineServer
 from support.generated import CHAT, request

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from batchedmodel_contract.processes.environment import EXIT_DEVICE_LOST
 from support.chain import Chain, running_chain
 from support.tender_handlers import DEADLY, HEAVY, STICKY

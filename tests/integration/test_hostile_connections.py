@@ -12,8 +12,7 @@ from typing import Final
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from process_cpu import cpu_seconds
 from support.books import assert_books_balance
 from support.chain import Chain, running_chain

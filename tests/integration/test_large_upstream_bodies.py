@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 from aiohttp import web
 
-from batchedmodel_contract.manifest.spec import ServerProtocol
+from batchedmodel_contract.manifest.upstream import ServerProtocol
 from support.chain import Chain, in_front_of
 from support.json_numbers import by_value
 from support.large_bodies import LARGEST, MEBIBYTE, children_of, helper_of, numbers, v2_body

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from batchedmodel_contract.inference.tensors import HEADER_LENGTH
-from batchedmodel_contract.manifest.spec import ServerProtocol
+from batchedmodel_contract.manifest.upstream import ServerProtocol
 from support.chain import Chain, running_chain
 from support.row_server import SHARING, RowServer, in_front
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pytest
 
-from batchedmodel_contract.manifest.spec import ServerProtocol
+from batchedmodel_contract.manifest.upstream import ServerProtocol
 from support.chain import Chain, running_chain
 from support.large_bodies import LARGEST, MEBIBYTE, numbers, posting, v2_body
 from support.row_server import RowServer, in_front

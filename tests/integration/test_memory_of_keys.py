@@ -4,7 +4,7 @@ from io import BytesIO
 from pathlib import Path
 
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import ServerProtocol
+from batchedmodel_contract.manifest.upstream import ServerProtocol
 from support.process_memory import resident_bytes
 from support.row_server import RowServer, in_front
 

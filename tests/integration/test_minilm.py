@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from support.chain import Chain, running_chain
 
 pytestmark = [pytest.mark.torch, pytest.mark.asyncio(loop_scope="module")]

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from support.books import assert_all_are_settled, assert_books_balance
 from support.chain import Chain, running_chain
 from support.model_server_handlers import version_of

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import ServerProtocol
+from batchedmodel_contract.manifest.upstream import ServerProtocol
 from support.chain import Chain, in_front_of, running_chain
 from support.engine_server import EngineServer
 from support.raw_caller import RawCaller, request

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import aiohttp
 
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName, ServerProtocol
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
+from batchedmodel_contract.manifest.upstream import ServerProtocol
 from batchedmodel_contract.processes import sidecar_api
 from support.chain import Chain
 from support.row_server import RowServer, in_front

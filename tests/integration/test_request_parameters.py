@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from support.chain import Chain, running_chain
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -15,8 +15,7 @@ import pytest
 import pytest_asyncio
 
 from batchedmodel_contract.inference.tensors import HEADER_LENGTH, Datatype, Tensor
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from batchedmodel_sidecar.protocols.v2 import read_body
 from support.chain import Chain, running_chain
 from support.scalar_handlers import KINDS, POISON, answer

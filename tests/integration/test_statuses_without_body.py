@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.manifest.spec import ServerProtocol
+from batchedmodel_contract.manifest.upstream import ServerProtocol
 from support.blunt_server import ABOUT, READY, BluntServer
 from support.books import assert_books_balance
 from support.chain import Chain

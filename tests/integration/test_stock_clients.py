@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from batchedmodel_contract.manifest.spec import ServerProtocol
+from batchedmodel_contract.manifest.upstream import ServerProtocol
 from batchedmodel_contract.outcomes import Outcome
 from support.books import assert_books_balance, settled
 from support.chain import in_front_of, running_chain

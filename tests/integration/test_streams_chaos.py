@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import ServerProtocol
+from batchedmodel_contract.manifest.upstream import ServerProtocol
 from batchedmodel_sidecar.backends.upstream.connection import ChunkDecoder
 from support.books import assert_books_balance
 from support.chain import Chain, in_front_of

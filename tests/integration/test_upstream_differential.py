@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.inference.tensors import HEADER_LENGTH
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName, ServerProtocol
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
+from batchedmodel_contract.manifest.upstream import ServerProtocol
 from support.json_numbers import by_value
 from support.row_server import Fronts
 

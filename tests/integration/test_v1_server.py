@@ -9,8 +9,8 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName, ServerProtocol
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
+from batchedmodel_contract.manifest.upstream import ServerProtocol
 from support.chain import Chain
 from support.json_numbers import by_value
 from support.row_server import SHARING, RowServer, in_front

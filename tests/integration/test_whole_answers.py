@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import ServerProtocol
+from batchedmodel_contract.manifest.upstream import ServerProtocol
 from batchedmodel_contract.processes import sidecar_metrics as names
 from support.books import assert_books_balance
 from support.chain import Chain, in_front_of, running_chain

@@ -22,15 +22,15 @@ from queue import SimpleQueue
 from typing import Any
 
 from autoscaling_loop.hpa import Autoscaler
-from batchedmodel_contract.kubernetes.names import (
+from batchedmodel_contract.processes.sidecar_api import STATS
+from batchedmodel_contract.processes.stats import SidecarStats
+from batchedmodel_kube.names import (
     METRICS_GROUP,
     NAME_LABEL,
     QUEUE_LENGTH_METRIC,
     REQUIRED_REPLICAS_METRIC,
     REVISION_LABEL,
 )
-from batchedmodel_contract.processes.sidecar_api import STATS
-from batchedmodel_contract.processes.stats import SidecarStats
 from cluster import ControlPlane
 from support.chart import chart_objects
 from support.plane import (

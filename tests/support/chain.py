@@ -20,11 +20,8 @@ import aiohttp
 
 from batchedmodel_contract.manifest.batching import FILE_NAME, BatchSettings
 from batchedmodel_contract.processes import sidecar_api
-from batchedmodel_contract.processes.environment import (
-    ModelServerSettings,
-    SidecarSettings,
-    to_environment,
-)
+from batchedmodel_contract.processes.environment import ModelServerSettings, SidecarSettings
+from batchedmodel_kube.manifest.pod_settings import to_environment
 
 START_SECONDS: Final = 180.0
 TOKEN_FILE: Final = "admin-token"

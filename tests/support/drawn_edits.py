@@ -6,10 +6,10 @@ from random import Random
 from typing import Any, Final
 
 from batchedmodel_contract.invalid_input import InvalidManifest
-from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_contract.manifest.workload import ScalingMetric
 from batchedmodel_contract.schema.reading import Section, declarations
 from batchedmodel_kube.manifest.manifest import read_manifest
+from batchedmodel_kube.manifest.spec import Spec
+from batchedmodel_kube.manifest.workload import ScalingMetric
 from support.drawn_manifests import drawn_manifests, drawn_value
 from support.operator_world import manifest
 

@@ -7,28 +7,12 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any, Final
 
-from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.schema.reading import Records, Section, declarations
-from batchedmodel_contract.schema.rules import (
-    Amount,
-    Choice,
-    CountOrPercent,
-    Quantity,
-    Real,
-    Rule,
-    Text,
-    Truth,
-    Whole,
-)
-from batchedmodel_contract.schema.shapes import (
-    AscendingWholes,
-    ListOf,
-    MapOf,
-    NamedEntries,
-    Names,
-    Shape,
-    Texts,
-)
+from batchedmodel_contract.schema.rules import Choice, Real, Rule, Text, Truth, Whole
+from batchedmodel_contract.schema.shapes import AscendingWholes, ListOf, MapOf, Names
+from batchedmodel_kube.manifest.spec import Spec
+from batchedmodel_kube.schema.quantities import Amount, CountOrPercent, Quantity
+from batchedmodel_kube.schema.shapes import NamedEntries, Shape, Texts
 
 # Not 2.0: a number of JSON, in which it is the same as 2, but a float to a reader of YAML.
 _SENSELESS: Final[tuple[object, ...]] = (

@@ -6,7 +6,7 @@ write it.
 
 from typing import Any, Final
 
-from batchedmodel_contract.schema.kubernetes_types import VOLUME
+from batchedmodel_kube.schema.kubernetes_types import VOLUME
 from support.admission_specs import HELD, SERVICES, UPSTREAM, with_model, with_pod
 from support.operator_team import SIMULATED
 

@@ -18,8 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from batchedmodel_autoscaler import model_metrics
 from batchedmodel_autoscaler.telemetry import StateCollector, Telemetry
-from batchedmodel_contract.kubernetes import names
 from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_kube import names
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.probes import Vitals, exposition
 from batchedmodel_operator.reconcile.work_queue import Workers, WorkQueue

@@ -12,11 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from batchedmodel_contract.manifest.source import HuggingFace, Source
-from batchedmodel_contract.processes.environment import (
-    FetchSettings,
-    source_to_json,
-    to_environment,
-)
+from batchedmodel_contract.processes.environment import FetchSettings
+from batchedmodel_kube.manifest.pod_settings import source_to_json, to_environment
 from support.model_server_hub import ServedHub
 
 WEIGHTS = hashlib.sha256(b"weights").digest() * 100_000

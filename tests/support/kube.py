@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 
 import aiohttp
 
-from batchedmodel_contract.kubernetes.names import ADMIN_PORT, NAME_LABEL
 from batchedmodel_contract.processes import sidecar_api
 from batchedmodel_contract.processes.listening import authority
+from batchedmodel_contract.processes.sidecar_api import ADMIN_PORT
+from batchedmodel_kube.names import NAME_LABEL
 from cluster.errors import CommandFailed
 from cluster.kubernetes import Cluster
 from cluster.waiting import waited

@@ -9,12 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from batchedmodel_contract.inference.batch import (
-    BatchRequest,
-    ragged,
-)
+from batchedmodel_contract.inference.batch import BatchRequest, ragged
 from batchedmodel_contract.inference.tensors import Datatype
-from batchedmodel_contract.manifest.spec import MAX_LENGTH
+from batchedmodel_contract.manifest.batching import MAX_LENGTH
 from batchedmodel_model_server.api.handler import (
     DTYPES,
     Array,

@@ -12,14 +12,12 @@ from typing import Any
 
 import orjson
 
-from batchedmodel_contract.inference.batch import (
-    BatchRequest,
-    ragged,
-)
+from batchedmodel_contract.inference.batch import BatchRequest, ragged
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.link.model_frames import State
 from batchedmodel_contract.link.model_state import ModelState
-from batchedmodel_contract.processes.environment import ModelServerSettings, to_environment
+from batchedmodel_contract.processes.environment import ModelServerSettings
+from batchedmodel_kube.manifest.pod_settings import to_environment
 from support.private_hop import Hop, connected
 
 NAME = "model"

@@ -7,10 +7,10 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from batchedmodel_contract.kubernetes.names import NAME_LABEL
 from batchedmodel_contract.lora import AdapterState
-from batchedmodel_contract.processes.sidecar_api import Whom
+from batchedmodel_kube.admin_client import Whom
 from batchedmodel_kube.errors import ClusterError, Conflict
+from batchedmodel_kube.names import NAME_LABEL
 from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.kinds import Kind
 

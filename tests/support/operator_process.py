@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from batchedmodel_contract.kubernetes.names import BATCHER_CONTAINER, MODEL_CONTAINER
 from batchedmodel_contract.processes.sidecar_api import MODEL_STARTUP, SETTINGS
+from batchedmodel_kube.names import BATCHER_CONTAINER, MODEL_CONTAINER
 from cluster import ControlPlane
 from support.chart import chart_objects
 from support.plane import (

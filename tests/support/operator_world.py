@@ -4,14 +4,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from batchedmodel_contract.kubernetes.names import (
-    BATCHER_CONTAINER,
-    MODEL_CONTAINER,
-    NAME_LABEL,
-    REVISION_LABEL,
-)
 from batchedmodel_contract.manifest.batching import FILE_NAME, settings_from_json
-from batchedmodel_contract.manifest.spec import PullPolicy
+from batchedmodel_kube.manifest.spec import PullPolicy
+from batchedmodel_kube.names import BATCHER_CONTAINER, MODEL_CONTAINER, NAME_LABEL, REVISION_LABEL
 from batchedmodel_operator.conditions.autoscaling import looked_at
 from batchedmodel_operator.kinds import RESOURCES, Kind, child_name
 from batchedmodel_operator.observed.state import Key

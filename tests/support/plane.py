@@ -16,7 +16,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from batchedmodel_contract.kubernetes.names import ADMIN_PORT, GROUP, PLURAL
+from batchedmodel_contract.processes.sidecar_api import ADMIN_PORT
+from batchedmodel_kube.names import GROUP, PLURAL
 from cluster import CommandFailed, ControlPlane
 from cluster.paths import path_of
 from cluster.waiting import waited

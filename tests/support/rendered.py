@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from batchedmodel_contract.manifest.spec import Spec
+from batchedmodel_kube.manifest.spec import Spec
 from batchedmodel_operator import render
 from batchedmodel_operator.observed.state import Model, model_from
 from batchedmodel_operator.rollout import Mode

@@ -4,8 +4,8 @@ import copy
 from dataclasses import replace
 from typing import Any
 
-from batchedmodel_contract.kubernetes.names import REVISION_LABEL
-from batchedmodel_contract.manifest.workload import UpgradeMode
+from batchedmodel_kube.manifest.workload import UpgradeMode
+from batchedmodel_kube.names import REVISION_LABEL
 from batchedmodel_operator.kinds import RESOURCES, Kind
 from batchedmodel_operator.render import Images
 from support.operator_world import IMAGES, KEY, SIMULATED, World

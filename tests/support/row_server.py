@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple, Self
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName, ServerProtocol
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
+from batchedmodel_contract.manifest.upstream import ServerProtocol
 from support.chain import Chain, in_front_of
 from support.json_numbers import by_value
 from support.listening import Listener

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile, ProfilePoint
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import Objective
+from batchedmodel_contract.manifest.batching import BatchSettings, Objective
 from batchedmodel_scheduling.batching.items import (
     Batch,
     Decision,

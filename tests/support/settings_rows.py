@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.schema.reading import Section, declarations
+from batchedmodel_kube.manifest.spec import Spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from batchedmodel_contract.inference.batch import (
-    BatchReply,
-    BatchRequest,
-    Ragged,
-)
+from batchedmodel_contract.inference.batch import BatchReply, BatchRequest, Ragged
 from batchedmodel_contract.inference.description import (
     RAGGED,
     CostRule,
@@ -20,8 +16,7 @@ from batchedmodel_contract.inference.description import (
 )
 from batchedmodel_contract.inference.profile import Profile, ProfilePoint
 from batchedmodel_contract.inference.tensors import Datatype
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.calls import Answer, Call, Row, Value

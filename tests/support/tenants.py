@@ -2,8 +2,7 @@
 
 import asyncio
 
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from support.sidecar_world import FIXED, PER_ROW
 
 SETTINGS = BatchSettings(policy=PolicyName.DEADLINE, max_batch_size=8, request_timeout_seconds=30.0)

@@ -5,9 +5,9 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName, ServerProtocol
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from batchedmodel_contract.manifest.tenants import Share
+from batchedmodel_contract.manifest.upstream import ServerProtocol
 from batchedmodel_scheduling.batching.items import MemoryCap
 from batchedmodel_sidecar.backends.upstream.catalogue import Upstream
 from batchedmodel_sidecar.backends.upstream.client import Client, Deaf

@@ -11,16 +11,16 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from batchedmodel_autoscaler.replicas.formula import Target
-from batchedmodel_contract.kubernetes.names import NAME_LABEL, REVISION_LABEL
-from batchedmodel_contract.manifest.spec import (
-    Batching,
+from batchedmodel_contract.processes.logs import about
+from batchedmodel_kube.capacity import Capacity, capacity_of
+from batchedmodel_kube.manifest.batching import Batching
+from batchedmodel_kube.manifest.spec import (
     target_concurrency,
     target_queue_length,
     target_queue_time_milliseconds,
     target_utilization_percent,
 )
-from batchedmodel_contract.processes.logs import about
-from batchedmodel_kube.capacity import Capacity, capacity_of
+from batchedmodel_kube.names import NAME_LABEL, REVISION_LABEL
 from batchedmodel_kube.reading import Object
 
 MOST_CONDITIONS: Final = 16

@@ -10,7 +10,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from batchedmodel_contract.kubernetes.names import (
+from batchedmodel_kube import capacity
+from batchedmodel_kube.client import Collection, path_of
+from batchedmodel_kube.names import (
     EXTERNAL_METRICS_GROUP,
     GROUP,
     METRICS_GROUP,
@@ -19,8 +21,6 @@ from batchedmodel_contract.kubernetes.names import (
     REVISION_LABEL,
     VERSION,
 )
-from batchedmodel_kube import capacity
-from batchedmodel_kube.client import Collection, path_of
 from batchedmodel_kube.object_text import (
     LARGEST_OF_MANY,
     LARGEST_PART,

@@ -7,7 +7,7 @@ from typing import Any, Final
 from batchedmodel_autoscaler.cluster.objects import ModelKey
 from batchedmodel_autoscaler.cluster.resources import METRICS_VERSIONS
 from batchedmodel_autoscaler.errors import RefusedAnswer
-from batchedmodel_contract.kubernetes.names import (
+from batchedmodel_kube.names import (
     API_VERSION,
     CONCURRENCY_METRIC,
     EXTERNAL_METRICS_GROUP,

@@ -17,12 +17,7 @@ from aiohttp import web
 
 from batchedmodel_autoscaler.cluster.objects import FrontProxy, ModelKey
 from batchedmodel_autoscaler.cluster.resources import METRICS_VERSIONS
-from batchedmodel_autoscaler.errors import (
-    MetricsUnavailable,
-    NotFound,
-    RefusedAnswer,
-    Untrusted,
-)
+from batchedmodel_autoscaler.errors import MetricsUnavailable, NotFound, RefusedAnswer, Untrusted
 from batchedmodel_autoscaler.metrics_api import documents
 from batchedmodel_autoscaler.metrics_api.documents import Document
 from batchedmodel_autoscaler.replicas.formula import (
@@ -38,7 +33,8 @@ from batchedmodel_autoscaler.replicas.formula import (
 from batchedmodel_autoscaler.replicas.windows import GAUGE_SECONDS, WINDOW_SECONDS
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_autoscaler.telemetry import Telemetry
-from batchedmodel_contract.kubernetes.names import (
+from batchedmodel_kube.errors import ENDINGS
+from batchedmodel_kube.names import (
     BLIND,
     CONCURRENCY_METRIC,
     EXTERNAL_METRICS_GROUP,
@@ -48,7 +44,6 @@ from batchedmodel_contract.kubernetes.names import (
     QUEUE_TIME_METRIC,
     REQUIRED_REPLICAS_METRIC,
 )
-from batchedmodel_kube.errors import ENDINGS
 
 logger: Final = logging.getLogger(__name__)
 

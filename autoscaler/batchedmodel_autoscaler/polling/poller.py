@@ -14,9 +14,8 @@ from batchedmodel_autoscaler.cluster.objects import ModelKey
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_autoscaler.state.pace import MOST_POLLS_PER_SECOND, Places
 from batchedmodel_autoscaler.telemetry import PollResult, Telemetry
-from batchedmodel_contract.processes.sidecar_api import Whom
 from batchedmodel_contract.processes.stats import SidecarStats
-from batchedmodel_http.ports.admin_client import NoAnswer, OtherPod
+from batchedmodel_kube.admin_client import NoAnswer, OtherPod, Whom
 from batchedmodel_kube.errors import ENDINGS
 
 logger: Final = logging.getLogger(__name__)

@@ -3,11 +3,11 @@
 import json
 from typing import Final
 
+from batchedmodel_autoscaler.polling.stats_document import stats_from_mapping
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.kubernetes.names import ADMIN_PORT
-from batchedmodel_contract.processes.sidecar_api import STATS, Whom
-from batchedmodel_contract.processes.stats import SidecarStats, stats_from_mapping
-from batchedmodel_http.ports.admin_client import KEPT_SECONDS, AdminClient, NoAnswer
+from batchedmodel_contract.processes.sidecar_api import ADMIN_PORT, STATS
+from batchedmodel_contract.processes.stats import SidecarStats
+from batchedmodel_kube.admin_client import KEPT_SECONDS, AdminClient, NoAnswer, Whom
 
 LARGEST_ANSWER: Final = 16_384
 """Bytes of a body. A sidecar's have less than two thousand."""

@@ -16,11 +16,11 @@ from typing import Any, Final
 
 from batchedmodel_autoscaler.cluster.objects import Model, ModelKey
 from batchedmodel_autoscaler.state.capacity_estimator import is_news
-from batchedmodel_contract.kubernetes.names import API_VERSION, GROUP, KIND, PLURAL, VERSION
 from batchedmodel_kube.capacity import FIELD, Capacity
 from batchedmodel_kube.client import path_of
 from batchedmodel_kube.errors import ENDINGS, ClusterError, Conflict, Gone, Refused
 from batchedmodel_kube.informer import pause_after
+from batchedmodel_kube.names import API_VERSION, GROUP, KIND, PLURAL, VERSION
 
 logger: Final = logging.getLogger(__name__)
 

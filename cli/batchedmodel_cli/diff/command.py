@@ -16,14 +16,14 @@ from batchedmodel_cli.diff import live, report
 from batchedmodel_cli.diff.effects import difference
 from batchedmodel_cli.manifest_file import holds_class
 from batchedmodel_cli.simulate import inputs
-from batchedmodel_contract.kubernetes.names import CLASS_KIND
+from batchedmodel_kube.names import CLASS_KIND
 
 if TYPE_CHECKING:
     from batchedmodel_cli.diff.dry_run import LiveModel
     from batchedmodel_cli.simulate.pods import SimulatedPods
-    from batchedmodel_contract.manifest.spec import Spec
     from batchedmodel_kube.manifest.manifest import BatchedModel
     from batchedmodel_kube.manifest.model_class import ModelClass
+    from batchedmodel_kube.manifest.spec import Spec
 
 _SAME: Final = 0
 _DIFFERENT: Final = 1

@@ -16,8 +16,8 @@ from typing import Any, Final, TypeVar
 from batchedmodel_autoscaler.cluster.objects import Model as Wishes
 from batchedmodel_autoscaler.cluster.objects import read_model
 from batchedmodel_cli.diff.fields import as_manifest, leaves
-from batchedmodel_contract.manifest.spec import PullPolicy, Spec
-from batchedmodel_contract.manifest.workload import ScalingVia, UpgradeMode, UserIds
+from batchedmodel_kube.manifest.spec import PullPolicy, Spec
+from batchedmodel_kube.manifest.workload import ScalingVia, UpgradeMode, UserIds
 from batchedmodel_operator.conditions.status import report
 from batchedmodel_operator.kinds import FIELD_MANAGER, SEED_MANAGER, Kind
 from batchedmodel_operator.observed.memory import Applied, Memory

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from batchedmodel_cli.diff.dry_run import DryRun, Kind, LiveModel, Outcome
 from batchedmodel_cli.diff.fields import Edit, edits, obeys
-from batchedmodel_contract.manifest.spec import Spec
+from batchedmodel_kube.manifest.spec import Spec
 
 
 class Effect(StrEnum):

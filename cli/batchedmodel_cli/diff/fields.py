@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.schema.reading import Section, declarations
 from batchedmodel_contract.schema.shapes import MapOf
 from batchedmodel_kube.manifest.cross_field_rules import CHECKS
+from batchedmodel_kube.manifest.spec import Spec
 
 _Record = TypeVar("_Record")
 

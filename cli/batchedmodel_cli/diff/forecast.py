@@ -10,7 +10,7 @@ from batchedmodel_cli.simulate.report import notes
 from batchedmodel_cli.simulate.study import Outlook, Study
 from batchedmodel_cli.simulate.traffic import Traffic
 from batchedmodel_contract.inference.profile import Profile
-from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_kube.manifest.pod_settings import batch_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ def _simulated(outcome: Outcome) -> tuple[object, ...]:
     spec = outcome.spec
     # It knows rows and batches, and no tokens.
     batched = dataclasses.replace(spec, generation=None)
-    return BatchSettings.of(batched), spec.model.protocol, _device(outcome)
+    return batch_settings(batched), spec.model.protocol, _device(outcome)
 
 
 def _device(outcome: Outcome) -> tuple[object, ...]:

@@ -11,9 +11,9 @@ from batchedmodel_cli.diff.dry_run import LiveModel
 from batchedmodel_cli.simulate.inputs import Refused
 from batchedmodel_cli.yaml_text import MOST_CHARACTERS, NotOneDocument, read_document, read_text
 from batchedmodel_contract.invalid_input import InvalidManifest
-from batchedmodel_contract.kubernetes.names import CLASS_KIND, KIND
 from batchedmodel_kube.manifest.manifest import read_manifest
 from batchedmodel_kube.manifest.model_class import ModelClass, class_name_of, read_class
+from batchedmodel_kube.names import CLASS_KIND, KIND
 
 
 def from_file(file: Path) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from batchedmodel_cli import formatting
 from batchedmodel_cli.diff.dry_run import Kind, Outcome
 from batchedmodel_cli.diff.effects import Difference, Edited, Effect, Followed
-from batchedmodel_contract.manifest.workload import RolloutStrategy
+from batchedmodel_kube.manifest.workload import RolloutStrategy
 
 if TYPE_CHECKING:
     from batchedmodel_cli.diff.forecast import Forecast, Side

@@ -11,7 +11,7 @@ import shlex
 from typing import Final
 
 from batchedmodel_contract.link.model_state import ON_THE_CPU, ModelState
-from batchedmodel_contract.manifest.spec import ServerProtocol
+from batchedmodel_contract.manifest.upstream import ServerProtocol
 from batchedmodel_contract.processes.listening import authority, reachable
 from batchedmodel_kube.manifest.manifest import BatchedModel
 

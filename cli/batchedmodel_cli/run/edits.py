@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from batchedmodel_cli.manifest_file import UnusableManifest
 from batchedmodel_cli.run.pod import write_settings
-from batchedmodel_contract.manifest.adapters import Adapters
-from batchedmodel_contract.manifest.generation import Generation
-from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.schema.reading import declarations
+from batchedmodel_kube.manifest.adapters import Adapters
+from batchedmodel_kube.manifest.generation import Generation
 from batchedmodel_kube.manifest.manifest import BatchedModel
+from batchedmodel_kube.manifest.spec import Spec
 
 _LIVE_GENERATION: Final[Mapping[str, Any]] = dict.fromkeys(
     (

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from batchedmodel_http.ports.admin_client import AdminClient, NoAnswer
+from batchedmodel_kube.admin_client import AdminClient, NoAnswer
 
 PERIOD_SECONDS: Final = 10.0
 FAILURES_IN_A_ROW: Final = 6

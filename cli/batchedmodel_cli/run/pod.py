@@ -9,24 +9,21 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from batchedmodel_cli.run.processes import ProcessSpec
-from batchedmodel_contract.lora import ADAPTERS_FILE, adapter_settings
-from batchedmodel_contract.manifest.batching import FILE_NAME, BatchSettings
-from batchedmodel_contract.manifest.generation import Generation, KeyValueCache
-from batchedmodel_contract.manifest.spec import ServerProtocol, drain_timeout_seconds
 from batchedmodel_contract.processes import sidecar_api
-from batchedmodel_contract.processes.environment import (
-    PREFIX,
-    AcceleratorNeed,
-    ModelServerSettings,
-    SidecarSettings,
-    source_to_json,
+from batchedmodel_contract.processes.environment import PREFIX, ModelServerSettings, SidecarSettings
+from batchedmodel_kube.manifest.manifest import BatchedModel
+from batchedmodel_kube.manifest.pod_settings import (
+    model_server_settings,
+    settings_files,
+    sidecar_settings,
     to_environment,
 )
-from batchedmodel_kube.manifest.manifest import BatchedModel
+from batchedmodel_kube.manifest.spec import drain_timeout_seconds
 
 BATCHER: Final = "batcher"
 MODEL: Final = "model"
@@ -75,8 +72,7 @@ def processes(
     With `upstream`, the address of a server that runs already, the batcher alone. Port 0 takes a
     free port. Writes the batch settings into `folder`, which must be empty.
     """
-    model = manifest.spec.model
-    batching, adapters = manifest.spec.batching, manifest.spec.adapters
+    model, batching = manifest.spec.model, manifest.spec.batching
     settings = settings_folder(folder)
     settings.mkdir(parents=True)
     write_settings(manifest, settings)
@@ -84,22 +80,15 @@ def processes(
     drain = float(
         drain_timeout_seconds(None, request_timeout_seconds=batching.request_timeout_seconds)
     )
-    batcher = SidecarSettings(
-        model_name=manifest.name,
+    batcher = replace(
+        sidecar_settings(manifest.name, manifest.spec, settings_folder=str(settings)),
         model_socket="" if upstream else str(folder / _SOCKET),
         upstream_url=upstream,
-        upstream_protocol=model.protocol or ServerProtocol.V2,
-        replicated_outputs=model.replicated_outputs,
-        pass_paths=model.pass_paths,
-        idempotent=model.idempotent,
-        settings_folder=str(settings),
         host=host,
         local_to=host,
         port=port,
         admin_port=admin_port,
         drain_timeout_seconds=drain,
-        adapter_header="" if adapters is None else adapters.header,
-        adapter_slots=0 if adapters is None else adapters.slots,
     )
     in_front = ProcessSpec(
         name=BATCHER,
@@ -111,26 +100,11 @@ def processes(
     )
     if upstream:
         return (in_front,)
-    if model.handler is None:
-        raise ValueError("a manifest without a handler got past on_this_machine: our bug")
-    generation = manifest.spec.generation or Generation()
-    cache = generation.kv_cache or KeyValueCache()
-    server = ModelServerSettings(
-        model_name=manifest.name,
+    server = model_server_settings(
+        manifest.name,
+        manifest.spec,
         model_socket=str(folder / _SOCKET),
-        handler=model.handler,
-        source=source_to_json(model.source),
-        parameters=model.parameters,
-        trust=model.trust_remote_code,
-        max_batch_size=batching.max_batch_size,
-        idempotent=model.idempotent,
-        accelerator=AcceleratorNeed.NONE
-        if manifest.spec.accelerator is None
-        else AcceleratorNeed.WANTED,
-        kv_cache_bytes=cache.memory_bytes or 0,
-        kv_cache_fraction=cache.fraction or 0.0,
-        max_context_tokens=generation.max_context_tokens or 0,
-        adapters_folder="" if adapters is None else str(settings),
+        settings_folder=str(settings),
         cache_folder=str(cache_folder(inherited) / "models"),
     )
     return (
@@ -151,16 +125,11 @@ def settings_folder(folder: Path) -> Path:
 
 
 def write_settings(manifest: BatchedModel, settings: Path) -> bool:
-    """Write what running processes follow; whether any of it is new. Raises `OSError`.
-
-    The adapters come first: who has the batch settings that name their file has that file too.
-    """
-    spec, texts = manifest.spec, {}
-    if spec.adapters is not None:
-        texts[ADAPTERS_FILE] = adapter_settings(spec.adapters, spec.adapters.items).to_json()
-    texts[FILE_NAME] = BatchSettings.of(spec).to_json()
-    changed = False
-    for name, text in texts.items():
+    """Write what running processes follow; whether any of it is new. Raises `OSError`."""
+    spec, changed = manifest.spec, False
+    items = () if spec.adapters is None else spec.adapters.items
+    in_pod = tuple(item.for_model_server() for item in items)
+    for name, text in settings_files(spec, in_pod).items():
         file = settings / name
         if not file.exists() or file.read_text("utf-8") != text:
             new = settings / f".{name}"

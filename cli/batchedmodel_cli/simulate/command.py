@@ -10,9 +10,9 @@ from typing import Any, Final
 import click
 
 from batchedmodel_cli.simulate import generation_inputs, inputs
-from batchedmodel_contract.kubernetes.names import ADMIN_PORT
-from batchedmodel_contract.manifest.spec import Spec
+from batchedmodel_contract.processes.sidecar_api import ADMIN_PORT
 from batchedmodel_kube.manifest.manifest import BatchedModel
+from batchedmodel_kube.manifest.spec import Spec
 
 _FAILED: Final = 1
 _WRONG: Final = 2

@@ -10,9 +10,10 @@ import click
 
 from batchedmodel_cli.simulate import inputs, sources
 from batchedmodel_contract.generation.description import StepBounds
-from batchedmodel_contract.kubernetes.names import ADMIN_PORT
-from batchedmodel_contract.manifest.spec import ServerProtocol, Spec
+from batchedmodel_contract.manifest.upstream import ServerProtocol
+from batchedmodel_contract.processes.sidecar_api import ADMIN_PORT
 from batchedmodel_kube.manifest.manifest import BatchedModel
+from batchedmodel_kube.manifest.spec import Spec
 
 if TYPE_CHECKING:
     from batchedmodel_cli.simulate.generation_engines import SimulatedEngine

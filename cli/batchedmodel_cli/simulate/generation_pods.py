@@ -17,8 +17,7 @@ from batchedmodel_cli.simulator.arrivals import Poisson
 from batchedmodel_cli.simulator.token_engine import Call
 from batchedmodel_cli.simulator.token_verdicts import TokenVerdict, served
 from batchedmodel_cli.simulator.workload import stream
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import Lateness
+from batchedmodel_contract.manifest.batching import BatchSettings, Lateness
 from batchedmodel_contract.manifest.tenants import Share
 
 _NANOSECONDS: Final = 1e9

@@ -17,8 +17,9 @@ from batchedmodel_cli.simulate.study import IN_TIME, Measure, utilisation
 from batchedmodel_cli.simulator.token_verdicts import TokenVerdict
 from batchedmodel_cli.simulator.verdicts import Latency
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_kube.manifest.manifest import BatchedModel
+from batchedmodel_kube.manifest.pod_settings import batch_settings
+from batchedmodel_kube.manifest.spec import Spec
 
 _FEW: Final = 1000
 _ABSENT: Final = "absent"
@@ -28,7 +29,7 @@ def document(
     manifest: BatchedModel, pods: GenerationPods, answers: GenerationAnswers
 ) -> dict[str, Any]:
     """Everything, as JSON has it. Rates in requests a second, times in seconds, shares 0 to 1."""
-    settings, tried = BatchSettings.of(manifest.spec), answers.limits
+    settings, tried = batch_settings(manifest.spec), answers.limits
     prompt, output = pods.typical
     knob = pods.engine.knob
     present = knob.present(settings)
@@ -77,7 +78,7 @@ def table(
     manifest: BatchedModel, pods: GenerationPods, answers: GenerationAnswers
 ) -> Iterator[str]:
     """The same as lines for a person."""
-    settings, knob = BatchSettings.of(manifest.spec), pods.engine.knob
+    settings, knob = batch_settings(manifest.spec), pods.engine.knob
     figures, present = pods.engine.figures(settings), knob.present(settings)
     yield (
         f"{manifest.name}: {count_of(answers.replicas)}, up to {figures['sequences']} sequences at "
@@ -100,7 +101,7 @@ def notes(spec: Spec, pods: GenerationPods, answers: GenerationAnswers) -> Itera
             f"{answers.offered.requests} requests are few: percentiles and rates of such short "
             "traffic say little"
         )
-    settings = BatchSettings.of(spec)
+    settings = batch_settings(spec)
     alone = pods.alone_share(settings)
     if alone < IN_TIME:
         share = formatting.percent(alone)
@@ -136,7 +137,7 @@ def advice(knob: Knob, answers: GenerationAnswers) -> str:
 def _facts(
     spec: Spec, pods: GenerationPods, answers: GenerationAnswers
 ) -> Iterator[tuple[str, str]]:
-    settings, offered = BatchSettings.of(spec), answers.offered
+    settings, offered = batch_settings(spec), answers.offered
     prompt, output = pods.typical
     yield (
         "offered",

@@ -14,7 +14,8 @@ from batchedmodel_cli.simulate.study import IN_TIME, Measure, smallest, utilisat
 from batchedmodel_cli.simulator.search import highest_rate
 from batchedmodel_cli.simulator.token_verdicts import TokenVerdict
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import Spec
+from batchedmodel_kube.manifest.pod_settings import batch_settings
+from batchedmodel_kube.manifest.spec import Spec
 
 WORTH: Final = {Measure.IN_TIME: 0.02, Measure.P99: 0.05}
 """The least gain for which another limit is advised."""
@@ -90,7 +91,7 @@ class GenerationStudy:
 
     @property
     def _settings(self) -> BatchSettings:
-        return BatchSettings.of(self.spec)
+        return batch_settings(self.spec)
 
     def _run(self, settings: BatchSettings, rate: float) -> TokenVerdict:
         return self.pods.run(settings, self.replicas, rate)

@@ -22,9 +22,9 @@ from batchedmodel_cli.manifest_file import UnusableManifest, read_manifest_file
 from batchedmodel_cli.simulate import sources
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_kube.manifest.manifest import BatchedModel
 from batchedmodel_kube.manifest.model_class import ModelClass
+from batchedmodel_kube.manifest.spec import Spec
 
 if TYPE_CHECKING:
     from batchedmodel_cli.simulate.pods import SimulatedPods

@@ -21,9 +21,10 @@ from batchedmodel_cli.simulate.study import (
 )
 from batchedmodel_cli.simulate.traffic import longest_measured
 from batchedmodel_contract.inference.description import CostRule
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import Lateness, Objective, Spec
+from batchedmodel_contract.manifest.batching import Lateness, Objective
 from batchedmodel_kube.manifest.manifest import BatchedModel
+from batchedmodel_kube.manifest.pod_settings import batch_settings
+from batchedmodel_kube.manifest.spec import Spec
 
 VERSION: Final = 1
 """The document's; grows when a key changes its meaning or goes."""
@@ -40,7 +41,7 @@ def document(manifest: BatchedModel, pods: SimulatedPods, answers: Answers) -> d
         "version": VERSION,
         "model": manifest.name,
         "device": pods.profile.device,
-        "settings": asdict(BatchSettings.of(manifest.spec)),
+        "settings": asdict(batch_settings(manifest.spec)),
         "traffic": {
             "arrivals": pods.traffic.described,
             "rate": pods.traffic.rate,
@@ -67,7 +68,7 @@ def document(manifest: BatchedModel, pods: SimulatedPods, answers: Answers) -> d
 
 def table(manifest: BatchedModel, pods: SimulatedPods, answers: Answers) -> Iterator[str]:
     """The same as lines for a person."""
-    settings = BatchSettings.of(manifest.spec)
+    settings = batch_settings(manifest.spec)
     at_once = settings.max_concurrent_batches
     side_by_side = "" if at_once == 1 else f", {at_once} batches at a time"
     yield (
@@ -168,7 +169,7 @@ def advice(answers: Answers) -> str:
 
 
 def _facts(spec: Spec, pods: SimulatedPods, answers: Answers) -> Iterator[tuple[str, str]]:
-    settings, offered = BatchSettings.of(spec), answers.outlook.offered
+    settings, offered = batch_settings(spec), answers.outlook.offered
     target = settings.target_seconds
     within = settings.request_timeout_seconds if target is None else target
     yield (

@@ -15,18 +15,13 @@ from typing import Any, Final
 from batchedmodel_cli.simulate.inputs import MOST_REPLICAS
 from batchedmodel_cli.simulate.pods import SimulatedPods, Trial
 from batchedmodel_cli.simulator.search import highest_rate
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import (
-    Batching,
-    Lateness,
-    Objective,
-    PolicyName,
-    Spec,
-    target_utilization_percent,
-)
+from batchedmodel_contract.manifest.batching import BatchSettings, Lateness, Objective, PolicyName
 from batchedmodel_contract.schema.reading import Setting, declarations
 from batchedmodel_contract.schema.rules import Broken
+from batchedmodel_kube.manifest.batching import Batching
 from batchedmodel_kube.manifest.cross_field_rules import CHECKS
+from batchedmodel_kube.manifest.pod_settings import batch_settings
+from batchedmodel_kube.manifest.spec import Spec, target_utilization_percent
 
 IN_TIME: Final = 0.99
 """The part of the traffic that must be in time for a rate to count as sustained."""
@@ -179,7 +174,7 @@ class Study:
 
     @property
     def _settings(self) -> BatchSettings:
-        return BatchSettings.of(self.spec)
+        return batch_settings(self.spec)
 
     def _run(self, settings: BatchSettings, rate: float) -> Trial:
         return self.pods.run(settings, self.replicas, rate)
@@ -318,7 +313,7 @@ def changes(spec: Spec, longest: int) -> Iterator[Change]:
             field=written,
             present=_shown(getattr(spec.batching, name)),
             value=_shown(value),
-            settings=BatchSettings.of(changed),
+            settings=batch_settings(changed),
         )
 
 

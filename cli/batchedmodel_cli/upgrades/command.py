@@ -15,8 +15,8 @@ from batchedmodel_cli import kubectl
 from batchedmodel_cli.formatting import aligned
 from batchedmodel_cli.simulate.inputs import Refused
 from batchedmodel_cli.upgrades.foretell import Effect, Forecast, Images, foretell
-from batchedmodel_contract.kubernetes.names import CLASS_KIND, KIND, MANAGED_BY, MANAGED_BY_LABEL
-from batchedmodel_contract.manifest.workload import UpgradeMode
+from batchedmodel_kube.manifest.workload import UpgradeMode
+from batchedmodel_kube.names import CLASS_KIND, KIND, MANAGED_BY, MANAGED_BY_LABEL
 
 _WRONG: Final = 2
 _MEANINGS: Final = {

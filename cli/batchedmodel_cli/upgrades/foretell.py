@@ -6,15 +6,11 @@ from enum import StrEnum
 from typing import Any
 
 from batchedmodel_contract.invalid_input import InvalidManifest
-from batchedmodel_contract.kubernetes.names import (
-    BATCHER_CONTAINER,
-    FETCH_CONTAINER,
-    MODEL_CONTAINER,
-)
-from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_contract.manifest.workload import UpgradeMode
 from batchedmodel_kube.manifest.manifest import read_manifest
 from batchedmodel_kube.manifest.model_class import class_name_of, read_class
+from batchedmodel_kube.manifest.spec import Spec
+from batchedmodel_kube.manifest.workload import UpgradeMode
+from batchedmodel_kube.names import BATCHER_CONTAINER, FETCH_CONTAINER, MODEL_CONTAINER
 
 
 class Effect(StrEnum):

@@ -18,7 +18,7 @@ from batchedmodel_contract.inference.tensors import (
     split_byte_elements,
 )
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.manifest.spec import MAX_BATCH_SIZE
+from batchedmodel_contract.manifest.batching import MAX_BATCH_SIZE
 
 OK: Final = 200
 """Status of an item that was answered."""

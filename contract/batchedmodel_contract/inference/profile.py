@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.invalid_input import InvalidInput, readable
-from batchedmodel_contract.manifest.spec import MAX_BATCH_SIZE
+from batchedmodel_contract.manifest.batching import MAX_BATCH_SIZE
 from batchedmodel_contract.schema.reading import ruled
 from batchedmodel_contract.schema.rules import ANY_TEXT, Real, Rule, Truth, Whole
 

@@ -1,1 +1,1 @@
-"""What a manifest says: its fields, their defaults and their rules."""
+"""What sidecar and model server hold of a manifest: values, their defaults and their rules."""

@@ -1,74 +1,121 @@
 """The batch settings as a running sidecar holds them: effective values in base units.
 
-The operator and `batchedmodel run` derive them from the spec and write them as one JSON file into a
-folder that the sidecar watches; policies take them as `configure`'s argument.
+The operator and `batchedmodel run` derive them from the spec, whose fields have the same rules, and
+write them as one JSON file into a folder that the sidecar watches; policies take them as
+`configure`'s argument.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
 from typing import Any, Final
 
 from batchedmodel_contract.invalid_input import InvalidInput, readable
-from batchedmodel_contract.manifest.adapters import Adapters
-from batchedmodel_contract.manifest.generation import Generation
-from batchedmodel_contract.manifest.spec import (
-    Batching,
-    Lateness,
-    Objective,
-    PolicyName,
-    Spec,
+from batchedmodel_contract.manifest.tenants import (
+    HEADER_NAME,
+    NETWORKS,
+    WEIGHTS,
+    TenantsBy,
+    TenantSettings,
 )
-from batchedmodel_contract.manifest.tenants import Tenants, TenantsBy, TenantSettings
-from batchedmodel_contract.schema.reading import Setting, declarations, ruled
-from batchedmodel_contract.schema.rules import Real, Rule, Text, Whole
+from batchedmodel_contract.schema.reading import Setting, declarations, ruled, setting
+from batchedmodel_contract.schema.rules import Broken, Choice, Real, Text, Truth, Whole
+from batchedmodel_contract.schema.shapes import AscendingWholes
 
 FILE_NAME: Final = "batching.json"
 """The file in the watched folder; in a pod, the key of the ConfigMap."""
 
-_SMALLEST_QUEUE: Final = 2048  # the longest list that an OpenAI client may send in one request
-_QUEUED_BATCHES: Final = 16
+MAX_BATCH_SIZE: Final = 4096
+MAX_LENGTH: Final = 1_048_576
+WAIT_MILLISECONDS: Final = Whole(minimum=0, maximum=60_000)
+TARGET_MILLISECONDS: Final = Whole(minimum=1, maximum=600_000)
+TOKEN_MILLISECONDS: Final = Whole(minimum=1, maximum=60_000)
+TIMEOUT_SECONDS: Final = Whole(minimum=1, maximum=3600)
+SMALLEST_QUEUE: Final = 2048  # the longest list that an OpenAI client may send in one request
 _BATCHES_AT_ONCE: Final = 2  # of each worker
 _SPARE: Final = 8
+
+
+class PolicyName(StrEnum):
+    """How batches are formed; `Batching.policy` tells what each does."""
+
+    DEADLINE = "Deadline"
+    GREEDY = "Greedy"
+    WINDOW = "Window"
+
+
+class Lateness(StrEnum):
+    """What becomes of work that will miss the latency target; see `Batching.lateness`."""
+
+    SERVE = "Serve"
+    REFUSE = "Refuse"
+
+
+class Objective(StrEnum):
+    """What counts when not everything can be in time; see `Batching.objective`."""
+
+    WORK = "Work"
+    ROWS = "Rows"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seconds:
+    """Seconds that are a whole number of milliseconds, or of seconds; a rule."""
+
+    whole: Whole
+    """Of the number in this unit, as a manifest says it."""
+    per_second: int = 1000
+
+    def read(self, value: object) -> float:
+        least, most = self.whole.minimum / self.per_second, self.whole.maximum / self.per_second
+        seconds = Real(minimum=least, maximum=most).read(value)
+        if round(seconds * self.per_second) / self.per_second != seconds:
+            unit = "seconds" if self.per_second == 1 else "milliseconds"
+            raise Broken(f"is not a whole number of {unit}")
+        return seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSettings:
     """What a policy may do. Sizes in rows, times in seconds."""
 
-    policy: PolicyName = PolicyName.DEADLINE
-    max_batch_size: int = 32
-    max_batch_tokens: int | None = None
+    policy: PolicyName = setting(Choice(of=PolicyName), default=PolicyName.DEADLINE)
+    max_batch_size: int = setting(Whole(minimum=1, maximum=MAX_BATCH_SIZE), default=32)
+    max_batch_tokens: int | None = setting(Whole(minimum=1, maximum=MAX_BATCH_SIZE * MAX_LENGTH))
     """Rows x longest when the device pads, the sum of lengths when it packs; None: no bound."""
-    max_concurrent_batches: int = 1
+    max_concurrent_batches: int = setting(Whole(minimum=1, maximum=64), default=1)
     """How many the server runs side by side, one on each of its workers."""
-    max_wait_seconds: float = 0.005
-    target_seconds: float | None = None
+    max_wait_seconds: float = setting(Seconds(whole=WAIT_MILLISECONDS), default=0.005)
+    target_seconds: float | None = setting(Seconds(whole=TARGET_MILLISECONDS))
     """From a request's arrival to its answer; None: only callers set deadlines."""
-    lateness: Lateness = Lateness.SERVE
-    objective: Objective = Objective.WORK
-    trust_priority: bool = False
-    max_queue_size: int = _SMALLEST_QUEUE
-    request_timeout_seconds: float = 30.0
-    length_buckets: tuple[int, ...] = ()
-    tenant_by: TenantsBy = TenantsBy.CALLER
-    tenant_header: str | None = None
+    lateness: Lateness = setting(Choice(of=Lateness), default=Lateness.SERVE)
+    objective: Objective = setting(Choice(of=Objective), default=Objective.WORK)
+    trust_priority: bool = setting(Truth(), default=False)
+    max_queue_size: int = setting(Whole(minimum=1, maximum=1_000_000), default=SMALLEST_QUEUE)
+    request_timeout_seconds: float = setting(
+        Seconds(whole=TIMEOUT_SECONDS, per_second=1), default=30.0
+    )
+    length_buckets: tuple[int, ...] = setting(
+        AscendingWholes(each=Whole(minimum=1, maximum=MAX_LENGTH), at_most=64), default=()
+    )
+    tenant_by: TenantsBy = setting(Choice(of=TenantsBy), default=TenantsBy.CALLER)
+    tenant_header: str | None = setting(HEADER_NAME)
     """None: addresses are tenants."""
-    tenant_weights: tuple[tuple[str, float], ...] = ()
-    tenant_max_share: float = 1.0
-    trusted_proxies: tuple[str, ...] = ()
-    max_concurrent_requests: int | None = None
+    tenant_weights: tuple[tuple[str, float], ...] = setting(WEIGHTS, default=())
+    tenant_max_share: float = setting(Real(minimum=0.001, maximum=1.0), default=1.0)
+    trusted_proxies: tuple[str, ...] = setting(NETWORKS, default=())
+    max_concurrent_requests: int | None = setting(Whole(minimum=1, maximum=4096))
     """How many a language model's server has at the same time; None: learnt from it."""
-    max_sequences: int | None = None
+    max_sequences: int | None = setting(Whole(minimum=1, maximum=4096))
     """Texts that our engine generates at the same time; None: as many as it says itself."""
-    max_tokens_per_step: int | None = None
+    max_tokens_per_step: int | None = setting(Whole(minimum=1, maximum=1_000_000))
     """Of prompts and texts together, in our engine; None: as many as it says itself."""
-    target_first_token_seconds: float | None = None
+    target_first_token_seconds: float | None = setting(Seconds(whole=TARGET_MILLISECONDS))
     """From a request's arrival to its first token; None: only callers set deadlines."""
-    target_token_seconds: float | None = None
+    target_token_seconds: float | None = setting(Seconds(whole=TOKEN_MILLISECONDS))
     """From a token to the next one; None: no target."""
-    adapters: str = ""
+    adapters: str = setting(Text(at_least=0, at_most=64), default="")
     """Names what the file of adapters holds that lies beside this one: who has these settings has
     that file too. Empty: there is none."""
     tenants: TenantSettings = field(init=False, repr=False, compare=False)
@@ -112,25 +159,6 @@ class BatchSettings:
         needed = _BATCHES_AT_ONCE * self.max_concurrent_batches * self.max_batch_size
         return max(0, min(self.max_queue_size // _SPARE, self.max_queue_size - needed))
 
-    @classmethod
-    def of(cls, spec: Spec) -> "BatchSettings":
-        """The effective settings of a manifest: `spec.batching` and `spec.generation`."""
-        batching, generation = spec.batching, spec.generation or Generation()
-        queue = batching.max_queue_size
-        if queue is None:
-            queue = max(_SMALLEST_QUEUE, _QUEUED_BATCHES * batching.max_batch_size)
-        tenants = batching.tenants or Tenants()
-        given = {
-            **_values(batching),
-            **_values(tenants, "tenant_"),
-            **_values(generation),
-            "max_queue_size": queue,
-            "adapters": _digest_of(spec.adapters),
-        }
-        for name, (setting, per_second) in _TIMES.items():
-            given[name] = None if given[setting] is None else given[setting] / per_second
-        return cls(**{name: given[name] for name in _DEFAULTS})
-
     def to_json(self) -> str:
         """The text of the settings file; equal settings give equal text."""
         # 30 and 30.0 are equal settings and must be equal texts.
@@ -141,89 +169,38 @@ class BatchSettings:
             for name, value in values.items()
             if name.endswith("_seconds") and value is not None
         }
-        left_out = {name for name in _ADDED_LATER if getattr(self, name) == _DEFAULTS[name]}
-        told = {name: value for name, value in values.items() if name not in left_out}
-        return json.dumps(told | seconds, sort_keys=True)
+        for one in fields(self):
+            if one.name in _ADDED_LATER and getattr(self, one.name) == one.default:
+                del values[one.name]
+        return json.dumps(values | seconds, sort_keys=True)
 
     def digest(self) -> str:
         """Short hash that names these settings."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
 
-def _digest_of(adapters: Adapters | None) -> str:
-    if adapters is None:
-        return ""
-    text = json.dumps(asdict(adapters), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 def settings_from_json(text: str | bytes) -> BatchSettings:
     """The settings in a file's text.
 
-    Raises `InvalidInput` when it cannot be read or holds what no manifest may: each value obeys the
-    rule that the manifest declares, in the file's unit.
+    Raises `InvalidInput` when it cannot be read or holds what no manifest may: each value obeys its
+    rule.
     """
     with readable(FILE_NAME):
         mapping = json.loads(text)
     if not isinstance(mapping, dict):
         raise InvalidInput(FILE_NAME, "is not a JSON object", mapping)
-    given = {name: mapping[name] for name in _DEFAULTS if name in mapping}
-    missing = next((name for name in _DEFAULTS if name not in {*given, *_ADDED_LATER}), None)
-    if missing is not None:
-        raise InvalidInput(f"{FILE_NAME}: {missing}", "is required")
-    return BatchSettings(**{name: _read(name, value) for name, value in given.items()})
+    found: dict[str, Any] = {}
+    for one, declared in declarations(BatchSettings):
+        assert isinstance(declared, Setting), "a section in a flat file: our bug"
+        where = f"{FILE_NAME}: {one.name}"
+        if one.name not in mapping:
+            if one.name not in _ADDED_LATER:
+                raise InvalidInput(where, "is required")
+        elif mapping[one.name] is not None or one.default is not None:
+            found[one.name] = ruled(declared.rule, mapping[one.name], where)
+    return BatchSettings(**found)
 
 
-def _read(name: str, value: object) -> Any:
-    if value is None and _DEFAULTS[name] is None:
-        return None
-    if name in _TIMES:
-        return _seconds(*_TIMES[name], value, f"{FILE_NAME}: {name}")
-    return ruled(_RULES[name], value, f"{FILE_NAME}: {name}")
-
-
-def _seconds(setting: str, per_second: int, value: object, field: str) -> float:
-    """A time, in seconds, that the manifest gives as a whole number of milliseconds or seconds."""
-    of = _RULES[setting]
-    assert isinstance(of, Whole), "the manifest counts times in whole units"
-    bounds = Real(minimum=of.minimum / per_second, maximum=of.maximum / per_second)
-    seconds: float = ruled(bounds, value, field)
-    if round(seconds * per_second) / per_second != seconds:
-        unit = "seconds" if per_second == 1 else "milliseconds"
-        raise InvalidInput(field, f"is not a whole number of {unit}", value)
-    return seconds
-
-
-def _values(section: object, prefix: str = "") -> dict[str, Any]:
-    """The values of a section, by the names that its settings have in the file."""
-    return {f"{prefix}{name}": getattr(section, name) for name in _rules(type(section))}
-
-
-def _rules(of: type[Any], prefix: str = "") -> dict[str, Rule]:
-    """The rule of each value of a section, by its name in the file."""
-    return {
-        f"{prefix}{field.name}": declaration.rule
-        for field, declaration in declarations(of)
-        if isinstance(declaration, Setting)
-    }
-
-
-_RULES: Final[Mapping[str, Rule]] = {
-    **_rules(Batching),
-    **_rules(Tenants, "tenant_"),
-    **_rules(Generation),
-    "adapters": Text(at_least=0, at_most=64),
-}
-_TIMES: Final = {
-    "max_wait_seconds": ("max_wait_milliseconds", 1000),
-    "target_seconds": ("target_latency_milliseconds", 1000),
-    "request_timeout_seconds": ("request_timeout_seconds", 1),
-    "target_first_token_seconds": ("target_first_token_milliseconds", 1000),
-    "target_token_seconds": ("target_token_milliseconds", 1000),
-}
-"""For each time in the file the manifest's setting, and how many of its units a second has."""
-_DEFAULTS: Final = {field.name: field.default for field in fields(BatchSettings) if field.init}
-"""Of each value in the file; one whose default is None may be null there."""
 _ADDED_LATER: Final = (
     *("max_concurrent_batches", "objective", "trusted_proxies", "adapters"),
     *("tenant_by", "tenant_header", "tenant_weights", "tenant_max_share"),

@@ -1,4 +1,4 @@
-"""Tenants: what a manifest says of them, and whose share of the model a request uses.
+"""Tenants: whose share of the model a request uses, by the settings in force.
 
 Pure. The sidecar asks for the share of every request.
 """
@@ -10,14 +10,13 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from batchedmodel_contract.schema.reading import setting
-from batchedmodel_contract.schema.rules import Choice, Real, Text
+from batchedmodel_contract.schema.rules import Real, Text
 from batchedmodel_contract.schema.shapes import MapOf, Names
 
 UNLISTED: Final = "(unlisted)"
 """The tenant of all callers that no list names, on connections from trusted proxies."""
+HEADER_NAME: Final = Text(pattern="[A-Za-z0-9_-]+", form="the name of a header", at_most=128)
 MOST_WEIGHTS: Final = 256
-_LONGEST_NAME: Final = 128
 _SITE: Final = 64
 """Bits of an IPv6 address that name a customer's network, in which addresses cost nothing."""
 
@@ -40,49 +39,17 @@ NETWORK: Final = Text(
 )
 NETWORKS: Final = Names(each=NETWORK, called="network", at_most=64)
 _WEIGHT: Final = Real(minimum=0.001, maximum=1000.0)
-_WEIGHTS: Final = MapOf(each=_WEIGHT, called=f"numbers by name, {_WEIGHT}", at_most=MOST_WEIGHTS)
+WEIGHTS: Final = MapOf(each=_WEIGHT, called=f"numbers by name, {_WEIGHT}", at_most=MOST_WEIGHTS)
 
 
 class TenantsBy(StrEnum):
-    """What makes a tenant; see `Tenants.by`."""
+    """What makes a tenant; as `batching.tenants.by` says."""
 
     CALLER = "Caller"
     ADAPTER = "Adapter"
 
 
 _BY_ADAPTER: Final = TenantsBy.ADAPTER  # an enum finds its members by Python's code
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tenants:
-    """Who shares the model, and how much of it."""
-
-    by: TenantsBy = setting(
-        Choice(of=TenantsBy),
-        "What makes a tenant: `Caller`, the header or else the address; or `Adapter`, the adapter "
-        "that a request names, or the model itself. Where adapters are tenants, bodies that are "
-        "still to be read count for the address that they come from.",
-        default=TenantsBy.CALLER,
-    )
-    header: str | None = setting(
-        Text(pattern="[A-Za-z0-9_-]+", form="the name of a header", at_most=_LONGEST_NAME),
-        "Request header that names the tenant. It is believed on connections from "
-        "`trustedProxies`, who must replace what callers write there. Absent: each caller's "
-        "address is a tenant.",
-    )
-    weights: tuple[tuple[str, float], ...] = setting(
-        _WEIGHTS,
-        "The tenants, each with the weight of its share. Callers that are not listed share one of "
-        "weight 1, as do requests without the header. Adapters that are not listed have weight 1 "
-        "each.",
-        default=(),
-    )
-    max_share: float = setting(
-        Real(minimum=0.001, maximum=1.0),
-        "Share of the queue's room, of the places of large bodies and of the memory of bodies "
-        "that one tenant may have at most. It bounds no device time that nobody else wants.",
-        default=1.0,
-    )
 
 
 class Share(NamedTuple):
@@ -100,7 +67,7 @@ NOBODY: Final = Share("")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantSettings:
-    """The same as a running sidecar holds it, with the proxies that it believes."""
+    """What makes a tenant, what each may have, and the proxies whose word for it is believed."""
 
     header: str | None = None
     weights: Mapping[str, float] = field(default_factory=dict)

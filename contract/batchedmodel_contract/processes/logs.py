@@ -23,6 +23,15 @@ _FIELDS: Final = "batchedmodel_fields"
 _NO_FIELDS: Final[Mapping[str, str]] = {}
 
 
+class LogLevel(StrEnum):
+    """How much a process says."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
 class LogFormat(StrEnum):
     """In which form a process logs."""
 
@@ -101,11 +110,6 @@ def about(
     return {_FIELDS: {name: value for name, value in given.items() if value}}
 
 
-def as_text(log: str) -> str:
-    """The end of a log in either form, for people: of JSON the messages and exceptions."""
-    return "\n".join(_line_as_text(line) for line in log.strip().splitlines())
-
-
 def inherited_format(environ: Mapping[str, str]) -> LogFormat:
     """The format of the process that started this one and has checked its settings."""
     return LogFormat(environ.get(LOG_FORMAT_VARIABLE) or LogFormat.TEXT)
@@ -137,19 +141,6 @@ def _message(record: logging.LogRecord) -> str:
         # Arguments may be anything; the template is ours or a library's.
         template = record.msg if isinstance(record.msg, str) else type(record.msg).__name__
         return f"{template} (cannot be formatted: {type(error).__name__})"
-
-
-def _line_as_text(line: str) -> str:
-    try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError):
-        # The first line of an end is cut. What finds secrets in texts must know its words.
-        cut = line.endswith('"}')
-        return line.replace("\\n", "\n").replace('\\"', '"') if cut else line
-    if not isinstance(fields, dict) or not isinstance(fields.get("message"), str):
-        return line
-    exception = fields.get("exception")
-    return f"{fields['message']}\n{exception}" if exception else fields["message"]
 
 
 def _uncaught(

@@ -2,9 +2,9 @@
 of the data port that other packages name.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+ADMIN_PORT: Final = 9090
 
 LIVE: Final = "/live"
 """GET: 200 while the process works."""
@@ -18,6 +18,8 @@ ADAPTERS: Final = "/adapters"
 """GET: the adapters that the model server told of, each with its phase and the reason, as JSON."""
 DRAIN: Final = "/drain"
 """POST with the token: stop taking work; answered when that has begun."""
+MOST_DRAIN_DELAYS: Final = 3
+"""Times the delay of a drain: so long requests are accepted where they do not cease to come."""
 DRAINED: Final = "/drained"
 """GET: answered when a drain has ended, or soon when none begins; it changes nothing."""
 TOKEN_HEADER: Final = "X-Admin-Token"
@@ -37,7 +39,6 @@ ARRIVALS_COLUMNS: Final = ("seconds", "length", "priority", "outcome")
 when it was refused unread; 1 to 3; an `Outcome`, a `Rejection`, or `ARRIVALS_PENDING` while it is
 not settled."""
 ARRIVALS_PENDING: Final = "pending"
-_LONGEST_NAMES: Final = 256
 MODEL_STARTUP: Final = "/model/startup"
 """GET: 200 once the model server behind has been ready; probed for the model's container."""
 MODEL_LIVE: Final = "/model/live"
@@ -71,24 +72,3 @@ def generation_path(name: str) -> str:
     nothing.
     """
     return f"/v2/models/{name}/generation"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Whom:
-    """The sidecar that a question is for; another pod may have its address by now."""
-
-    model: str
-    pod: str
-    """Its uid."""
-
-    def other(self, header: Callable[[str], str | None]) -> str | None:
-        """Who answered instead, by the headers of an answer; None if it was this sidecar.
-
-        An answer without these headers, as of a sidecar of an earlier version, is believed.
-        """
-        model, pod = header(MODEL_HEADER), header(POD_HEADER)
-        if pod not in (None, self.pod) or model not in (None, self.model):
-            # It goes into logs, where a line must be one of ours.
-            names = f"pod {pod or '?'} of model {model or '?'}"[:_LONGEST_NAMES]
-            return "".join(one if one.isprintable() else "?" for one in names)
-        return None

@@ -1,1 +1,1 @@
-"""The kinds of values that fields may hold, and the definition of the custom resource."""
+"""The kinds of values that fields may hold, and the reader of records that are declared by them."""

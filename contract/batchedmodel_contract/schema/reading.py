@@ -8,7 +8,7 @@ stopping at the first, because an author wants to mend a manifest in one go. Bes
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeAlias, TypeVar
@@ -48,20 +48,36 @@ Declared: TypeAlias = tuple[dataclasses.Field[Any], Setting | Section]
 
 
 def setting(
-    rule: Rule, doc: str, *, required: bool = False, effective: str = "", default: Any = None
+    rule: Rule, doc: str = "", *, required: bool = False, effective: str = "", default: Any = None
 ) -> Any:
-    """Declare a field. Absent and without a default it is None; `effective` says what holds."""
+    """Declare a field. Absent and without a default it is None; `effective` says what holds.
+
+    `doc` is for fields of the manifest, of which the reference is made.
+    """
     declared = Setting(name="", rule=rule, doc=doc, required=required, effective=effective)
     return dataclasses.field(default=default, metadata={_DECLARATION: declared})
 
 
-def as_in(of: type[Any], name: str) -> Any:
-    """Declare a field as another record has it."""
+def as_in(
+    of: type[Any],
+    name: str,
+    doc: str = "",
+    *,
+    effective: str = "",
+    default: Any = dataclasses.MISSING,
+) -> Any:
+    """Declare a field as another record has it, with what is said of it here."""
     found = next(field for field in dataclasses.fields(of) if field.name == name)
-    return dataclasses.field(default=found.default, metadata=found.metadata)
+    metadata: Mapping[str, Any] = found.metadata
+    if doc:
+        declared = metadata[_DECLARATION]
+        metadata = {_DECLARATION: dataclasses.replace(declared, doc=doc, effective=effective)}
+    return dataclasses.field(
+        default=found.default if default is dataclasses.MISSING else default, metadata=metadata
+    )
 
 
-def section(of: type[Any], doc: str, *, required: bool = False, default: Any = None) -> Any:
+def section(of: type[Any], doc: str = "", *, required: bool = False, default: Any = None) -> Any:
     """Declare a field that holds another record."""
     declared = Section(name="", of=of, doc=doc, required=required)
     return dataclasses.field(default=default, metadata={_DECLARATION: declared})
@@ -79,44 +95,6 @@ def _declarations(of: type[Any]) -> tuple[Declared, ...]:
         for field in dataclasses.fields(of)
         if _DECLARATION in field.metadata
     )
-
-
-def declared_at(of: type[Any], path: str) -> tuple[Declared, ...]:
-    """The fields on a path of manifest names such as ``batching.maxBatchSize``.
-
-    It may lead into the records of a list, as ``adapters.items.name`` does.
-    """
-    found: list[Declared] = []
-    for name in path.split("."):
-        found.append(next(pair for pair in declarations(of) if pair[1].name == name))
-        declared = found[-1][1]
-        if isinstance(declared, Section):
-            of = declared.of
-        elif isinstance(declared.rule, Records):
-            of = declared.rule.each.of
-    return tuple(found)
-
-
-def getter(of: type[Any], path: str) -> Callable[[object], Any]:
-    """What takes the value under such a path out of a record; None where it, or a section, is not.
-
-    The path is looked up once, and not for each record.
-    """
-    names = [field.name for field, _ in declared_at(of, path)]
-
-    def value(record: object) -> Any:
-        for name in names:
-            if record is None:
-                return None
-            record = getattr(record, name)
-        return record
-
-    return value
-
-
-def value_at(record: object, path: str) -> Any:
-    """The value under such a path; None where it, or a section on the way to it, is absent."""
-    return getter(type(record), path)(record)
 
 
 def read(of: type[Record], value: object, path: str, mistakes: list[Mistake]) -> Record | None:

@@ -1,1 +1,1 @@
-"""BatchedModels and their classes, judged whole: with the rules over several fields."""
+"""BatchedModels and their classes: all fields, and the rules over several of them."""

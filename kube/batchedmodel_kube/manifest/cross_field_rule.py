@@ -14,14 +14,10 @@ from enum import StrEnum
 from typing import Final
 
 from batchedmodel_contract.invalid_input import Mistake, shown
-from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_contract.schema.reading import (
-    Setting,
-    declared_at,
-    getter,
-    value_at,
-)
+from batchedmodel_contract.schema.reading import Setting
 from batchedmodel_contract.schema.rules import Text, Truth, Whole
+from batchedmodel_kube.manifest.spec import Spec
+from batchedmodel_kube.schema.paths import declared_at, getter, value_at
 
 _SHORT: Final = 16
 """Characters of a text that a message shows."""

@@ -5,35 +5,12 @@ from itertools import chain
 from operator import gt, lt
 from typing import Any, Final
 
-from batchedmodel_contract.kubernetes.names import (
-    ADAPTERS_VOLUME_PREFIX,
-    ADMIN_PORT,
-    BATCHER_TEMPORARY_VOLUME,
-    CONTAINERS,
-    DATA_PORT,
-    MANAGED_BY_LABEL,
-    PRODUCT_MAKER,
-    RESERVED_PREFIX,
-    SIDECAR_VOLUMES,
-    VOLUMES,
-)
-from batchedmodel_contract.manifest.adapters import (
-    CEL_LACKS_ONE_SOURCE,
-    CEL_NAMES_SECRET_OR_CACHE,
-    lacks_one_source,
-    names_secret_or_cache,
-)
-from batchedmodel_contract.manifest.source import FILE_HANDLER, is_file_handler
-from batchedmodel_contract.manifest.spec import Lateness, ServerProtocol, Spec
+from batchedmodel_contract.manifest.batching import Lateness
+from batchedmodel_contract.manifest.source import FILE_HANDLER, has_one_place, is_file_handler
 from batchedmodel_contract.manifest.tenants import TenantsBy
-from batchedmodel_contract.manifest.workload import RolloutStrategy, ScalingMetric
-from batchedmodel_contract.schema.kubernetes_types import (
-    ABOVE_LIMITS,
-    CEL_ABOVE_LIMITS,
-    above_limits,
-)
-from batchedmodel_contract.schema.reading import value_at
-from batchedmodel_contract.schema.rules import amount_of
+from batchedmodel_contract.manifest.upstream import ServerProtocol
+from batchedmodel_contract.processes.sidecar_api import ADMIN_PORT
+from batchedmodel_kube.manifest.adapters import AdapterItem
 from batchedmodel_kube.manifest.cross_field_rule import (
     Check,
     Condition,
@@ -46,6 +23,22 @@ from batchedmodel_kube.manifest.cross_field_rule import (
     reserved,
     where,
 )
+from batchedmodel_kube.manifest.spec import Spec
+from batchedmodel_kube.manifest.workload import RolloutStrategy, ScalingMetric
+from batchedmodel_kube.names import (
+    ADAPTERS_VOLUME_PREFIX,
+    BATCHER_TEMPORARY_VOLUME,
+    CONTAINERS,
+    DATA_PORT,
+    MANAGED_BY_LABEL,
+    PRODUCT_MAKER,
+    RESERVED_PREFIX,
+    SIDECAR_VOLUMES,
+    VOLUMES,
+)
+from batchedmodel_kube.schema.kubernetes_types import ABOVE_LIMITS, CEL_ABOVE_LIMITS, above_limits
+from batchedmodel_kube.schema.paths import value_at
+from batchedmodel_kube.schema.quantities import amount_of
 
 
 def _names_one_of(entries: Iterable[Any], names: Collection[str]) -> bool:
@@ -160,6 +153,26 @@ POD_CHECKS: Final[tuple[Check, ...]] = (
 )
 
 
+def _lacks_one_source(items: Iterable[AdapterItem]) -> bool:
+    """Whether an item says in no or in several ways where its files come from."""
+    return not all(has_one_place(item.source) for item in items)
+
+
+def _names_secret_or_cache(items: Iterable[AdapterItem]) -> bool:
+    """Whether an item names what a running pod cannot be given."""
+    hubs = (item.source.hugging_face for item in items)
+    return any(hub is not None and (hub.token_secret_ref or hub.cache_claim_name) for hub in hubs)
+
+
+_CEL_LACKS_ONE_SOURCE: Final = (
+    "{0}.exists(item, ![has(item.source.path), has(item.source.volume), "
+    "has(item.source.pythonPackage), has(item.source.huggingFace)].exists_one(given, given))"
+)
+_CEL_NAMES_SECRET_OR_CACHE: Final = (
+    "{0}.exists(item, has(item.source.huggingFace) && (has(item.source.huggingFace.tokenSecretRef) "
+    "|| has(item.source.huggingFace.cacheClaimName)))"
+)
+"""Both in CEL, of the items ``{0}``."""
 _HANDLER: Final = given("model.handler")
 _OWN: Final = given("model.protocol")
 _OPENAI: Final = among("model.protocol", ServerProtocol.OPENAI)
@@ -348,12 +361,12 @@ CHECKS: Final[tuple[Check, ...]] = (
     forbidden("adapters", _OWN, _FOR_A_HANDLER),
     invalid(
         "adapters.items",
-        where(lacks_one_source, CEL_LACKS_ONE_SOURCE, "adapters.items"),
+        where(_lacks_one_source, _CEL_LACKS_ONE_SOURCE, "adapters.items"),
         "holds a source that needs exactly one of path, volume, pythonPackage and huggingFace",
     ),
     reserved(
         "adapters.items",
-        where(names_secret_or_cache, CEL_NAMES_SECRET_OR_CACHE, "adapters.items"),
+        where(_names_secret_or_cache, _CEL_NAMES_SECRET_OR_CACHE, "adapters.items"),
         "holds tokenSecretRef or cacheClaimName: adapters.tokenSecretRef is for all of them, and "
         "each pod fetches its own",
     ),

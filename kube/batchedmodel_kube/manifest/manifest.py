@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from batchedmodel_contract.invalid_input import InvalidManifest, Mistake, shown
-from batchedmodel_contract.kubernetes.names import API_VERSION, CLASS_KIND, KIND
-from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.schema.reading import read
 from batchedmodel_kube.manifest.cross_field_rules import CHECKS
 from batchedmodel_kube.manifest.model_class import (
@@ -24,6 +22,8 @@ from batchedmodel_kube.manifest.model_class import (
     metadata_of,
     unknown_at_top,
 )
+from batchedmodel_kube.manifest.spec import Spec
+from batchedmodel_kube.names import API_VERSION, CLASS_KIND, KIND
 
 LONGEST_NAME: Final = 48
 """Characters in a BatchedModel's name: those of its children are longer, up to a label's 63."""

@@ -10,17 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from batchedmodel_contract.invalid_input import InvalidManifest, Mistake, shown
-from batchedmodel_contract.kubernetes.names import API_VERSION, CLASS_KIND
-from batchedmodel_contract.manifest.spec import (
-    CLASS_NAME,
-    Batching,
-    Model,
-    PullPolicy,
-    Resources,
-    Sidecar,
-    Spec,
-)
-from batchedmodel_contract.manifest.workload import Accelerator, Pod, Security
 from batchedmodel_contract.schema.reading import (
     Section,
     as_in,
@@ -32,6 +21,10 @@ from batchedmodel_contract.schema.reading import (
 )
 from batchedmodel_contract.schema.rules import Text
 from batchedmodel_contract.schema.shapes import MapOf, Names
+from batchedmodel_kube.manifest.batching import Batching
+from batchedmodel_kube.manifest.spec import CLASS_NAME, Model, PullPolicy, Resources, Sidecar, Spec
+from batchedmodel_kube.manifest.workload import Accelerator, Pod, Security
+from batchedmodel_kube.names import API_VERSION, CLASS_KIND
 
 _TOP: Final = ("apiVersion", "kind", "metadata", "spec", "status")
 _ALL_NAMESPACES: Final = "*"

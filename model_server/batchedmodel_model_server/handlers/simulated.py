@@ -34,7 +34,7 @@ import numpy as np
 from batchedmodel_contract.generation.frames import Sampling
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.manifest.spec import MAX_LENGTH
+from batchedmodel_contract.manifest.batching import MAX_LENGTH
 from batchedmodel_model_server.api.generator import Draw, Generator, Sampled, StepPart
 from batchedmodel_model_server.api.handler import DTYPES, PARAMETERS, Array, Batch, Handler, Spec
 

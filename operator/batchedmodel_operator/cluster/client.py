@@ -9,9 +9,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Final
 
-from batchedmodel_contract.kubernetes.names import NAME_LABEL
 from batchedmodel_kube.client import Client, Collection, Event, EventType, path_of
 from batchedmodel_kube.errors import Forbidden, Gone, Unreachable
+from batchedmodel_kube.names import NAME_LABEL
 from batchedmodel_operator.cluster.objects import reader_of
 from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.kinds import RESOURCES, Kind

@@ -13,7 +13,8 @@ from typing import Any, Final, Protocol, cast
 
 import kopf
 
-from batchedmodel_contract.kubernetes.names import (
+from batchedmodel_contract.processes.proxy import proxy_to
+from batchedmodel_kube.names import (
     CLASS_PLURAL,
     GROUP,
     MANAGED_BY,
@@ -21,7 +22,6 @@ from batchedmodel_contract.kubernetes.names import (
     PLURAL,
     VERSION,
 )
-from batchedmodel_contract.processes.proxy import proxy_to
 from batchedmodel_operator.cluster.watched_text import bounded
 from batchedmodel_operator.cluster.watching import until_all_end
 from batchedmodel_operator.interfaces import LOOKED_AT

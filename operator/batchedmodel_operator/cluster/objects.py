@@ -9,12 +9,8 @@ from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any, Final
 
-from batchedmodel_contract.kubernetes.names import (
-    BATCHING_HASH_ANNOTATION,
-    NAME_LABEL,
-    REVISION_LABEL,
-)
 from batchedmodel_kube.manifest.manifest import LARGEST_SPEC
+from batchedmodel_kube.names import BATCHING_HASH_ANNOTATION, NAME_LABEL, REVISION_LABEL
 from batchedmodel_kube.object_text import (
     Unreadable,
     Wanted,

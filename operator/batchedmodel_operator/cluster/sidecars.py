@@ -11,13 +11,12 @@ from http import HTTPStatus
 from typing import Final
 
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.kubernetes.names import ADMIN_PORT
 from batchedmodel_contract.lora import AdapterState, adapter_state_from_mapping
 from batchedmodel_contract.manifest.adapters import MOST_ITEMS
 from batchedmodel_contract.processes import sidecar_api
 from batchedmodel_contract.processes.logs import about
-from batchedmodel_contract.processes.sidecar_api import Whom
-from batchedmodel_http.ports.admin_client import AdminClient, NoAnswer, OtherPod
+from batchedmodel_contract.processes.sidecar_api import ADMIN_PORT
+from batchedmodel_kube.admin_client import AdminClient, NoAnswer, OtherPod, Whom
 from batchedmodel_kube.object_text import Unreadable, parsed
 
 _log: Final = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ from typing import Any, Final, cast
 import aiohttp
 import kopf
 
-from batchedmodel_contract.kubernetes.names import NAME_LABEL
 from batchedmodel_kube.client import path_of
+from batchedmodel_kube.names import NAME_LABEL
 from batchedmodel_kube.object_text import (
     LARGEST_OF_MANY,
     ItemSplitter,

@@ -6,8 +6,8 @@ In each function the first case that applies decides.
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from batchedmodel_contract.kubernetes.names import BLIND
 from batchedmodel_kube.capacity import capacity_of
+from batchedmodel_kube.names import BLIND
 from batchedmodel_operator.conditions.findings import Finding, Reason, no, unknown, yes
 from batchedmodel_operator.conditions.view import View
 from batchedmodel_operator.interfaces import Body

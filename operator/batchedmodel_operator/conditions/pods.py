@@ -5,8 +5,8 @@ In each function the first case that applies decides.
 
 from typing import Final
 
-from batchedmodel_contract.kubernetes.names import FETCH_CONTAINER
 from batchedmodel_contract.link.model_state import ModelState
+from batchedmodel_kube.names import FETCH_CONTAINER
 from batchedmodel_operator.conditions.findings import Finding, Reason, no, unknown, yes
 from batchedmodel_operator.conditions.view import View
 from batchedmodel_operator.observed.pod_failures import (

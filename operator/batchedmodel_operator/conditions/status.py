@@ -6,10 +6,9 @@ Conditions follow the form of meta/v1.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from batchedmodel_contract.kubernetes.names import NAME_LABEL
-from batchedmodel_contract.lora import STATUS_FIELD
-from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_kube import capacity
+from batchedmodel_kube.manifest.spec import Spec
+from batchedmodel_kube.names import ADAPTERS_STATUS_FIELD, NAME_LABEL
 from batchedmodel_operator.conditions import adapters, autoscaling, pods, serving
 from batchedmodel_operator.conditions.findings import Finding
 from batchedmodel_operator.conditions.view import View
@@ -45,7 +44,7 @@ def report(observed: Observed, plan: Plan, failure: Failure | None, *, at: str) 
     }
     listed_adapters = adapters.adapters_status(view)
     if listed_adapters:
-        status[STATUS_FIELD] = listed_adapters
+        status[ADAPTERS_STATUS_FIELD] = listed_adapters
     rollout = plan.rollout
     if rollout.target:
         status["rollout"] = rollout.to_status()

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from batchedmodel_contract.manifest import spec as rules
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import DEFAULT_MODEL_PORT, Spec
-from batchedmodel_contract.manifest.workload import Autoscaling, BudgetMode, ScalingMetric
+from batchedmodel_kube.manifest import spec as rules
+from batchedmodel_kube.manifest.pod_settings import batch_settings
+from batchedmodel_kube.manifest.spec import DEFAULT_MODEL_PORT, Spec
+from batchedmodel_kube.manifest.workload import Autoscaling, BudgetMode, ScalingMetric
 from batchedmodel_operator.rollout import Mode
 
 OfChart = Mapping[str, dict[str, str]]
@@ -94,7 +94,7 @@ def effective(spec: Spec, model_image: str, mode: Mode, of_chart: OfChart) -> di
     model: dict[str, Any] = {"image": model_image}
     if spec.model.protocol is not None:
         model["port"] = model_port(spec)
-    settings = BatchSettings.of(spec)
+    settings = batch_settings(spec)
     found: dict[str, Any] = {
         "model": model,
         "batching": {

@@ -13,15 +13,11 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from batchedmodel_contract.kubernetes.names import (
-    BATCHER_CONTAINER,
-    FETCH_CONTAINER,
-    MODEL_CONTAINER,
-)
 from batchedmodel_contract.link.model_state import ModelState
-from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_contract.processes.logs import as_text
+from batchedmodel_kube.manifest.spec import Spec
+from batchedmodel_kube.names import BATCHER_CONTAINER, FETCH_CONTAINER, MODEL_CONTAINER
 from batchedmodel_operator.interfaces import Body
+from batchedmodel_operator.observed.log_texts import as_text
 from batchedmodel_operator.observed.state import Child, Pod, condition
 
 

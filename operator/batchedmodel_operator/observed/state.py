@@ -10,7 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from batchedmodel_contract.invalid_input import InvalidManifest, Mistake
-from batchedmodel_contract.kubernetes.names import (
+from batchedmodel_contract.processes.logs import about
+from batchedmodel_kube.manifest.manifest import read_manifest, read_own_spec
+from batchedmodel_kube.manifest.model_class import ModelClass, class_name_of, read_class
+from batchedmodel_kube.manifest.spec import Spec
+from batchedmodel_kube.names import (
     BATCHER_CONTAINER,
     BATCHING_HASH_ANNOTATION,
     CLASS_KIND,
@@ -18,10 +22,6 @@ from batchedmodel_contract.kubernetes.names import (
     NAME_LABEL,
     REVISION_LABEL,
 )
-from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_contract.processes.logs import about
-from batchedmodel_kube.manifest.manifest import read_manifest, read_own_spec
-from batchedmodel_kube.manifest.model_class import ModelClass, class_name_of, read_class
 from batchedmodel_operator.interfaces import Body, Unread
 from batchedmodel_operator.kinds import CHILDREN, FIELD_MANAGER, Kind
 from batchedmodel_operator.observed.alteration import class_seen, is_altered

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from batchedmodel_contract.manifest.spec import Spec
+from batchedmodel_kube.manifest.spec import Spec
 from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.observed.pod_failures import failed_start, lacks_accelerator_since
 from batchedmodel_operator.observed.state import Child, Observed, condition, revision_of

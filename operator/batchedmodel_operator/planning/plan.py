@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_contract.manifest.workload import ScalingVia
 from batchedmodel_kube.errors import ClusterError
+from batchedmodel_kube.manifest.pod_settings import batch_settings
+from batchedmodel_kube.manifest.spec import Spec
+from batchedmodel_kube.manifest.workload import ScalingVia
 from batchedmodel_operator import render, rollout
 from batchedmodel_operator.interfaces import UNREAD, Body
 from batchedmodel_operator.kinds import CHILDREN, FIELD_MANAGER, SEED_MANAGER, Kind
@@ -194,7 +194,7 @@ def plan(
             Apply(kind=Kind.CONTROLLER_REVISION, manifest=keeping, after=Kind.DEPLOYMENT)
         )
     repairs = _repairs(observed, applies)
-    settings = BatchSettings.of(spec).digest()
+    settings = batch_settings(spec).digest()
     unconfirmed = [
         pod
         for pod in observed.pods

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from batchedmodel_contract.kubernetes.names import BATCHER_CONTAINER, MODEL_CONTAINER
 from batchedmodel_contract.link.hello import MAX_VERSION, MIN_VERSION
-from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_contract.manifest.workload import UpgradeMode
+from batchedmodel_kube.manifest.spec import Spec
+from batchedmodel_kube.manifest.workload import UpgradeMode
+from batchedmodel_kube.names import BATCHER_CONTAINER, MODEL_CONTAINER
 from batchedmodel_operator import render
 from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.observed.state import Observed, Revision, condition, revision_of

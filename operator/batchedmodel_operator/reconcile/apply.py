@@ -5,8 +5,8 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Final
 
-from batchedmodel_contract.kubernetes.names import BATCHING_HASH_ANNOTATION
 from batchedmodel_kube.errors import ClusterError, Conflict, NameTaken, Refused, Unreachable
+from batchedmodel_kube.names import BATCHING_HASH_ANNOTATION
 from batchedmodel_operator.interfaces import Body, Cluster
 from batchedmodel_operator.kinds import CHILDREN, FIELD_MANAGER, Kind
 from batchedmodel_operator.observed.memory import Applied

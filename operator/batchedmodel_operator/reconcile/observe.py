@@ -15,10 +15,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.processes.sidecar_api import Whom
+from batchedmodel_kube.admin_client import Whom
 from batchedmodel_kube.errors import Forbidden
 from batchedmodel_kube.manifest.model_class import class_name_of
+from batchedmodel_kube.manifest.pod_settings import batch_settings
 from batchedmodel_operator.interfaces import Body, Cluster, Sidecars
 from batchedmodel_operator.kinds import CHILDREN, Kind, child_name
 from batchedmodel_operator.observed.memory import Memory, Tries, asked_again
@@ -209,7 +209,7 @@ async def _asked(sidecars: Sidecars, observed: Observed, now: float) -> Memory:
     answering = [pod for pod in observed.newest if pod.answers and pod.ready]
     questions: list[tuple[Pod, _Question, dict[str, Any]]] = []
     if spec is not None:
-        wanted = BatchSettings.of(spec).digest()
+        wanted = batch_settings(spec).digest()
         for pod in observed.pods:
             before = memory.inquiries.get((pod.uid, wanted))
             due = before is None or not before.waits(now)

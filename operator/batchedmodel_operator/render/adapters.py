@@ -8,10 +8,11 @@ import dataclasses
 import json
 from typing import Final
 
-from batchedmodel_contract.kubernetes.names import ADAPTERS_ANNOTATION, ADAPTERS_VOLUME_PREFIX
-from batchedmodel_contract.lora import ADAPTERS_FILE, adapter_settings
-from batchedmodel_contract.manifest.adapters import AdapterItem, Adapters
-from batchedmodel_contract.manifest.source import Source, Volume
+from batchedmodel_contract.manifest.adapters import AdapterItem as PodAdapterItem
+from batchedmodel_contract.manifest.source import Source as PodSource
+from batchedmodel_kube.manifest.adapters import AdapterItem, Adapters
+from batchedmodel_kube.manifest.source import Volume
+from batchedmodel_kube.names import ADAPTERS_ANNOTATION, ADAPTERS_VOLUME_PREFIX
 from batchedmodel_operator.observed.state import digest
 from batchedmodel_operator.render.common import Manifest
 
@@ -20,12 +21,9 @@ _LIVE: Final = ("items", "header", "token_secret_ref")
 """What the annotation leaves out: the first reaches running pods, the others stand in variables."""
 
 
-def adapters_data(adapters: Adapters | None) -> dict[str, str]:
-    """The file for the model server as an entry of the ConfigMap; empty without adapters."""
-    if adapters is None:
-        return {}
-    items = tuple(_in_pod(item) for item in adapters.items)
-    return {ADAPTERS_FILE: adapter_settings(adapters, items).to_json()}
+def adapters_in_pod(adapters: Adapters | None) -> tuple[PodAdapterItem, ...]:
+    """The items with sources as the model server sees them."""
+    return () if adapters is None else tuple(_in_pod(item) for item in adapters.items)
 
 
 def adapters_volumes(adapters: Adapters | None) -> list[Manifest]:
@@ -81,10 +79,12 @@ def _volume(claim: str) -> str:
     return f"{ADAPTERS_VOLUME_PREFIX}{digest(claim)}"
 
 
-def _in_pod(item: AdapterItem) -> AdapterItem:
+def _in_pod(item: AdapterItem) -> PodAdapterItem:
     """The item with a folder in place of a volume."""
     volume = item.source.volume
-    return item if volume is None else dataclasses.replace(item, source=Source(path=_path(volume)))
+    if volume is None:
+        return item.for_model_server()
+    return PodAdapterItem(name=item.name, source=PodSource(path=_path(volume)))
 
 
 def _path(volume: Volume) -> str:

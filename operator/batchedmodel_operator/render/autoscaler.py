@@ -8,7 +8,15 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from batchedmodel_contract.kubernetes.names import (
+from batchedmodel_kube.capacity import capacity_of
+from batchedmodel_kube.manifest.spec import Spec
+from batchedmodel_kube.manifest.workload import (
+    Autoscaling,
+    ScalingMetric,
+    ScalingProfile,
+    ScalingVia,
+)
+from batchedmodel_kube.names import (
     CONCURRENCY_METRIC,
     MODEL_CONTAINER,
     MODEL_METRIC_LABEL,
@@ -16,14 +24,6 @@ from batchedmodel_contract.kubernetes.names import (
     QUEUE_TIME_METRIC,
     REQUIRED_REPLICAS_METRIC,
 )
-from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_contract.manifest.workload import (
-    Autoscaling,
-    ScalingMetric,
-    ScalingProfile,
-    ScalingVia,
-)
-from batchedmodel_kube.capacity import capacity_of
 from batchedmodel_operator.kinds import RESOURCES, Kind, child_name
 from batchedmodel_operator.observed import effective
 from batchedmodel_operator.observed.state import Model

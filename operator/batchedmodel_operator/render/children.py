@@ -12,10 +12,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final
 
-from batchedmodel_contract.kubernetes.names import DATA_PORT, REVISION_LABEL, VOLUMES
-from batchedmodel_contract.manifest.batching import FILE_NAME, BatchSettings
-from batchedmodel_contract.manifest.generation import Generation
-from batchedmodel_contract.manifest.spec import Spec
+from batchedmodel_kube.manifest.generation import Generation
+from batchedmodel_kube.manifest.pod_settings import batch_settings, settings_files
+from batchedmodel_kube.manifest.spec import Spec
+from batchedmodel_kube.names import DATA_PORT, REVISION_LABEL, VOLUMES
 from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.kinds import RESOURCES, Kind
 from batchedmodel_operator.observed import effective
@@ -23,7 +23,7 @@ from batchedmodel_operator.observed.effective import beyond_defaults, default_of
 from batchedmodel_operator.observed.state import Child, Model, digest
 from batchedmodel_operator.render.adapters import (
     adapters_annotation,
-    adapters_data,
+    adapters_in_pod,
     pinned_adapters,
 )
 from batchedmodel_operator.render.common import (
@@ -71,8 +71,8 @@ def config_map(model: Model, spec: Spec) -> Manifest:
 
     Running sidecars and model servers watch the folder in which they appear.
     """
-    settings = {FILE_NAME: BatchSettings.of(spec).to_json()}
-    return child(model, Kind.CONFIG_MAP, data=settings | adapters_data(spec.adapters))
+    data = settings_files(spec, adapters_in_pod(spec.adapters))
+    return child(model, Kind.CONFIG_MAP, data=data)
 
 
 def service(model: Model, spec: Spec) -> Manifest:
@@ -155,7 +155,7 @@ def pinned_batching(spec: Spec) -> PinnedBatching:
     return PinnedBatching(
         max_batch_size=spec.batching.max_batch_size,
         drain_timeout_seconds=effective.drain_timeout_seconds(spec),
-        max_queue_size=BatchSettings.of(spec).max_queue_size,
+        max_queue_size=batch_settings(spec).max_queue_size,
     )
 
 

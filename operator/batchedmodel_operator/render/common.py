@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from batchedmodel_contract.kubernetes.names import MANAGED_BY, MANAGED_BY_LABEL, NAME_LABEL
+from batchedmodel_kube.names import MANAGED_BY, MANAGED_BY_LABEL, NAME_LABEL
 from batchedmodel_operator.kinds import RESOURCES, Kind, child_name
 from batchedmodel_operator.observed.state import Model
 

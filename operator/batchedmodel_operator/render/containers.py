@@ -1,12 +1,28 @@
 """The containers of ours in a pod: what fetches files, the sidecar, and the model's server."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, Final
 
-from batchedmodel_contract.kubernetes.names import (
-    ADMIN_PORT,
+from batchedmodel_contract.processes import sidecar_api
+from batchedmodel_contract.processes.environment import PREFIX, AcceleratorNeed, FetchSettings
+from batchedmodel_contract.processes.logs import LogFormat
+from batchedmodel_kube.manifest.pod_settings import (
+    model_server_settings,
+    sidecar_settings,
+    source_to_json,
+    to_environment,
+)
+from batchedmodel_kube.manifest.spec import PullPolicy, Spec
+from batchedmodel_kube.manifest.workload import (
+    ScalingMetric,
+    ScalingVia,
+    SecurityProfile,
+    UpgradeMode,
+    UserIds,
+)
+from batchedmodel_kube.names import (
     BATCHER_CONTAINER,
     BATCHER_TEMPORARY_VOLUME,
     CACHE_VOLUME,
@@ -23,26 +39,6 @@ from batchedmodel_contract.kubernetes.names import (
     SOCKET_VOLUME,
     TEMPORARY_VOLUME,
 )
-from batchedmodel_contract.manifest.generation import Generation, KeyValueCache
-from batchedmodel_contract.manifest.spec import PullPolicy, ServerProtocol, Spec
-from batchedmodel_contract.manifest.workload import (
-    ScalingMetric,
-    ScalingVia,
-    SecurityProfile,
-    UpgradeMode,
-    UserIds,
-)
-from batchedmodel_contract.processes import sidecar_api
-from batchedmodel_contract.processes.environment import (
-    PREFIX,
-    AcceleratorNeed,
-    FetchSettings,
-    ModelServerSettings,
-    SidecarSettings,
-    source_to_json,
-    to_environment,
-)
-from batchedmodel_contract.processes.logs import LogFormat
 from batchedmodel_operator.observed import effective
 from batchedmodel_operator.observed.state import Model
 from batchedmodel_operator.render.adapters import adapters_mounts, adapters_token
@@ -142,7 +138,7 @@ def fetch_container(spec: Spec, images: Images) -> Manifest | None:
     if repository is None:
         return None
     settings = FetchSettings(
-        source=source_to_json(model.source),
+        source=source_to_json(source_in_pod(model.source)),
         trust=model.trust_remote_code,
         cache_folder=CACHE_PATH,
         report_file="/dev/termination-log",
@@ -177,24 +173,17 @@ def fetch_container(spec: Spec, images: Images) -> Manifest | None:
 def sidecar_container(model: Model, spec: Spec, images: Images, pinned: PinnedBatching) -> Manifest:
     """The native sidecar. Its readiness is the pod's; its own start never waits for the model."""
     foreign = spec.model.protocol is not None
-    settings = SidecarSettings(
-        model_name=model.key.name,
+    settings = replace(
+        sidecar_settings(model.key.name, spec, settings_folder=SETTINGS_PATH),
         model_socket="" if foreign else SOCKET_PATH,
         upstream_url=f"http://127.0.0.1:{effective.model_port(spec)}" if foreign else "",
-        upstream_protocol=spec.model.protocol or ServerProtocol.V2,
-        replicated_outputs=spec.model.replicated_outputs,
-        pass_paths=spec.model.pass_paths,
-        idempotent=spec.model.idempotent,
-        settings_folder=SETTINGS_PATH,
         port=DATA_PORT,
-        admin_port=ADMIN_PORT,
+        admin_port=sidecar_api.ADMIN_PORT,
         token_file=_TOKEN_FILE,
         drain_delay_seconds=float(spec.drain.delay_seconds),
         drain_timeout_seconds=float(pinned.drain_timeout_seconds),
         log_level=spec.sidecar.log_level,
         log_format=images.log_format,
-        adapter_header="" if spec.adapters is None else spec.adapters.header,
-        adapter_slots=0 if spec.adapters is None else spec.adapters.slots,
     )
     return {
         "name": BATCHER_CONTAINER,
@@ -204,7 +193,7 @@ def sidecar_container(model: Model, spec: Spec, images: Images, pinned: PinnedBa
         "env": [*_environment(to_environment(settings)), _POD_UID],
         "ports": [
             {"name": "http", "containerPort": DATA_PORT, "protocol": "TCP"},
-            {"name": "admin", "containerPort": ADMIN_PORT, "protocol": "TCP"},
+            {"name": "admin", "containerPort": sidecar_api.ADMIN_PORT, "protocol": "TCP"},
         ],
         "terminationMessagePolicy": _LAST_WORDS,
         "resources": sidecar_resources(spec, pinned.max_queue_size),
@@ -267,7 +256,9 @@ def model_container(model: Model, spec: Spec, images: Images, pinned: PinnedBatc
         # The kubelet stops sidecars only after this container has ended. Without the hook the model
         # would be gone while requests still wait for it. It only waits: the sidecar's own hook,
         # which begins at the same time, has the token.
-        "lifecycle": {"preStop": {"httpGet": {"path": sidecar_api.DRAINED, "port": ADMIN_PORT}}},
+        "lifecycle": {
+            "preStop": {"httpGet": {"path": sidecar_api.DRAINED, "port": sidecar_api.ADMIN_PORT}}
+        },
     }
     given = {
         "command": list(spec.model.command),
@@ -320,7 +311,11 @@ def _restricted(*, read_only: bool) -> Manifest:
 
 def _admin_probe(path: str, **timing: int) -> Manifest:
     """A probe of the sidecar's admin port; the kubelet asks it at the pod's address."""
-    return {"httpGet": {"path": path, "port": ADMIN_PORT}, "timeoutSeconds": 5, **timing}
+    return {
+        "httpGet": {"path": path, "port": sidecar_api.ADMIN_PORT},
+        "timeoutSeconds": 5,
+        **timing,
+    }
 
 
 def _variables(model: Model, spec: Spec, images: Images, pinned: PinnedBatching) -> dict[str, str]:
@@ -329,24 +324,18 @@ def _variables(model: Model, spec: Spec, images: Images, pinned: PinnedBatching)
         return given
     # A model's files are fetched before; adapters come while it serves.
     offline = {"HF_HUB_OFFLINE": "1"} if fetched_repository(spec.model) else {}
-    generation = spec.generation or Generation()
-    cache = generation.kv_cache or KeyValueCache()
-    settings = ModelServerSettings(
-        model_name=model.key.name,
-        model_socket=SOCKET_PATH,
-        handler=spec.model.handler,
+    settings = replace(
+        model_server_settings(
+            model.key.name,
+            spec,
+            model_socket=SOCKET_PATH,
+            settings_folder=SETTINGS_PATH,
+            cache_folder=CACHE_PATH,
+        ),
         source=source_to_json(source_in_pod(spec.model.source)),
-        parameters=spec.model.parameters,
-        trust=spec.model.trust_remote_code,
         max_batch_size=pinned.max_batch_size,
-        idempotent=spec.model.idempotent,
         accelerator=AcceleratorNeed.NONE if spec.accelerator is None else AcceleratorNeed.REQUIRED,
-        kv_cache_bytes=cache.memory_bytes or 0,
-        kv_cache_fraction=cache.fraction or 0.0,
-        max_context_tokens=generation.max_context_tokens or 0,
-        adapters_folder="" if spec.adapters is None else SETTINGS_PATH,
         adapters_online=spec.adapters is not None and bool(offline) and not _OFFLINE & given.keys(),
-        cache_folder=CACHE_PATH,
         log_format=images.log_format,
     )
     usual = _ACCOUNT | offline

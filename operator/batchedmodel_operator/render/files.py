@@ -2,10 +2,11 @@
 
 from typing import Final
 
-from batchedmodel_contract.kubernetes.names import FILES_VOLUME
-from batchedmodel_contract.manifest.source import HuggingFace, Source
-from batchedmodel_contract.manifest.spec import Model
+from batchedmodel_contract.manifest.source import Source as PodSource
 from batchedmodel_contract.processes.environment import HUB_FOLDER
+from batchedmodel_kube.manifest.source import HuggingFace, Source
+from batchedmodel_kube.manifest.spec import Model
+from batchedmodel_kube.names import FILES_VOLUME
 from batchedmodel_operator.render.common import Manifest
 from batchedmodel_operator.render.resources import DISK
 
@@ -19,11 +20,11 @@ def fetched_repository(model: Model) -> HuggingFace | None:
     return None if model.source is None else model.source.hugging_face
 
 
-def source_in_pod(source: Source | None) -> Source | None:
+def source_in_pod(source: Source | None) -> PodSource | None:
     """The source as the model server is told of it: a mounted volume is a folder there."""
-    if source is None or source.volume is None:
-        return source
-    return Source(path=_VOLUME_PATH)
+    if source is None:
+        return None
+    return source.for_model_server() if source.volume is None else PodSource(path=_VOLUME_PATH)
 
 
 def files_volumes(model: Model) -> list[Manifest]:

@@ -2,7 +2,10 @@
 
 from typing import Any, Final
 
-from batchedmodel_contract.kubernetes.names import (
+from batchedmodel_contract.processes.sidecar_api import MOST_DRAIN_DELAYS
+from batchedmodel_kube.manifest.spec import Spec
+from batchedmodel_kube.manifest.workload import SecurityProfile, UserIds
+from batchedmodel_kube.names import (
     BATCHER_TEMPORARY_VOLUME,
     CACHE_VOLUME,
     MEMORY_VOLUME,
@@ -12,8 +15,6 @@ from batchedmodel_contract.kubernetes.names import (
     SOCKET_VOLUME,
     TEMPORARY_VOLUME,
 )
-from batchedmodel_contract.manifest.spec import MOST_DRAIN_DELAYS, Spec
-from batchedmodel_contract.manifest.workload import SecurityProfile, UserIds
 from batchedmodel_operator.kinds import Kind, child_name
 from batchedmodel_operator.observed.state import Model
 from batchedmodel_operator.render.adapters import adapters_volumes

@@ -7,7 +7,7 @@ measurements.
 from collections.abc import Mapping
 from typing import Any, Final
 
-from batchedmodel_contract.manifest.spec import Resources, Spec
+from batchedmodel_kube.manifest.spec import Resources, Spec
 
 DISK: Final = "ephemeral-storage"
 _MEBIBYTE: Final = 1024 * 1024

@@ -15,8 +15,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import Lateness, Objective
+from batchedmodel_contract.manifest.batching import BatchSettings, Lateness, Objective
 from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
 from batchedmodel_scheduling.batching.items import (
     NEVER,

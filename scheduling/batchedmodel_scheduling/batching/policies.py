@@ -3,8 +3,7 @@
 from typing import Final
 
 from batchedmodel_contract.inference.profile import Profile
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from batchedmodel_scheduling.batching.deadline import Deadline
 from batchedmodel_scheduling.batching.fifo import Greedy, QueueingPolicy, Window
 from batchedmodel_scheduling.batching.policy import BasePolicy, Pipeline

@@ -8,7 +8,7 @@ import bisect
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Final
 
-from batchedmodel_contract.manifest.spec import Objective
+from batchedmodel_contract.manifest.batching import Objective
 from batchedmodel_scheduling.batching.items import Item, ItemId, Limits, Priority
 
 _BEHIND: Final = {Priority.HIGH: -1.0, Priority.NORMAL: 0.0, Priority.LOW: 1.0}

@@ -7,7 +7,7 @@ its caller owns timers and answers.
 
 from typing import Final
 
-from batchedmodel_contract.manifest.spec import Lateness
+from batchedmodel_contract.manifest.batching import Lateness
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_scheduling.batching.items import Refusal

@@ -3,7 +3,7 @@
 from typing import Final
 
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import ServerProtocol
+from batchedmodel_contract.manifest.upstream import ServerProtocol
 from batchedmodel_contract.processes.environment import SidecarSettings
 from batchedmodel_sidecar.backends.native.link import NativeLink
 from batchedmodel_sidecar.backends.upstream.client import Client

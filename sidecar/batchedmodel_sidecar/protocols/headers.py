@@ -11,8 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from batchedmodel_contract.inference.params import PRIORITY, TIMEOUT
 from batchedmodel_contract.invalid_input import InvalidInput, shown
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import Lateness
+from batchedmodel_contract.manifest.batching import BatchSettings, Lateness
 from batchedmodel_contract.schema.reading import ruled
 from batchedmodel_contract.schema.rules import Whole
 from batchedmodel_http.request_head import only

@@ -6,11 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from batchedmodel_contract.kubernetes.names import (
-    EXTERNAL_METRICS_GROUP,
-    METRICS_GROUP,
-    REQUIRED_REPLICAS_METRIC,
-)
+from batchedmodel_kube.names import EXTERNAL_METRICS_GROUP, METRICS_GROUP, REQUIRED_REPLICAS_METRIC
 from cluster import CommandFailed, ControlPlane
 from support.autoscaler_cluster import PretendSidecar, make_ready
 from support.autoscaler_world import busy

@@ -19,8 +19,8 @@ from batchedmodel_autoscaler.cluster.resources import (
     own_namespace,
 )
 from batchedmodel_autoscaler.metrics_api.documents import METRICS
-from batchedmodel_contract.kubernetes.names import METRICS_GROUP
 from batchedmodel_kube.client import Collection
+from batchedmodel_kube.names import METRICS_GROUP
 from cluster.errors import CommandFailed
 from cluster.kubernetes import ControlPlane
 from support.chart import CHART

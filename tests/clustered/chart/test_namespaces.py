@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from batchedmodel_contract.kubernetes.names import METRICS_GROUP, REQUIRED_REPLICAS_METRIC
+from batchedmodel_kube.names import METRICS_GROUP, REQUIRED_REPLICAS_METRIC
 from cluster import CommandFailed, ControlPlane
 from support.autoscaler_cluster import PretendSidecar, available, make_ready
 from support.autoscaler_world import busy

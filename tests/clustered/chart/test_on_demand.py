@@ -8,15 +8,10 @@ import pytest
 import yaml
 
 from batchedmodel_autoscaler.settings import AutoscalerSettings
-from batchedmodel_contract.kubernetes.names import (
-    ADMIN_PORT,
-    DATA_PORT,
-    MANAGED_BY,
-    MANAGED_BY_LABEL,
-    NAME_LABEL,
-)
 from batchedmodel_contract.processes.environment import from_environment
+from batchedmodel_contract.processes.sidecar_api import ADMIN_PORT
 from batchedmodel_kube.manifest.manifest import read_manifest
+from batchedmodel_kube.names import DATA_PORT, MANAGED_BY, MANAGED_BY_LABEL, NAME_LABEL
 from batchedmodel_operator.checkup import CheckupSettings
 from batchedmodel_operator.settings import OperatorSettings
 from cluster.errors import CommandFailed

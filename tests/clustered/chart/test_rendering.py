@@ -7,17 +7,17 @@ import yaml
 
 from batchedmodel_autoscaler.metrics_api.documents import METRICS
 from batchedmodel_autoscaler.settings import AutoscalerSettings
-from batchedmodel_contract.kubernetes.names import (
+from batchedmodel_contract.processes.environment import from_environment
+from batchedmodel_contract.processes.logs import LogFormat, LogLevel
+from batchedmodel_kube.manifest.spec import PullPolicy
+from batchedmodel_kube.manifest.workload import ScalingVia, UserIds
+from batchedmodel_kube.names import (
     CLASS_PLURAL,
     EXTERNAL_METRICS_GROUP,
     GROUP,
     METRICS_GROUP,
     PLURAL,
 )
-from batchedmodel_contract.manifest.spec import LogLevel, PullPolicy
-from batchedmodel_contract.manifest.workload import ScalingVia, UserIds
-from batchedmodel_contract.processes.environment import from_environment
-from batchedmodel_contract.processes.logs import LogFormat
 from batchedmodel_operator.checkup import CheckupSettings
 from batchedmodel_operator.settings import OperatorSettings
 from cluster.errors import CommandFailed

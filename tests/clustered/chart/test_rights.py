@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.kubernetes.names import NAME_LABEL
+from batchedmodel_kube.names import NAME_LABEL
 from cluster import ControlPlane
 from support.operator_process import PretendSidecar, run_pods
 from support.operator_team import SIMULATED, Team

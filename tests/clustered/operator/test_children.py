@@ -3,7 +3,7 @@
 import json
 import time
 
-from batchedmodel_contract.kubernetes.names import (
+from batchedmodel_kube.names import (
     BATCHING_HASH_ANNOTATION,
     DATA_PORT,
     MANAGED_BY_LABEL,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.kubernetes.names import NAME_LABEL
 from batchedmodel_contract.manifest.batching import FILE_NAME, settings_from_json
+from batchedmodel_kube.names import NAME_LABEL
 from cluster import CommandFailed, ControlPlane
 from support.operator_process import (
     CRASHING,

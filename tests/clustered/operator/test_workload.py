@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.kubernetes.names import BATCHING_HASH_ANNOTATION, NAME_LABEL
+from batchedmodel_kube.names import BATCHING_HASH_ANNOTATION, NAME_LABEL
 from cluster import CommandFailed
 from support.operator_process import OperatorProcess, PretendSidecar, run_pods
 from support.operator_team import CHILDREN, SIMULATED, Team

@@ -17,7 +17,7 @@ from typing import Any, Final
 import aiohttp
 
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import ServerProtocol
+from batchedmodel_contract.manifest.upstream import ServerProtocol
 from compile_modules import compiled_modules
 from load_generator import cache_folder
 from support.attacks.aim import Attack, Kind, document, path_of

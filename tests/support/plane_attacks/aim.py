@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from batchedmodel_contract.kubernetes.names import GROUP, NAME_LABEL, PLURAL, VERSION
+from batchedmodel_kube.names import GROUP, NAME_LABEL, PLURAL, VERSION
 from control_plane_api import Api
 from support.plane_attacks.sidecars import Behaviour
 

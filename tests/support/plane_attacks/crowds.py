@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from typing import Any, Final
 
-from batchedmodel_contract.kubernetes.names import MANAGED_BY, MANAGED_BY_LABEL, NAME_LABEL
+from batchedmodel_kube.names import MANAGED_BY, MANAGED_BY_LABEL, NAME_LABEL
 from support.plane_attacks.aim import API_VERSION, Aim, Theme, model
 
 STORM: Final = Theme(name="storm")

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from batchedmodel_contract.kubernetes.names import PLURAL
+from batchedmodel_kube.names import PLURAL
 from cluster import ControlPlane
 from control_plane_api import METADATA, Api, administrator, each, until
 from support import autoscaler_cluster, operator_process

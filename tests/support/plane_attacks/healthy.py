@@ -12,7 +12,9 @@ from typing import Any, Final
 
 import aiohttp
 
-from batchedmodel_contract.kubernetes.names import (
+from batchedmodel_kube.manifest.manifest import read_manifest
+from batchedmodel_kube.manifest.pod_settings import batch_settings
+from batchedmodel_kube.names import (
     GROUP,
     METRICS_GROUP,
     NAME_LABEL,
@@ -20,8 +22,6 @@ from batchedmodel_contract.kubernetes.names import (
     REQUIRED_REPLICAS_METRIC,
     VERSION,
 )
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_kube.manifest.manifest import read_manifest
 from control_plane_api import Api
 from support.plane_attacks.node import ready_at
 from support.plane_attacks.orders import Helper
@@ -273,7 +273,7 @@ def _manifest(name: str) -> dict[str, Any]:
 
 def settings_of(manifest: Mapping[str, Any]) -> str:
     """By which a model's pods tell what batch settings they use."""
-    return BatchSettings.of(read_manifest(manifest).spec).digest()
+    return batch_settings(read_manifest(manifest).spec).digest()
 
 
 def _models() -> str:

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from batchedmodel_contract.kubernetes.names import BATCHER_CONTAINER, MODEL_CONTAINER
+from batchedmodel_kube.names import BATCHER_CONTAINER, MODEL_CONTAINER
 
 _STARTED: Final = "2026-01-01T00:00:00Z"
 

@@ -3,7 +3,7 @@
 import json
 from typing import Final
 
-from batchedmodel_contract.kubernetes.names import NAME_LABEL
+from batchedmodel_kube.names import NAME_LABEL
 from support.plane_attacks.aim import Aim, Theme, model, model_text
 
 THEME: Final = Theme(name="objects")

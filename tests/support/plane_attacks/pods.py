@@ -2,12 +2,7 @@
 
 from typing import Any, Final
 
-from batchedmodel_contract.kubernetes.names import (
-    MANAGED_BY,
-    MANAGED_BY_LABEL,
-    MODEL_CONTAINER,
-    NAME_LABEL,
-)
+from batchedmodel_kube.names import MANAGED_BY, MANAGED_BY_LABEL, MODEL_CONTAINER, NAME_LABEL
 from support.plane_attacks.aim import Aim, Theme, model
 from support.plane_attacks.healthy import SPACE
 from support.plane_attacks.node import container, ready_at

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from batchedmodel_contract.kubernetes.names import ADMIN_PORT
 from batchedmodel_contract.processes.listening import raise_descriptors
 from batchedmodel_contract.processes.sidecar_api import (
+    ADMIN_PORT,
     MODEL_HEADER,
     MODEL_STARTUP,
     POD_HEADER,

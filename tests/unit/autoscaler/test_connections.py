@@ -15,8 +15,8 @@ from batchedmodel_autoscaler.metrics_api.certificates import make_identity
 from batchedmodel_autoscaler.polling.poller import Poller
 from batchedmodel_autoscaler.service import Service
 from batchedmodel_autoscaler.settings import AutoscalerSettings
-from batchedmodel_contract.kubernetes.names import METRICS_GROUP
 from batchedmodel_kube.client import Client
+from batchedmodel_kube.names import METRICS_GROUP
 from support.pretend_api_server import PretendApiServer, becomes, pretend_api_server
 from support.running_task import running
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from batchedmodel_contract.kubernetes.names import PLURAL
 from batchedmodel_kube.manifest.manifest import read_manifest
+from batchedmodel_kube.names import PLURAL
 from busy_sidecars import Turns
 from control_plane import FULL, QUICK, Found, Plan, figures_of
 from control_plane_busy import BusyPlan, busy_figures, counted

@@ -7,9 +7,10 @@ import pytest
 from autoscaling import DEFAULT, QUEUE, setup_of
 from autoscaling_loop.loop import Result, ideal_replicas
 from autoscaling_loop.pods import Device
-from batchedmodel_contract.manifest.workload import ScalingMetric
-from batchedmodel_contract.processes.stats import BUCKETS, SidecarStats, stats_from_mapping
+from batchedmodel_autoscaler.polling.stats_document import stats_from_mapping
+from batchedmodel_contract.processes.stats import BUCKETS, SidecarStats
 from batchedmodel_kube.manifest.manifest import read_manifest
+from batchedmodel_kube.manifest.workload import ScalingMetric
 from replayed_pods import Replay
 from scaling_trace import (
     FULL,

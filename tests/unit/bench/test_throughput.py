@@ -10,8 +10,7 @@ import pytest
 
 from batchedmodel_cli.simulator.engine import NANOSECONDS
 from batchedmodel_contract.inference.tensors import HEADER_LENGTH
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from batchedmodel_sidecar.protocols.v2 import read_body
 from bench_report import Figure
 from load_generator import Errors, Latency, LoadResult

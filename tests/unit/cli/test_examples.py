@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from batchedmodel_cli.manifest_file import in_front_of_a_server, read_manifest_file
-from batchedmodel_contract.kubernetes.names import ADMIN_PORT, DATA_PORT
-from batchedmodel_contract.manifest.batching import BatchSettings, settings_from_json
-from batchedmodel_contract.manifest.spec import ServerProtocol
+from batchedmodel_contract.manifest.batching import settings_from_json
+from batchedmodel_contract.manifest.upstream import ServerProtocol
+from batchedmodel_contract.processes.sidecar_api import ADMIN_PORT
+from batchedmodel_kube.manifest.pod_settings import batch_settings
+from batchedmodel_kube.names import DATA_PORT
 from support.repository import ROOT
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
@@ -20,7 +22,7 @@ def by_name(path: Path) -> str:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=by_name)
 def test_an_example_is_a_right_manifest_and_is_listed(example: Path) -> None:
-    settings = BatchSettings.of(read_manifest_file(example).spec)
+    settings = batch_settings(read_manifest_file(example).spec)
     assert settings_from_json(settings.to_json()) == settings
     page = (ROOT / "docs" / "running.md").read_text("utf-8")
     assert f"| `examples/{example.name}` |" in page

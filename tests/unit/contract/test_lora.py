@@ -17,12 +17,13 @@ from batchedmodel_contract.lora import (
     AdapterPhase,
     AdapterSettings,
     AdapterState,
-    adapter_settings,
     adapter_state_from_mapping,
     adapters_from_json,
 )
-from batchedmodel_contract.manifest.adapters import AdapterItem, Adapters
+from batchedmodel_contract.manifest.adapters import AdapterItem
 from batchedmodel_contract.manifest.source import HuggingFace, Source
+from batchedmodel_kube.manifest.adapters import Adapters
+from batchedmodel_kube.manifest.pod_settings import adapter_settings, adapters_to_json
 from support.examples import examples
 from support.strategies import json_values, ragged_batches
 
@@ -63,7 +64,7 @@ ONE = ragged("x", Datatype.FP32, [((1,), bytes(4))])
     )
 )
 def test_settings_are_read_as_they_were_written(told: AdapterSettings) -> None:
-    assert adapters_from_json(told.to_json()) == told
+    assert adapters_from_json(adapters_to_json(told)) == told
 
 
 def test_settings_of_a_manifest_count_memory_in_bytes() -> None:

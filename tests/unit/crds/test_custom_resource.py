@@ -8,15 +8,11 @@ from typing import Any, Final
 
 import pytest
 
-from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.schema.reading import Section, Setting, declarations
 from batchedmodel_kube.manifest.cross_field_rules import CHECKS
+from batchedmodel_kube.manifest.spec import Spec
 from batchedmodel_kube.object_text import DEEPEST
-from custom_resource import (
-    custom_resource,
-    effective_schema,
-    spec_schema,
-)
+from custom_resource import custom_resource, effective_schema, spec_schema
 from structural_schema import Schema, anchored
 from support.repository import ROOT
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from batchedmodel_contract.processes.sidecar_api import Whom
+from batchedmodel_kube.admin_client import Whom
 from support.operator_cluster import FakeSidecars
 from support.operator_world import SIMULATED, World
 

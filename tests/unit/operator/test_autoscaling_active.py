@@ -10,7 +10,7 @@ from batchedmodel_autoscaler.replicas.formula import (
     Unseen,
     required_replicas,
 )
-from batchedmodel_contract.kubernetes.names import BLIND
+from batchedmodel_kube.names import BLIND
 from batchedmodel_operator.kinds import Kind
 from support.operator_world import SIMULATED, World
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from batchedmodel_contract.manifest.source import Source
-from batchedmodel_contract.manifest.spec import ServerProtocol
+from batchedmodel_contract.manifest.upstream import ServerProtocol
 from batchedmodel_contract.processes.environment import (
     AcceleratorNeed,
     FetchSettings,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_contract.manifest.workload import Rollout, RolloutStrategy
+from batchedmodel_kube.manifest.workload import Rollout, RolloutStrategy
 from batchedmodel_operator.rollout import (
     SENTENCES,
     Cause,

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.calls import Answer

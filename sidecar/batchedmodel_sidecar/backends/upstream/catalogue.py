@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from batchedmodel_contract.invalid_input import shown
-from batchedmodel_contract.manifest.spec import ServerProtocol
+from batchedmodel_contract.manifest.upstream import ServerProtocol
 from batchedmodel_sidecar.backends.upstream.headers import forwarded, trace_context
 from batchedmodel_sidecar.backends.upstream.protocol import BackendProtocol
 from batchedmodel_sidecar.backends.upstream.protocols.openai import OpenAI

@@ -19,13 +19,13 @@ from batchedmodel_autoscaler.errors import MetricsUnavailable, RefusedAnswer, Un
 from batchedmodel_autoscaler.metrics_api import documents
 from batchedmodel_autoscaler.metrics_api.server import require_front_proxy, selected_model
 from batchedmodel_autoscaler.replicas.formula import Target
-from batchedmodel_contract.kubernetes.names import (
+from batchedmodel_kube.capacity import Capacity
+from batchedmodel_kube.names import (
     EXTERNAL_METRICS_GROUP,
     METRICS_GROUP,
     NAME_LABEL,
     REQUIRED_REPLICAS_METRIC,
 )
-from batchedmodel_kube.capacity import Capacity
 
 KEY = ModelKey("team", "minilm")
 TAKEN = datetime(2026, 11, 20, 10, 0, 0, tzinfo=UTC)

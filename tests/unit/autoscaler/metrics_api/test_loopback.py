@@ -25,10 +25,10 @@ from batchedmodel_autoscaler.polling.sidecars import Sidecars
 from batchedmodel_autoscaler.replicas.formula import Target
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_autoscaler.telemetry import Telemetry
-from batchedmodel_contract.kubernetes.names import ADMIN_PORT, METRICS_GROUP
-from batchedmodel_contract.processes.sidecar_api import STATS, Whom
-from batchedmodel_http.ports.admin_client import NoAnswer
+from batchedmodel_contract.processes.sidecar_api import ADMIN_PORT, STATS
 from batchedmodel_http.ports.listener import CannotListen, Listener
+from batchedmodel_kube.admin_client import NoAnswer, Whom
+from batchedmodel_kube.names import METRICS_GROUP
 from cluster.certificates import Authority, Pair
 from support.autoscaler_world import CALM, busy, fleet, pod
 

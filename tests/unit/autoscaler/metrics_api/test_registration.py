@@ -16,9 +16,9 @@ from batchedmodel_autoscaler.cluster.resources import API_SERVICES
 from batchedmodel_autoscaler.metrics_api.certificates import RENEWED_AFTER, Rotation, holds
 from batchedmodel_autoscaler.metrics_api.registration import Registration
 from batchedmodel_autoscaler.telemetry import Telemetry
-from batchedmodel_contract.kubernetes.names import METRICS_GROUP
 from batchedmodel_kube.client import Client
 from batchedmodel_kube.errors import ClusterError, Conflict, Unreachable
+from batchedmodel_kube.names import METRICS_GROUP
 from batchedmodel_kube.reading import Object
 
 pytestmark = pytest.mark.looptime

@@ -8,9 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from batchedmodel_autoscaler.polling.sidecars import Sidecars
-from batchedmodel_contract.kubernetes.names import ADMIN_PORT
-from batchedmodel_contract.processes.sidecar_api import Whom
-from batchedmodel_http.ports.admin_client import NoAnswer
+from batchedmodel_contract.processes.sidecar_api import ADMIN_PORT
+from batchedmodel_kube.admin_client import NoAnswer, Whom
 from support.autoscaler_world import busy
 
 ADDRESS = "127.0.69.1"

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from batchedmodel_autoscaler.polling.poller import Poller
+from batchedmodel_autoscaler.polling.stats_document import stats_from_mapping
 from batchedmodel_autoscaler.replicas.formula import (
     Unseen,
     outstanding,
@@ -20,9 +21,8 @@ from batchedmodel_autoscaler.replicas.formula import (
 )
 from batchedmodel_autoscaler.telemetry import Telemetry
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.processes.sidecar_api import Whom
-from batchedmodel_contract.processes.stats import BUCKETS, SidecarStats, stats_from_mapping
-from batchedmodel_http.ports.admin_client import NoAnswer
+from batchedmodel_contract.processes.stats import BUCKETS, SidecarStats
+from batchedmodel_kube.admin_client import NoAnswer, Whom
 from support.autoscaler_world import CALM, KEY, TARGET, busy, fleet, pod
 from support.examples import examples
 

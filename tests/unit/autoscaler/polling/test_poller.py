@@ -9,17 +9,12 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from batchedmodel_autoscaler.cluster.resources import (
-    MODELS,
-    PODS,
-    within,
-)
+from batchedmodel_autoscaler.cluster.resources import MODELS, PODS, within
 from batchedmodel_autoscaler.polling.poller import MOST_AT_ONCE, Poller
 from batchedmodel_autoscaler.state.pace import MOST_POLLS_PER_SECOND
 from batchedmodel_autoscaler.telemetry import Telemetry
-from batchedmodel_contract.processes.sidecar_api import Whom
 from batchedmodel_contract.processes.stats import SidecarStats
-from batchedmodel_http.ports.admin_client import NoAnswer
+from batchedmodel_kube.admin_client import NoAnswer, Whom
 from support.autoscaler_world import CALM, KEY, fleet, pod
 from support.running_task import running
 

@@ -13,12 +13,16 @@ import pytest
 from batchedmodel_autoscaler.polling.sidecars import POLL_TIMEOUT_SECONDS, Sidecars, most_kept
 from batchedmodel_autoscaler.settings import AutoscalerSettings
 from batchedmodel_autoscaler.state.pace import MOST_POLLS_PER_SECOND
-from batchedmodel_contract.kubernetes.names import ADMIN_PORT
 from batchedmodel_contract.processes.listening import MOST_DESCRIPTORS
-from batchedmodel_contract.processes.sidecar_api import IDLE_SECONDS, MODEL_HEADER, POD_HEADER, Whom
+from batchedmodel_contract.processes.sidecar_api import (
+    ADMIN_PORT,
+    IDLE_SECONDS,
+    MODEL_HEADER,
+    POD_HEADER,
+)
 from batchedmodel_contract.schema.reading import Setting, declarations
 from batchedmodel_contract.schema.rules import Real
-from batchedmodel_http.ports.admin_client import KEPT_SECONDS, NoAnswer, OtherPod
+from batchedmodel_kube.admin_client import KEPT_SECONDS, NoAnswer, OtherPod, Whom
 from support.autoscaler_world import busy
 
 WHOM = Whom(model="minilm", pod="uid-1")

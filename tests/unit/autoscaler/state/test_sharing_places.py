@@ -13,9 +13,8 @@ from batchedmodel_autoscaler.polling.poller import FIRST_ROUND_SECONDS, Poller
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_autoscaler.state.pace import fair_share, seconds_between
 from batchedmodel_autoscaler.telemetry import Telemetry
-from batchedmodel_contract.processes.sidecar_api import Whom
 from batchedmodel_contract.processes.stats import SidecarStats
-from batchedmodel_http.ports.admin_client import NoAnswer
+from batchedmodel_kube.admin_client import NoAnswer, Whom
 from support.autoscaler_world import CALM, TARGET, pod
 
 pytestmark = pytest.mark.looptime

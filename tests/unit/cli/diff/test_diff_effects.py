@@ -11,8 +11,8 @@ import pytest
 
 from batchedmodel_cli.diff.effects import EFFECT_OF_CHILD, Difference, Effect, difference
 from batchedmodel_cli.diff.live import read_live
-from batchedmodel_contract.manifest.spec import PullPolicy, target_utilization_percent
-from batchedmodel_contract.manifest.workload import ScalingVia, UserIds
+from batchedmodel_kube.manifest.spec import PullPolicy, target_utilization_percent
+from batchedmodel_kube.manifest.workload import ScalingVia, UserIds
 from batchedmodel_operator.kinds import CHILDREN, Kind
 from batchedmodel_operator.render import Images
 from support.drawn_edits import Drawn, edited_fields, read_spec, right_specs

@@ -7,7 +7,7 @@ import pytest
 
 from batchedmodel_cli.diff.live import read_live
 from batchedmodel_cli.simulate.inputs import Refused
-from batchedmodel_contract.kubernetes.names import API_VERSION, KIND
+from batchedmodel_kube.names import API_VERSION, KIND
 
 READY = {"type": "Ready", "status": "True"}
 

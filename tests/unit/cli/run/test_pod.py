@@ -10,19 +10,17 @@ import pytest
 from batchedmodel_cli.run import pod
 from batchedmodel_cli.run.pod import cache_folder, shared_folder
 from batchedmodel_cli.run.processes import ProcessSpec
-from batchedmodel_contract.manifest.batching import (
-    FILE_NAME,
-    BatchSettings,
-    settings_from_json,
-)
-from batchedmodel_contract.manifest.generation import Generation, KeyValueCache
-from batchedmodel_contract.manifest.spec import Model, ServerProtocol, Spec
+from batchedmodel_contract.manifest.batching import FILE_NAME, BatchSettings, settings_from_json
+from batchedmodel_contract.manifest.upstream import ServerProtocol
 from batchedmodel_contract.processes.environment import (
     ModelServerSettings,
     SidecarSettings,
     from_environment,
 )
+from batchedmodel_kube.manifest.generation import Generation, KeyValueCache
 from batchedmodel_kube.manifest.manifest import BatchedModel, read_manifest
+from batchedmodel_kube.manifest.pod_settings import batch_settings
+from batchedmodel_kube.manifest.spec import Model, Spec
 from support.repository import ROOT
 
 REPOSITORY = ROOT
@@ -80,7 +78,7 @@ def test_the_batcher_finds_the_manifests_settings(tmp_path: Path) -> None:
     batcher, _ = specs(tmp_path, {})
     settings = from_environment(SidecarSettings, batcher.environment)
     text = Path(settings.settings_folder, "batching.json").read_text("utf-8")
-    assert settings_from_json(text) == BatchSettings.of(manifest().spec)
+    assert settings_from_json(text) == batch_settings(manifest().spec)
 
 
 def test_both_processes_are_told_one_name_and_one_socket(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ from batchedmodel_cli.simulate import report
 from batchedmodel_cli.simulate.pods import SimulatedPods, Trial
 from batchedmodel_cli.simulate.study import Answers, Comparison, Measure, Outlook
 from batchedmodel_cli.simulate.traffic import drawn
-from batchedmodel_contract.manifest.spec import Batching, Model, Spec
+from batchedmodel_kube.manifest.batching import Batching
 from batchedmodel_kube.manifest.manifest import BatchedModel
+from batchedmodel_kube.manifest.spec import Model, Spec
 from support.simulate_command import PROFILE
 
 ENDS = ("answered in 50 ms", "late", "refused", "given up", "timed out")

@@ -12,16 +12,10 @@ from batchedmodel_cli.simulate.pods import SimulatedPods, Trial
 from batchedmodel_cli.simulate.study import Answers, Measure, Study, changes, smallest
 from batchedmodel_cli.simulate.traffic import drawn
 from batchedmodel_cli.simulator.verdicts import Latency
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import (
-    Batching,
-    Lateness,
-    Model,
-    Objective,
-    PolicyName,
-    Spec,
-)
-from batchedmodel_contract.manifest.workload import Autoscaling
+from batchedmodel_contract.manifest.batching import BatchSettings, Lateness, Objective, PolicyName
+from batchedmodel_kube.manifest.batching import Batching
+from batchedmodel_kube.manifest.spec import Model, Spec
+from batchedmodel_kube.manifest.workload import Autoscaling
 from support.simulate_command import PROFILE
 
 

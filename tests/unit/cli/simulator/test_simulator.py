@@ -12,8 +12,7 @@ from batchedmodel_cli.simulator.search import highest_rate
 from batchedmodel_cli.simulator.verdicts import verdict
 from batchedmodel_cli.simulator.workload import Constant, Lognormal, Workload, stream
 from batchedmodel_contract.inference.description import CostRule
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from batchedmodel_scheduling.batching.items import Policy
 from batchedmodel_scheduling.batching.policies import new_policy
 from scheduling_bench.affine import Affine, profile_of

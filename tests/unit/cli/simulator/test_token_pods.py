@@ -7,7 +7,7 @@ import pytest
 from batchedmodel_cli.simulator.token_engine import Call, EngineFigures, TokenEngine
 from batchedmodel_cli.simulator.token_pods import TokenPod, Watcher
 from batchedmodel_cli.simulator.token_verdicts import TokenVerdict, served
-from batchedmodel_contract.manifest.spec import Lateness
+from batchedmodel_contract.manifest.batching import Lateness
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_scheduling.generation.admission import Admission, AdmissionSettings

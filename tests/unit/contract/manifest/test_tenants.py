@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from batchedmodel_contract.manifest.batching import BatchSettings, settings_from_json
+from batchedmodel_contract.manifest.batching import settings_from_json
 from batchedmodel_contract.manifest.tenants import NETWORK, UNLISTED, TenantSettings, tenant_of
 from batchedmodel_kube.manifest.manifest import read_manifest
+from batchedmodel_kube.manifest.pod_settings import batch_settings
 from support.examples import examples
 
 PROXIED = TenantSettings(
@@ -84,7 +85,7 @@ def test_a_manifests_tenants_reach_the_sidecar_by_its_settings_file() -> None:
         "metadata": {"name": "m"},
         "spec": {"model": {"handler": "simulated"}, "batching": batching},
     }
-    there = BatchSettings.of(read_manifest(manifest).spec)
+    there = batch_settings(read_manifest(manifest).spec)
     read = settings_from_json(there.to_json())
     assert read == there
     assert read.tenants == TenantSettings(

@@ -8,17 +8,16 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.invalid_input import InvalidInput, InvalidManifest
 from batchedmodel_contract.manifest.source import HuggingFace, Source
-from batchedmodel_contract.manifest.spec import LogLevel, ServerProtocol
+from batchedmodel_contract.manifest.upstream import ServerProtocol
 from batchedmodel_contract.processes.environment import (
     AcceleratorNeed,
     ModelServerSettings,
     SidecarSettings,
     from_environment,
     source_from_json,
-    source_to_json,
-    to_environment,
 )
-from batchedmodel_contract.processes.logs import LogFormat
+from batchedmodel_contract.processes.logs import LogFormat, LogLevel
+from batchedmodel_kube.manifest.pod_settings import source_to_json, to_environment
 from support.examples import examples
 
 SIDECAR = {

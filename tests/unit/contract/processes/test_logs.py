@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +14,6 @@ from batchedmodel_contract.processes.logs import (
     LogFormat,
     Process,
     about,
-    as_text,
     inherited_format,
 )
 from support.examples import examples
@@ -140,23 +138,3 @@ def test_a_helper_logs_as_the_process_that_started_it() -> None:
     assert inherited_format({}) is LogFormat.TEXT
     assert inherited_format({"BATCHEDMODEL_LOG_FORMAT": ""}) is LogFormat.TEXT
     assert inherited_format({"BATCHEDMODEL_LOG_FORMAT": "json"}) is LogFormat.JSON
-
-
-def test_the_end_of_a_log_as_json_is_told_to_people_as_text() -> None:
-    first, second = record("one"), record("two", error=ValueError("three"))
-    form = JsonFormatter(Process.MODEL_SERVER)
-    log = f'cut\\n\\"off\\""}}\n{form.format(first)}\n{form.format(second)}\n'
-    assert as_text(log) == 'cut\n"off""}\none\ntwo\nValueError: three'
-
-
-@pytest.mark.parametrize(
-    "text", ["", "12:00:00 ERROR no", "{}", "[1]", "7", '{"message": 7}', "[" * 5000]
-)
-def test_other_text_stays_as_it_is(text: str) -> None:
-    assert as_text(text) == text
-
-
-@settings(max_examples=examples(100))
-@given(st.text())
-def test_the_end_of_any_log_is_told(text: str) -> None:
-    as_text(text)

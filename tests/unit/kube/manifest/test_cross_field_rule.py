@@ -4,15 +4,9 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_kube.manifest.cross_field_rule import (
-    Condition,
-    among,
-    given,
-    one_given,
-    where,
-)
+from batchedmodel_kube.manifest.cross_field_rule import Condition, among, given, one_given, where
 from batchedmodel_kube.manifest.manifest import read_manifest
+from batchedmodel_kube.manifest.spec import Spec
 
 SURGE = among("rollout.maxSurge", 0, "0%")
 SCALED = given("autoscaling")

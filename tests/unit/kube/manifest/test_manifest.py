@@ -7,18 +7,14 @@ import pytest
 from hypothesis import given, settings
 
 from batchedmodel_contract.invalid_input import InvalidManifest
-from batchedmodel_contract.manifest.source import HuggingFace, Source
-from batchedmodel_contract.manifest.spec import (
-    Batching,
-    Lateness,
-    Model,
-    PolicyName,
-    ServerProtocol,
-    Spec,
-)
+from batchedmodel_contract.manifest.batching import Lateness, PolicyName
+from batchedmodel_contract.manifest.upstream import ServerProtocol
+from batchedmodel_kube.manifest.batching import Batching
 from batchedmodel_kube.manifest.cross_field_rule import Check
 from batchedmodel_kube.manifest.cross_field_rules import CHECKS
 from batchedmodel_kube.manifest.manifest import read_manifest
+from batchedmodel_kube.manifest.source import HuggingFace, Source
+from batchedmodel_kube.manifest.spec import Model, Spec
 from support.examples import examples
 from support.strategies import json_values
 

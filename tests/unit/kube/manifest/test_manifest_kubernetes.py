@@ -5,8 +5,11 @@ from typing import Any
 import pytest
 
 from batchedmodel_contract.invalid_input import InvalidManifest
-from batchedmodel_contract.manifest.spec import Drain, Resources, Spec
-from batchedmodel_contract.manifest.workload import (
+from batchedmodel_kube.manifest.cross_field_rule import Check
+from batchedmodel_kube.manifest.cross_field_rules import CHECKS
+from batchedmodel_kube.manifest.manifest import LARGEST_SPEC, read_manifest
+from batchedmodel_kube.manifest.spec import Drain, Resources, Spec
+from batchedmodel_kube.manifest.workload import (
     Accelerator,
     Autoscaling,
     Pod,
@@ -14,9 +17,6 @@ from batchedmodel_contract.manifest.workload import (
     Service,
     ServiceType,
 )
-from batchedmodel_kube.manifest.cross_field_rule import Check
-from batchedmodel_kube.manifest.cross_field_rules import CHECKS
-from batchedmodel_kube.manifest.manifest import LARGEST_SPEC, read_manifest
 from support.manifest_table import (
     RightManifest,
     WrongManifest,

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.invalid_input import InvalidManifest
-from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.schema.reading import Section, declarations
 from batchedmodel_kube.manifest.manifest import read_manifest
 from batchedmodel_kube.manifest.model_class import (
@@ -20,6 +19,7 @@ from batchedmodel_kube.manifest.model_class import (
     merged,
     read_class,
 )
+from batchedmodel_kube.manifest.spec import Spec
 from support.examples import examples
 
 SIMULATED: Final[dict[str, Any]] = {"model": {"handler": "simulated"}}

@@ -12,6 +12,7 @@ import pytest
 from batchedmodel_contract.lora import ADAPTERS_FILE, AdapterPhase, AdapterSettings, AdapterState
 from batchedmodel_contract.manifest.adapters import AdapterItem
 from batchedmodel_contract.manifest.source import Source
+from batchedmodel_kube.manifest.pod_settings import adapters_to_json
 from batchedmodel_model_server.lora import serving
 from batchedmodel_model_server.lora.serving import Adapters
 from batchedmodel_model_server.lora.slots import DeviceAdapters
@@ -52,7 +53,7 @@ async def adapters(
         (tmp_path / name / "adds").write_text(adds)
         items.append(AdapterItem(name=name, source=Source(path=str(tmp_path / name))))
     settings = AdapterSettings(slots=1, cpu_memory_bytes=0, items=tuple(items))
-    (tmp_path / ADAPTERS_FILE).write_text(settings.to_json())
+    (tmp_path / ADAPTERS_FILE).write_text(adapters_to_json(settings))
     ready = asyncio.Event()
 
     def told(states: tuple[AdapterState, ...]) -> None:
@@ -83,7 +84,7 @@ async def test_an_adapter_whose_files_come_one_by_one_is_read_once_they_are_ther
     folder, copied, told = tmp_path / "all" / "three", list[str](), list[AdapterPhase]()
     folder.parent.mkdir()
     settings = AdapterSettings(folder=str(folder.parent))
-    (tmp_path / ADAPTERS_FILE).write_text(settings.to_json())
+    (tmp_path / ADAPTERS_FILE).write_text(adapters_to_json(settings))
 
     def find(source: Source) -> Content:
         if len(copied) < 4:

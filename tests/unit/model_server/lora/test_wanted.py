@@ -10,6 +10,7 @@ from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.lora import AdapterSettings
 from batchedmodel_contract.manifest.adapters import MOST_ITEMS, AdapterItem
 from batchedmodel_contract.manifest.source import Source
+from batchedmodel_kube.manifest.pod_settings import adapters_to_json
 from batchedmodel_model_server.lora.wanted import Look, read_settings, wanted_sources
 from batchedmodel_model_server.sources.folder import content_of
 
@@ -81,11 +82,8 @@ def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_a_look_tells_files_that_have_changed_by_their_digest(tmp_path: Path) -> None:
     adapter = tmp_path / "sql"
-    (tmp_path / "adapters.json").write_text(
-        AdapterSettings(
-            items=(AdapterItem(name="sql", source=Source(path=str(adapter))),)
-        ).to_json()
-    )
+    items = (AdapterItem(name="sql", source=Source(path=str(adapter))),)
+    (tmp_path / "adapters.json").write_text(adapters_to_json(AdapterSettings(items=items)))
 
     def look(before: Look) -> Look:
         return before.again(tmp_path, lambda source: content_of(source, tmp_path))

@@ -8,8 +8,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio.client.configuration import Configuration
 
-from batchedmodel_contract.kubernetes.names import NAME_LABEL, REVISION_LABEL
 from batchedmodel_kube.client import Client
+from batchedmodel_kube.names import NAME_LABEL, REVISION_LABEL
 from batchedmodel_kube.object_text import Unreadable
 from batchedmodel_operator.cluster.client import KubernetesCluster
 from batchedmodel_operator.cluster.objects import read_pod, reader_of

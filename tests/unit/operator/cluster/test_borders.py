@@ -13,10 +13,11 @@ from aiohttp.test_utils import TestServer
 from kubernetes.aio.client.configuration import Configuration
 
 from batchedmodel_contract.invalid_input import InvalidManifest
-from batchedmodel_contract.manifest.spec import PullPolicy
 from batchedmodel_contract.processes.environment import from_environment
-from batchedmodel_contract.processes.sidecar_api import MODEL_HEADER, POD_HEADER, Whom
+from batchedmodel_contract.processes.sidecar_api import MODEL_HEADER, POD_HEADER
+from batchedmodel_kube.admin_client import Whom
 from batchedmodel_kube.client import Client
+from batchedmodel_kube.manifest.spec import PullPolicy
 from batchedmodel_operator.cluster.client import KubernetesCluster
 from batchedmodel_operator.cluster.sidecars import SidecarAdmin
 from batchedmodel_operator.kinds import Kind

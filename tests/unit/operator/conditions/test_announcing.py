@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from batchedmodel_contract.kubernetes.names import MODEL_CONTAINER
 from batchedmodel_kube.errors import Forbidden, Invalid
+from batchedmodel_kube.names import MODEL_CONTAINER
 from batchedmodel_operator.conditions.events import announcements
 from batchedmodel_operator.conditions.findings import Reason
 from batchedmodel_operator.interfaces import Body

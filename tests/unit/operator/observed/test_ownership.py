@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.kubernetes.names import NAME_LABEL
+from batchedmodel_kube.names import NAME_LABEL
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.observed.state import child_from, model_from
 from batchedmodel_operator.reconcile.observe import own_pods

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.kubernetes.names import NAME_LABEL
 from batchedmodel_contract.processes.logs import LogFormat
 from batchedmodel_kube.errors import Invalid, NameTaken
+from batchedmodel_kube.names import NAME_LABEL
 from batchedmodel_operator import render
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.observed.state import model_from

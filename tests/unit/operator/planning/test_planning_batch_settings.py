@@ -5,10 +5,8 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.kubernetes.names import BATCHING_HASH_ANNOTATION
-from batchedmodel_kube.errors import (
-    Invalid,
-)
+from batchedmodel_kube.errors import Invalid
+from batchedmodel_kube.names import BATCHING_HASH_ANNOTATION
 from batchedmodel_operator.kinds import Kind
 from support.operator_world import KEY, SIMULATED, World
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from batchedmodel_contract.link.hello import MAX_VERSION
-from batchedmodel_contract.manifest.workload import UpgradeMode
 from batchedmodel_kube.errors import Gone, Invalid, Refused
+from batchedmodel_kube.manifest.workload import UpgradeMode
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.observed.state import Key
 from batchedmodel_operator.reconcile.turns import SETTLED, Standing

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_contract.kubernetes.names import REVISION_LABEL
+from batchedmodel_kube.names import REVISION_LABEL
 from batchedmodel_operator import render
 from batchedmodel_operator.kinds import CHILDREN, Kind
 from batchedmodel_operator.observed.state import model_from

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.kubernetes.names import NAME_LABEL
+from batchedmodel_kube.names import NAME_LABEL
 from batchedmodel_operator.observed.state import Key, is_news, keys_of
 
 OWNER: dict[str, Any] = {

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.manifest.workload import ScalingVia
+from batchedmodel_kube.manifest.workload import ScalingVia
 from batchedmodel_operator import render
 from batchedmodel_operator.observed.effective import needs_disruption_budget, scaling_target
 from batchedmodel_operator.rollout import Mode

@@ -5,10 +5,10 @@ from typing import Any, Final
 
 import pytest
 
-from batchedmodel_contract.kubernetes.names import ADAPTERS_VOLUME_PREFIX, SETTINGS_PATH
 from batchedmodel_contract.lora import ADAPTERS_FILE, adapters_from_json
 from batchedmodel_contract.manifest.batching import FILE_NAME
-from batchedmodel_contract.manifest.spec import Spec
+from batchedmodel_kube.manifest.spec import Spec
+from batchedmodel_kube.names import ADAPTERS_VOLUME_PREFIX, SETTINGS_PATH
 from batchedmodel_operator import render
 from batchedmodel_operator.observed.state import Model, model_from
 from support.operator_world import IMAGES, SIMULATED, manifest

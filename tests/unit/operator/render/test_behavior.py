@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaling_loop.hpa import read_behavior
-from batchedmodel_contract.manifest.workload import ScalingMetric, ScalingProfile
+from batchedmodel_kube.manifest.workload import ScalingMetric, ScalingProfile
 from batchedmodel_operator import render
 from batchedmodel_operator.observed.state import model_from
 from batchedmodel_operator.render.autoscaler import behavior

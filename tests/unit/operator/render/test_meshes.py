@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from batchedmodel_contract.kubernetes.names import ADMIN_PORT, DATA_PORT
+from batchedmodel_contract.processes.sidecar_api import ADMIN_PORT
+from batchedmodel_kube.names import DATA_PORT
 from batchedmodel_operator import render
 from support.operator_world import SIMULATED
 from support.rendered import deployment_of, from_hub, read_model

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.kubernetes.names import REVISION_LABEL
-from batchedmodel_contract.manifest.workload import UserIds
 from batchedmodel_contract.processes.logs import LogFormat
+from batchedmodel_kube.manifest.workload import UserIds
+from batchedmodel_kube.names import REVISION_LABEL
 from batchedmodel_operator import render
 from support.operator_world import IMAGES, SIMULATED
 from support.rendered import (

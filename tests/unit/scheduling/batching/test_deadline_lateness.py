@@ -7,17 +7,9 @@ from itertools import pairwise
 import pytest
 
 from batchedmodel_contract.inference.profile import Profile
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import Lateness, Objective
+from batchedmodel_contract.manifest.batching import BatchSettings, Lateness, Objective
 from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
-from batchedmodel_scheduling.batching.items import (
-    NEVER,
-    Decision,
-    Finished,
-    Item,
-    Priority,
-    Slots,
-)
+from batchedmodel_scheduling.batching.items import NEVER, Decision, Finished, Item, Priority, Slots
 from batchedmodel_scheduling.batching.policies import new_policy, relearning
 from batchedmodel_scheduling.batching.policy import BasePolicy
 from support.scheduling import BUSY, IDLE, measured, offer, released, row_profile, serve, start

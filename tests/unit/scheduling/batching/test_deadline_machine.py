@@ -16,8 +16,7 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import Lateness, PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings, Lateness, PolicyName
 from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
 from batchedmodel_scheduling.batching.deadline import Deadline
 from batchedmodel_scheduling.batching.items import (

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_scheduling.batching.items import ItemId, MemoryCap
 from batchedmodel_scheduling.batching.policy import BasePolicy

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from batchedmodel_contract.inference.description import CostRule
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import Lateness
+from batchedmodel_contract.manifest.batching import BatchSettings, Lateness
 from batchedmodel_contract.outcomes import ReleaseReason
 from batchedmodel_scheduling.batching.items import Item, Priority
 from batchedmodel_scheduling.batching.policies import new_policy

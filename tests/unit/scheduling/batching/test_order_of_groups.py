@@ -8,8 +8,7 @@ from itertools import count
 import pytest
 
 from batchedmodel_contract.inference.profile import Profile
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from batchedmodel_contract.outcomes import HoldReason, ReleaseReason
 from batchedmodel_scheduling.batching.items import (
     NEVER,

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from batchedmodel_scheduling.batching.fifo import Greedy, Window
 from batchedmodel_scheduling.batching.items import NEVER, Finished
 from batchedmodel_scheduling.batching.policies import new_policy, reconfigured, relearning

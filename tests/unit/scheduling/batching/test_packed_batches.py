@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from batchedmodel_contract.inference.description import CostRule
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import Lateness, Objective
+from batchedmodel_contract.manifest.batching import BatchSettings, Lateness, Objective
 from batchedmodel_scheduling.batching import next_batch
 from batchedmodel_scheduling.batching.items import Item, Limits
 from batchedmodel_scheduling.batching.next_batch import Situation

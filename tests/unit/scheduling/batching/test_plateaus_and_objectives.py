@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from batchedmodel_contract.inference.description import CostRule
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import Lateness, Objective
+from batchedmodel_contract.manifest.batching import BatchSettings, Lateness, Objective
 from batchedmodel_scheduling.batching.items import Limits, Priority
 from batchedmodel_scheduling.batching.next_batch import Situation, plan, worth_splitting
 from batchedmodel_scheduling.batching.policies import new_policy

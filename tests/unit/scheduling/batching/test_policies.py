@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
 from batchedmodel_scheduling.batching.items import (
     NEVER,

@@ -7,16 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import Lateness, PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings, Lateness, PolicyName
 from batchedmodel_contract.outcomes import ReleaseReason
-from batchedmodel_scheduling.batching.items import (
-    NEVER,
-    Batch,
-    Finished,
-    HandedOver,
-    Slots,
-)
+from batchedmodel_scheduling.batching.items import NEVER, Batch, Finished, HandedOver, Slots
 from batchedmodel_scheduling.batching.policies import new_policy
 from batchedmodel_scheduling.batching.policy import Pipeline
 from batchedmodel_scheduling.latency.batch_times import BatchTimes

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchedmodel_contract.manifest.spec import Lateness
+from batchedmodel_contract.manifest.batching import Lateness
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_scheduling.batching.items import NEVER, Priority, RequestGroup

@@ -6,7 +6,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from batchedmodel_contract.manifest.spec import Lateness
+from batchedmodel_contract.manifest.batching import Lateness
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_scheduling.batching.items import Priority, RequestGroup

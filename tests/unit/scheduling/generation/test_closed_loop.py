@@ -3,7 +3,7 @@
 import pytest
 
 from batchedmodel_cli.simulator.token_engine import EngineFigures
-from batchedmodel_contract.manifest.spec import Lateness
+from batchedmodel_contract.manifest.batching import Lateness
 from batchedmodel_scheduling.generation.admission import AdmissionSettings
 from support.simulated_engine import World, p99
 

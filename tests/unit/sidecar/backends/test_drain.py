@@ -5,15 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import MOST_DRAIN_DELAYS, PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
+from batchedmodel_contract.processes.sidecar_api import MOST_DRAIN_DELAYS
 from batchedmodel_sidecar.errors import Unserved
-from batchedmodel_sidecar.lifecycle import (
-    BEGINS_SECONDS,
-    FOLLOWED_SECONDS,
-    DrainEnd,
-    Lifecycle,
-)
+from batchedmodel_sidecar.lifecycle import BEGINS_SECONDS, FOLLOWED_SECONDS, DrainEnd, Lifecycle
 from batchedmodel_sidecar.model import LinkStatus
 from support.sidecar_world import FIXED, MODEL, PER_ROW, World, rows_of, world
 

@@ -8,8 +8,7 @@ from string import ascii_letters
 
 import pytest
 
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from batchedmodel_sidecar.backends.upstream.protocol import Response
 from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.errors import Expired, Lost, Unserved

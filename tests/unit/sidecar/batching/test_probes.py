@@ -5,8 +5,7 @@ import json
 
 import pytest
 
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from batchedmodel_scheduling.batching.items import Item, ItemId
 from batchedmodel_scheduling.queue.resting import RestingItems
 from batchedmodel_sidecar.errors import Unserved

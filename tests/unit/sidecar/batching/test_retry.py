@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from batchedmodel_sidecar.calls import Call
 from batchedmodel_sidecar.errors import Busy, Expired, Lost, Unserved
 from batchedmodel_sidecar.lifecycle import DrainEnd, Lifecycle

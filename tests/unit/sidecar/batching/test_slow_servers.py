@@ -8,8 +8,7 @@ import pytest
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile, ProfilePoint
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from batchedmodel_contract.outcomes import ReleaseReason
 from batchedmodel_scheduling.batching.items import Batch, BatchId, Item, ItemId
 from batchedmodel_scheduling.batching.policy import Pipeline

@@ -8,7 +8,7 @@ import pytest
 from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from batchedmodel_contract.manifest.spec import ServerProtocol
+from batchedmodel_contract.manifest.upstream import ServerProtocol
 from batchedmodel_sidecar.backends.upstream.catalogue import Upstream
 from batchedmodel_sidecar.discovery.discovery import Discovery
 from batchedmodel_sidecar.discovery.example import Task, example_of, tasks_of

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from batchedmodel_contract.inference.tensors import Buffer
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import Lateness
+from batchedmodel_contract.manifest.batching import BatchSettings, Lateness
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_http.eager_coroutine import EagerCoroutine

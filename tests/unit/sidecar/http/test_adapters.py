@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from batchedmodel_contract.lora import AdapterPhase, AdapterState
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from batchedmodel_contract.manifest.tenants import Share, TenantsBy, TenantSettings
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_http.response import Response

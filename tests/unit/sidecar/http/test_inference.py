@@ -10,8 +10,7 @@ import pytest
 
 from batchedmodel_contract.inference.description import RAGGED, TensorSpec
 from batchedmodel_contract.inference.tensors import Datatype
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_sidecar.body.encodings import Compression

@@ -7,18 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import Lateness, PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings, Lateness, PolicyName
 from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_scheduling.batching.items import Priority
 from batchedmodel_sidecar.errors import Busy, Expired, GivenUp, Lost, Rejected, Unserved
 from batchedmodel_sidecar.protocols.headers import RequestOptions
-from support.sidecar_world import (
-    MODEL,
-    World,
-    rows_of,
-    world,
-)
+from support.sidecar_world import MODEL, World, rows_of, world
 
 pytestmark = pytest.mark.looptime
 

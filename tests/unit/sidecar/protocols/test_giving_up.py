@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import Lateness, PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings, Lateness, PolicyName
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_scheduling.batching import policies
 from batchedmodel_scheduling.batching.items import (

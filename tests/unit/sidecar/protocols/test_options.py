@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from multidict import CIMultiDict
 
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import Lateness
+from batchedmodel_contract.manifest.batching import BatchSettings, Lateness
 from batchedmodel_scheduling.batching.items import Priority, RequestGroup
 from batchedmodel_sidecar.protocols.headers import (
     NO_OPTIONS,

@@ -10,8 +10,7 @@ import pytest
 from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
 from batchedmodel_contract.inference.params import Param, Values, column_values
 from batchedmodel_contract.invalid_input import InvalidInput, Unbatchable
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.protocol import PublicProtocol
 from batchedmodel_sidecar.protocols.v1 import PredictProtocol

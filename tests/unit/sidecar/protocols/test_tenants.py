@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.manifest.batching import PolicyName
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.errors import CallError, Rejected

@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from batchedmodel_autoscaler.polling.stats_document import stats_from_mapping
 from batchedmodel_contract.inference.profile import Profile, ProfileExtent
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import ReleaseReason
-from batchedmodel_contract.processes.stats import BUCKETS, SidecarStats, stats_from_mapping
+from batchedmodel_contract.processes.stats import BUCKETS, SidecarStats
 from batchedmodel_scheduling.batching.policies import new_policy
 from batchedmodel_sidecar.telemetry.ledger import Ledger, OfferedWork, WorkMeter
 from support.scheduling import row_profile

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from batchedmodel_contract.inference.profile import ProfileExtent
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from batchedmodel_sidecar.calls import Answer, Call, Row, Value
 from batchedmodel_sidecar.errors import Rejected, Unserved
 from batchedmodel_sidecar.model import ReadyModel, VersionLease, VersionUsers

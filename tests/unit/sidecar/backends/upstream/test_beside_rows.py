@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.manifest.spec import ServerProtocol
 from batchedmodel_contract.manifest.tenants import Share
+from batchedmodel_contract.manifest.upstream import ServerProtocol
 from batchedmodel_sidecar.backends.upstream.catalogue import Upstream
 from batchedmodel_sidecar.backends.upstream.protocol import (
     Envelope,

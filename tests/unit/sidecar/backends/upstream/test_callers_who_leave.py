@@ -7,7 +7,7 @@ from statistics import median
 
 import pytest
 
-from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.manifest.batching import PolicyName
 from batchedmodel_sidecar.backends.upstream.protocol import BackendRequest, Response
 from support.upstream_world import SECONDS, SETTINGS, UpstreamWorld, in_front, now
 

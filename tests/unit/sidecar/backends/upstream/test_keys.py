@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from batchedmodel_contract.inference.tensors import BINARY_SIZE, HEADER_LENGTH
-from batchedmodel_contract.manifest.spec import ServerProtocol
+from batchedmodel_contract.manifest.upstream import ServerProtocol
 from batchedmodel_sidecar.backends.upstream.catalogue import Upstream
 from batchedmodel_sidecar.backends.upstream.headers import forwarded
 from batchedmodel_sidecar.backends.upstream.protocols.v2 import described

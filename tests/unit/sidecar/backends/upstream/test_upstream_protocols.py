@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from multidict import CIMultiDict
 
 from batchedmodel_contract.invalid_input import InvalidInput, Unbatchable
-from batchedmodel_contract.manifest.spec import ServerProtocol
+from batchedmodel_contract.manifest.upstream import ServerProtocol
 from batchedmodel_sidecar.backends.upstream.catalogue import Upstream
 from batchedmodel_sidecar.backends.upstream.headers import (
     common,
@@ -19,11 +19,7 @@ from batchedmodel_sidecar.backends.upstream.headers import (
     shared,
     trace_context,
 )
-from batchedmodel_sidecar.backends.upstream.protocol import (
-    Envelope,
-    Response,
-    drafted,
-)
+from batchedmodel_sidecar.backends.upstream.protocol import Envelope, Response, drafted
 from batchedmodel_sidecar.backends.upstream.protocols.openai import shares
 from support.examples import examples
 

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.manifest.spec import ServerProtocol
+from batchedmodel_contract.manifest.upstream import ServerProtocol
 from batchedmodel_sidecar.backends.upstream.catalogue import Upstream
 from batchedmodel_sidecar.backends.upstream.protocol import ParsedRequest
 from batchedmodel_sidecar.backends.upstream.protocols import json_values

@@ -1,6 +1,6 @@
 """Defaults that depend on other fields."""
 
-from batchedmodel_contract.manifest.spec import (
+from batchedmodel_kube.manifest.spec import (
     drain_timeout_seconds,
     target_concurrency,
     target_queue_length,

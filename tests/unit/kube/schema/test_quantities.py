@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_contract.schema.rules import Quantity, amount_of
+from batchedmodel_kube.schema.quantities import Quantity, amount_of
 
 
 @pytest.mark.parametrize(

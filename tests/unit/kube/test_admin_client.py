@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from batchedmodel_http.ports.admin_client import LARGEST_HEAD, Connection
+from batchedmodel_kube.admin_client import LARGEST_HEAD, Connection
 
 LARGEST_BODY = 16_384
 BODY = b'{"instance": "first"}'

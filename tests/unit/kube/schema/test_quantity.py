@@ -2,7 +2,8 @@
 
 import pytest
 
-from batchedmodel_contract.schema.rules import Broken, Quantity
+from batchedmodel_contract.schema.rules import Broken
+from batchedmodel_kube.schema.quantities import Quantity
 
 
 class NoText:

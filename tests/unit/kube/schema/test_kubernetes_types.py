@@ -4,15 +4,17 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.schema.kubernetes_types import (
+from batchedmodel_contract.schema.rules import Broken, Rule, Text
+from batchedmodel_contract.schema.shapes import ListOf
+from batchedmodel_kube.schema.kubernetes_types import (
     AFFINITY,
     BEHAVIOR,
     CONTAINER,
     TOLERATION,
     VOLUME,
 )
-from batchedmodel_contract.schema.rules import Amount, Broken, Rule, Text
-from batchedmodel_contract.schema.shapes import ListOf, NamedEntries, shape
+from batchedmodel_kube.schema.quantities import Amount
+from batchedmodel_kube.schema.shapes import NamedEntries, shape
 
 
 def complaint(rule: Rule, value: object) -> str:

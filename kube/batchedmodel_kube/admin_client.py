@@ -1,4 +1,4 @@
-"""Client of a sidecar's admin port, for operator, autoscaler, command line and the pod's own hooks.
+"""Client of a sidecar's admin port, for operator, autoscaler and command line.
 
 Another process may stand at a pod's address. So only the plain form that sidecars use is read: a
 status, headers, and a body whose length is stated or that ends with its connection. One deadline
@@ -8,13 +8,12 @@ libraries go on reading from connections that they keep, so one pod could fill t
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
-from batchedmodel_contract.kubernetes.names import ADMIN_PORT
 from batchedmodel_contract.processes.listening import authority
-from batchedmodel_contract.processes.sidecar_api import Whom
+from batchedmodel_contract.processes.sidecar_api import ADMIN_PORT, MODEL_HEADER, POD_HEADER
 
 LARGEST_HEAD: Final = 16_384
 """Bytes, the empty line at its end included."""
@@ -25,6 +24,7 @@ _END_OF_HEAD: Final = b"\r\n\r\n"
 _STATUS: Final = re.compile(r"HTTP/1\.([01]) (\d{3})(?: |$)")
 _LENGTH: Final = re.compile(r"\d{1,9}", re.ASCII)
 _NO_HTTP: Final = "an answer that is no HTTP"
+_LONGEST_NAMES: Final = 256
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 
 
@@ -34,6 +34,27 @@ class NoAnswer(Exception):
 
 class OtherPod(NoAnswer):
     """Another pod's sidecar answered at the address; the message says whose."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whom:
+    """The sidecar that a question is for; another pod may have its address by now."""
+
+    model: str
+    pod: str
+    """Its uid."""
+
+    def other(self, header: Callable[[str], str | None]) -> str | None:
+        """Who answered instead, by the headers of an answer; None if it was this sidecar.
+
+        An answer without these headers, as of a sidecar of an earlier version, is believed.
+        """
+        model, pod = header(MODEL_HEADER), header(POD_HEADER)
+        if pod not in (None, self.pod) or model not in (None, self.model):
+            # It goes into logs, where a line must be one of ours.
+            names = f"pod {pod or '?'} of model {model or '?'}"[:_LONGEST_NAMES]
+            return "".join(one if one.isprintable() else "?" for one in names)
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

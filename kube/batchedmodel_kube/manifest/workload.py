@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from batchedmodel_contract.kubernetes.names import PRODUCT_LABEL
-from batchedmodel_contract.schema.kubernetes_types import (
+from batchedmodel_contract.schema.reading import setting
+from batchedmodel_contract.schema.rules import Choice, Text, Truth, Whole, object_name
+from batchedmodel_contract.schema.shapes import ListOf, Names
+from batchedmodel_kube.names import PRODUCT_LABEL
+from batchedmodel_kube.schema.kubernetes_types import (
     AFFINITY,
     BEHAVIOR,
     CONTAINER,
@@ -16,16 +19,8 @@ from batchedmodel_contract.schema.kubernetes_types import (
     TOPOLOGY_SPREAD_CONSTRAINT,
     VOLUME,
 )
-from batchedmodel_contract.schema.reading import setting
-from batchedmodel_contract.schema.rules import (
-    Choice,
-    CountOrPercent,
-    Text,
-    Truth,
-    Whole,
-    object_name,
-)
-from batchedmodel_contract.schema.shapes import ANNOTATIONS, LABELS, ListOf, NamedEntries, Names
+from batchedmodel_kube.schema.quantities import CountOrPercent
+from batchedmodel_kube.schema.shapes import ANNOTATIONS, LABELS, NamedEntries
 
 DEFAULT_TARGET_UTILIZATION_PERCENT: Final = 80
 DEFAULT_TARGET_QUEUE_WAIT_MILLISECONDS: Final = 500

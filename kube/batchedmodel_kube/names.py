@@ -26,6 +26,9 @@ PRODUCT_LABEL: Final = "nvidia.com/gpu.product"
 PRODUCT_MAKER: Final = "nvidia.com/"
 """The beginning of the names of resources whose nodes have that label."""
 
+ADAPTERS_STATUS_FIELD: Final = "adapters"
+"""Of a BatchedModel's status: its adapters, as its pods tell of them."""
+
 RESERVED_PREFIX: Final = f"{GROUP}/"
 """Of labels and annotations that only the operator gives."""
 
@@ -53,7 +56,6 @@ FETCH_CONTAINER: Final = "fetch-model"
 CONTAINERS: Final = (BATCHER_CONTAINER, MODEL_CONTAINER, FETCH_CONTAINER)
 """Containers of a pod that only the operator makes."""
 DATA_PORT: Final = 8000
-ADMIN_PORT: Final = 9090
 POD_UID_VARIABLE: Final = "BATCHEDMODEL_POD_UID"
 """Of the sidecar's container: every answer of a sidecar that has it names the pod's uid."""
 SETTINGS_PATH: Final = "/etc/batchedmodel"

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from batchedmodel_autoscaler.polling.stats_document import stats_from_mapping
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.processes.stats import stats_from_mapping
 from support.autoscaler_world import CALM
 
 

@@ -3,8 +3,13 @@
 from dataclasses import dataclass
 from typing import Final
 
-from batchedmodel_contract.schema.reading import section, setting
-from batchedmodel_contract.schema.rules import Real, Text, Whole, amount_of
+from batchedmodel_contract.manifest.batching import (
+    TARGET_MILLISECONDS,
+    TOKEN_MILLISECONDS,
+    BatchSettings,
+)
+from batchedmodel_contract.schema.reading import as_in, section, setting
+from batchedmodel_contract.schema.rules import Real, Text, Whole
 
 MOST_CONTEXT_TOKENS: Final = 1_048_576
 MEMORY: Final = Text(
@@ -27,28 +32,26 @@ class KeyValueCache:
         "Share for keys and values of the memory that the loaded model leaves.",
     )
 
-    @property
-    def memory_bytes(self) -> int | None:
-        """The memory as a number of bytes."""
-        return None if self.memory is None else int(amount_of(self.memory))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
     """How many texts are generated at once, how much they take, how soon tokens should be there."""
 
-    max_concurrent_requests: int | None = setting(
-        Whole(minimum=1, maximum=4096),
+    max_concurrent_requests: int | None = as_in(
+        BatchSettings,
+        "max_concurrent_requests",
         "Requests that a server of protocol OpenAI has at the same time; others wait in the "
         "sidecar's queue. Absent: learnt from the server.",
     )
-    max_sequences: int | None = setting(
-        Whole(minimum=1, maximum=4096),
+    max_sequences: int | None = as_in(
+        BatchSettings,
+        "max_sequences",
         "Texts that a handler's model generates at the same time; others wait in the sidecar's "
         "queue. Absent: as many as the model server deems fit.",
     )
-    max_tokens_per_step: int | None = setting(
-        Whole(minimum=1, maximum=1_000_000),
+    max_tokens_per_step: int | None = as_in(
+        BatchSettings,
+        "max_tokens_per_step",
         "Tokens of prompts and texts together that one step computes. Fewer make steps shorter, "
         "more read prompts faster. Absent: as many as the model server deems fit.",
     )
@@ -63,12 +66,12 @@ class Generation:
         "the model server's own share of the memory that the model leaves.",
     )
     target_first_token_milliseconds: int | None = setting(
-        Whole(minimum=1, maximum=600_000),
+        TARGET_MILLISECONDS,
         "Time from a request's arrival in which its first token should be there. Absent: only "
         "callers set deadlines.",
     )
     target_token_milliseconds: int | None = setting(
-        Whole(minimum=1, maximum=60_000),
+        TOKEN_MILLISECONDS,
         "Time in which a token should follow the one before it. Absent: none is set, and our own "
         "engine goes by 180 ms.",
     )

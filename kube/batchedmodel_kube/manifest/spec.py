@@ -1,7 +1,7 @@
 """The `spec` of a BatchedModel manifest: its fields, defaults and rules.
 
 Behind them the values in force of fields whose default depends on others, as functions of single
-values, because the autoscaler reads no whole spec. The limit of the queue is in `batching`.
+values, because the autoscaler reads no whole spec. The limit of the queue is in `pod_settings`.
 
 `batchedmodel run` reads a file with it, the operator a resource. The custom resource and the
 README's table are held to these declarations by tests.
@@ -11,11 +11,17 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from batchedmodel_contract.manifest.adapters import Adapters
-from batchedmodel_contract.manifest.generation import Generation
-from batchedmodel_contract.manifest.source import HANDLER_NAME, Source
-from batchedmodel_contract.manifest.tenants import NETWORKS, Tenants
-from batchedmodel_contract.manifest.workload import (
+from batchedmodel_contract.manifest.upstream import OUTPUT_NAMES, PASS_PATHS, ServerProtocol
+from batchedmodel_contract.processes.logs import LogLevel
+from batchedmodel_contract.processes.sidecar_api import MOST_DRAIN_DELAYS
+from batchedmodel_contract.schema.reading import section, setting
+from batchedmodel_contract.schema.rules import ANY_TEXT, Choice, Text, Truth, Whole, object_name
+from batchedmodel_contract.schema.shapes import TEXT_MAP, ListOf, MapOf
+from batchedmodel_kube.manifest.adapters import Adapters
+from batchedmodel_kube.manifest.batching import Batching
+from batchedmodel_kube.manifest.generation import Generation
+from batchedmodel_kube.manifest.source import Source
+from batchedmodel_kube.manifest.workload import (
     DEFAULT_TARGET_QUEUE_WAIT_MILLISECONDS,
     DEFAULT_TARGET_UTILIZATION_PERCENT,
     Accelerator,
@@ -27,73 +33,21 @@ from batchedmodel_contract.manifest.workload import (
     Service,
     UpgradeMode,
 )
-from batchedmodel_contract.schema.kubernetes_types import ENV_FROM, SECURITY_CONTEXT, VOLUME_MOUNT
-from batchedmodel_contract.schema.reading import section, setting
-from batchedmodel_contract.schema.rules import ANY_TEXT, Choice, Text, Truth, Whole, object_name
-from batchedmodel_contract.schema.shapes import (
-    QUANTITIES,
-    TEXT_MAP,
-    AscendingWholes,
-    ListOf,
-    MapOf,
-    NamedEntries,
-    Names,
-    Texts,
-)
+from batchedmodel_kube.schema.kubernetes_types import ENV_FROM, SECURITY_CONTEXT, VOLUME_MOUNT
+from batchedmodel_kube.schema.shapes import QUANTITIES, NamedEntries, Texts
 
-MAX_LENGTH: Final = 1_048_576
-MAX_BATCH_SIZE: Final = 4096
-OUTPUT_NAMES: Final = Names()
 # NUL would end the value of a variable early.
 _VALUE: Final = replace(ANY_TEXT, pattern=r"[^\x00]*", form="a text without the character NUL")
-_SEGMENT: Final = r"/[A-Za-z0-9._~@+=,:-]+"
-PASS_PATHS: Final = Names(
-    each=Text(
-        pattern=rf"({_SEGMENT})+(/\*)?|/\*",
-        form="a path such as /v2/logging or /v2/repository/*",
-        at_most=253,
-    ),
-    called="path",
+_HANDLER_NAME: Final = Text(
+    pattern=r"hf|simulated|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*",
+    form="hf, simulated or a class such as my_package.module:Class",
 )
-MAX_BATCH_TOKENS: Final = MAX_BATCH_SIZE * MAX_LENGTH
 DEFAULT_MODEL_PORT: Final = 8080
 CLASS_NAME: Final = object_name("a name of lower-case letters, digits, '-' and '.'")
 """Of a BatchedModelClass."""
 _VARIABLE: Final = Text(pattern="[ -<>-~]+", form="the name of a variable: ASCII without '='")
 DRAIN_MARGIN_SECONDS: Final = 5
 """How much longer a drain may take than a request."""
-MOST_DRAIN_DELAYS: Final = 3
-"""Times the delay of a drain: so long requests are accepted where they do not cease to come."""
-
-
-class PolicyName(StrEnum):
-    """How batches are formed; `Batching.policy` tells what each does."""
-
-    DEADLINE = "Deadline"
-    GREEDY = "Greedy"
-    WINDOW = "Window"
-
-
-class Lateness(StrEnum):
-    """What becomes of work that will miss the latency target; see `Batching.lateness`."""
-
-    SERVE = "Serve"
-    REFUSE = "Refuse"
-
-
-class Objective(StrEnum):
-    """What counts when not everything can be in time; see `Batching.objective`."""
-
-    WORK = "Work"
-    ROWS = "Rows"
-
-
-class ServerProtocol(StrEnum):
-    """What a container of one's own speaks over HTTP; v1 is TensorFlow Serving's as well."""
-
-    V2 = "V2"
-    V1 = "V1"
-    OPENAI = "OpenAI"
 
 
 class PullPolicy(StrEnum):
@@ -102,15 +56,6 @@ class PullPolicy(StrEnum):
     ALWAYS = "Always"
     IF_NOT_PRESENT = "IfNotPresent"
     NEVER = "Never"
-
-
-class LogLevel(StrEnum):
-    """How much a process says."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +77,7 @@ class Model:
     """What runs a batch: a handler of our model server, or a container of one's own."""
 
     handler: str | None = setting(
-        HANDLER_NAME,
+        _HANDLER_NAME,
         "How our server runs the model: `hf` serves a transformers checkpoint, `simulated` takes "
         "time instead of computing, a class is code: installed, or in a file (handler.py:Class).",
     )
@@ -202,95 +147,6 @@ class Model:
         SECURITY_CONTEXT,
         "Security context of the model container; its fields stand above those of "
         "`security.profile`.",
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batching:
-    """How requests share a forward pass."""
-
-    policy: PolicyName = setting(
-        Choice(of=PolicyName),
-        "`Deadline` serves in time as many as it can and waits for company only when that pays; "
-        "`Greedy` takes whatever waits when the model is free; `Window` waits for a full batch "
-        "or for `maxWaitMilliseconds`.",
-        default=PolicyName.DEADLINE,
-    )
-    max_batch_size: int = setting(
-        Whole(minimum=1, maximum=MAX_BATCH_SIZE),
-        "Rows in one batch.",
-        effective="what the class says",
-        default=32,
-    )
-    max_batch_tokens: int | None = setting(
-        Whole(minimum=1, maximum=MAX_BATCH_TOKENS),
-        "Tokens in one batch: rows x longest row when the model pads, the sum of the rows' lengths "
-        "when it packs. A row that is longer goes alone. Absent: no such bound. Without effect "
-        "where all rows cost the same, whatever their length (the model's profile says so).",
-    )
-    max_concurrent_batches: int = setting(
-        Whole(minimum=1, maximum=64),
-        "Batches that a container of one's own has at the same time: as many as its workers run "
-        "side by side. A handler's server runs one after the other.",
-        default=1,
-    )
-    max_wait_milliseconds: int = setting(
-        Whole(minimum=0, maximum=60_000),
-        "Longest time that a row is held back for company, from its arrival on; "
-        "`Greedy` holds none.",
-        default=5,
-    )
-    target_latency_milliseconds: int | None = setting(
-        Whole(minimum=1, maximum=600_000),
-        "Time from a request's arrival in which its answer should be there. `Deadline` orders and "
-        "sizes batches by it; absent, by the time that a caller gives itself.",
-    )
-    lateness: Lateness = setting(
-        Choice(of=Lateness),
-        "What will miss the target: `Serve` serves it with what capacity others leave, "
-        "`Refuse` answers 429 or 503 at once.",
-        default=Lateness.SERVE,
-    )
-    objective: Objective = setting(
-        Choice(of=Objective),
-        "What `Deadline` has in time as much of as it can when not all can be: `Work`, by which "
-        "long rows count for what they cost and fare about as well as short ones; or `Rows`, by "
-        "which each counts for one, so that long ones are given up first.",
-        default=Objective.WORK,
-    )
-    trust_priority: bool = setting(
-        Truth(),
-        "Whether a caller may raise the priority of its own request; it may always lower it.",
-        default=False,
-    )
-    max_queue_size: int | None = setting(
-        Whole(minimum=1, maximum=1_000_000),
-        "Rows that may wait; more are refused with 429. An eighth is kept for tenants of whom none "
-        "wait yet.",
-        effective="the larger of 2048 and 16 x `maxBatchSize`",
-    )
-    request_timeout_seconds: int = setting(
-        Whole(minimum=1, maximum=3600),
-        "A request that is not answered by then gets 504. Of a text that is streamed, this bounds "
-        "the time to its first token and each silence between two tokens.",
-        default=30,
-    )
-    length_buckets: tuple[int, ...] = setting(
-        AscendingWholes(each=Whole(minimum=1, maximum=MAX_LENGTH), at_most=64),
-        "Upper edges of length classes. `Greedy` and `Window` batch each class by itself, all rows "
-        "as one class if there are none; `Deadline` merges neighbours where that is cheaper, and "
-        "chooses classes itself if there are none.",
-        default=(),
-    )
-    tenants: Tenants | None = section(
-        Tenants,
-        "Who shares the model: service is fair between tenants, by the device time that their rows "
-        "cost. Absent: each caller's address is one, and has an equal share.",
-    )
-    trusted_proxies: tuple[str, ...] = setting(
-        NETWORKS,
-        "Networks of the gateways on whose connections the tenants' header is believed.",
-        default=(),
     )
 
 

@@ -6,17 +6,10 @@ As they are in 1.34: a test holds them to the API server's own description.
 from collections.abc import Mapping
 from typing import Any, Final
 
-from batchedmodel_contract.schema.rules import Text, Whole, amount_of
-from batchedmodel_contract.schema.shapes import (
-    QUANTITIES,
-    TEXT_MAP,
-    WHOLE,
-    Law,
-    ListOf,
-    NamedEntries,
-    Shape,
-    shape,
-)
+from batchedmodel_contract.schema.rules import Text, Whole
+from batchedmodel_contract.schema.shapes import TEXT_MAP, ListOf
+from batchedmodel_kube.schema.quantities import amount_of
+from batchedmodel_kube.schema.shapes import QUANTITIES, WHOLE, Law, NamedEntries, Shape, shape
 
 _FIELD_REF: Final = shape(text="apiVersion fieldPath")
 _RESOURCE_FIELD_REF: Final = shape(text="containerName resource", amount="divisor")

@@ -1,1 +1,0 @@
-"""Names, labels and objects of a cluster."""

@@ -1,0 +1,1 @@
+"""The kinds of values that only a cluster has a use for, Kubernetes' own types among them."""
