@@ -14,13 +14,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import combinations
 from typing import Final
 
-import numpy as np
-
 from batchedmodel_contract.inference.description import CostRule
-from batchedmodel_contract.inference.profile import FittedCurve, Profile, ProfilePoint
+from batchedmodel_contract.inference.profile import Profile, ProfilePoint
 from batchedmodel_model_server.batching.examples import examples
 from batchedmodel_model_server.batching.items import Collated
 from batchedmodel_model_server.errors import CannotLoad, ForwardFailed, OutOfMemory, warming_up
@@ -45,10 +42,6 @@ _SAMPLES: Final = 3
 _CHEAP_SECONDS: Final = 0.1  # shapes below it are sampled more than once: short times are noisy
 _FIRST_TIMES: Final = 4.0  # later passes over a shape: what its first pass takes at most
 _CHECKED_SECONDS: Final = 0.05  # a shape that takes about as long is long enough to be judged by
-_TERMS: Final = 4  # of the curve
-_BETTER: Final = 1e-9  # of squared relative errors: what rounding alone may gain
-_PERCENTILE: Final = 95
-_FARTHEST: Final = 2**40  # as the contract bounds it; a slope of rounding errors has no knee
 _log = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
@@ -157,7 +150,6 @@ class WarmUp:
             device=self._model.device,
             points=tuple(points),
             max_cost=cap.cost,
-            curve=fitted(rule, points),
             partial=not self.is_whole,
         )
 
@@ -247,46 +239,3 @@ def lengths(model: LoadedModel) -> tuple[int, ...]:
     # A product of two sizes is not any number.
     possible = {declaration.length_of(declaration.sizes_of(length)) for length in wanted}
     return tuple(sorted(possible))
-
-
-def fitted(rule: CostRule, points: Sequence[ProfilePoint]) -> FittedCurve | None:
-    """The curve through a warm-up's points; None when nothing was measured.
-
-    seconds = a + b*rows + c*rows*length + d*rows*length^2, and no term is below zero. The last one
-    is attention, whose work grows with the square of the length. Schedulers go by the points
-    themselves; people and dashboards read the curve, and its knee says how large a batch is worth
-    being.
-
-    Least squares on relative errors, for a long batch must not drown the short ones. Of curves
-    that are equally good the one with fewer terms is taken: what the points cannot tell apart, such
-    as rows and tokens where there is one length, stays zero.
-    """
-    known = [point for point in points if point.seconds > 0]
-    if not known:
-        return None
-    rows = np.array([point.rows for point in known], dtype=float)
-    lengths = np.array([1 if rule is CostRule.ROWS else p.length for p in known], dtype=float)
-    seconds = np.array([point.seconds for point in known])
-    tokens = rows * lengths
-    columns = np.stack([np.ones_like(rows), rows, tokens, tokens * lengths], 1) / seconds[:, None]
-    best, least = np.array([float(np.median(seconds)), 0.0, 0.0, 0.0]), math.inf
-    for count in range(1, _TERMS + 1):
-        for used in map(list, combinations(range(_TERMS), count)):
-            solution, *_ = np.linalg.lstsq(columns[:, used], np.ones(len(known)), rcond=None)
-            error = float(np.sum((columns[:, used] @ solution - 1) ** 2))
-            if np.all(solution >= 0) and error < least - _BETTER:
-                best, least = np.zeros(_TERMS), error
-                best[used] = solution
-    errors = np.abs(columns @ best - 1)
-    fixed, per_row, per_token, per_square = best.tolist()
-    slope = per_token or per_row
-    return FittedCurve(
-        fixed=fixed,
-        per_row=per_row,
-        per_token=per_token,
-        per_square=per_square,
-        mean_error=float(errors.mean()),
-        p95_error=float(np.percentile(errors, _PERCENTILE)),
-        # Where what grows with the batch has become as much as what every batch costs.
-        knee=min(_FARTHEST, max(1, round(fixed / slope))) if slope > 0 else None,
-    )
