@@ -7,19 +7,14 @@ Called for every load, on a thread that may block, since downloads do, and by th
 
 A fetched folder appears under its name at once and whole; until then its files grow in a hidden
 one, where a later process goes on. Processes that share the disk wait for each other by a lock.
-Where the file system has none they do the same work twice, each in a hidden folder of its own: the
-first that is done puts its own in place and removes the others, whose processes find the whole one
-there instead.
 
     FOLDER/owner--name/revisions/main             the commit that `main` was when last asked for
     FOLDER/owner--name/COMMIT-KEY/                whole; KEY stands for the kinds of files wanted
     FOLDER/owner--name/.COMMIT-KEY.partial/       growing; what lacks `.part` is complete and right
-    FOLDER/owner--name/.COMMIT-KEY.partial-HOST-PID/             the same, where there are no locks
     FOLDER/owner--name/.COMMIT-KEY.lock
 """
 
 import asyncio
-import errno
 import fcntl
 import hashlib
 import importlib
@@ -59,7 +54,6 @@ _TRIES: Final = 2
 """How often a file is fetched whose digest is wrong."""
 _PART: Final = ".part"
 _KEY_CHARACTERS: Final = 8
-_NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 _PROGRESS_SECONDS: Final = 5.0
 _UNITS: Final = ("bytes", "kB", "MB", "GB", "TB")
 _log = logging.getLogger(__name__)
@@ -132,9 +126,9 @@ class _Repository:
         if not target.is_dir():
             _log.info("fetching %s, commit %s, from %s", self.named, commit, access.endpoint)
             self._home.mkdir(parents=True, exist_ok=True)
-            with _locked(self._home / f".{target.name}.lock") as alone:
+            with _locked(self._home / f".{target.name}.lock"):
                 if not target.is_dir():
-                    self._complete(commit, target, access, alone=alone)
+                    self._complete(commit, target, access)
         if target != kept and COMMIT.fullmatch(self._wanted.revision) is None:
             write_at_once(self._remembered, commit)  # for the time when no hub can be asked
         return target
@@ -146,27 +140,15 @@ class _Repository:
         async with Hub(access, self._wanted.repo, self._wanted.revision) as hub:
             return await hub.commit()
 
-    def _complete(self, commit: str, target: Path, access: HubAccess, *, alone: bool) -> None:
+    def _complete(self, commit: str, target: Path, access: HubAccess) -> None:
         partial = target.with_name(f".{target.name}.partial")
-        if not alone:
-            # A container that is started again has the same name and number, and goes on.
-            partial = partial.with_name(f"{partial.name}-{os.uname().nodename}-{os.getpid()}")
         partial.mkdir(exist_ok=True)
-        try:
-            asyncio.run(self._download(commit, partial, access))
-            # A name must never outlive what it stands for.
-            for path in (*partial.rglob("*"), partial):
-                _flush(path)
-            partial.rename(target)
-        except OSError:
-            # Another process may have been first.
-            if alone or not target.is_dir():
-                raise
-            _log.info("another process has fetched this meanwhile")
+        asyncio.run(self._download(commit, partial, access))
+        # A name must never outlive what it stands for.
+        for path in (*partial.rglob("*"), partial):
+            _flush(path)
+        partial.rename(target)
         _flush(target.parent)
-        if not alone:
-            for left in target.parent.glob(f".{target.name}.partial*"):
-                shutil.rmtree(left, ignore_errors=True)
 
     async def _download(self, commit: str, partial: Path, access: HubAccess) -> None:
         async with Hub(access, self._wanted.repo, self._wanted.revision) as hub:
@@ -261,24 +243,18 @@ def _file_digest(path: Path, file: HubFile) -> str:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[bool]:
-    """Alone with what the lock is for, or False where the file system has no locks.
+def _locked(path: Path) -> Iterator[None]:
+    """Alone with what the lock is for. It ends with the process, however that ends.
 
-    The lock ends with the process, however that ends.
+    Raises `OSError` where the file system has no locks.
     """
     with path.open("w") as file:
-        alone = True
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             _log.info("another process is fetching this already; waiting for it")
             fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
-            _log.warning("%s: this file system has no locks; work may be done twice", path.parent)
-            alone = False
-        yield alone
+        yield
 
 
 def _flush(path: Path) -> None:
