@@ -318,18 +318,6 @@ def test_an_adapter_of_the_head_is_served_as_peft_saves_it_by_itself(
         bank.handler.bank.read(folder)
 
 
-def test_an_adapter_that_leaves_nothing_of_its_base_is_refused_with_its_scaling(
-    made: Mapping[str, Served], tmp_path: Path
-) -> None:
-    # It was READY, and all its embeddings were zeros.
-    base = text_checkpoint(tmp_path / "base", "Bert")
-    config = {**CONFIGS[0], "lora_alpha": 9e8}
-    folder = saved_adapter(tmp_path / "a", base, "AutoModel", seed=0, **config)
-    bank: Any = made["AutoModel"].handler.bank
-    with pytest.raises(CannotLoad, match=r"times what the base gives, .* 2\.25e\+08"):
-        bank.read(folder)
-
-
 def test_an_adapter_of_another_base_is_refused_with_both_shapes(
     made: Mapping[str, Served], tmp_path: Path
 ) -> None:
