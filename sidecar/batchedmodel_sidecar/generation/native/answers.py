@@ -7,7 +7,6 @@ character of the text is looked at once for each of them, whatever the strings a
 
 import re
 from collections.abc import Mapping, Sequence
-from os.path import commonprefix
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -353,8 +352,7 @@ class TextDecoder:
     """One text. What may be the beginning of a stop string is held back."""
 
     __slots__ = (
-        "_held", "_matched", "_prompt_ends", "_stops", "_stream", "_tokenizer", "_unreadable",
-        "stopped",
+        "_held", "_matched", "_stops", "_stream", "_tokenizer", "_unreadable", "stopped",
     )  # fmt: skip
 
     def __init__(
@@ -365,12 +363,9 @@ class TextDecoder:
         self._matched = [0] * len(stops)
         """Of each stop string, how much of it ends the text."""
         self._held = ""
-        context = _context(tokenizer, prompt)
-        self._stream = _stream(context)
-        self._prompt_ends = _open_ends(tokenizer, context)
-        """How the prompt may read in front of the answer's first character, until that is there."""
-        self._unreadable = context if self._prompt_ends else []
-        """Tokens that came since the last character; the prompt's as well while its end is open."""
+        self._stream = _stream(_context(tokenizer, prompt))
+        self._unreadable: list[int] = []
+        """Tokens that came since the last character."""
         self.stopped = False
         """Whether a stop string came, in front of which the text ends."""
 
@@ -379,10 +374,7 @@ class TextDecoder:
         text: str | None = None
         most = _MOST_UNREADABLE
         try:
-            if self._prompt_ends:
-                text = self._first(token)
-            else:
-                text = self._stream.step(self._tokenizer, token)
+            text = self._stream.step(self._tokenizer, token)
         except Exception:
             # Tokens of single bytes that make no character may change what the decoder has made of
             # those before them. It has no kind of error of its own, and cannot go on.
@@ -404,24 +396,11 @@ class TextDecoder:
             text, self._held = text + self._held, ""
         return text
 
-    def _first(self, token: int) -> str | None:
-        """The answer up to its first character, which the prompt may have begun."""
-        tokens = [*self._unreadable, token]
-        text: str = self._tokenizer.decode(tokens)
-        if text.endswith(_UNREADABLE):
-            return None
-        self._stream = _stream(tokens)
-        return self._behind_prompt(text)
-
-    def _behind_prompt(self, text: str) -> str:
-        prompt, self._prompt_ends = self._prompt_ends, []
-        shared = [len(commonprefix((text, one))) for one in prompt]  # noqa: RUF071  no paths
-        return text[max(shared, default=0) :]
-
     def _rest(self) -> str:
         unreadable, self._unreadable = self._unreadable, []
         self._stream = _stream(())  # with these it would tell them once more
-        return self._behind_prompt(self._tokenizer.decode(unreadable))
+        text: str = self._tokenizer.decode(unreadable)
+        return text
 
     def _up_to_a_stop(self, text: str) -> str:
         matched, held = self._matched, len(self._held)
@@ -445,20 +424,11 @@ def _stream(tokens: Sequence[int]) -> DecodeStream:
 
 
 def _context(tokenizer: Tokenizer, prompt: Sequence[int]) -> list[int]:
-    """The prompt's last tokens, from the beginning of a character on."""
+    """The prompt's last tokens, from the beginning of a character on.
+
+    None of a prompt that ends in U+FFFD or within a character: the decoder would tell them again.
+    """
     tokens = list(prompt[-_CONTEXT:])
     while tokens and _LATER_BYTE.fullmatch(tokenizer.id_to_token(tokens[0]) or ""):
         del tokens[0]
-    return tokens
-
-
-def _open_ends(tokenizer: Tokenizer, tokens: list[int]) -> list[str]:
-    """The text of tokens that end in U+FFFD or within a character, and its readable beginnings.
-
-    Empty for all others. Which of them is in front of an answer shows with its first character.
-    """
-    text: str = tokenizer.decode(tokens)
-    if not text.endswith(_UNREADABLE):
-        return []
-    beginnings: list[str] = [tokenizer.decode(tokens[:end]) for end in range(len(tokens))]
-    return [text, *[one for one in beginnings if not one.endswith(_UNREADABLE)]]
+    return [] if tokenizer.decode(tokens).endswith(_UNREADABLE) else tokens
