@@ -89,7 +89,6 @@ class V2Protocol(PublicProtocol):
 
     def __init__(self) -> None:
         self.forms: Final = Forms()
-        self._answers = AnswerForms()
 
     def parse_at_once(
         self, body: bytes, model: ReadyModel, most_rows: Callable[[], int]
@@ -100,12 +99,11 @@ class V2Protocol(PublicProtocol):
     async def parse(
         self, body: Buffer, header_length: str | None, model: ReadyModel, most_rows: int
     ) -> Parsed:
-        """Tensors as the model declares them, or its text input instead of its tokens."""
+        """Tensors as the model declares them, or its text input instead of its tokens.
+
+        `parse_at_once` comes first where it may.
+        """
         formed = header_length is None and isinstance(body, bytes) and len(body) <= _SMALL
-        if formed:
-            known = self.forms.parsed(bytes(body), model, lambda: most_rows)
-            if known is not None:
-                return known
         most_strings = max(most_rows, MOST_STRINGS)
         head, tensors = read_body(
             body, header_length, "inputs", unique=True, most_strings=most_strings
@@ -142,7 +140,7 @@ class V2Protocol(PublicProtocol):
         as_json = output_options.outputs is None and not output_options.binary
         if as_json and output_options.id is None and len(answer.rows) == 1:
             # What nearly everybody asks for.
-            return Body(data=self._answers.body(answer, model, parsed.answered_by(model)))
+            return Body(data=_answer_of_one_row(answer, model, parsed.answered_by(model)))
         head: dict[str, Any] = {
             "model_name": parsed.answered_by(model),
             "model_version": model.description.version,
@@ -484,45 +482,17 @@ class Forms:
         )
 
 
-class AnswerForms:
-    """Texts around the numbers of answers in JSON: of one model, bounded, forgotten as a whole."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, tuple[Shape, ...]], list[bytes]] = {}
-        """By the name of who answers and the shapes of a row: before, between and behind data."""
-        self._of: ModelDescription | None = None
-
-    def body(self, answer: Answer, model: ReadyModel, name: str) -> bytes:
-        """The answer to a call of one row; raises `InvalidInput` when JSON cannot say it."""
-        if self._of is not model.description:
-            self._known.clear()
-            self._of = model.description
-        (row,) = answer.rows
-        form = name, tuple([value.shape for value in row])
-        texts = self._known.get(form)
-        if texts is None:
-            if len(self._known) >= _MOST_FORMS:
-                self._known.clear()
-            texts = self._known[form] = _texts_around(answer, model, name)
-        parts = [texts[0]]
-        for output, value, behind in zip(answer.outputs, row, texts[1:], strict=True):
-            data = bytes_to_values(value.data, output.datatype, output.name)
-            parts += (orjson.dumps(data), behind)
-        return b"".join(parts)
-
-
-def _texts_around(answer: Answer, model: ReadyModel, name: str) -> list[bytes]:
-    """What stands before, between and behind the data of an answer of one row."""
+def _answer_of_one_row(answer: Answer, model: ReadyModel, name: str) -> bytes:
+    """All outputs of one row as JSON; raises `InvalidInput` when JSON cannot say it."""
     (row,) = answer.rows
     outputs = [
-        {"name": output.name, "datatype": output.datatype, "shape": (1, *value.shape), "data": []}
+        {
+            "name": output.name,
+            "datatype": output.datatype,
+            "shape": (1, *value.shape),
+            "data": bytes_to_values(value.data, output.datatype, output.name),
+        }
         for output, value in zip(answer.outputs, row, strict=True)
     ]
     version = model.description.version
-    head = {"model_name": name, "model_version": version, "outputs": outputs}
-    # No name has such quotes: within a text they are escaped.
-    first, *others = orjson.dumps(head).split(b'"data":[]')
-    if not others:
-        return [first]
-    *between, last = others
-    return [first + b'"data":', *[text + b'"data":' for text in between], last]
+    return orjson.dumps({"model_name": name, "model_version": version, "outputs": outputs})

@@ -70,7 +70,8 @@ def understood(parsed: Parsed | None) -> Understood:
 
 async def outcome(adapter: V2Protocol, body: bytes, model: ReadyModel) -> Outcome:
     try:
-        return understood(await adapter.parse(body, None, model, 4096))
+        known = adapter.parse_at_once(body, model, lambda: 4096)
+        return understood(known or await adapter.parse(body, None, model, 4096))
     except (InvalidInput, CallError) as error:
         return type(error), str(error)
 
