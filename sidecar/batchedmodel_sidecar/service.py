@@ -91,7 +91,7 @@ class Service:
         recorder = RecentArrivals(time.monotonic())
         registry = CollectorRegistry()
         budget = ByteBudget(settings.max_queue_bytes)
-        self._process = body_helper(time.monotonic, budget.hold(Share("(helper)")))
+        self._process = body_helper(budget.hold(Share("(helper)")))
         codec = Codec(self._process, most_rows=lambda share: self._batcher.most_rows(share))
         durations, loop = Durations(), asyncio.get_running_loop()
         regions = SharedRegions(budget)

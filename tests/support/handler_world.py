@@ -144,7 +144,6 @@ async def here(
     names: ServedAdapters | None = None,
 ) -> Here:
     """`knows`: a body whose form has been read before; `names`: see `data_handler`."""
-    clock = asyncio.get_running_loop().time
     made, link = world(settings), PretendLink()
     bodies = BodyReader(
         max_bytes=10_000_000, budget=ByteBudget(50_000_000), slots=SharedRegions(ByteBudget(1))
@@ -156,7 +155,7 @@ async def here(
         made,
         lifecycle=lifecycle,
         bodies=bodies,
-        codec=Codec(body_helper(clock), most_rows=made.batcher.most_rows),
+        codec=Codec(body_helper(), most_rows=made.batcher.most_rows),
         link=link,
         names=names,
     )

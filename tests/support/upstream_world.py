@@ -110,9 +110,7 @@ class UpstreamWorld:
         self.link = UpstreamLink(
             client=self.server,
             protocol=self.protocol.protocol,
-            deal=Codec(
-                body_helper(now), most_rows=lambda share: self.settings.max_queue_size
-            ).dealt,
+            deal=Codec(body_helper(), most_rows=lambda share: self.settings.max_queue_size).dealt,
             listener=self,
             idempotent=True,
             workers=lambda: self.settings.max_concurrent_batches,

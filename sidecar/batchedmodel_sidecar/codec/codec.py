@@ -44,9 +44,9 @@ MOST_BODIES: Final = 16
 """Bodies that wait for the helper or are in it; more are refused."""
 
 
-def body_helper(clock: Callable[[], float], hold: Hold | None = None) -> HelperClient:
+def body_helper(hold: Hold | None = None) -> HelperClient:
     """The helper for large bodies. `hold` lends the memory that answers take."""
-    return HelperClient("large bodies", parse.__module__, clock, places=MOST_BODIES, hold=hold)
+    return HelperClient("large bodies", parse.__module__, places=MOST_BODIES, hold=hold)
 
 
 class Codec:

@@ -16,7 +16,6 @@ import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -49,8 +48,6 @@ logger: Final = logging.getLogger(__name__)
 _MODULE: Final = "batchedmodel_sidecar.helper.process"
 _BYTES_PER_SECOND: Final = 1 << 20  # a tenth of what a slow core parses
 _MOST_TRIES: Final = 2
-_LEAST_DELAY_SECONDS: Final = 1.0
-_WEIGHT: Final = 0.2
 _FIRST_PAUSE_SECONDS: Final = 0.05
 _MOST_DOUBLINGS: Final = 4
 
@@ -110,8 +107,6 @@ class _Job:
     answer: DirectFuture[Message]
     kind: Kind = Kind.JOB
     had_turn: bool = False
-    began: float = 0.0
-    """When its turn came."""
     memory: SharedMemory | None = None
     """Where a large content lies, from its turn on."""
     lent: Hold | None = None
@@ -127,7 +122,6 @@ class HelperClient:
         self,
         what: str,
         jobs: str,
-        clock: Callable[[], float],
         *,
         places: int,
         at_once: int = 1,
@@ -142,7 +136,6 @@ class HelperClient:
         """
         self._what = what
         self._module = jobs
-        self._clock = clock
         self._at_once = at_once
         self._stuck_seconds = stuck_seconds
         self._hold = hold
@@ -162,8 +155,6 @@ class HelperClient:
         """Starts a process, and sends it what takes long; meanwhile nothing else is sent."""
         self._failures = 0
         """Processes in a row that ended without an answer."""
-        self._seconds = 0.0
-        """How long a job takes, on average."""
         self._closed = False
 
     def begin(self) -> None:
@@ -176,12 +167,7 @@ class HelperClient:
         refusal = self._room.refusal(share, 1)
         if refusal is not None:
             message = f"as many {self._what} are being read as may be at once"
-            raise Rejected(refusal, message, retry_after=self.delay)
-
-    @property
-    def delay(self) -> float:
-        """Seconds after which what was refused may come again: when half of what waits is done."""
-        return max(_LEAST_DELAY_SECONDS, self._seconds * len(self._others) / 2)
+            raise Rejected(refusal, message, retry_after=RETRY_SOON)
 
     async def do(
         self,
@@ -293,7 +279,7 @@ class HelperClient:
             if job is None or len(self._sent) >= self._at_once:
                 return None
             line.leave(job)
-            job.had_turn, job.began = True, self._clock()
+            job.had_turn = True
             self._due.append(job)
         return self._due[0]
 
@@ -410,11 +396,8 @@ class HelperClient:
         if job.memory is not None:
             job.memory.close()
         self._room.give_back(job.share.tenant, job.room)
-        if not job.wanted:
-            return
-        seconds = self._clock() - job.began
-        self._seconds += _WEIGHT * (seconds - self._seconds) if self._seconds else seconds
-        job.answer.settle(outcome)
+        if job.wanted:
+            job.answer.settle(outcome)
 
     async def _running(self) -> HelperProcess | None:
         """The process; None once this is closed."""

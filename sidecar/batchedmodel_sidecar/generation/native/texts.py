@@ -1,6 +1,5 @@
 """Requests for text in front of our own engine: prepared here or in a process for that."""
 
-import time
 from typing import Final
 
 from batchedmodel_contract.inference.tensors import Buffer
@@ -55,7 +54,6 @@ class Preparing:
             HelperClient(
                 "requests for text",
                 prepare.__module__,
-                time.monotonic,
                 places=_PLACES,
                 at_once=at_once,
                 stuck_seconds=stuck_seconds,

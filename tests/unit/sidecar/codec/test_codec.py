@@ -1,6 +1,5 @@
 """Where bodies are parsed and made, and what callers are told when the helper cannot."""
 
-import time
 from array import array
 from dataclasses import replace
 from typing import Any, Final
@@ -41,7 +40,7 @@ class NoHelper(HelperClient):
     """Takes jobs and fails at them all."""
 
     def __init__(self, *, full: bool = False) -> None:
-        super().__init__("large bodies", "nothing", time.monotonic, places=0 if full else 16)
+        super().__init__("large bodies", "nothing", places=0 if full else 16)
         self.jobs: list[Any] = []
 
     async def do(self, job: Any, *args: Any, **more: Any) -> Any:
@@ -116,7 +115,7 @@ async def test_a_large_answer_in_binary_needs_no_helper() -> None:
 
 
 async def test_a_large_answer_that_the_helper_fails_at_is_an_error_of_its_call() -> None:
-    helper = body_helper(time.monotonic)
+    helper = body_helper()
     await helper.close()
     ours = codec(helper)
     parsed = await ours.parse(OURS, question(), None, MODEL, held())

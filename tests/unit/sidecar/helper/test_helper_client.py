@@ -100,8 +100,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Played]:
 
 
 def helper_of(at_once: int = 1) -> HelperClient:
-    clock = asyncio.get_running_loop().time
-    return HelperClient("large bodies", "nothing", clock, places=16, at_once=at_once)
+    return HelperClient("large bodies", "nothing", places=16, at_once=at_once)
 
 
 @asynccontextmanager
@@ -272,19 +271,6 @@ async def test_all_that_waits_fails_when_the_pod_stops(started: list[Played]) ->
         with pytest.raises(Rejected, match="this pod is stopping"):
             await job
     assert len(started) == 1
-
-
-async def test_who_is_refused_is_told_to_come_when_half_of_what_waits_is_done(
-    started: list[Played],
-) -> None:
-    async with a_helper() as helper:
-        jobs = [Caller(helper) for _ in range(10)]
-        await turns()
-        assert helper.delay == 1.0
-        await asyncio.sleep(2.0)
-        started[0].answer()
-        assert await jobs[0] == RESULT
-        assert helper.delay == 8.0
 
 
 async def test_a_large_body_may_take_longer(started: list[Played]) -> None:

@@ -67,9 +67,8 @@ class Here:
 
 
 def here(seconds: float) -> Here:
-    clock = asyncio.get_running_loop().time
     made, gate = world(), Gate()
-    codec = Slow(body_helper(clock), most_rows=lambda share: 100)
+    codec = Slow(body_helper(), most_rows=lambda share: 100)
     codec.seconds = seconds
     front = data_handler(
         made,
