@@ -61,7 +61,6 @@ from batchedmodel_sidecar.backends.upstream.protocols.v2_rows import (
     as_bytes,
     as_json,
     columns_of,
-    flag,
     name_of,
     output_of,
 )
@@ -69,6 +68,7 @@ from batchedmodel_sidecar.body.buffers import json_bytes
 from batchedmodel_sidecar.calls import Answer, Output, Row, Value
 from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.protocols.headers import PARAMETERS, options_of_parameters
+from batchedmodel_sidecar.protocols.json_bodies import flag
 from batchedmodel_sidecar.protocols.protocol import Body
 from batchedmodel_sidecar.protocols.v2 import BINARY, BINARY_EXTENSION, MOST_STRINGS, read_body
 
@@ -316,7 +316,7 @@ def _wanted(head: dict[str, Any], write: Write, *, as_bytes: bool) -> tuple[_Mem
     if "id" in head and not isinstance(identifier, str):
         raise InvalidInput("id", "is not a string")
     parameters = object_in(head.get("parameters"), "parameters")
-    binary = flag(parameters.get(BINARY_OUTPUT), f"parameters.{BINARY_OUTPUT}", default=False)
+    binary = flag(parameters, BINARY_OUTPUT, "parameters.", default=False)
     listed = head.get("outputs", [])
     if not isinstance(listed, list):
         raise InvalidInput("outputs", "is not an array")
@@ -334,7 +334,8 @@ def _wanted(head: dict[str, Any], write: Write, *, as_bytes: bool) -> tuple[_Mem
         if name in wants:
             raise InvalidInput(f"{field}.name", "is named twice", name)
         own = dict(object_in(entry.get("parameters"), f"{field}.parameters"))
-        wants[name] = flag(own.pop(BINARY, None), f"{field}.parameters.{BINARY}", default=binary)
+        wants[name] = flag(own, BINARY, f"{field}.parameters.", default=binary)
+        own.pop(BINARY, None)
         if as_bytes:
             own[BINARY] = True
         asked.append({"name": name, "parameters": dict(sorted(own.items()))} if own else entry)

@@ -183,15 +183,6 @@ def shape_of(sizes: Any, smallest: int = 1) -> Shape | None:
     return tuple(sizes)
 
 
-def flag(given: Any, field: str, *, default: bool) -> bool:
-    """True or false, which may be absent; raises `InvalidInput`."""
-    if given is None:
-        return default
-    if not isinstance(given, bool):
-        raise InvalidInput(field, "is not true or false")
-    return given
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputSaid:
     """One output of an answer, without its rows."""
