@@ -94,7 +94,7 @@ class Service:
         self._process = body_helper(budget.hold(Share("(helper)")))
         codec = Codec(self._process, most_rows=lambda share: self._batcher.most_rows(share))
         durations, loop = Durations(), asyncio.get_running_loop()
-        regions = SharedRegions(budget)
+        regions = SharedRegions(settings.max_queue_bytes)
         served = ServedAdapters(settings.model_name, settings.adapter_header)
         self._link: Link
         self._passthrough: Passthrough | None = None

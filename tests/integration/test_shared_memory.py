@@ -17,7 +17,7 @@ from batchedmodel_contract.inference.tensors import HEADER_LENGTH
 from compile_modules import compiled_modules
 from load_generator import cache_folder
 from support.chain import Chain, running_chain
-from support.process_memory import resident_shared_bytes, shared_files
+from support.process_memory import resident_shared_bytes
 from support.raw_caller import RawCaller, request
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -31,7 +31,7 @@ ECHO: Final = {
     "elements": str(ELEMENTS),
 }
 SHORT: Final = {**ECHO, "floats": "4"}
-USED: Final = "large rows and answers lie in memory that the model server sees"
+USED: Final = "large rows lie in memory that the model server sees"
 MEBIBYTE: Final = 1 << 20
 
 
@@ -60,11 +60,6 @@ async def echoed(chain: Chain, data: bytes) -> bytes:
 def read_bytes(pid: int) -> int:
     """Bytes that the process has read from files and sockets."""
     return _transferred(pid, "rchar")
-
-
-def written_bytes(pid: int) -> int:
-    """Bytes that the process has written to files and sockets."""
-    return _transferred(pid, "wchar")
 
 
 def _transferred(pid: int, counter: str) -> int:
@@ -96,15 +91,6 @@ async def test_rows_do_not_travel_to_the_model_server_and_answers_are_right(chai
     assert read_bytes(chain.model.pid) - before < SIZE
 
 
-async def test_answers_do_not_travel_to_the_sidecar_and_are_right(chain: Chain) -> None:
-    await echoed(chain, pixels(0))  # tells how large they are
-    sent = [pixels(seed) for seed in range(12)]
-    before = written_bytes(chain.model.pid)
-    for _ in range(3):
-        assert await asyncio.gather(*(echoed(chain, data) for data in sent)) == sent
-    assert written_bytes(chain.model.pid) - before < SIZE
-
-
 async def test_answers_that_are_read_slowly_are_nobody_elses(chain: Chain) -> None:
     """What a slow reader has not read yet stays where it lies, whoever asks meanwhile."""
     mine = [pixels(seed) for seed in range(40, 60)]
@@ -119,26 +105,6 @@ async def test_answers_that_are_read_slowly_are_nobody_elses(chain: Chain) -> No
         for data in mine:
             status, answer = await caller.answer()
             assert (status, answer[-SIZE:] == data) == (200, True)
-
-
-async def test_callers_who_leave_their_answers_keep_room_from_nobody(chain: Chain) -> None:
-    """Where an answer was to be others lie once the server cannot write there any more."""
-    body, headers = image(pixels(8))
-    sent = request(chain.infer_path, body, *(f"{name}: {one}" for name, one in headers.items()))
-    chance, data = random.Random(9), pixels(9)
-    files = shared_files(chain.sidecar.pid)
-    for _ in range(150):
-        async with RawCaller.calling(chain.port) as caller:
-            caller.sends(sent)
-            await asyncio.sleep(chance.uniform(0, 0.004))
-    async with asyncio.timeout(20.0):
-        # Some may still be answered, in bodies, and the first answer tells how large they are.
-        while True:
-            before = written_bytes(chain.model.pid)
-            assert await asyncio.gather(*(echoed(chain, data) for _ in range(8))) == [data] * 8
-            if written_bytes(chain.model.pid) - before < SIZE:
-                break
-    assert [name for name, _ in shared_files(chain.sidecar.pid)] == [name for name, _ in files]
 
 
 async def test_rows_of_large_and_small_bodies_share_a_batch(chain: Chain) -> None:
@@ -207,8 +173,8 @@ async def test_a_server_that_is_killed_and_started_again_shares_memory_anew(chai
         # Who came after its end was refused.
         assert all(one == data or "cannot be reached" in str(one) for one in found)
         assert await echoed(chain, data) == data
-    assert regions(chain.model.pid) == 2
-    assert regions(chain.sidecar.pid) == 2
+    assert regions(chain.model.pid) == 1
+    assert regions(chain.sidecar.pid) == 1
 
 
 async def test_a_sidecar_that_is_killed_leaves_nothing_with_the_server(tmp_path: Path) -> None:
@@ -224,7 +190,7 @@ async def test_a_sidecar_that_is_killed_leaves_nothing_with_the_server(tmp_path:
             await chain.listening(after=after)
             await chain.sidecar.wait_for(USED, after=after)
         await echoed(chain, pixels(0))
-        assert regions(chain.model.pid) == 2
+        assert regions(chain.model.pid) == 1
         assert len(os.listdir(f"/proc/{chain.model.pid}/fd")) <= files + 1  # a batch's connection
 
 

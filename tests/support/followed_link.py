@@ -75,7 +75,7 @@ class Followed:
         self.listener = Listener()
         self.adapters = ServedAdapters("m")
         self.budget = ByteBudget(BUDGET)
-        self.regions = SharedRegions(self.budget)
+        self.regions = SharedRegions(BUDGET)
         self.link = NativeLink(str(path), self.listener, self.regions, self.adapters)
 
 

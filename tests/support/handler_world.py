@@ -145,9 +145,7 @@ async def here(
 ) -> Here:
     """`knows`: a body whose form has been read before; `names`: see `data_handler`."""
     made, link = world(settings), PretendLink()
-    bodies = BodyReader(
-        max_bytes=10_000_000, budget=ByteBudget(50_000_000), slots=SharedRegions(ByteBudget(1))
-    )
+    bodies = BodyReader(max_bytes=10_000_000, budget=ByteBudget(50_000_000), slots=SharedRegions(1))
     lifecycle = Lifecycle(
         made.batcher, model=lambda: link.status, watch=link.watch, delay=0.0, limit=1.0
     )

@@ -4,12 +4,9 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
-
-import numpy as np
+from typing import Final
 
 from batchedmodel_contract.generation.frames import read_cancel, read_configure, read_submit
-from batchedmodel_contract.inference.batch import AnswerRoom, BatchReply
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.link.batches import read_batch, write_failure, write_reply
@@ -21,7 +18,7 @@ from batchedmodel_contract.link.model_frames import (
     read_order,
     write_answer,
 )
-from batchedmodel_contract.link.region import MIN_ITEM_BYTES, mapped
+from batchedmodel_contract.link.region import mapped
 from batchedmodel_model_server.errors import NotReady, Overloaded, UnknownModel
 from batchedmodel_model_server.lifecycle.service import MAX_IN_FLIGHT, ModelService
 from batchedmodel_model_server.link.announcements import Announcements
@@ -33,71 +30,27 @@ MAX_UNREAD_BYTES: Final = 4 << 20
 MAX_WAITING_FRAMES: Final = 1024
 """Behind a large one that the sidecar does not take."""
 _MAX_CHANGES: Final = 16
-_THREAD_BYTES: Final = 4 << 20
-"""Of a reply: to copy more into shared memory would stop the loop, so a thread does it."""
-DESCRIPTORS: Final = 2  # of memory for rows, and for answers
-_ALIGNMENT: Final = 8
+DESCRIPTORS: Final = 2
+"""Of memory; sidecars of the release before share some for answers as well, which is left alone."""
 _log = logging.getLogger(__name__)
 
 
-class Placing:
-    """Puts large items one behind the other where the sidecar sees them."""
-
-    def __init__(self, room: memoryview) -> None:
-        self._room = np.frombuffer(room, np.uint8)
-        self._filled = 0
-
-    def __call__(self, item: Buffer) -> int | None:
-        """Where in the room the item lies now; None where it must be sent."""
-        start, end = self._filled, self._filled + len(item)
-        if len(item) < MIN_ITEM_BYTES or end > len(self._room):
-            return None
-        # Other threads go on meanwhile, which they do not while memoryviews are copied.
-        np.copyto(self._room[start:end], np.frombuffer(item, np.uint8))
-        # The sidecar views it as numbers.
-        self._filled = -(-end // _ALIGNMENT) * _ALIGNMENT
-        return start
-
-
-class SharedMemory(NamedTuple):
-    """What one sidecar shares, if anything; unmapped once nothing refers to it any more."""
-
-    rows: memoryview | None = None
-    answers: memoryview | None = None
-
-    def placing(self, room: AnswerRoom | None) -> Placing | None:
-        """What puts items of a reply into the room that its batch has; None without any.
-
-        Raises `InvalidInput` for room that the memory does not have.
-        """
-        if room is None or self.answers is None:
-            return None
-        if room.start + room.size > len(self.answers):
-            rule = f"leads out of the shared memory's {len(self.answers)} bytes"
-            raise InvalidInput("room", rule, room.start)
-        return Placing(self.answers[room.start : room.start + room.size])
-
-
-def shared_memory(descriptors: Sequence[int]) -> SharedMemory:
-    """The memory behind descriptors, for rows and for answers.
+def shared_memory(descriptors: Sequence[int]) -> memoryview | None:
+    """The memory for rows, behind the first descriptor.
 
     None where it cannot be had, as where this process may open no more files: all is sent then.
     """
     try:
-        rows, answers = descriptors
-        return SharedMemory(
-            rows=memoryview(mapped(rows, writable=False)),
-            answers=memoryview(mapped(answers, writable=True)),
-        )
-    except (ValueError, InvalidInput, OSError) as error:
+        return memoryview(mapped(descriptors[0], writable=False))
+    except (InvalidInput, OSError) as error:
         _log.warning("no memory is shared with a sidecar: %s", error)
-        return SharedMemory()
+        return None
 
 
 class SidecarConnection:
     """Handles the frames of one sidecar, until its connection ends."""
 
-    def __init__(self, service: ModelService, memory: SharedMemory) -> None:
+    def __init__(self, service: ModelService, memory: memoryview | None) -> None:
         self.link: Final = LinkConnection(self, TO_SERVER)
         self.ended: Final = asyncio.Event()
         self._service: Final = service
@@ -145,7 +98,7 @@ class SidecarConnection:
             _log.warning("the connection of a sidecar has ended: %s", reason)
         self._announcements.end()
         # Not once the collector comes: it may be gigabytes.
-        self._memory = SharedMemory()
+        self._memory = None
         for task in self._tasks:
             task.cancel()
         self.ended.set()
@@ -180,26 +133,14 @@ class SidecarConnection:
         try:
             if self.link.waiting_frames >= MAX_IN_FLIGHT:
                 raise Overloaded(f"{MAX_IN_FLIGHT} answers wait to be read")
-            batch, room = read_batch(content, self._memory.rows)
-            placing = self._memory.placing(room)
+            batch = read_batch(content, self._memory).batch
             with self._service.admitted(batch.version) as runner:
                 reply = await runner.run(batch)
-                parts = await self._written(frame_id, reply, placing)
-            self._send(Kind.REPLY, frame_id, parts)
+            self._send(Kind.REPLY, frame_id, write_reply(reply))
         except asyncio.CancelledError:
             raise
         except BaseException as error:
             self._send(Kind.FAILED, frame_id, write_failure(failure(error, "a batch")))
-
-    async def _written(
-        self, frame_id: int, reply: BatchReply, placing: Placing | None
-    ) -> list[Buffer]:
-        if placing is None or sum(output.size for output in reply.outputs) <= _THREAD_BYTES:
-            return write_reply(reply, placing)
-        # The room is the sidecar's again with the answer, so a cancelled batch is written to its
-        # end: the thread cannot be stopped.
-        self._batches.pop(frame_id, None)
-        return await asyncio.to_thread(write_reply, reply, placing)
 
     def _take_order(self, frame_id: int, order: Order, body: bytes) -> None:
         changes = order is not Order.INDEX  # which takes no time

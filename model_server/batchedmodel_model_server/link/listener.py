@@ -18,7 +18,6 @@ from batchedmodel_contract.link.hello import (
 from batchedmodel_model_server.lifecycle.service import ModelService
 from batchedmodel_model_server.link.connection import (
     DESCRIPTORS,
-    SharedMemory,
     SidecarConnection,
     shared_memory,
 )
@@ -132,7 +131,7 @@ class Listener:
             self._connections.pop(sidecar, None)
 
 
-def _agreed(connection: socket.socket) -> SharedMemory:
+def _agreed(connection: socket.socket) -> memoryview | None:
     """Answer a hello; raises `InvalidInput` and `OSError` where nothing can follow it."""
     message, descriptors, _, _ = socket.recv_fds(
         connection, HELLO_BYTES, DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
@@ -142,8 +141,8 @@ def _agreed(connection: socket.socket) -> SharedMemory:
             raise ConnectionResetError("it has ended before its hello")
         theirs = read_hello(message)
         version = common_version(theirs)
-        memory = shared_memory(descriptors) if version and descriptors else SharedMemory()
-        connection.send(write_hello(Hello(version, version, memory.rows is not None)))
+        memory = shared_memory(descriptors) if version and descriptors else None
+        connection.send(write_hello(Hello(version, version, memory is not None)))
     finally:
         for descriptor in descriptors:
             os.close(descriptor)

@@ -1,7 +1,6 @@
 """How many bytes of bodies and answers are held at once, shared between tenants.
 
-Only what has arrived counts: a caller that declares much and sends nothing holds nothing. Room in
-which the model server may put an answer counts while it may.
+Only what has arrived counts: a caller that declares much and sends nothing holds nothing.
 """
 
 from types import TracebackType
@@ -13,7 +12,6 @@ from batchedmodel_scheduling.queue.shared_room import SharedRoom
 
 _FULL: Final = Rejection.QUEUE_FULL  # an enum finds its members by Python's code
 _ANSWERS: Final = Share("(answers)")
-_ROOMS: Final = Share("(room for answers)")
 
 
 class ByteBudget:
@@ -50,17 +48,6 @@ class ByteBudget:
         else:
             self._room.give_back(_ANSWERS.tenant, -size)
 
-    def hold_room(self, size: int) -> bool:
-        """Count room for an answer; False when it does not fit, and nothing is taken."""
-        if self._room.refusal(_ROOMS, size) is not None:
-            return False
-        self._room.take(_ROOMS, size)
-        return True
-
-    def give_room_back(self, size: int) -> None:
-        """Count so many bytes less of it."""
-        self._room.give_back(_ROOMS.tenant, size)
-
 
 class Hold:
     """What one call holds of its tenant's part."""
@@ -87,8 +74,8 @@ class Hold:
         return True
 
     def is_alone(self) -> bool:
-        """Whether nothing else is held, but room for answers."""
-        return self._room.taken - self._room.of(_ROOMS.tenant) == self._size
+        """Whether nothing else is held."""
+        return self._room.taken == self._size
 
     def keep(self, size: int) -> bool:
         """Take so many bytes for a part of an answer; False when they do not fit.

@@ -1,7 +1,7 @@
 """The batches that the model server has, and what becomes of each of them.
 
-Used by the link. A batch is a frame, and one frame answers it, which also ends the server's use of
-the room for its answer. Compiled: it runs once for each batch.
+Used by the link. A batch is a frame, and one frame answers it. Compiled: it runs once for each
+batch.
 """
 
 import asyncio
@@ -90,20 +90,18 @@ class PendingBatches:
         number = self._channel.next_id()
         batch = _Batch(self._loop.create_future(), request, outputs)
         self._batches[number] = batch
-        room = self._regions.answer_room(number, batch.rows)
-        self._channel.send(Kind.BATCH, number, write_batch(request, self._regions.place, room))
+        self._channel.send(Kind.BATCH, number, write_batch(request, self._regions.place))
         # Not `asyncio.timeout`, which costs five times as much and needs a task.
         time_out = self._loop.call_later(seconds, self._time_out, batch)
         return self._answered(number, batch, time_out)
 
     def replied(self, number: int, content: memoryview) -> None:
         """A REPLY came."""
-        batch, room = self._batches.pop(number, None), self._regions.answered(number)
+        batch = self._batches.pop(number, None)
         if batch is None or batch.answer.done():
             return
         try:
-            reply = read_reply(content, room)
-            self._regions.learn(reply, len(content), had_room=room is not None)
+            reply = read_reply(content)
         except InvalidInput as error:
             self._nonsense(batch, NONSENSE, f"{NONSENSE}: {error}")
             return
@@ -119,7 +117,6 @@ class PendingBatches:
     def failed(self, number: int, content: memoryview) -> None:
         """FAILED came: the batch as a whole has no reply."""
         batch = self._batches.pop(number, None)
-        self._regions.answered(number)
         if batch is None or batch.answer.done():
             return
         try:

@@ -16,7 +16,7 @@ from batchedmodel_contract.link.hello import (
     read_hello,
     write_hello,
 )
-from batchedmodel_sidecar.body.shared_regions import RegionPair, SharedRegions
+from batchedmodel_sidecar.body.shared_regions import Region, SharedRegions
 
 logger: Final = logging.getLogger(__name__)
 
@@ -44,14 +44,14 @@ async def connect(path: str, opened: Callable[[], LinkConnection], regions: Shar
             await loop.sock_connect(plug, path)
         except OSError as error:
             raise AbsentServer(str(error)) from error
-        pair = _regions(regions)
-        descriptors = [] if pair is None else [region.descriptor for region in pair]
+        region = _region(regions)
+        descriptors = [] if region is None else [region.descriptor]
         socket.send_fds(plug, [write_hello()], descriptors)
         hello = await _read_hello(plug)
-        if pair is not None and hello.shares_memory:
-            regions.use(pair)
-            logger.info("large rows and answers lie in memory that the model server sees")
-        elif pair is not None:
+        if region is not None and hello.shares_memory:
+            regions.use(region)
+            logger.info("large rows lie in memory that the model server sees")
+        elif region is not None:
             logger.info("no memory is shared with the model server: it cannot map it")
         await loop.create_unix_connection(opened, sock=plug)
         return hello.max_version
@@ -60,7 +60,7 @@ async def connect(path: str, opened: Callable[[], LinkConnection], regions: Shar
         raise
 
 
-def _regions(regions: SharedRegions) -> RegionPair | None:
+def _region(regions: SharedRegions) -> Region | None:
     try:
         return regions.create()
     except (OSError, InvalidInput) as error:

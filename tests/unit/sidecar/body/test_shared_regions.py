@@ -1,11 +1,7 @@
-"""Memory that the model server sees: no two slots share a byte, and what is read by none is free.
-
-And room for answers: as much as they took lately.
-"""
+"""Memory that the model server sees: no two slots share a byte, and what none reads is free."""
 
 import gc
 import os
-from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -13,21 +9,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from batchedmodel_contract.inference.batch import (
-    AnswerRoom,
-    BatchReply,
-    ragged,
-)
-from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.manifest.tenants import Share
-from batchedmodel_sidecar.body.byte_budget import ByteBudget
-from batchedmodel_sidecar.body.shared_regions import Region, RegionPair, SharedRegions
+from batchedmodel_sidecar.body.shared_regions import Region, SharedRegions
 from support.examples import examples
 
 MEBIBYTE = 1 << 20
 SIZE = 64 * MEBIBYTE
-ANSWERS = SIZE // 4
-LARGE = 600_000
 ONE, OTHER = Share("one"), Share("other")
 
 
@@ -38,8 +25,8 @@ def region() -> Region:
 
 @pytest.fixture
 def slots(region: Region) -> SharedRegions:
-    made = SharedRegions(ByteBudget(SIZE))
-    made.use(RegionPair(region, Region.of(ANSWERS)))
+    made = SharedRegions(SIZE)
+    made.use(region)
     return made
 
 
@@ -197,148 +184,24 @@ Slots.TestCase.settings = settings(max_examples=examples(50))
 test_any_order = Slots.TestCase
 
 
-def learn(regions: SharedRegions, *rows: Sequence[int]) -> None:
-    """An answer to such rows, with outputs of so many bytes, was sent."""
-    count = len(rows)
-    answer = BatchReply(
-        outputs=tuple(
-            ragged(f"y{number}", Datatype.UINT8, [((size,), bytes(size)) for size in column])
-            for number, column in enumerate(zip(*rows, strict=True))
-        ),
-        statuses=(200,) * count,
-        errors=("",) * count,
-        compute_seconds=0.0,
-        queue_seconds=0.0,
-        tokens=count,
-        padded_tokens=count,
-    )
-    regions.learn(answer, sum(map(sum, rows)), had_room=False)
-
-
-class Answering:
-    """Regions with room for answers, of a server that answered a row with so many bytes lately."""
-
-    def __init__(self, row: int = MEBIBYTE) -> None:
-        self.budget = ByteBudget(SIZE)
-        self.regions = SharedRegions(self.budget)
-        self.pair = self.regions.create()
-        self.regions.use(self.pair)
-        self.batches = 0
-        learn(self.regions, [row])
-
-    def room(self, rows: int = 1) -> tuple[int, AnswerRoom]:
-        """The number of the next batch, and its room."""
-        self.batches += 1
-        room = self.regions.answer_room(self.batches, rows)
-        assert room is not None
-        return self.batches, room
-
-    def size(self, rows: int) -> int:
-        """Of the room of a batch that is answered at once."""
-        number, room = self.room(rows)
-        self.regions.answered(number)
-        return room.size
-
-
-def test_a_region_is_as_large_as_what_may_be_held_and_that_for_answers_a_quarter() -> None:
-    pair = SharedRegions(ByteBudget(SIZE)).create()
-    assert (pair.rows.size, pair.answers.size) == (SIZE, ANSWERS)
-
-
-def test_before_a_large_answer_there_is_no_room() -> None:
-    regions = SharedRegions(ByteBudget(SIZE))
-    regions.use(regions.create())
-    assert regions.answer_room(1, 4) is None
-    learn(regions, [1000], [2000])
-    assert regions.answer_room(2, 4) is None
-
-
-def test_a_batch_has_room_for_rows_as_large_as_the_largest_of_lately() -> None:
-    here = Answering(1000)
-    learn(here.regions, [LARGE, 10], [1000, 10])
-    assert 4 * LARGE <= here.size(4) <= 4 * LARGE + 1000
-    learn(here.regions, [100, 10])
-    assert here.size(1) >= LARGE * 7 // 8, "one batch of small answers says little of the next"
-    for _ in range(30):
-        learn(here.regions, [100, 10])
-    assert here.regions.answer_room(100, 4) is None
-
-
-def test_what_is_sent_anyway_has_no_room() -> None:
-    here = Answering(1000)
-    learn(here.regions, [20_000] * 8)
-    assert here.regions.answer_room(1, 1) is None
-
-
-def test_one_very_large_row_leaves_room_for_the_next_batch() -> None:
-    assert Answering(8 << 20).size(64) == ANSWERS // 3
-
-
-def test_an_answer_has_room_until_nothing_refers_to_it() -> None:
-    here = Answering()
-    (first, room), (_, second) = here.room(2), here.room()
-    assert room.start == 0
-    assert second.start >= room.size
-    os.pwrite(here.pair.answers.descriptor, b"hello", room.start + 100)
-    memory = here.regions.answered(first)
-    assert memory is not None
-    item = memory[100:200]
-    del memory
-    assert bytes(item[:5]) == b"hello"
-    assert here.room()[1].start > second.start
-    del item
-    assert here.room()[1].start == 0
-
-
-def test_room_is_the_servers_until_the_batch_is_answered() -> None:
-    here = Answering()
-    first, _ = here.room()
-    assert here.room()[1].start > 0
-    here.regions.answered(first)
-    assert here.room()[1].start == 0
-    assert here.regions.answered(first) is None
-
-
-def test_room_counts_in_the_budget_while_the_server_may_write() -> None:
-    here = Answering()
-    (first, room), (_, second) = here.room(), here.room()
-    assert here.budget.held == room.size + second.size
-    here.regions.answered(first)
-    assert here.budget.held == second.size
-    here.regions.retire()
-    assert here.budget.held == 0
-
-
-def test_where_bodies_fill_the_budget_answers_have_no_room() -> None:
-    here = Answering()
-    with here.budget.hold(ONE) as held:
-        assert held.grow(SIZE - MEBIBYTE // 2)
-        assert held.is_alone()
-        assert here.regions.answer_room(1, 1) is None
-    here.room()
-    with here.budget.hold(ONE) as held:
-        assert held.is_alone(), "room for answers keeps no body out that is alone"
+def test_a_region_is_as_large_as_what_may_be_held() -> None:
+    assert SharedRegions(SIZE).create().size == SIZE
 
 
 def test_regions_of_before_keep_only_what_somebody_reads() -> None:
-    """However often the server goes, unread answers are all that stays."""
-    here, unread, files = Answering(), [], []
+    """However often the server goes, rows that wait are all that stays."""
+    regions, unread, files = SharedRegions(SIZE), [], []
     for _ in range(4):
-        pair = here.regions.create()
-        here.regions.use(pair)
-        (first, _), (second, _) = here.room(2), here.room()
-        for number in (first, second):
-            memory = here.regions.answered(number)
-            assert memory is not None
-            memory[:] = b"1" * len(memory)
-        unread.append(memory)
-        files.append(os.dup(pair.answers.descriptor))
-        del pair, memory
-        here.regions.retire()
+        region = regions.create()
+        regions.use(region)
+        first, second = regions.room(MEBIBYTE, ONE), regions.room(MEBIBYTE, ONE)
+        assert first is not None
+        assert second is not None
+        first[:] = second[:] = b"1" * MEBIBYTE
+        unread.append(second)
+        files.append(os.dup(region.descriptor))
+        del region, first, second
+        regions.retire()
     gc.collect()
     pages = [os.fstat(file).st_blocks * 512 for file in files]
     assert all(MEBIBYTE <= size <= MEBIBYTE + 2 * 4096 for size in pages), pages
-    unread.clear()
-    assert [os.fstat(file).st_blocks for file in files] == [0] * 4
-    for file in files:
-        os.close(file)

@@ -30,7 +30,7 @@ def _model(tokenizer: bytes) -> ReadyModel:
 def _generation() -> NativeGeneration:
     ledger, served = Ledger(), ServedAdapters("m")
     budget = ByteBudget(1 << 20)
-    regions = SharedRegions(budget)
+    regions = SharedRegions(1 << 20)
     refusals = Refusals(ledger, public_protocols())
     queue = TextQueue(BatchSettings(), GenerationCounts(ledger, 0.0), refusals, lambda: None)
     link = NativeLink("nowhere", Listener(), regions, served)

@@ -73,9 +73,7 @@ def here(seconds: float) -> Here:
     front = data_handler(
         made,
         lifecycle=cast("Lifecycle", gate),
-        bodies=BodyReader(
-            max_bytes=10_000, budget=ByteBudget(10_000), slots=SharedRegions(ByteBudget(1))
-        ),
+        bodies=BodyReader(max_bytes=10_000, budget=ByteBudget(10_000), slots=SharedRegions(1)),
         codec=codec,
     )
     return Here(made, gate, front)

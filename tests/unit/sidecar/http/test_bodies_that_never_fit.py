@@ -21,9 +21,7 @@ EACH: Final = pytest.mark.parametrize(("share", "most"), SHARES)
 
 @pytest.fixture
 def bodies() -> BodyReader:
-    return BodyReader(
-        max_bytes=2 * LIMIT, budget=ByteBudget(LIMIT), slots=SharedRegions(ByteBudget(LIMIT))
-    )
+    return BodyReader(max_bytes=2 * LIMIT, budget=ByteBudget(LIMIT), slots=SharedRegions(LIMIT))
 
 
 def is_too_large(error: Rejected, most: int) -> bool:

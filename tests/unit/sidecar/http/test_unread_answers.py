@@ -193,9 +193,7 @@ async def test_a_reader_is_cut_off_where_bodies_leave_no_room(
 
 
 async def test_answers_that_are_being_made_are_within_the_memory_of_all() -> None:
-    bodies = BodyReader(
-        max_bytes=LIMIT, budget=ByteBudget(LIMIT), slots=SharedRegions(ByteBudget(LIMIT))
-    )
+    bodies = BodyReader(max_bytes=LIMIT, budget=ByteBudget(LIMIT), slots=SharedRegions(LIMIT))
     with bodies.hold(Share("one")) as mine, bodies.hold(Share("two")) as theirs:
         bodies.hold_answer(LARGE, mine)
         bodies.hold_answer(LARGE // 2, theirs)
@@ -208,9 +206,7 @@ async def test_answers_that_are_being_made_are_within_the_memory_of_all() -> Non
 
 
 async def test_an_answer_alone_is_made_however_large_it_is() -> None:
-    bodies = BodyReader(
-        max_bytes=LIMIT, budget=ByteBudget(LIMIT), slots=SharedRegions(ByteBudget(LIMIT))
-    )
+    bodies = BodyReader(max_bytes=LIMIT, budget=ByteBudget(LIMIT), slots=SharedRegions(LIMIT))
     with bodies.hold(Share("one")) as mine, bodies.hold(Share("two")) as theirs:
         assert mine.grow(LIMIT // 2)
         bodies.hold_answer(2 * LIMIT, mine)

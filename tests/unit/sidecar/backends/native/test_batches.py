@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from batchedmodel_contract.generation.frames import read_cancel
-from batchedmodel_contract.inference.batch import BatchFailure, BatchReply, Ragged
-from batchedmodel_contract.inference.tensors import Buffer, Datatype
+from batchedmodel_contract.inference.batch import BatchFailure, BatchReply
+from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.link.batches import write_failure
 from batchedmodel_contract.link.kinds import Kind
 from batchedmodel_contract.link.model_state import ModelState
@@ -191,49 +191,3 @@ async def test_an_answered_batch_is_not_cancelled(tmp_path: Path) -> None:
             number, _ = await peer.batch()  # and nothing in front of it
             peer.reply(number)
             await answer
-
-
-async def test_large_answers_have_room_in_shared_memory_until_they_are_answered(
-    tmp_path: Path,
-) -> None:
-    large = 80_000
-
-    def reply(rows: int) -> BatchReply:
-        y = Ragged("y", Datatype.INT64, ((large // 8,),) * rows, (bytes(large * rows),))
-        whole = reply_of(rows)
-        return BatchReply(
-            outputs=(y,),
-            statuses=whole.statuses,
-            errors=whole.errors,
-            compute_seconds=0.0,
-            queue_seconds=0.0,
-            tokens=rows,
-            padded_tokens=rows,
-        )
-
-    async with linked(tmp_path) as (here, peer):
-        rooms = []
-        for _ in range(3):
-            answer = here.link.infer(batch_of(), SECONDS)
-            number, arrived = await peer.batch()
-            rooms.append(arrived.room)
-            held = here.budget.held
-            peer.reply(number, reply(1))
-            await answer
-            assert here.budget.held == 0
-        assert rooms[0] is None, "nothing was large yet"
-        assert rooms[1] is not None
-        assert held == rooms[1].size >= large
-        # A batch for which nobody waits keeps its room until the server has answered it.
-        waiting = asyncio.ensure_future(here.link.infer(batch_of(), SECONDS))
-        number, _ = await peer.batch()
-        waiting.cancel()
-        await peer.next(Kind.CANCEL)
-        assert here.budget.held > 0
-        failure = BatchFailure(status=503, message="cancelled")
-        peer.send(Kind.FAILED, number, write_failure(failure))
-        answer = here.link.infer(batch_of(), SECONDS)
-        number, _ = await peer.batch()
-        peer.reply(number, reply(1))
-        await answer
-        assert here.budget.held == 0

@@ -480,7 +480,7 @@ async def test_memory_is_offered_with_the_hello_and_used_once_it_is_answered(
 ) -> None:
     caplog.set_level(logging.INFO)
     async with linked(tmp_path) as (here, peer):
-        assert len(peer.descriptors) == 2
+        assert len(peer.descriptors) == 1
         assert "lie in memory that the model server sees" in caplog.text
         assert here.regions.place is None
         peer.connection.close()

@@ -140,7 +140,7 @@ def test_a_body_of_very_many_fields_is_refused(protocol: ServerProtocol, width: 
 
 
 async def test_what_is_kept_of_a_large_body_stays_charged() -> None:
-    bodies = BodyReader(max_bytes=1000, budget=ByteBudget(1000), slots=SharedRegions(ByteBudget(1)))
+    bodies = BodyReader(max_bytes=1000, budget=ByteBudget(1000), slots=SharedRegions(1))
     memory = SharedMemory()
     memory.write(b"x" * 600)
     call = Call((ROW,), DESCRIPTION, None, envelope=Envelope(path=PATH, headers=(), frame=None))
