@@ -16,8 +16,8 @@ from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_sidecar.body.fair_threads import FairTurns
 
 Result = TypeVar("Result")
-Work = Callable[[], Coroutine[Any, Any, tuple[Result, float]]]
-"""An inference: what it gives, and the seconds for which it had the server."""
+Work = Callable[[], Coroutine[Any, Any, Result]]
+"""An inference, which has the server for as long as it takes."""
 
 _LEAST_SECONDS: Final = 0.001
 """What is owed below it is nothing."""
@@ -86,17 +86,11 @@ class LoneTurns:
             return None
         began = self._clock()
         try:
-            result, seconds = await work()
-        except BaseException:
-            self._owe(share, self._clock() - began)
-            raise
-        self._owe(share, seconds)
-        return (result,)
-
-    def _owe(self, share: Share, seconds: float) -> None:
-        self._follow()
-        owed = self._debts.get(share.tenant, 0.0)
-        self._debts[share.tenant] = owed + seconds / share.weight
+            return (await work(),)
+        finally:
+            self._follow()
+            owed = self._debts.get(share.tenant, 0.0)
+            self._debts[share.tenant] = owed + (self._clock() - began) / share.weight
 
     def _follow(self) -> dict[str, float]:
         """Let all have paid until now; the weights of those that have something here."""

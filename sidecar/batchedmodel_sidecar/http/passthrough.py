@@ -25,7 +25,6 @@ from batchedmodel_http.streaming import NeedsStreaming
 from batchedmodel_scheduling.queue.shared_room import SharedRoom
 from batchedmodel_sidecar.backends.upstream.client import Answer, Client
 from batchedmodel_sidecar.backends.upstream.headers import of_caller, passed_on
-from batchedmodel_sidecar.backends.upstream.link import Visit
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.errors import RETRY_SOON, Expired, Rejected, Unserved
 from batchedmodel_sidecar.http.lone_turns import LoneTurns
@@ -70,7 +69,7 @@ class Passthrough:
         *,
         ledger: Ledger,
         turns: LoneTurns,
-        working: Callable[[], AbstractContextManager[Visit]],
+        working: Callable[[], AbstractContextManager[None]],
     ) -> None:
         """`turns`: which inference is next. The server is at work while `working`."""
         self._client = client
@@ -144,17 +143,17 @@ class Passthrough:
         if not self._ledger.passing:
             self._idle.set()
 
-    async def _inferred(self, passage: "_Passage", seconds: float) -> tuple[Answer, float]:
-        """The server's answer, and the seconds that it took; all of it that there is memory for.
+    async def _inferred(self, passage: "_Passage", seconds: float) -> Answer:
+        """The server's answer; all of it that there is memory for.
 
         So the server is done with it, and no caller's pace counts in its turn.
         """
         async with asyncio.timeout(seconds) as passage.limit:
             try:
-                with self._working() as visit:
+                with self._working():
                     answer = await passage.ask(self._client)
                     await passage.read_ahead(answer)
-                    return answer, visit.seconds()
+                    return answer
             finally:
                 passage.limit = None
 

@@ -61,23 +61,6 @@ class _Search:
     """For how long the server had it, where its answer is divided behind that."""
 
 
-class Visit:
-    """One request that goes alone, while it is at the server, where batches may be as well."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._began = self._since = clock()
-
-    def batch_ended(self, began: float) -> None:
-        """A batch ended. One that was there before may have had the server until now."""
-        if began <= self._began:
-            self._since = self._clock()
-
-    def seconds(self) -> float:
-        """For which it may have had the server."""
-        return self._clock() - self._since
-
-
 class UpstreamLink:
     """Follows one server and carries batches to it in its own protocol."""
 
@@ -108,10 +91,8 @@ class UpstreamLink:
         self._doubted_until = -math.inf
         self._ask_now = asyncio.Event()
         self._at_work = 0
-        """Requests that the server has now, or that wait for it to be free."""
+        """Requests that the server has now, or that wait for it to be free; of any kind."""
         self._clock = asyncio.get_running_loop().time
-        self._visits: set[Visit] = set()
-        """What goes alone, and is at the server now."""
         self._workers = workers
         self._places = asyncio.Semaphore(0)
         """One for each worker; a search may go on while the server has the next batch."""
@@ -136,7 +117,7 @@ class UpstreamLink:
                     await self._check()
             except TimeoutError:
                 # A server with one thread answers nothing while it computes, and that is no loss.
-                if not (self._at_work or self._visits):
+                if not self._at_work:
                     self._lose("the model does not answer the question for readiness")
             except (NotReady, InvalidInput) as error:
                 self._lose(str(error))
@@ -170,14 +151,13 @@ class UpstreamLink:
         return await self._served(search, seconds)
 
     @contextmanager
-    def working(self) -> Iterator[Visit]:
+    def working(self) -> Iterator[None]:
         """What passes through is the server's work while the block runs."""
-        visit = Visit(self._clock)
-        self._visits.add(visit)
+        self._at_work += 1
         try:
-            yield visit
+            yield
         finally:
-            self._visits.discard(visit)
+            self._at_work -= 1
 
     def watch(self, closely: bool) -> None:
         """See `Link`."""
@@ -303,17 +283,12 @@ class UpstreamLink:
         self._at_work += 1
         try:
             async with self._places:
-                began = self._clock()
-                try:
-                    response = await self._client.post(request, seconds)
-                finally:
-                    for visit in self._visits:
-                        visit.batch_ended(began)
+                response = await self._client.post(request, seconds)
         except Deaf:
             self._stuck = True
             raise
         except Busy as refused:
-            if self._at_work + len(self._visits) > 1:
+            if self._at_work > 1:
                 self._doubt_it()  # it has other batches, so perhaps it is there
             else:
                 self._lose(refused.message)

@@ -34,10 +34,9 @@ class Server:
         self.asking = shares
 
     async def infer(self, share: Share, seconds: float = 1.0) -> None:
-        async def work() -> tuple[None, float]:
+        async def work() -> None:
             self.began.append((share.tenant, round(self.clock() - self._since, 2)))
             await asyncio.sleep(seconds)
-            return None, seconds
 
         await self.turns.during(share, work)
 
