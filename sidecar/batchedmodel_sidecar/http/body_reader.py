@@ -19,7 +19,7 @@ from batchedmodel_http.response import LARGE, Response, size_of
 from batchedmodel_http.streaming import STREAMED, StreamingProtocol
 from batchedmodel_sidecar.body.buffers import Room, json_bytes
 from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
-from batchedmodel_sidecar.body.encodings import Compression, Encoding, wants_gzip
+from batchedmodel_sidecar.body.encodings import Compression, Encoding, encoding_of, wants_gzip
 from batchedmodel_sidecar.body.heap import Heap
 from batchedmodel_sidecar.body.shared_regions import SharedRegions
 from batchedmodel_sidecar.calls import Call
@@ -270,24 +270,33 @@ class BodyReader:
         encoding: Encoding | None,
         held: Hold,
         head: str | None = None,
-        *,
-        most: int | None = None,
     ) -> Received:
-        """The inflated body, bounded and held as the compressed one is; or by `most` bytes.
+        """The inflated body, bounded and held as the compressed one is.
 
         Raises `Rejected` and `InvalidInput`.
         """
         if encoding is None or isinstance(body, SharedMemory):
             return body
-        limit = self.max_bytes if most is None else min(most, self.max_bytes)
         plain = await self.compression.inflated(
-            body, encoding, limit, lambda plain: placed(plain, head), held.share
+            body, encoding, self.max_bytes, lambda plain: placed(plain, head), held.share
         )
         if not held.grow(len(plain)):
             if isinstance(plain, SharedMemory):
                 plain.close()
             raise self._no_room(held.refused, held.share)
         return plain
+
+    async def decoded_text(self, asked: RequestHead, body: Buffer, held: Hold, most: int) -> Buffer:
+        """The same of a request for text, which may have `most` bytes."""
+        encoding = encoding_of(asked.headers.get("Content-Encoding"))
+        if encoding is not None:
+            limit = min(most, self.max_bytes)
+            body = await self.compression.inflated(body, encoding, limit, bytes, held.share)
+            self._charge(len(body), len(body), held)
+        if len(body) > most:
+            message = f"the body has {len(body)} bytes; of one for text {most} are taken"
+            raise Rejected(Rejection.TOO_LARGE, message)
+        return body
 
     def charge_rows(self, body: Received, call: Call, held: Hold, kept: int = 0) -> None:
         """The body was parsed: hold its rows, in its place or where they take more than it did.

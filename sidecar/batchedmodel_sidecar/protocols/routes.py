@@ -60,6 +60,7 @@ class Lost(NamedTuple):
     message: str
     allow: str | None = None
     """The method that the path takes, where there is one."""
+    adapter: None = None
 
 
 PATHS: Final = {

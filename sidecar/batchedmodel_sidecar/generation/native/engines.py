@@ -34,8 +34,10 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.generation.admission import EngineLimits, EngineStep, EngineView
 from batchedmodel_sidecar.errors import Busy, Unserved
-from batchedmodel_sidecar.generation.native.engine_text import EngineText
-from batchedmodel_sidecar.generation.native.preparer import TextPreparer
+from batchedmodel_sidecar.generation.live_text import Draft
+from batchedmodel_sidecar.generation.native.engine_text import EngineText, ServedTexts, draft_of
+from batchedmodel_sidecar.generation.native.preparer import TextPreparer, TextRequest
+from batchedmodel_sidecar.lora.served import ChosenAdapter
 from batchedmodel_sidecar.model import FrameChannel
 
 logger: Final = logging.getLogger(__name__)
@@ -240,6 +242,17 @@ class Engines:
         """Take all texts from the engines."""
         self.lost()
         self._drop_waiting("this pod is stopping")
+
+    def draft(
+        self,
+        texts: TextPreparer,
+        version: str,
+        request: TextRequest,
+        adapter: ChosenAdapter | None,
+    ) -> Draft:
+        """A request that was read, as the engine is now."""
+        served = ServedTexts(self.start, texts, version, self.max_sequences)
+        return draft_of(served, request, adapter)
 
     def start(self, text: EngineText) -> None:
         """Start a text at the engine that takes texts; raises `Busy` where none does."""

@@ -1,15 +1,15 @@
-"""Requests for text in front of our own engine: prepared here or in a process for that."""
+"""Texts of our model server: requests are prepared here or in a process, and go to its engine."""
 
 from typing import Final
 
 from batchedmodel_contract.inference.tensors import Buffer
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_sidecar.backends.native.link import NativeLink
 from batchedmodel_sidecar.body.byte_budget import Hold
-from batchedmodel_sidecar.body.encodings import encoding_of
 from batchedmodel_sidecar.errors import RETRY_SOON, ModelNotFound, Rejected
 from batchedmodel_sidecar.generation.live_text import Draft
-from batchedmodel_sidecar.generation.native.engine_text import ServedTexts, draft_of
-from batchedmodel_sidecar.generation.native.engines import Engines
+from batchedmodel_sidecar.generation.native.engines import Engines, engine_limits
 from batchedmodel_sidecar.generation.native.preparer import (
     PREPARE,
     TextEndpoint,
@@ -17,12 +17,12 @@ from batchedmodel_sidecar.generation.native.preparer import (
     TextRequest,
     prepare,
 )
+from batchedmodel_sidecar.generation.text_queue import TextQueue
 from batchedmodel_sidecar.helper.client import HelperClient
 from batchedmodel_sidecar.http.body_reader import BodyReader
 from batchedmodel_sidecar.http.request import RequestHead
 from batchedmodel_sidecar.lora.served import ServedAdapters
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.protocols.routes import Found
 
 _HERE: Final = 2048
 """Bytes of a body without a template that is prepared in the loop: about 0.3 ms."""
@@ -82,61 +82,86 @@ class Preparing:
         await self._large.close()
 
 
-class NativeTexts:
-    """The engine of the model that is ready."""
+class NativeGeneration:
+    """In front of our model server, whose model may generate text or not."""
 
     def __init__(
-        self, engines: Engines, preparing: Preparing, bodies: BodyReader, adapters: ServedAdapters
+        self,
+        name: str,
+        queue: TextQueue,
+        link: NativeLink,
+        bodies: BodyReader,
+        adapters: ServedAdapters,
     ) -> None:
-        """`preparing` does what takes long."""
-        self._adapters = adapters
-        self._engines = engines
-        self._preparing = preparing
+        """`name`: the model's. `link` carries the texts."""
+        self._name = name
+        self.queue: Final = queue
+        queue.server = self
         self._bodies = bodies
+        self._adapters = adapters
+        self._preparing = Preparing()
+        self._engines = link.texts = Engines(link, queue.settings)
+        self._engines.listener = queue
         self.model: ReadyModel | None = None
         """The one that is served now."""
         self.preparer: TextPreparer | None = None
-        """That model's; None where it generates no text."""
+        """Of the last model that generates. Most versions have the tokenizer of the one before, and
+        to read a large one stops the loop for a second, in which others are served."""
+
+    def model_ready(self, model: ReadyModel) -> None:
+        """The model can be asked. Raises `InvalidInput` for a tokenizer that cannot be read."""
+        described, preparer = model.generation, self.preparer
+        if described is None:
+            self.model = model
+            self._engines.lost()
+            self.queue.open()  # requests are told that there is no text here
+            return
+        if preparer is None or not preparer.is_of(described, model.tokenizer_json):
+            preparer = TextPreparer(self._name, described, model.tokenizer_json)
+        self.model, self.preparer = model, preparer
+        self.queue.engine_is(engine_limits(described, self.queue.settings))
+        self._engines.ready(model.description.version, preparer)
+        if described.chat_template is not None:
+            # The first chat should not wait for a process that starts.
+            self._preparing.begin()
+
+    def model_lost(self) -> None:
+        """It cannot, at present."""
+        self.model = None
+        self._engines.lost()
+        self.queue.close()
+
+    def configure(self, settings: BatchSettings) -> None:
+        """Use other settings from now on."""
+        self.queue.configure(settings)
+        if self.model is not None and self.model.generation is not None:
+            self.queue.engine_is(engine_limits(self.model.generation, settings))
+        self._engines.configure(settings)
+
+    async def close(self) -> None:
+        """Let go of everything."""
+        await self._engines.close()
+        await self._preparing.close()
 
     async def read(self, asked: RequestHead, body: Buffer, held: Hold) -> Draft:
         """See `TextServer`."""
-        model = self.model
+        model, texts = self.model, self.preparer
         if model is None:
             raise Rejected(Rejection.NOT_READY, "the model is not ready", retry_after=RETRY_SOON)
-        texts, description = self.preparer, model.description
-        if texts is None:
+        description = model.description
+        if texts is None or model.generation is None:
             raise ModelNotFound(f"model: {description.name} generates no text")
-        on_path = _adapter_on_path(asked)
+        on_path = None if asked.route is None else asked.route.found.adapter
         self._adapters.chosen(asked.headers, on_path)  # refused before it is read
         if asked.packed or len(body) > _LONGEST:
-            body = await self._plain(asked, body, held)
+            body = await self._bodies.decoded_text(asked, body, held, _LONGEST)
         endpoint = _endpoint(asked.path)
         if endpoint is not TextEndpoint.CHAT and len(body) <= _HERE:
             request = texts.prepare(endpoint, body)
         else:
             request = await self._preparing.prepare(texts, endpoint, body, held)
         adapter = self._adapters.chosen(asked.headers, on_path or request.adapter)
-        served = ServedTexts(
-            self._engines.start, texts, description.version, self._engines.max_sequences
-        )
-        return draft_of(served, request, adapter)
-
-    async def _plain(self, asked: RequestHead, body: Buffer, held: Hold) -> Buffer:
-        encoding = encoding_of(asked.headers.get("Content-Encoding")) if asked.packed else None
-        plain = await self._bodies.decoded(body, encoding, held, most=_LONGEST)
-        if not isinstance(plain, bytes | bytearray | memoryview):
-            view = plain.view()
-            plain.close()
-            plain = view
-        if len(plain) > _LONGEST:
-            message = f"the body has {len(plain)} bytes; of one for text {_LONGEST} are taken"
-            raise Rejected(Rejection.TOO_LARGE, message)
-        return plain
-
-
-def _adapter_on_path(asked: RequestHead) -> str | None:
-    found = None if asked.route is None else asked.route.found
-    return found.adapter if isinstance(found, Found) else None
+        return self._engines.draft(texts, description.version, request, adapter)
 
 
 def _endpoint(path: str) -> TextEndpoint:

@@ -9,7 +9,7 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_sidecar.backends.native.link import NativeLink
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.body.shared_regions import SharedRegions
-from batchedmodel_sidecar.generation.generation import NativeGeneration
+from batchedmodel_sidecar.generation.native.texts import NativeGeneration
 from batchedmodel_sidecar.generation.text_queue import TextQueue
 from batchedmodel_sidecar.http.body_reader import BodyReader
 from batchedmodel_sidecar.http.responses import Refusals
@@ -42,7 +42,7 @@ async def test_what_prepares_texts_is_kept_as_long_as_its_model_stays_the_same()
     generation, file, preparers = _generation(), tokenizer_json(), []
     for tokenizer in (file, bytes(bytearray(file)), file + b" "):
         generation.model_ready(_model(tokenizer))
-        preparers.append(generation._texts.preparer)
+        preparers.append(generation.preparer)
         generation.model_lost()
     assert preparers[0] is not None
     assert preparers[1] is preparers[0]
@@ -54,5 +54,5 @@ async def test_a_tokenizer_that_cannot_be_read_is_refused_and_serves_nothing() -
     generation = _generation()
     with pytest.raises(InvalidInput, match="tokenizer: cannot be read"):
         generation.model_ready(_model(b"{"))
-    assert generation._texts.model is None
+    assert generation.model is None
     await generation.close()
