@@ -40,8 +40,6 @@ MOST_ANSWER_BYTES: Final = 16 * 1024 * 1024
 """Of one JSON answer; a page of a thousand files has some 300 KB."""
 MOST_ENTRIES: Final = 100_000
 """Files and folders of one commit."""
-MOST_PAGES: Final = 1_000
-"""In which they are listed."""
 _LARGEST_FILE: Final = 2**50
 _log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
@@ -165,7 +163,7 @@ class Hub:
 
     async def files(self, commit: str) -> list[HubFile]:
         """All files of a commit."""
-        files, entries, pages = list[HubFile](), 0, 0
+        files, entries = list[HubFile](), 0
         seconds = self._access.patience.listing_seconds
         address: URL | None = self._api(f"tree/{commit}?recursive=true&expand=false")
         try:
@@ -174,12 +172,9 @@ class Hub:
                     page, address = await self._patiently(partial(self._json, address))
                     if not isinstance(page, list):
                         raise TypeError("it is not a list")
-                    pages, entries = pages + 1, entries + len(page)
+                    entries += len(page)
                     if entries > MOST_ENTRIES:
                         raise CannotLoad(f"{self._named} has more than {MOST_ENTRIES} files")
-                    if pages > MOST_PAGES:
-                        told = f"the hub lists it in more than {MOST_PAGES} pages"
-                        raise CannotLoad(f"{self._named}: {told}")
                     files.extend(_file(entry) for entry in page if entry["type"] == "file")
                     if not page:
                         break

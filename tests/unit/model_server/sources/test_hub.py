@@ -14,7 +14,6 @@ from batchedmodel_model_server.sources.folder import wanted_files
 from batchedmodel_model_server.sources.hub import (
     MOST_ANSWER_BYTES,
     MOST_ENTRIES,
-    MOST_PAGES,
     Hub,
     HubAccess,
     HubFile,
@@ -91,11 +90,12 @@ async def test_pages_that_lead_to_each_other_end() -> None:
     async def again(request: web.Request) -> web.StreamResponse:
         nonlocal pages
         pages += 1
-        return web.json_response([FOLDER], headers={"Link": f'<{request.url}>; rel="next"'})
+        page = [FOLDER] * 1_000
+        return web.json_response(page, headers={"Link": f'<{request.url}>; rel="next"'})
 
-    with pytest.raises(CannotLoad, match=f"a/b at c: the hub lists it in more than {MOST_PAGES} p"):
+    with pytest.raises(CannotLoad, match=f"a/b at c has more than {MOST_ENTRIES} files"):
         await asked(again)
-    assert pages == MOST_PAGES + 1
+    assert pages == MOST_ENTRIES // 1_000 + 1
 
 
 async def test_list_that_goes_on_slowly_has_one_deadline_over_all_of_it() -> None:
