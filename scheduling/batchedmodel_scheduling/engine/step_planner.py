@@ -6,6 +6,10 @@ wait until a long one is read. The oldest has a quarter for sure. Sequences grow
 Where blocks run out, the least important and newest sequence gives its own back, and is computed
 anew later.
 
+A tenant with few tokens to read does not wait for the prompts of another: a step reads its prompts
+alone, though not two steps in a row. The next steps are short, also where no text goes on, as its
+next prompt waits for the step that runs.
+
 Pure: whoever owns the sequences and the cache does what a plan says.
 """
 
@@ -13,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from batchedmodel_scheduling.batching.items import Priority
+from batchedmodel_scheduling.batching.items import NEVER, Priority
 from batchedmodel_scheduling.engine.device_shares import DEFAULT_TOKEN_SECONDS
 from batchedmodel_scheduling.engine.step_cost import StepCost, StepLoad
 
@@ -27,6 +31,14 @@ _PLAIN_STEPS: Final = 2.0
 """Without a target a step with prompts takes as long as so many without, where those are slow."""
 _OLDEST: Final = 4
 """Of what a step reads, one part of so many is for the prompt that came first."""
+_TIMES_LIGHT: Final = 2.0
+"""A tenant is light if another has so many times as many tokens to read, each by its weight."""
+_SHORT_TIMES: Final = 2.0
+"""A short step takes so many times as long as one that reads the light tenant's prompts alone. A
+prompt that comes meanwhile waits half of it on average: its first token takes twice the time."""
+_SHORT_STEPS: Final = 128
+"""Steps that are short after each with prompts of a light tenant: one to some seconds, as callers
+in a conversation come back by then. Prompts are read at half the rate meanwhile, or better."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,12 +139,18 @@ def load_of(parts: Iterable[Part]) -> StepLoad:
 
 
 class StepPlanner:
-    """Plans one step after the other; it remembers nothing."""
+    """Plans one step after the other."""
 
     def __init__(self, settings: StepSettings, cost: StepCost) -> None:
         """`cost` may be learnt meanwhile: each plan asks it anew."""
         self.settings: Final = settings
         self._cost: Final = cost
+        self._light_tokens = 0
+        """Of the light tenants' prompts in the last step that had any."""
+        self._short_steps = 0
+        """How many of the next steps are short."""
+        self._read_light_alone = False
+        """Whether the last step did."""
 
     def plan(
         self,
@@ -163,11 +181,22 @@ class StepPlanner:
             prompts.append(one)
             taken += 1
             free -= lacks
+        to_read = self._turn(prompts)
         left = self._prefill_tokens(parts, batch_waits=batch_waits) if prompts else 0
-        read = self._read(prompts, left)
+        read = self._read(to_read, left)
         parts += [Part(one, read[one]) for one in prompts if one in read]
         admitted = [one for one in prompts[known:] if one in read]
         return StepPlan(tuple(preempted), tuple(admitted), tuple(parts))
+
+    def _turn(self, prompts: Sequence[EngineSequence]) -> Sequence[EngineSequence]:
+        """Those of these that the step may read."""
+        self._short_steps = max(0, self._short_steps - 1)
+        light = _of_light_tenants(prompts)
+        if light:
+            self._light_tokens = sum([one.missing for one in light])
+            self._short_steps = _SHORT_STEPS
+        self._read_light_alone = bool(light) and not self._read_light_alone
+        return light if self._read_light_alone else prompts
 
     def _read(self, prompts: Sequence[EngineSequence], left: int) -> dict[EngineSequence, int]:
         """How much is read of each of these, the oldest of which is first."""
@@ -203,14 +232,31 @@ class StepPlanner:
         """Tokens of prompts that may be read beside these."""
         settings, cost = self.settings, self._cost
         most = settings.max_tokens_per_step - len(parts)
-        if not parts:
+        if not parts and not self._short_steps:
             return most
         sequences, context = len(parts) + 1, sum([one.computed for one, _ in parts])
         share = _BESIDE_BATCHES if batch_waits else 1.0
-        if settings.token_seconds is not None:
+        seconds = NEVER
+        if parts and settings.token_seconds is not None:
             seconds = share * settings.token_seconds
-        else:
+        elif parts:
             plain = cost.seconds(prefill_tokens=0, sequences=sequences, context_tokens=context)
             seconds = max(share * DEFAULT_TOKEN_SECONDS, _PLAIN_STEPS * plain)
+        if self._short_steps:
+            light = cost.seconds(
+                prefill_tokens=self._light_tokens, sequences=sequences, context_tokens=context
+            )
+            seconds = min(seconds, _SHORT_TIMES * light)
         within = cost.prefill_within(_AIM * seconds, sequences=sequences, context_tokens=context)
         return int(min(most, max(within, min(most, _LEAST_PART))))
+
+
+def _of_light_tenants(prompts: Sequence[EngineSequence]) -> list[EngineSequence]:
+    """Those whose tenants have at most half of what another has to be read, by weight."""
+    if all(one.tenant == prompts[0].tenant for one in prompts):
+        return []
+    unread: dict[str, float] = {}
+    for one in prompts:
+        unread[one.tenant] = unread.get(one.tenant, 0.0) + one.missing / one.weight
+    most = max(unread.values())
+    return [one for one in prompts if _TIMES_LIGHT * unread[one.tenant] <= most]

@@ -40,12 +40,13 @@ def running(length: int, *, priority: Priority = Priority.NORMAL) -> EngineSeque
     )
 
 
-def waits(length: int) -> EngineSequence:
-    return EngineSequence(id=0, length=length)
+def waits(length: int, *, tenant: str = "", weight: float = 1.0) -> EngineSequence:
+    return EngineSequence(id=0, length=length, tenant=tenant, weight=weight)
 
 
-def begun(length: int, computed: int) -> EngineSequence:
-    return EngineSequence(id=0, length=length, computed=computed, blocks=-(-length // 16))
+def begun(length: int, computed: int, *, tenant: str = "") -> EngineSequence:
+    blocks = -(-length // 16)
+    return EngineSequence(id=0, length=length, computed=computed, blocks=blocks, tenant=tenant)
 
 
 def test_a_step_gives_each_that_runs_a_token_and_reads_prompts_beside() -> None:
@@ -224,3 +225,46 @@ def test_who_would_be_read_in_a_later_step_is_not_let_in_yet() -> None:
     first, others = begun(1000, 0), [waits(500) for _ in range(3)]
     plan = StepPlanner(settings(tokens=512), COST).plan([first], others, 900)
     assert plan.admitted == (others[0],)
+
+
+def test_a_step_reads_the_prompt_of_a_light_tenant_alone_but_not_two_in_a_row() -> None:
+    planner = StepPlanner(settings(), COST)
+    flood = begun(9000, 1000, tenant="flood")
+    alone, beside, again = (
+        planner.plan([flood], [waits(40, tenant="light")], 900) for _ in range(3)
+    )
+    assert [part.tokens for part in alone.parts] == [40]
+    assert {part.sequence for part in beside.parts} == {flood, *beside.admitted}
+    assert [part.tokens for part in again.parts] == [40]
+
+
+def test_steps_are_short_for_some_time_after_a_light_tenant_and_whole_again_then() -> None:
+    planner = StepPlanner(settings(), COST)
+    flood = begun(90_000, 0, tenant="flood")
+    planner.plan([flood], [waits(40, tenant="light")], 900)
+    alone = COST.seconds(prefill_tokens=40, sequences=1, context_tokens=0)
+    sizes = [planner.plan([flood], [], 900).parts[0].tokens for _ in range(200)]
+    short = sizes[0]
+    assert 1.5 * alone < COST.seconds(prefill_tokens=short, sequences=1, context_tokens=0)
+    assert COST.seconds(prefill_tokens=short, sequences=1, context_tokens=0) < 2 * alone
+    count = sizes.count(short)
+    assert sizes == [short] * count + [512] * (200 - count)
+    assert 32 <= count <= 128
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.4])
+def test_tenants_who_both_have_much_to_read_share_whole_steps(weight: float) -> None:
+    planner = StepPlanner(settings(), COST)
+    one, other = begun(9000, 1000, tenant="one"), waits(4500, tenant="other", weight=weight)
+    plan = planner.plan([one], [other], 900)
+    assert sum(part.tokens for part in plan.parts) == 512
+    assert {part.sequence for part in plan.parts} == {one, other}
+
+
+def test_a_step_beside_streams_keeps_their_target_after_a_light_tenant() -> None:
+    planner = StepPlanner(settings(target=0.015), COST)
+    flood, light = begun(9000, 1000, tenant="flood"), waits(400, tenant="light")
+    planner.plan([flood], [light], 900)
+    plan = planner.plan([running(100), flood], [], 900)
+    tokens = plan.parts[-1].tokens
+    assert COST.seconds(prefill_tokens=tokens, sequences=2, context_tokens=99) <= 0.015

@@ -1,6 +1,7 @@
 """Tenants who share an engine of ours: nobody waits long for one who holds all of it."""
 
 import random
+import statistics
 from dataclasses import replace
 
 import pytest
@@ -26,17 +27,17 @@ SEEDS = range(3)
 
 
 def pod(
-    steps: StepSettings = STEPS, *, gives_way: bool = True
+    steps: StepSettings = STEPS, *, gives_way: bool = True, cost: StepCost = COST
 ) -> tuple[TokenPod[PlannedEngine], PlannedEngine]:
     limits = EngineLimits(
         max_sequences=steps.max_sequences,
         max_tokens_per_step=steps.max_tokens_per_step,
         blocks=steps.blocks,
         block_tokens=steps.block_tokens,
-        cost=COST,
+        cost=cost,
     )
     way = GivingWay() if gives_way else None
-    engine = PlannedEngine(StepPlanner(steps, COST), COST, giving_way=way)
+    engine = PlannedEngine(StepPlanner(steps, cost), cost, giving_way=way)
     return TokenPod(engine, Admission(AdmissionSettings(engine=limits))), engine
 
 
@@ -151,3 +152,25 @@ def test_long_prompts_of_one_tenant_keep_no_other_waiting(seed: int) -> None:
         others.append(calls.add(chance.choice("abc"), at, chance.randint(10, 200), 20))
     one.advance(1e5)
     assert max(call.first_token for call in others) < 0.4
+
+
+SLOW_TO_READ = StepCost(base=0.02, prefill_token=0.4e-3, sequence=0.2e-3, context_token=0.05e-6)
+
+
+def first_tokens(*, beside_flood: bool) -> list[float]:
+    """Of a tenant that sends a short prompt every 0.3 s; the flood sends long ones, without end."""
+    steps = replace(STEPS, max_tokens_per_step=512, token_seconds=None)
+    one, _ = pod(steps, cost=SLOW_TO_READ)
+    calls = Calls(one)
+    if beside_flood:
+        for _ in range(64):
+            calls.add("flood", 0.0, 4000, 8)
+    few = [calls.add("few", 5.0 + 0.31 * number, 40, 4) for number in range(40)]
+    one.advance(1e5)
+    return [call.first_token for call in few]
+
+
+def test_beside_a_flood_of_long_prompts_a_short_one_takes_twice_the_time_at_most() -> None:
+    """Where nobody got a token, prompts of the flood were read by 512 tokens, for 0.2 s."""
+    alone, beside = (first_tokens(beside_flood=flood) for flood in (False, True))
+    assert statistics.median(beside) <= 2 * statistics.median(alone)
