@@ -396,6 +396,23 @@ async def test_a_job_behind_one_that_hangs_is_done_by_the_next_helper(
         assert await good == RESULT
 
 
+async def test_a_large_job_is_alone_with_the_helper_and_small_ones_are_not(
+    started: list[Played],
+) -> None:
+    """A small job of another tenant waited for two large ones that the helper had already."""
+    async with a_helper(at_once=2) as helper:
+        jobs = [Caller(helper, b"x" * size) for size in (5000, 5000, 5, 5)]
+        with_helper = list[int]()
+        for answers in (1, 1, 2):
+            await turns()
+            with_helper.append(len(started[0].bodies) - started[0].answers)
+            for _ in range(answers):
+                started[0].answer()
+        assert with_helper == [1, 1, 2]
+        for caller in jobs:
+            assert await caller == RESULT
+
+
 async def test_helpers_that_do_nothing_but_end_are_started_less_and_less_often(
     started: list[Played],
 ) -> None:
