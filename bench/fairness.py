@@ -10,6 +10,8 @@ Beside a flood whose rows share no batch with its own the figure is that p99 in 
 short time-outs beside patient ones asks for two fifths of the device: how many of its answers are
 in time is compared with those of the same arrivals alone on a device half as fast.
 
+At last texts, through the port of real processes (`prompt_flood`).
+
     python bench/fairness.py [--quick] [--json FILE]
 """
 
@@ -31,6 +33,7 @@ from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.protocols.headers import RequestOptions
 from bench_report import Figure, at_least, at_most, new_parser, of_rounds, report, tell
+from prompt_flood import measure_prompt_flood
 from support.sidecar_world import MODEL, PROFILE, World, world
 
 _ROWS_PER_SECOND: Final = 300.0
@@ -215,6 +218,7 @@ def main(arguments: Sequence[str]) -> int:
             tell(f"{policy}, batches of {size}, another key, short time-outs")
             figures.append(_kind_figure(policy, size, seeds))
             figures.append(_hurried_figure(policy, size, seeds))
+    figures += measure_prompt_flood(quick=options.quick)
     return report(figures, options.json)
 
 

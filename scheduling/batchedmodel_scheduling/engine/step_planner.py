@@ -33,12 +33,13 @@ _OLDEST: Final = 4
 """Of what a step reads, one part of so many is for the prompt that came first."""
 _TIMES_LIGHT: Final = 2.0
 """A tenant is light if another has so many times as many tokens to read, each by its weight."""
-_SHORT_TIMES: Final = 2.0
-"""A short step takes so many times as long as one that reads the light tenant's prompts alone. A
-prompt that comes meanwhile waits half of it on average: its first token takes twice the time."""
+_SHORT_TIMES: Final = 1.75
+"""A short step takes at most so many times as long as one that reads the light tenant's prompts
+alone. A prompt that comes meanwhile waits half of it on average, so its first token takes less than
+twice the time."""
 _SHORT_STEPS: Final = 128
 """Steps that are short after each with prompts of a light tenant: one to some seconds, as callers
-in a conversation come back by then. Prompts are read at half the rate meanwhile, or better."""
+in a conversation come back by then. Prompts are read at 45 % of the rate meanwhile, or better."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
