@@ -33,13 +33,14 @@ _OLDEST: Final = 4
 """Of what a step reads, one part of so many is for the prompt that came first."""
 _TIMES_LIGHT: Final = 2.0
 """A tenant is light if another has so many times as many tokens to read, each by its weight."""
-_SHORT_TIMES: Final = 1.75
-"""A short step takes at most so many times as long as one that reads the light tenant's prompts
-alone. A prompt that comes meanwhile waits half of it on average, so its first token takes less than
-twice the time."""
+_LONGER: Final = 0.6
+"""By so much of a step without prompts is a short step longer than one that reads the light
+tenant's prompts alone. A prompt that comes meanwhile waits half of it on average, so its first
+token takes less than twice the time, also where steps take somewhat longer than foretold."""
 _SHORT_STEPS: Final = 128
 """Steps that are short after each with prompts of a light tenant: one to some seconds, as callers
-in a conversation come back by then. Prompts are read at 45 % of the rate meanwhile, or better."""
+in a conversation come back by then. Prompts are read at two fifths of the rate meanwhile, or
+better."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,18 +238,19 @@ class StepPlanner:
             return most
         sequences, context = len(parts) + 1, sum([one.computed for one, _ in parts])
         share = _BESIDE_BATCHES if batch_waits else 1.0
-        seconds = NEVER
-        if parts and settings.token_seconds is not None:
-            seconds = share * settings.token_seconds
-        elif parts:
-            plain = cost.seconds(prefill_tokens=0, sequences=sequences, context_tokens=context)
-            seconds = max(share * DEFAULT_TOKEN_SECONDS, _PLAIN_STEPS * plain)
+        plain = cost.seconds(prefill_tokens=0, sequences=sequences, context_tokens=context)
+        if not parts:
+            seconds = NEVER
+        elif settings.token_seconds is not None:
+            seconds = _AIM * share * settings.token_seconds
+        else:
+            seconds = _AIM * max(share * DEFAULT_TOKEN_SECONDS, _PLAIN_STEPS * plain)
         if self._short_steps:
             light = cost.seconds(
                 prefill_tokens=self._light_tokens, sequences=sequences, context_tokens=context
             )
-            seconds = min(seconds, _SHORT_TIMES * light)
-        within = cost.prefill_within(_AIM * seconds, sequences=sequences, context_tokens=context)
+            seconds = min(seconds, light + _LONGER * plain)
+        within = cost.prefill_within(seconds, sequences=sequences, context_tokens=context)
         return int(min(most, max(within, min(most, _LEAST_PART))))
 
 

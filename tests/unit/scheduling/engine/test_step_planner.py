@@ -245,8 +245,8 @@ def test_steps_are_short_for_some_time_after_a_light_tenant_and_whole_again_then
     alone = COST.seconds(prefill_tokens=40, sequences=1, context_tokens=0)
     sizes = [planner.plan([flood], [], 900).parts[0].tokens for _ in range(200)]
     short = sizes[0]
-    assert 1.5 * alone < COST.seconds(prefill_tokens=short, sequences=1, context_tokens=0)
-    assert COST.seconds(prefill_tokens=short, sequences=1, context_tokens=0) < 2 * alone
+    seconds = COST.seconds(prefill_tokens=short, sequences=1, context_tokens=0)
+    assert 1.3 * alone < seconds < 1.6 * alone
     count = sizes.count(short)
     assert sizes == [short] * count + [512] * (200 - count)
     assert 32 <= count <= 128
