@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-from batchedmodel_contract.manifest.batching import BatchSettings, Lateness, Objective
+from batchedmodel_contract.manifest.batching import BatchSettings, Lateness
 from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
 from batchedmodel_scheduling.batching.items import (
     NEVER,
@@ -53,6 +53,8 @@ _RENEWED_AFTER: Final = 8  # gaps
 _HORIZONS: Final = (0.00025, 0.0005, 0.001, 0.002, 0.004)  # seconds
 _LEAST_THETA: Final = 0.5
 _RATE_SECONDS: Final = 0.2
+_TARGET_WEIGHT: Final = 1 / 64  # of the newest item: a few batches of items are remembered
+_SHORTEST_TARGET_SECONDS: Final = 0.001  # as settings allow
 PATIENCE_SECONDS: Final = 0.005
 """How long a batch is held from one member of a group to the next."""
 CREDIT_SECONDS: Final = 1.0
@@ -152,6 +154,27 @@ class ArrivalRate:
         return self._rate * math.exp(-max(0.0, now - self._at) / _RATE_SECONDS)
 
 
+class UsualTarget:
+    """Seconds from arrival to due time of recent items: their harmonic mean, as callers may differ.
+
+    Urgent items count most in it: a batch that is short enough for them keeps patient ones waiting
+    for no longer, but one that is as long as those can wait makes urgent ones late.
+    """
+
+    def __init__(self) -> None:
+        self._hurry = 0.0  # mean of 1 / seconds
+
+    @property
+    def seconds(self) -> float | None:
+        """None as long as nothing has arrived."""
+        return 1 / self._hurry if self._hurry else None
+
+    def observe(self, seconds: float) -> None:
+        """An item arrived that is due so many seconds later."""
+        hurry = 1 / max(_SHORTEST_TARGET_SECONDS, seconds)
+        self._hurry += (hurry - self._hurry) * (_TARGET_WEIGHT if self._hurry else 1.0)
+
+
 class _Came(NamedTuple):
     members: int
     size: int
@@ -247,6 +270,7 @@ class Deadline(BasePolicy):
         for item in queue:
             self._groups.observe(item)
         self._rate = ArrivalRate()
+        self._usual_target = UsualTarget()
         self._gaps = GapsByKey()
         self._refusing_since = NEVER  # for what the profile says alone
         self._early = False  # something has filled up since the last plan
@@ -309,6 +333,7 @@ class Deadline(BasePolicy):
             self.pipeline.doubted = True
         self._add(entry)
         self._rate.observe(now)
+        self._usual_target.observe(item.due - item.arrived)
         self._gaps.of(item.key).observe(now)
         return None
 
@@ -548,14 +573,13 @@ class Deadline(BasePolicy):
         return shed
 
     def _situation(self, ready: ReadyQueue, now: float) -> Situation:
-        hurried, rate = self._hurried(), self._rate.at(now)
-        by_work = self.settings.objective is Objective.WORK
+        hurried = self._hurried()
+        aims = hurried and self.settings.target_seconds is not None
         return Situation(
             free=self.pipeline.free_from(now),
             start_spread=self.pipeline.unsure_by(),
-            rate=rate,
-            load=rate * ready.mean_work() * self._pace() if by_work else 0.0,
-            target=self.settings.target_seconds if hurried else None,
+            rate=self._rate.at(now),
+            target=self._usual_target.seconds if aims else None,
             times=self.pipeline.times,
             limits=self.limits,
             by_due=ready.by_due,

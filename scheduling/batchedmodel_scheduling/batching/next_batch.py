@@ -31,8 +31,6 @@ from batchedmodel_scheduling.latency.batch_times import BatchTimes
 
 _LOOKED_AT: Final = 8
 """Batches by which queues of different items are looked ahead; each has at least its first."""
-_JUMP: Final = 0.05
-"""Of a batch's time, which one more row takes at the end of a plateau."""
 _order: Final = attrgetter("order")
 _PRICE: Final = 0.8
 """What a freed second of the device is worth: this part of what arrives in it, as far as the device
@@ -51,11 +49,8 @@ class Situation:
     """Standard deviation of that, seconds."""
     rate: float
     """Items that arrive per second."""
-    load: float
-    """What arrives, as a part of what the device could do of it in full batches; 0 where not all of
-    it is meant to be served alike."""
     target: float | None
-    """Seconds from arrival to answer that are aimed at."""
+    """Seconds from arrival to answer that are aimed at, of the usual item."""
     times: BatchTimes
     limits: Limits
     by_due: bool
@@ -70,12 +65,8 @@ class Situation:
 
     @property
     def turn(self) -> float:
-        """Expected seconds of a batch behind another one that is to meet the target.
-
-        Half of the target. But where more comes than can be served, what is left of the target
-        when a batch has run need only bring as much as will be served of it.
-        """
-        return self.longest * max(0.5, self.load / (1 + self.load))
+        """Expected seconds of a batch behind another one that is to meet the target."""
+        return self.longest / 2
 
     @property
     def start(self) -> float:
@@ -126,30 +117,6 @@ def merged(classes: Sequence[LengthClass]) -> list[slice]:
         runs.append(slice(cut_at[end], end))
         end = cut_at[end]
     return runs[::-1]
-
-
-def worth_splitting(table: list[float], rows: int, load: float) -> int:
-    """How many of so many rows leave first: all, or those that fill a plateau of the device.
-
-    The others then pay for a batch of their own, but share it with what arrives: the more there is
-    to do, the less is their part of it. A plateau ends where one more row takes suddenly longer;
-    otherwise what noise makes of the times would cost launches.
-    """
-    whole = table[rows]
-    if (2 - load) * table[1] >= whole:
-        return rows
-    cap = len(table) - 1
-    alone, shared = 1 - load, load * min(table[cap] / cap, whole / rows)
-    best, least = rows, whole
-    for first in range(rows - 1, 0, -1):
-        rise = table[first + 1] - table[first]
-        if rise <= _JUMP * table[first + 1] or rise <= 2 * whole / rows:
-            continue
-        rest = rows - first
-        seconds = table[first] + alone * table[rest] + shared * rest
-        if seconds < least:
-            best, least = first, seconds
-    return best
 
 
 def together(late: list[QueuedItem], edges: tuple[int, ...], now: Situation) -> list[QueuedItem]:
@@ -313,8 +280,9 @@ def _packed_run(run: list[Lane], rate: float, now: Situation) -> list[Candidate]
 def _packed_rows(lengths: list[int], rate: float, now: Situation) -> tuple[int, list[float]]:
     """How many of these share a batch, from the first on, and its seconds by rows.
 
-    As `Situation.turn`, but the load is judged by what these take within half of the target: where
-    a device does much more at a time in a little more than that, it does so under load.
+    Behind another batch they take half of the target. But where more comes than is done in that,
+    what is left of the target when a batch has run need only bring as much as will be served of it.
+    So a device that does much more at a time in a little more than half does so under load.
     """
     most = now.limits.fitting(lengths)
     table = now.times.packed_table(lengths[:most])
@@ -340,9 +308,7 @@ def _in_turn(batches: list[Candidate]) -> list[Candidate]:
     high priority, would pass older items of high priority.
     """
     for first in range(len(batches) - 2, -1, -1):
-        batch, behind = batches[first], batches[first + 1]
-        batch.turn = min(batch.turn, behind.turn)
-        batch.behind = behind
+        batches[first].turn = min(batches[first].turn, batches[first + 1].turn)
     return batches
 
 
@@ -417,13 +383,7 @@ def _alike(lane: Lane, now: Situation) -> Plan:
             break
     else:
         load = now.rate / _best_rate(table, now)
-        rows = min(len(entries), cap)
-        first = worth_splitting(table, rows, min(1.0, load))
-        extra = table[first] + table[rows - first] - table[rows]
-        # As nobody is late, a size that nobody has timed yet is tried instead of divided.
-        if first < rows and (extra > slack or not now.times.sure_of(lane.longest, rows)):
-            first = rows
-        return Plan(batch=entries[:first], table=table, slack=slack, load=load)
+        return Plan(batch=entries[:cap], table=table, slack=slack, load=load)
     together = -(-cap // LARGEST_BATCH)
     viewed = entries[: together * LARGEST]
     expected = now.times.table(lane.longest, cap)[: cap + 1 : together]

@@ -10,15 +10,15 @@ whose answers come later by the difference.
 
 Items that differ: Moore and Hodgson's rule (1968) on batches (`select`). Run them by deadline. When
 one would be late, give up what costs the most time for its worth, either a whole batch or the
-oldest members of the late one. Nobody is given up where the late batch can be cut in two that are
-both in time, and the second launch costs others less.
+oldest members of the late one. No item is given up where the late batch can be cut in two that are
+both in time, and the second launch costs others less. A batch that is worth less than what later
+arrivals would make of its time is put off as long as there is another one to run.
 
 Pure; called by `next_batch`.
 """
 
 import heapq
 import math
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -173,7 +173,7 @@ class Candidate:
 
     # Not a dataclass, whose constructor is not compiled.
     __slots__ = (
-        *("behind", "by_due", "due", "entries", "factor", "remaining", "seconds", "table", "turn"),
+        *("by_due", "due", "entries", "factor", "remaining", "seconds", "table", "turn"),
         *("weight", "without"),
     )
 
@@ -205,8 +205,6 @@ class Candidate:
         self.weight = weight
         self.by_due = by_due
         """Whether the entries are in order of due time."""
-        self.behind: Candidate | None = None
-        """The next batch of the same kind, which may fill up what this one gives up."""
 
 
 Remaining = Callable[[list[QueuedItem]], list[float]]
@@ -246,18 +244,19 @@ def select(
     candidates.sort(key=lambda candidate: candidate.turn)
     run: list[Candidate] = []
     given_up: list[QueuedItem] = []
-    cheap: list[Candidate] = []
+    cheap: list[Candidate] = []  # worth less than what their time brings elsewhere
     put_off: list[Candidate] = []
     timeline = WorkerTimeline(free)  # of all that run before the last
     for candidate in candidates:
-        if not candidate.entries:
-            continue  # all of it has gone along with the batch before it
         if run:
             timeline.add(run[-1].seconds)
         run.append(candidate)
         while run:
             last, begins = run[-1], timeline.begins
             if begins + last.seconds <= last.due:
+                if last.weight < launch_price * last.seconds:
+                    cheap.append(run.pop())
+                    timeline = _before_the_last(run, free)
                 break
             worst = run[0]
             for one in run:
@@ -277,8 +276,7 @@ def select(
                 put_off.append(worst)
                 timeline = _before_the_last(run, free)
                 continue
-            gone = last.entries[:dropped]
-            given_up += gone
+            given_up += last.entries[:dropped]
             last.entries = last.entries[dropped:]
             if last.without is not None:
                 last.without = last.without[dropped:]
@@ -286,14 +284,8 @@ def select(
             last.seconds = left * last.factor
             last.due = due
             last.weight -= loss
-            _refill(last, gone, begins, remake)
-            if last.weight < launch_price * last.seconds:
-                # What is left is worth less than what its time brings elsewhere.
-                cheap.append(run.pop())
-                timeline = _before_the_last(run, free)
-                break
     if not run and cheap:
-        # There is no elsewhere.
+        # Its time would bring nothing elsewhere.
         run.append(cheap.pop(cheap.index(max(cheap, key=lambda one: one.weight / one.seconds))))
     put_off += cheap
     return Selection(run=run, given_up=given_up, put_off=put_off)
@@ -309,7 +301,7 @@ def _before_the_last(run: list[Candidate], free: Sequence[float]) -> WorkerTimel
 def _cut(
     late: Candidate, count: int, start: float, most: float, remake: Remake
 ) -> tuple[Candidate, Candidate] | None:
-    """The first members by themselves and then the rest, if nobody is late and it costs little.
+    """The first members by themselves and then the rest, if none is late and it costs little.
 
     A batch may hold members that are due long before the others, which can wait. `most` is how many
     seconds longer two batches may take than one.
@@ -325,48 +317,6 @@ def _cut(
     before, after = remake(first), remake(rest)
     seconds = start + before.seconds
     return (before, after) if seconds + after.seconds <= after.due else None
-
-
-def _refill(candidate: Candidate, gone: list[QueuedItem], begins: float, remake: Remake) -> None:
-    """Let items of the next batch take the places of those that were given up.
-
-    Nobody is late by them, and the batch costs no more than before. Otherwise batches become the
-    smaller the more there is to do.
-    """
-    behind = candidate.behind
-    if behind is None or not candidate.by_due:
-        return
-    kept = candidate.entries
-    # Packed, only the sum of lengths counts.
-    longest = math.inf
-    if candidate.remaining is None:
-        longest = float(max([entry.length for entry in gone + kept]))
-    room = sum([entry.length for entry in gone])
-    count = 0
-    for entry in behind.entries[: len(gone)]:
-        room -= entry.length
-        if entry.length > longest or room < 0:
-            break
-        count += 1
-    fuller = remake(kept + behind.entries[:count])
-    in_time = (fuller.due - begins) / fuller.factor
-    first = len(kept)
-    taken = max(0, bisect_right(fuller.table, in_time, first, first + count + 1) - 1 - first)
-    if not taken:
-        return
-    _become(candidate, fuller if taken == count else remake(kept + behind.entries[:taken]))
-    rest = behind.entries[taken:]
-    if rest:
-        _become(behind, remake(rest))
-    else:
-        behind.entries = []
-
-
-def _become(candidate: Candidate, other: Candidate) -> None:
-    """Hold the items of another one; its place in the order stays."""
-    candidate.entries, candidate.table = other.entries, other.table
-    candidate.remaining, candidate.without = other.remaining, other.without
-    candidate.seconds, candidate.weight, candidate.due = other.seconds, other.weight, other.due
 
 
 def _oldest(candidate: Candidate, start: float) -> _Oldest:

@@ -199,10 +199,6 @@ class ReadyQueue:
             waiting += items > 0
         return waiting <= 1
 
-    def mean_work(self) -> float:
-        """Of an item, seconds; 0 where there is none."""
-        return sum(self._work.values()) / len(self) if len(self) else 0.0
-
     def oldest(self) -> float:
         """When the one that waits for the longest time arrived; there must be one."""
         return min([entry.item.arrived for _, entry in self._lane_of.values()])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_scheduling.batching.deadline import ArrivalRate, Gaps
+from batchedmodel_scheduling.batching.deadline import ArrivalRate, Gaps, UsualTarget
 from support.examples import examples
 
 LAUNCH = 0.004  # seconds that a shared batch saves
@@ -112,3 +112,26 @@ def test_the_rate_of_steady_arrivals_is_found_and_dies_away() -> None:
     assert rate.at(2.0) == pytest.approx(500, rel=0.02)
     assert rate.at(2.0) > rate.at(2.1) > rate.at(3.0)
     assert rate.at(4.0) == pytest.approx(0.0, abs=0.1)
+
+
+def usual(targets: list[float]) -> float | None:
+    target = UsualTarget()
+    for seconds in targets:
+        target.observe(seconds)
+    return target.seconds
+
+
+def test_the_usual_target_is_that_of_all_where_all_have_the_same() -> None:
+    assert usual([]) is None
+    assert usual([0.05] * 1000) == pytest.approx(0.05)
+
+
+def test_few_callers_with_another_target_change_the_usual_one_little() -> None:
+    few_patient = [1.0 if n % 50 == 0 else 0.05 for n in range(1000)]
+    assert usual(few_patient) == pytest.approx(0.05, rel=0.05)
+    few_urgent = [0.05 if n % 50 == 0 else 1.0 for n in range(1000)]
+    assert 0.5 < (usual(few_urgent) or 0.0) < 1.0
+
+
+def test_a_caller_who_allows_no_time_counts_as_one_of_the_shortest_target() -> None:
+    assert usual([-1.0]) == pytest.approx(0.001)

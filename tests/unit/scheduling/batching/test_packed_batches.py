@@ -32,15 +32,12 @@ def on_a_step(lengths: Sequence[int]) -> float:
     return a_step(sum(lengths))
 
 
-def situation(
-    *, rate: float = 100.0, load: float = 0.0, rows: int = 32, cost: int | None = None
-) -> Situation:
+def situation(*, rate: float = 100.0, rows: int = 32, cost: int | None = None) -> Situation:
     points = [(n, LENGTH, a_launch(n * LENGTH)) for n in (1, 4, 16, 32)]
     return Situation(
         free=[0.0],
         start_spread=0.0,
         rate=rate,
-        load=load,
         target=0.05,
         times=BatchTimes(measured(points, CostRule.PACKED)),
         limits=Limits(rows=rows, cost=cost, rule=CostRule.PACKED),

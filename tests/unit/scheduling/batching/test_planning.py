@@ -37,7 +37,6 @@ def situation(
         free=[0.0] * workers,
         start_spread=0.0,
         rate=100.0,
-        load=0.5,
         target=target,
         times=BatchTimes(profile(rule)),
         limits=Limits(rows=rows, cost=cost, rule=rule),

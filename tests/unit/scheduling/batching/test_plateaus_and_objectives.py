@@ -7,7 +7,7 @@ import pytest
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.manifest.batching import BatchSettings, Lateness, Objective
 from batchedmodel_scheduling.batching.items import Limits, Priority
-from batchedmodel_scheduling.batching.next_batch import Situation, plan, worth_splitting
+from batchedmodel_scheduling.batching.next_batch import Situation, plan
 from batchedmodel_scheduling.batching.policies import new_policy
 from batchedmodel_scheduling.batching.ready_queue import QueuedItem, ReadyQueue
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
@@ -27,7 +27,6 @@ def situation(rows: int = 64, rule: CostRule = CostRule.ROWS, rate: float = 100.
         free=[0.0],
         start_spread=0.0,
         rate=rate,
-        load=0.5,
         target=None,
         times=BatchTimes(measured(points, rule)),
         limits=Limits(rows=rows, cost=None, rule=rule),
@@ -38,43 +37,6 @@ def situation(rows: int = 64, rule: CostRule = CostRule.ROWS, rate: float = 100.
 
 def alike(count: int, due: float = 1.0) -> ReadyQueue:
     return queue_of([an_entry(n, due) for n in range(1, count + 1)])
-
-
-def test_a_full_plateau_leaves_before_the_row_above_it() -> None:
-    assert len(plan(alike(33), situation()).batch) == 32
-
-
-def test_a_batch_is_not_divided_where_the_second_launch_costs_more() -> None:
-    table = [0.0, *(0.005 + 0.001 * rows for rows in range(1, 65))]
-    assert all(worth_splitting(table, rows, load=0.0) == rows for rows in (1, 2, 33, 64))
-
-
-@pytest.mark.parametrize("load", [0.3, 0.7, 1.0])
-@pytest.mark.parametrize("fixed", [0.0, 0.002])
-def test_a_full_batch_is_not_divided_for_what_noise_makes_of_its_times(
-    fixed: float, load: float
-) -> None:
-    """Each more batch costs its way to the server."""
-    off = [(7 * rows % 5 - 2) / 100 for rows in range(1, 7)]  # -2 to 2 %
-    exact = [fixed + rows / 300 for rows in range(1, 7)]
-    for noise in (0.0, 1.0):
-        times = [time * (1 + noise * each) for time, each in zip(exact, off, strict=True)]
-        assert worth_splitting([0.0, *times], 6, load) == 6
-
-
-def test_the_more_there_is_to_do_the_more_is_a_full_plateau_worth() -> None:
-    table = [0.0, *(0.004 if rows <= 32 else 0.006 for rows in range(1, 65))]
-    assert worth_splitting(table, 34, load=0.0) == 34
-    assert worth_splitting(table, 34, load=1.0) == 32
-
-
-def test_nobody_is_late_for_a_full_plateau() -> None:
-    entries = [an_entry(n, 0.0086) for n in range(1, 34)]
-    chosen = plan(queue_of(entries), situation())
-    assert not chosen.pressed
-    assert len(chosen.batch) in {32, 33}
-    tight = replace(situation(rate=1e6), free=[0.0005])
-    assert not plan(queue_of(entries), tight).given_up
 
 
 def test_a_size_that_nobody_has_timed_is_tried_where_all_are_in_time() -> None:
@@ -88,14 +50,6 @@ def test_a_size_that_nobody_has_timed_is_tried_where_all_are_in_time() -> None:
         now.times.observe([1] * 40, 0.004)
     assert now.times.table(1, 64)[40] == pytest.approx(0.004, rel=0.05)
     assert len(plan(alike(41), now).batch) == 41
-
-
-def test_a_size_that_took_its_jump_is_divided_after_two_trials() -> None:
-    points = [(n, 1, 0.004 if n <= 32 else 0.008) for n in (1, 2, 32, 49, 50, 64)]
-    now = replace(situation(rate=10_000.0), times=BatchTimes(measured(points, CostRule.ROWS)))
-    for _ in range(5):  # the first three are cold
-        now.times.observe([1] * 40, 0.008)
-    assert len(plan(alike(40), now).batch) == 32
 
 
 @pytest.mark.parametrize("cap", [100, 200])
@@ -112,12 +66,6 @@ def test_large_batches_are_as_large_under_pressure(cap: int) -> None:
     chosen = plan(queue_of(entries), now)
     assert chosen.pressed
     assert len(chosen.batch) > 0.9 * cap
-
-
-def test_where_more_comes_than_can_be_served_a_batch_takes_more_of_the_target() -> None:
-    usual = replace(situation(), target=0.1, load=0.9)
-    assert usual.turn == pytest.approx(usual.longest / 2)
-    assert replace(usual, load=3.0).turn == pytest.approx(0.75 * usual.longest)
 
 
 def unlike(objective: Objective) -> list[QueuedItem]:
