@@ -25,6 +25,7 @@ from scheduling_bench import (
     mixed_lengths,
     overload,
     pipelining,
+    two_deadlines,
     unseen_trials,
 )
 from scheduling_bench.scenarios import Plan
@@ -48,6 +49,7 @@ def measure(plan: Plan, trace: Trace) -> list[Figure]:
         latencies = latency.submit(pool, plan)
         estimates = estimator.submit(pool, plan)
         unlike = callers.submit(pool, plan)
+        two = two_deadlines.submit(pool, plan)
         unseen = unseen_trials.submit(pool, plan, trace, quick=plan is QUICK)
         figures = [
             *equal_lengths.report(equal),
@@ -59,6 +61,7 @@ def measure(plan: Plan, trace: Trace) -> list[Figure]:
             *callers.report(unlike),
             *estimator.report(estimates),
             *pipelining.report(pipelines),
+            *two_deadlines.report(two),
             *unseen_trials.report(unseen),
         ]
     # Times are taken when the other processes have ended.
