@@ -20,8 +20,11 @@ from batchedmodel_cli.simulator.plants import Disturbances, Plant
 from batchedmodel_cli.simulator.workload import requests as requests_at
 from batchedmodel_cli.simulator.workload import stream
 from batchedmodel_contract.inference.description import CostRule
-from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import Lateness, Objective
+from batchedmodel_contract.manifest.batching import (
+    BatchSettings,
+    Lateness,
+    Objective,
+)
 from batchedmodel_scheduling.batching.items import Policy
 from batchedmodel_scheduling.batching.policies import new_policy
 from bench_report import Figure, at_least
