@@ -1,10 +1,10 @@
 """How long a batch will take: the shape from the server's profile, the scale from what is observed.
 
 `Curve` is the shape of a device as its profile measured it, `LearntSizes` what single sizes are off
-by, `Drift` how far the device is from both today, and `BatchTimes` predicts by all three. Without a
-profile nothing is predicted until enough batches of the traffic itself have been seen; then a line
-through them takes the profile's place. Owned by the pipeline; policies read from it. The simulator
-replays profiles by `Curve`.
+by, `Drift` how far the device is from both today, and `BatchTimes` predicts by all three. Where
+the profile is partial, or there is none, a line through the batches of the traffic takes its place
+once enough of them have been seen; what sizes are off that line is learnt as with a whole profile.
+Owned by the pipeline; policies read from it. The simulator replays profiles by `Curve`.
 """
 
 import bisect
@@ -26,6 +26,7 @@ from batchedmodel_contract.inference.profile import (
     extent_of,
     unsure,
 )
+from batchedmodel_scheduling.latency.drift import Drift
 
 Floats = NDArray[np.float64]
 _WHOLE: Final = ProfileExtent.WHOLE  # an enum finds its members by Python's code
@@ -50,19 +51,6 @@ _LEARNT_FROM: Final = 16  # batches until traffic stands in for a profile, and u
 _MUCH_LESS: Final = 0.7  # of what was expected
 _SAMPLES: Final = 128
 _TABLES: Final = 1024
-_STEP: Final = 0.05
-_CLIP: Final = 2.5  # spreads; further out nothing counts more
-_RECENT: Final = 12
-_ONE_SIDED: Final = 0.75
-_SUDDEN: Final = 2.0  # spreads
-_LEAST_SPREAD: Final = 0.004
-_FIRST_SPREAD: Final = 0.05
-_REMEMBERED: Final = 200
-_QUANTILE: Final = 0.9
-_LEAST_MARGIN: Final = 1.0
-_MOST_MARGIN: Final = 1.3
-_FIRST_MARGIN: Final = 1.03
-_ENOUGH: Final = 20  # batches until their quantile says more than the first guess
 
 
 class Curve:
@@ -297,7 +285,10 @@ def _plane(rows: Floats, tokens: Floats, seconds: Floats) -> tuple[float, float,
 
 
 class LearntSizes:
-    """Deviations of sizes that have run: logarithms of observed over expected times."""
+    """Deviations of sizes that have run: logarithms of observed over expected times.
+
+    A size that has not run deviates as its neighbours among the known ones do, in between by parts.
+    """
 
     def __init__(self, measured: Iterable[int]) -> None:
         """`measured`: the sizes that the profile knows, and does not just read off its curve."""
@@ -307,10 +298,10 @@ class LearntSizes:
     def forget(self) -> None:
         """The device has become another one."""
         self._times: dict[int, deque[float]] = {}
-        self._estimates = [0.0] * _SIZES
-        self._shared = 0.0
-        self._factors = [1.0] * _SIZES
-        """Observed over expected times."""
+        self._estimates: dict[int, float] = {}
+        """Of the sizes that have run often enough."""
+        self._factors: list[float] | None = None
+        """Observed over expected times, by size; None: to be found anew."""
 
     def observe(self, paid: int, deviation: float, spread: float) -> bool:
         """A batch deviated; returns whether the estimate has changed by more than a little."""
@@ -319,30 +310,32 @@ class LearntSizes:
         if times is None:
             times = self._times[size] = deque(maxlen=_TIMES_OF_A_SIZE)
         times.append(deviation)
-        estimate, before = _estimate(sorted(times), spread), self._estimates[size]
+        if len(times) < _SURE:
+            # It may be a straggler. A size that it makes too slow for the target never runs again.
+            return False
+        estimate, before = _estimate(sorted(times), spread), self._estimates.get(size, 0.0)
         self._estimates[size] = estimate
-        self._factors[size] = math.exp(estimate)
-        if size in self._measured:
-            self._share()
+        self._factors = None
         return abs(estimate - before) > _TELLING
 
-    def _share(self) -> None:
+    def _every_factor(self) -> list[float]:
         """What all are off by at least that the profile measured and that have run is the device's.
 
-        So sizes that have not run are off by it too.
+        So measured sizes that have not run are off by it too.
         """
-        known = [self._estimates[size] for size in self._measured if size in self._times]
-        shared = min(known, key=abs) if min(known) * max(known) > 0 else 0.0
-        if shared != self._shared:
-            self._shared, factor = shared, math.exp(shared)
-            for size in range(_SIZES):
-                if size not in self._times:
-                    self._factors[size] = factor
+        ran = self._estimates
+        known = [ran[size] for size in self._measured if size in ran]
+        shared = min(known, key=abs) if known and min(known) * max(known) > 0 else 0.0
+        deviations = dict.fromkeys(self._measured, shared) | ran
+        at = sorted(deviations)
+        between = np.interp(np.arange(_SIZES), at, [deviations[size] for size in at])
+        factors: list[float] = np.exp(between).tolist()
+        return factors
 
     def sure_of(self, paid: int) -> bool:
         """Whether the profile measured this size, or it has run twice."""
         size = _class_of(paid)
-        return size in self._measured or len(self._times.get(size, ())) >= _SURE
+        return size in self._measured or size in self._estimates
 
     def corrected(self, seconds: list[float], paid: Sequence[int]) -> list[float]:
         """Times of batches that pay for so much, ascending, with what is known of their sizes.
@@ -350,8 +343,10 @@ class LearntSizes:
         A size takes at least as long as a smaller one, and at most as long as a larger one that has
         run twice.
         """
-        if not self._times:
+        if not self._estimates:
             return seconds
+        if self._factors is None:
+            self._factors = self._every_factor()
         found = list(seconds)
         at_most = math.inf
         size, largest, factors = _class_of(paid[-1]) if paid else 0, _LARGEST, self._factors
@@ -360,7 +355,7 @@ class LearntSizes:
             while size and paid[index] <= largest[size - 1]:
                 size -= 1
             one = found[index] * factors[size]
-            if one < at_most and len(self._times.get(size, ())) >= _SURE:
+            if one < at_most and size in self._estimates:
                 at_most = one
             found[index] = one if one < at_most else at_most
         at_least = 0.0
@@ -374,9 +369,6 @@ class LearntSizes:
 def _estimate(ordered: list[float], spread: float) -> float:
     """What noise does not explain of the middle of these, which are ascending."""
     count = len(ordered)
-    if count < _SURE:
-        # It may be a straggler. A size that it makes too slow for the target never runs again.
-        return 0.0
     # Of two the one that says less: the other may be a straggler.
     middle = ordered[count // 2] if count != 2 else min(ordered, key=abs)
     return math.copysign(max(0.0, abs(middle) - _NOISE * spread / math.sqrt(count)), middle)
@@ -386,92 +378,16 @@ def _class_of(paid: int) -> int:
     return bisect.bisect_left(_LARGEST, paid)
 
 
-class Drift:
-    """How far a device is from its curve today: a scale, its spread, and a margin.
-
-    The scale follows the ratio of observed to expected times in small steps on a logarithmic
-    scale, so that stragglers move it little. When most of the recent batches lie on one side, the
-    device has changed (clocks, neighbours, a new driver) and the scale jumps. The margin is a
-    quantile of what is left over: under-estimating costs far more than over-estimating.
-    """
-
-    def __init__(self) -> None:
-        self._log_scale = 0.0
-        self.spread = _FIRST_SPREAD
-        """Standard deviation of the logarithm of a time."""
-        self._seen = 0
-        self._recent: deque[float] = deque(maxlen=_RECENT)
-        self._residuals: deque[float] = deque(maxlen=_REMEMBERED)
-        self._sorted: list[float] = []
-        self.scale = 1.0
-        """Middle of the present times, as a factor on the expected ones."""
-        self.margin = _FIRST_MARGIN
-        """From the middle to the time that nine of ten batches keep, as a factor."""
-
-    def observe(self, ratio: float) -> bool:
-        """Learn from one batch; `ratio` is observed over expected seconds, without the scale.
-
-        Returns whether the last batches show that the device has changed.
-        """
-        residual = math.log(ratio) - self._log_scale
-        self._seen += 1
-        clipped = max(-_CLIP * self.spread, min(_CLIP * self.spread, residual))
-        self._recent.append(residual)
-        jumped = self._jumped()
-        if not jumped:
-            step = max(_STEP, 1 / (self._seen + 1))
-            self._log_scale += step * clipped
-            # The mean deviation of a normal distribution is 0.8 of its standard deviation.
-            self.spread += step * (1.25 * abs(clipped) - self.spread)
-            self.spread = max(_LEAST_SPREAD, self.spread)
-            self._remember(residual)
-        self.scale = math.exp(self._log_scale)
-        return jumped
-
-    def believe(self, ratio: float) -> None:
-        """Take one batch for the present, against all that was learnt."""
-        self._log_scale = math.log(ratio)
-        self.scale = ratio
-        self._recent.clear()
-
-    def start_over(self) -> None:
-        """The expected times are new and fit the present; how unsure they are is as before."""
-        self._log_scale = 0.0
-        self.scale = 1.0
-        self._recent.clear()
-
-    def _jumped(self) -> bool:
-        recent = sorted(self._recent)
-        if len(recent) < _RECENT // 2:
-            return False
-        middle = recent[len(recent) // 2]
-        above = sum(residual > 0 for residual in recent)
-        one_sided = max(above, len(recent) - above) >= _ONE_SIDED * len(recent)
-        if not one_sided or abs(middle) <= _SUDDEN * self.spread:
-            return False
-        self._log_scale += middle
-        self._recent.clear()
-        return True
-
-    def _remember(self, residual: float) -> None:
-        if len(self._residuals) == _REMEMBERED:
-            del self._sorted[bisect.bisect_left(self._sorted, self._residuals[0])]
-        self._residuals.append(residual)
-        bisect.insort(self._sorted, residual)
-        if len(self._sorted) >= _ENOUGH:
-            upper = self._sorted[int(_QUANTILE * (len(self._sorted) - 1))]
-            self.margin = max(_LEAST_MARGIN, min(_MOST_MARGIN, math.exp(upper)))
-
-
 class BatchTimes:
     """Predicts the forward pass of a batch, in seconds."""
 
     def __init__(self, profile: Profile | None) -> None:
         self.rule: Final = profile.cost_rule if profile else CostRule.PADDED
         self._curve = _curve(profile)
+        self._points: Final = profile.points if profile else ()
         self._learnt: Final = LearntSizes(_measured(profile))
-        self.profiled: Final = self._curve is not None
-        """Whether predictions rest on the server's own measurements."""
+        self.profiled = self._curve is not None
+        """Whether predictions rest on the server's own measurements alone."""
         self.extent: Final = extent_of(profile if self.profiled else None)
         """A partial profile foretells batches. Work is counted in seconds by a whole one only."""
         self.drift: Final = Drift()
@@ -507,9 +423,8 @@ class BatchTimes:
         if table is None or len(table) <= rows:
             table = self._curve.rows_table(longest, rows)
             each = 1 if self.rule is CostRule.ROWS else max(1, longest)
-            if self.profiled:
-                paid = range(each, each * len(table), each)
-                table = [0.0, *self._learnt.corrected(table[1:], paid)]
+            paid = range(each, each * len(table), each)
+            table = [0.0, *self._learnt.corrected(table[1:], paid)]
             if len(self._tables) >= _TABLES:
                 self._tables.clear()
             self._tables[longest] = table
@@ -528,8 +443,6 @@ class BatchTimes:
         if self._curve is None:
             return [0.0] * (len(lengths) + 1)
         table = self._curve.packed_table(lengths)
-        if not self.profiled:
-            return table
         return self._learnt.corrected(table, list(accumulate(lengths, initial=0)))
 
     def _expected(self, lengths: Sequence[int]) -> float:
@@ -569,7 +482,7 @@ class BatchTimes:
         """
         if seconds <= 0:
             return
-        if not self.profiled:
+        if not self.counts_seconds:
             self._learn(lengths, seconds)
         if self._curve is None:
             return
@@ -580,7 +493,7 @@ class BatchTimes:
         if self._cold:
             self._cold -= 1
             return
-        if self.profiled and self._learn_size(lengths, seconds / self.drift.scale):
+        if self._learn_size(lengths, seconds / self.drift.scale):
             # What this size is off by does not count as drift of the device as well.
             self._tables.clear()
             expected = self._expected(lengths)
@@ -595,16 +508,25 @@ class BatchTimes:
         return self._learnt.observe(self._paid(lengths), deviation, self.drift.spread)
 
     def _learn(self, lengths: Sequence[int], seconds: float) -> None:
-        """Let the traffic stand in for the profile that the server has not."""
-        point = ProfilePoint(rows=len(lengths), length=max(lengths), seconds=seconds)
-        self._samples.append(point)
+        """Let the traffic stand in for the whole profile that the server has not.
+
+        Far from the few sizes of a partial one any line through them is a guess. By a guess that is
+        too slow larger batches are never tried.
+        """
+        rows = len(lengths)
+        each = round(self._paid(lengths) / rows)
+        self._samples.append(ProfilePoint(rows=rows, length=each, seconds=seconds))
         self._since_fit += 1
         if self._since_fit < _LEARNT_FROM:
             return
         self._since_fit = 0
-        self._curve = _curve(smoothed(self.rule, self._samples))
-        self._tables.clear()
+        self._curve = _curve(smoothed(self.rule, [*self._points, *self._samples]))
+        self.profiled = False
         self.drift.start_over()
+        self._learnt.forget()
+        for point in self._samples:
+            self._learn_size([point.length] * point.rows, point.seconds)
+        self._tables.clear()
 
 
 def _measured(profile: Profile | None) -> list[int]:

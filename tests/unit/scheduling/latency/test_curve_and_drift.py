@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import ProfilePoint
-from batchedmodel_scheduling.latency.batch_times import Curve, Drift, smoothed
+from batchedmodel_scheduling.latency.batch_times import Curve, smoothed
+from batchedmodel_scheduling.latency.drift import Drift
 from support.examples import examples
 from support.scheduling import measured
 

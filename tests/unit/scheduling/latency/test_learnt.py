@@ -1,6 +1,7 @@
 """What running batches teach of sizes that the profile had wrong or had not measured."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -37,7 +38,12 @@ def test_a_size_that_has_run_takes_what_it_took() -> None:
     known = times()
     run(known, 40, 12)
     assert seconds(known, 40) == pytest.approx(0.010, rel=0.05)
-    assert seconds(known, 41) > 0.020
+
+
+def test_sizes_between_one_that_has_run_and_a_measured_one_deviate_by_parts() -> None:
+    known = times()
+    run(known, 40, 12)
+    assert seconds(known, 40) < seconds(known, 48) < seconds(known, 56) < seconds(known, 64)
 
 
 def test_a_smaller_size_takes_no_longer_than_a_larger_that_has_run() -> None:
@@ -120,6 +126,30 @@ def test_what_other_lengths_taught_of_a_size_stands_in_until_it_has_run() -> Non
     run_apart = BatchTimes(measured(points))
     assert known.predict([50] * 8) == pytest.approx(0.02, rel=0.1)
     assert run_apart.predict([50] * 8) == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("rule", CostRule)
+@pytest.mark.parametrize("told", ["nothing", "one size"])
+def test_without_a_whole_profile_plateaus_are_learnt_from_traffic(
+    rule: CostRule, told: str
+) -> None:
+    one_size = replace(measured([(1, 1, stepped(1))], rule), partial=True)
+    known = BatchTimes(one_size if told == "one size" else None)
+    draw = random.Random(5)
+    for _ in range(300):
+        rows = draw.choice((1, 8, 40, 48, 64))
+        run(known, rows, factor=draw.lognormvariate(0, 0.05) * (5 if draw.random() < 0.01 else 1))
+    for rows in (1, 8, 40, 48, 64):
+        assert seconds(known, rows) == pytest.approx(stepped(rows), rel=0.15)
+
+
+def test_traffic_of_packed_batches_is_learnt_by_the_sum_of_their_lengths() -> None:
+    partial = replace(measured([(1, 8, 0.00108)], CostRule.PACKED), partial=True)
+    known, draw = BatchTimes(partial), random.Random(5)
+    for _ in range(200):
+        lengths = [draw.choice((8, 400)) for _ in range(draw.randrange(1, 16))]
+        known.observe(lengths, 0.001 + 1e-5 * sum(lengths))
+    assert known.predict([8] * 4 + [400] * 4) == pytest.approx(0.001 + 1e-5 * 1632, rel=0.1)
 
 
 def test_memory_is_bounded_whatever_sizes_come() -> None:
