@@ -350,6 +350,6 @@ def test_whose_prompts_are_cached_has_more_turns(cached: int) -> None:
         admission.ended(number, now, output_tokens=5)
         tells(admission, now, running=1, free_blocks=9000, ended=1)
     if cached:
-        assert turns["cached"] > 2 * turns["plain"]
+        assert turns["cached"] > 1.8 * turns["plain"]
     else:
         assert abs(turns["cached"] - turns["plain"]) <= 2
