@@ -25,6 +25,7 @@ from scheduling_bench import (
     mixed_lengths,
     overload,
     pipelining,
+    troubled,
     two_deadlines,
     unseen_trials,
 )
@@ -51,6 +52,7 @@ def measure(plan: Plan, trace: Trace) -> list[Figure]:
         unlike = callers.submit(pool, plan)
         two = two_deadlines.submit(pool, plan)
         unseen = unseen_trials.submit(pool, plan, trace, quick=plan is QUICK)
+        troubles = troubled.submit(pool, plan, quick=plan is QUICK)
         figures = [
             *equal_lengths.report(equal),
             *mixed_lengths.report_windows(windows),
@@ -63,6 +65,7 @@ def measure(plan: Plan, trace: Trace) -> list[Figure]:
             *pipelining.report(pipelines),
             *two_deadlines.report(two),
             *unseen_trials.report(unseen),
+            *troubled.report(troubles),
         ]
     # Times are taken when the other processes have ended.
     return [*figures, *costs.report(plan)]

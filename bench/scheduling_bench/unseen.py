@@ -25,6 +25,7 @@ _Choice = TypeVar("_Choice")
 LONGEST: Final = 512
 _SAMPLE: Final = 2048  # lengths by which a rate is judged
 _SLOWER: Final = 1.4
+_STRAGGLES: Final = 5.0
 
 EVEN: Final = Constant(length=1)
 RARE_LONG: Final = Bimodal(long_share=0.05, short=(16, 32), long=(400, LONGEST))
@@ -60,6 +61,8 @@ class Unseen:
     slows_down: bool = False
     """Whether the device becomes 1.4 times as slow half-way."""
     stepped: bool = False
+    stragglers: float = 0.0
+    """Part of the batches that take five times as long."""
 
     @property
     def rate(self) -> float:
@@ -70,7 +73,12 @@ class Unseen:
         """What the device does beside its curve while so many requests come."""
         half_way = requests / self.rate / 2
         drift = ((half_way, _SLOWER),) if self.slows_down else ()
-        return Disturbances(noise=self.noise, drift=drift)
+        return Disturbances(
+            noise=self.noise,
+            straggler_probability=self.stragglers,
+            straggler_factor=_STRAGGLES,
+            drift=drift,
+        )
 
 
 def fair_rate(row: Unseen) -> float:
@@ -167,6 +175,33 @@ def steady() -> Unseen:
         max_rows=64,
         noise=0.02,
         slows_down=True,
+    )
+
+
+def troubled(seed: int) -> Unseen:
+    """A device of plateaus by rows with every trouble at once, and a tight target."""
+    random = stream(seed, "troubled")
+    max_rows = _one_of(random, (16, 32, 64, 128))
+    least, growth = float(random.uniform(0.004, 0.02)), float(random.uniform(2, 10))
+    edges = tuple(1 << power for power in range(max_rows.bit_length()))  # as captured sizes are
+    if random.integers(2):
+        between = sorted({int(edge) for edge in random.integers(1, max_rows, 5)})
+        edges = (*between, max_rows)
+    levels = tuple(least * (1 + (growth - 1) * edge / max_rows) for edge in edges)
+    traffic: tuple[Arrivals, ...] = (SMOOTH, BURSTY, ON_OFF)
+    return Unseen(
+        name=f"all troubles {seed}",
+        curve=Stepped(edges=edges, levels=levels, rule=CostRule.ROWS),
+        rule=CostRule.ROWS,
+        lengths=EVEN,
+        arrivals=_one_of(random, traffic),
+        target_seconds=float(random.uniform(2.5, 6)) * levels[0],
+        load=_one_of(random, (0.9, 1.2, 1.5, 3.0)),
+        max_rows=max_rows,
+        noise=0.05,
+        slows_down=True,
+        stepped=True,
+        stragglers=0.01,
     )
 
 

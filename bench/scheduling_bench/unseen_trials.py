@@ -116,7 +116,7 @@ def try_row(row: Unseen, seed: int, least: int) -> Tried:
         name: simulate(requests, [(policy, plant_of(row, seed, count))])
         for name, policy in policies.items()
     }
-    tried = {name: _served(row, requests, run) for name, run in runs.items()}
+    tried = {name: served(row, requests, run) for name, run in runs.items()}
     if _TOLD in runs:
         tried |= by_few_points(row, seed, _LEARNING * least)
     if row.rule is CostRule.ROWS and not row.slows_down:
@@ -132,8 +132,8 @@ def by_few_points(row: Unseen, seed: int, count: int) -> Tried:
     best = simulate(requests, [(told(row), plant_of(row, seed, count))])
     first = _after(_LEARNT_BATCHES, requests, mine)
     return {
-        _FEW: _served(row, requests, mine, first),
-        _TOLD_LATER: _served(row, requests, best, first),
+        _FEW: served(row, requests, mine, first),
+        _TOLD_LATER: served(row, requests, best, first),
     }
 
 
@@ -181,6 +181,11 @@ def ours(
     return _with(row, profile, objective)
 
 
+def without_profile(row: Unseen) -> Policy:
+    """The product's policy for a server that measured nothing."""
+    return _with(row, None, Objective.ROWS)
+
+
 def told(row: Unseen, factor: float = 1.0) -> Policy:
     """The product's policy with the exact time of every number of rows, so many times as long."""
     exact = profile_of(row.curve, max_rows=row.max_rows, lengths=(1,), cost_rule=row.rule)
@@ -191,7 +196,7 @@ def told(row: Unseen, factor: float = 1.0) -> Policy:
     return _with(row, replace(exact, points=points), Objective.ROWS)
 
 
-def _with(row: Unseen, profile: Profile, objective: Objective) -> Policy:
+def _with(row: Unseen, profile: Profile | None, objective: Objective) -> Policy:
     settings = replace(settings_of(row), length_buckets=(), objective=objective)
     return new_policy(settings, profile)
 
@@ -240,7 +245,8 @@ def cost(row: Unseen, length: int) -> float:
     return row.curve.seconds([length] * row.max_rows) / row.max_rows
 
 
-def _served(row: Unseen, requests: Sequence[Request], run: Run, first: int | None = None) -> Served:
+def served(row: Unseen, requests: Sequence[Request], run: Run, first: int | None = None) -> Served:
+    """What was in time of the requests from this one on, by default after the first third."""
     first = _from(requests) if first is None else first
     judged = requests[first:]
     costs = {length: cost(row, length) for length in {one.length for one in judged}}

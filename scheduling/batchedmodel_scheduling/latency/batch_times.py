@@ -47,9 +47,10 @@ _LARGEST: Final[list[float]] = [
 ]
 """What a batch of each size class pays for at most."""
 _COLD_BATCHES: Final = 3  # the first ones after a start pay for allocation and compilation
-_LEARNT_FROM: Final = 16  # batches until traffic stands in for a profile, and until it does anew
+_FITTED_AT: Final = (16, 32, 64, 128)
+"""Batches after which a line through the traffic stands in for a profile; it is forgotten by none
+that come later, so that what was learnt of sizes beside it lasts."""
 _MUCH_LESS: Final = 0.7  # of what was expected
-_SAMPLES: Final = 128
 _TABLES: Final = 1024
 
 
@@ -304,7 +305,7 @@ class LearntSizes:
         """Observed over expected times, by size; None: to be found anew."""
 
     def observe(self, paid: int, deviation: float, spread: float) -> bool:
-        """A batch deviated; returns whether the estimate has changed by more than a little."""
+        """A batch deviated; returns whether what is known of its size has changed by it."""
         size = _class_of(paid)
         times = self._times.get(size)
         if times is None:
@@ -313,10 +314,12 @@ class LearntSizes:
         if len(times) < _SURE:
             # It may be a straggler. A size that it makes too slow for the target never runs again.
             return False
-        estimate, before = _estimate(sorted(times), spread), self._estimates.get(size, 0.0)
+        estimate, before = _estimate(sorted(times), spread), self._estimates.get(size)
+        if before is not None and abs(estimate - before) <= _TELLING:
+            return False
         self._estimates[size] = estimate
         self._factors = None
-        return abs(estimate - before) > _TELLING
+        return True
 
     def _every_factor(self) -> list[float]:
         """What all are off by at least that the profile measured and that have run is the device's.
@@ -393,8 +396,7 @@ class BatchTimes:
         self.drift: Final = Drift()
         self._cold = _COLD_BATCHES
         self._tables: dict[int, list[float]] = {}
-        self._samples: deque[ProfilePoint] = deque(maxlen=_SAMPLES)
-        self._since_fit = 0
+        self._samples: list[ProfilePoint] = []
 
     @property
     def upper(self) -> float:
@@ -513,13 +515,13 @@ class BatchTimes:
         Far from the few sizes of a partial one any line through them is a guess. By a guess that is
         too slow larger batches are never tried.
         """
+        if len(self._samples) == _FITTED_AT[-1]:
+            return
         rows = len(lengths)
         each = round(self._paid(lengths) / rows)
         self._samples.append(ProfilePoint(rows=rows, length=each, seconds=seconds))
-        self._since_fit += 1
-        if self._since_fit < _LEARNT_FROM:
+        if len(self._samples) not in _FITTED_AT:
             return
-        self._since_fit = 0
         self._curve = _curve(smoothed(self.rule, [*self._points, *self._samples]))
         self.profiled = False
         self.drift.start_over()

@@ -19,6 +19,7 @@ from batchedmodel_scheduling.batching.items import (
 from rival_policies.bucket_window import BucketWindow
 from rival_policies.clockwork import Clockwork
 from rival_policies.cork import Cork, Line
+from rival_policies.learning import Learning
 from rival_policies.nexus import Nexus
 from rival_policies.tei import Tei
 from rival_policies.triton import Triton
@@ -308,6 +309,30 @@ def test_tei_refuses_what_fits_into_no_batch() -> None:
 
 def trained_cork(size: int = 64) -> Cork:
     return Cork(caps(rows=size), limit=LIMIT, known=Line(per_row=0.001, fixed=0.005))
+
+
+def run_of(policy: Policy, seconds: float, count: int, *, at: float = 0.0) -> int:
+    """Rows of the batch that leaves when so many wait; it takes so long."""
+    offered(policy, *(a_row(int(at * 1000) + n, at=at, patience=LIMIT) for n in range(count)))
+    batch = policy.poll(at, FREE).release
+    assert batch is not None
+    policy.observe(Finished(batch=batch.id, compute_seconds=seconds), at + seconds)
+    for item in [*getattr(policy, "waiting", {})]:
+        policy.withdraw(item, at)
+    return len(batch.items)
+
+
+def test_a_planner_that_learns_tries_at_most_twice_what_has_run() -> None:
+    policy = Learning(caps(rows=64), target=LIMIT)
+    assert run_of(policy, 0.020, 1) == 1
+    assert run_of(policy, 0.020, 30, at=1.0) == 2
+    assert run_of(policy, 0.020, 30, at=2.0) == 5
+
+
+def test_one_straggler_does_not_end_the_service_of_a_planner_that_learns() -> None:
+    policy = Learning(caps(rows=64), target=LIMIT)
+    run_of(policy, 5.0, 1)
+    assert run_of(policy, 0.010, 3, at=10.0) == 1
 
 
 def test_cork_drops_heads_that_the_whole_queue_would_make_late() -> None:

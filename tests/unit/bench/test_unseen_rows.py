@@ -8,12 +8,14 @@ import pytest
 
 from batchedmodel_cli.simulator.traces import Trace
 from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_contract.inference.profile import ProfileExtent
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_scheduling.batching.items import Item, ItemId, Slots
 from rival_policies.receding import Receding
+from scheduling_bench import troubled as trials_of_troubled
 from scheduling_bench import unseen_trials
 from scheduling_bench.devices import Kneed, Stepped, Tiled, warmed_up
-from scheduling_bench.unseen import EVEN, drawn, fair_rate, written_down
+from scheduling_bench.unseen import EVEN, drawn, fair_rate, troubled, written_down
 from scheduling_bench.unseen_trials import Served, try_row
 
 TRACE = Trace(times=(0, 5, 9), lengths=(30, 400, 90), priorities=())
@@ -66,6 +68,29 @@ def test_no_drawn_row_is_reported_that_was_tuned_on() -> None:
 def test_a_row_that_slows_down_does_so_half_way() -> None:
     row = next(row for row in written_down(TRACE) if row.slows_down)
     assert row.disturbances(1000).drift == ((500 / row.rate, 1.4),)
+
+
+def test_a_troubled_device_has_every_trouble_and_a_target_that_stays_possible() -> None:
+    for seed in TUNED_ON:
+        row = troubled(seed)
+        assert row == troubled(seed)
+        assert row.target_seconds > 1.4 * row.curve.seconds([1])
+        troubles = row.disturbances(1000)
+        assert (troubles.noise, troubles.straggler_probability) == (0.05, 0.01)
+        assert troubles.straggler_factor == 5.0
+        assert troubles.drift == ((500 / row.rate, 1.4),)
+
+
+def test_of_troubled_devices_the_worst_is_judged() -> None:
+    shares = [dict.fromkeys(ProfileExtent, 120.0), dict.fromkeys(ProfileExtent, 90.0)]
+    futures: list[Future[trials_of_troubled.Shares]] = []
+    for one in shares:
+        futures.append(Future())
+        futures[-1].set_result(one)
+    figures = trials_of_troubled.report(trials_of_troubled.Trials(shares=futures))
+    judged = [figure for figure in figures if figure.goal]
+    assert [figure.value for figure in judged] == [90.0] * 3
+    assert not any(figure.holds for figure in judged)
 
 
 @pytest.mark.slow
