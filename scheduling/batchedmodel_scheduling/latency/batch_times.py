@@ -387,7 +387,7 @@ class BatchTimes:
     def __init__(self, profile: Profile | None) -> None:
         self.rule: Final = profile.cost_rule if profile else CostRule.PADDED
         self._curve = _curve(profile)
-        self._points: Final = profile.points if profile else ()
+        self._points: Final = profile.points if profile and self._curve else ()
         self._learnt: Final = LearntSizes(_measured(profile))
         self.profiled = self._curve is not None
         """Whether predictions rest on the server's own measurements alone."""
@@ -518,7 +518,7 @@ class BatchTimes:
         if len(self._samples) == _FITTED_AT[-1]:
             return
         rows = len(lengths)
-        each = round(self._paid(lengths) / rows)
+        each = max(1, round(self._paid(lengths) / rows))
         self._samples.append(ProfilePoint(rows=rows, length=each, seconds=seconds))
         if len(self._samples) not in _FITTED_AT:
             return

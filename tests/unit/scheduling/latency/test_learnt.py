@@ -1,5 +1,6 @@
 """What running batches teach of sizes that the profile had wrong or had not measured."""
 
+import math
 import random
 from dataclasses import replace
 
@@ -150,6 +151,15 @@ def test_traffic_of_packed_batches_is_learnt_by_the_sum_of_their_lengths() -> No
         lengths = [draw.choice((8, 400)) for _ in range(draw.randrange(1, 16))]
         known.observe(lengths, 0.001 + 1e-5 * sum(lengths))
     assert known.predict([8] * 4 + [400] * 4) == pytest.approx(0.001 + 1e-5 * 1632, rel=0.1)
+
+
+@pytest.mark.parametrize("rule", CostRule)
+@pytest.mark.parametrize("wild", [0.0, math.nan, math.inf])
+def test_traffic_takes_the_place_of_a_wild_profile(rule: CostRule, wild: float) -> None:
+    known = BatchTimes(measured([(1, 1, wild), (2, 0, 0.1)], rule))
+    for number in range(130):
+        known.observe([0] * (1 + number % 3), 0.01)
+    assert known.predict([0]) == pytest.approx(0.01, rel=0.1)
 
 
 def test_memory_is_bounded_whatever_sizes_come() -> None:
