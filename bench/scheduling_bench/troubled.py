@@ -9,10 +9,9 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Final
 
-from batchedmodel_contract.manifest.spec import Objective
-
 from batchedmodel_cli.simulator.engine import simulate
 from batchedmodel_contract.inference.profile import ProfileExtent
+from batchedmodel_contract.manifest.batching import Objective
 from batchedmodel_scheduling.batching.items import Policy
 from bench_report import Figure, at_least
 from rival_policies.learning import Learning
