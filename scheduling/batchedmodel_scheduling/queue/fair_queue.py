@@ -117,6 +117,21 @@ class FairQueue(Generic[K]):
             self._drop_kind(tenant, item.kind, placed)
         self._changed(tenant)
 
+    def move(self, key: K, rank: Rank) -> None:
+        """Give an item another rank; the turn of its tenant stays. Unknown ones are ignored."""
+        item = self._items.get(key)
+        if item is None:
+            return
+        tenant, (_, number, _) = item.tenant, item.placed
+        placed = (rank, number, key)
+        lists = [tenant.items]
+        if item.kind is not None:
+            lists.append(tenant.by_kind[item.kind])
+        for items in lists:
+            del items[bisect_left(items, item.placed)]
+            insort(items, placed)
+        self._items[key] = item._replace(placed=placed)
+
     def leave(self, key: K) -> None:
         """An item is served: its tenant pays for it. Unknown ones are ignored."""
         item = self._items.get(key)
@@ -149,9 +164,16 @@ class FairQueue(Generic[K]):
         tenant = self._earliest()
         return None if tenant is None else tenant.items[0][2]
 
+    def last(self, name: str) -> K | None:
+        """The item of a tenant with the highest rank."""
+        tenant = self._tenants.get(name)
+        return tenant.items[-1][2] if tenant is not None and tenant.items else None
+
     def heads(self, most: int) -> list[K]:
         """The first item of each of so many tenants, in the order of their turns."""
-        self._earliest()
+        first = self.first()
+        if first is None or most == 1:
+            return [] if first is None else [first]
         found: list[K] = []
         order, seen = list(self._order), set[str]()
         while order and len(found) < most:
@@ -223,6 +245,11 @@ class FairQueue(Generic[K]):
         if tenant is not None:
             self._time = max(self._time, tenant.start)
         return self._time
+
+    @property
+    def weights(self) -> float:
+        """Of all tenants that have items, together."""
+        return self._weights
 
     @property
     def tenants(self) -> Collection[str]:

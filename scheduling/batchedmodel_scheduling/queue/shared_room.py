@@ -58,6 +58,13 @@ class SharedRoom:
         """How much a tenant may have while nobody else has any, if it takes all at once."""
         return self.size if share.most >= 1 else max(1.0, share.most * self.size)
 
+    def part(self, share: Share) -> float:
+        """What it would have if all tenants with some of it shared all by their weights."""
+        held = self._held.get(share.tenant)
+        all_of_them = sum(weight * times for weight, times in self._weights.items())
+        others = all_of_them - (0.0 if held is None else held.weight)
+        return self.size * share.weight / (share.weight + others)
+
     def refusal(self, share: Share, amount: int, *, already: int = 0) -> Rejection | None:
         """Why a tenant may not take so much more; None if it may.
 
@@ -71,7 +78,7 @@ class SharedRoom:
         free = self.size - self.taken - amount
         if free >= 0 and (own == already or would <= self._threshold(share, free)):
             return None
-        over = self.has_others(share.tenant) and would > self._part(share)
+        over = self.has_others(share.tenant) and would > self.part(share)
         return Rejection.OVER_SHARE if over else Rejection.QUEUE_FULL
 
     def most_now(self, share: Share) -> int:
@@ -120,10 +127,3 @@ class SharedRoom:
         """How much more a tenant may have for each that is free."""
         alike = not self._weights or (len(self._weights) == 1 and share.weight in self._weights)
         return _TIMES * (1.0 if alike else share.weight / max(share.weight, *self._weights))
-
-    def _part(self, share: Share) -> float:
-        """What it would have if all tenants with some of it shared all by their weights."""
-        held = self._held.get(share.tenant)
-        all_of_them = sum(weight * times for weight, times in self._weights.items())
-        others = all_of_them - (0.0 if held is None else held.weight)
-        return self.size * share.weight / (share.weight + others)

@@ -278,3 +278,38 @@ def test_tenants_without_items_and_debts_are_forgotten() -> None:
         push(queue, (f"tenant {number}", number))
         queue.leave((f"tenant {number}", number))
     assert len(queue.tenants) < 300
+
+
+def test_an_item_with_another_rank_keeps_the_turn_of_its_tenant() -> None:
+    queue: FairQueue[Key] = FairQueue()
+    for number, kind in enumerate(("x", None, "x")):
+        queue.push(Share("a"), ("a", number), work=1.0, rank=(float(number),), kind=kind)
+    push(queue, ("b", 0))
+    queue.move(("a", 2), (-1.0,))
+    queue.move(("a", 9), (0.0,))
+    assert queue.of("a") == [("a", 2), ("a", 0), ("a", 1)]
+    assert queue.candidates("x", 9.0, 9) == [("a", 2), ("a", 0)]
+    assert (queue.last("a"), queue.last("c")) == (("a", 1), None)
+    queue.move(("a", 2), (5.0,))
+    assert (queue.first(), queue.last("a")) == (("a", 0), ("a", 2))
+    assert queue.heads(1) == [("a", 0)]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 9), st.sampled_from("xy"))))
+def test_after_any_moves_items_leave_by_rank(moves: list[tuple[str, float, str]]) -> None:
+    queue: FairQueue[Key] = FairQueue()
+    ranks = {}
+    for number, (tenant, rank, kind) in enumerate(moves):
+        push(queue, (tenant, number), rank=rank, kind=kind)
+        for key in queue.of(tenant)[:2]:
+            ranks[key] = 9.0 - rank
+            queue.move(key, (ranks[key],))
+        ranks.setdefault((tenant, number), rank)
+    for tenant in "abc":
+        mine = [ranks[key] for key in queue.of(tenant)]
+        assert mine == sorted(mine)
+    assert queue.weights == len({tenant for tenant, _, _ in moves})
+    while (first := queue.first()) is not None:
+        queue.leave(first)
+        ranks.pop(first)
+    assert not ranks
