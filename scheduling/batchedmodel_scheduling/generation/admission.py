@@ -11,16 +11,12 @@ from batchedmodel_contract.manifest.batching import Lateness
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_scheduling.batching.items import Refusal
-from batchedmodel_scheduling.generation.estimates import (
-    TRIAL_PAUSE_SECONDS,
-    Capacity,
-    Estimates,
-    OutputLengths,
-)
+from batchedmodel_scheduling.generation.at_server import AtServer
+from batchedmodel_scheduling.generation.capacity import Capacity
+from batchedmodel_scheduling.generation.estimates import TRIAL_PAUSE_SECONDS, Estimates
 from batchedmodel_scheduling.generation.native_engine import NativeEngine
 from batchedmodel_scheduling.generation.requests import (
     AdmissionSettings,
-    AtServer,
     EngineLimits,
     EngineStep,
     EngineView,
@@ -30,7 +26,8 @@ from batchedmodel_scheduling.generation.requests import (
     Waiting,
 )
 from batchedmodel_scheduling.generation.upstream_engine import UpstreamEngine
-from batchedmodel_scheduling.generation.waiting import FairTurns, WaitingSet
+from batchedmodel_scheduling.generation.waiting import WaitingSet
+from batchedmodel_scheduling.queue.shared_room import SharedRoom
 
 __all__ = [
     "Admission",
@@ -43,12 +40,8 @@ __all__ = [
     "Shed",
 ]
 
-_LOOK: Final = 0.25
-"""Seconds between two looks at what the server did."""
-_TENANTS_PASSED: Final = 32
-"""Tenants that may not go now whom others pass, at most."""
-_SOONEST: Final = 1.0
-_LATEST: Final = 600.0
+_LEAST_RETRY_SECONDS: Final = 1.0
+_MOST_RETRY_SECONDS: Final = 600.0
 
 
 class Admission:
@@ -56,16 +49,16 @@ class Admission:
 
     def __init__(self, settings: AdmissionSettings) -> None:
         self._settings = settings
-        self._server: Final = AtServer()
-        lengths, turns = OutputLengths(), FairTurns()
-        self._capacity: Final = _capacity(settings, self._server, lengths, turns)
-        self._estimates: Final = Estimates(lengths, self._capacity)
-        self._waiting: Final = WaitingSet(settings.max_queue_size, turns, self._estimates)
+        here = SharedRoom(1)
+        self._server: Final = AtServer(here)
+        self._capacity: Final[Capacity] = (
+            UpstreamEngine(settings, self._server)
+            if settings.engine is None
+            else NativeEngine(settings.engine, self._server)
+        )
+        self._estimates: Final = Estimates(self._capacity.costs)
+        self._waiting: Final = WaitingSet(settings.max_queue_size, self._estimates, here)
         self._waiting.refuses_late = settings.lateness is Lateness.REFUSE
-        self._pressed = False
-        """Whether more waited than could go, since the last look."""
-        self._began = False
-        self._done_work = 0.0
 
     @property
     def running(self) -> int:
@@ -85,8 +78,8 @@ class Admission:
     @property
     def backlog_work(self) -> float:
         """Device seconds of all that wait, and of what is left of those that run."""
-        given = self._server.tokens * self._capacity.output_token
-        return self._waiting.work + max(0.0, self._server.work - given)
+        made = self._server.tokens * self._capacity.costs.output_token
+        return self._waiting.work + max(0.0, self._server.work - made)
 
     def oldest_age(self, now: float) -> float:
         """Seconds since the oldest that waits came; 0 when none does."""
@@ -102,16 +95,14 @@ class Admission:
         if reason is None:
             return None
         # By then a part of the queue has gone.
-        retry_after = self._capacity.wait(self._waiting.work) / 8
-        return Refusal(reason=reason, retry_after=_bounded(retry_after))
+        return Refusal(reason=reason, retry_after=_bounded(self._waiting.work / 8))
 
     def offer(self, request: GenerationRequest, now: float) -> Refusal | None:
         """Let a request wait, or say why not."""
-        self._begin(now)
         self._capacity.came(request.share, now)
         engine = self._settings.engine
         if engine is not None and not request.fits(engine):
-            return Refusal(reason=Rejection.TOO_LARGE, retry_after=_LATEST)
+            return Refusal(reason=Rejection.TOO_LARGE, retry_after=_MOST_RETRY_SECONDS)
         if (refusal := self.refusal(request.share, now)) is not None:
             return refusal
         if not self._estimates.takes(request, now):
@@ -120,7 +111,7 @@ class Admission:
             request, work=self.work(request), target=self._settings.first_token_seconds
         )
         if (late_by := self._hopelessly_late_by(waiting, now)) > 0:
-            self._estimates.gone(request.id)
+            self._estimates.gone(request)
             return Refusal(reason=Rejection.PREDICTED_LATE, retry_after=_bounded(late_by))
         self._waiting.enter(waiting)
         return None
@@ -128,29 +119,22 @@ class Admission:
     def withdraw(self, request_id: int, now: float) -> None:
         """Forget a waiting request: its caller left. Unknown and released ones are ignored."""
         self._waiting.withdraw(request_id)
-        self._estimates.gone(request_id)
 
     def poll(self, now: float, *, is_open: bool = True) -> Grant:
         """All that goes now, and all that is given up. Unless `is_open` nothing goes."""
-        self._begin(now)
         self._waiting.pass_time(now)
         release: list[int] = []
-        turns, passed = self._waiting.turns, 0
-        while is_open and self._capacity.asks and (waiting := self._waiting.next(now)) is not None:
-            if self._capacity.free_for(waiting.request, now):
-                self._release(waiting, now)
-                release.append(waiting.request.id)
-            elif passed == _TENANTS_PASSED or not turns.hold(waiting.request.share.tenant):
-                break
-            else:
-                passed += 1
-        turns.let_go()
-        shed = self._waiting.take_shed()
-        for one in shed:
-            self._estimates.gone(one.request_id)
-        self._pressed = self._pressed or self._capacity.wanted
-        self._look(now)
-        return Grant(release=tuple(release), shed=shed, wake_at=self._wake_at(now))
+        while is_open and (waiting := self._next(now)) is not None:
+            self._release(waiting, now)
+            release.append(waiting.request.id)
+        waits = len(self._waiting.queue) > 0
+        look_at = self._capacity.look(now, waits=waits)
+        wake_at = self._waiting.next_event()
+        return Grant(
+            release=tuple(release),
+            shed=self._waiting.take_shed(),
+            wake_at=min(wake_at, look_at) if waits else wake_at,
+        )
 
     def found(self, request_id: int, tokens: int) -> None:
         """The server had so many tokens of a released request's prompt, and did not read them.
@@ -161,17 +145,15 @@ class Admission:
         if running is None:
             return
         tokens = min(tokens, running.read_tokens)
-        work = min(running.waiting.work, self._capacity.prompt_token * tokens)
-        self._waiting.turns.found(running.waiting, work)
+        work = min(running.waiting.work, self._capacity.costs.prompt_token * tokens)
+        self._waiting.queue.charge(running.waiting.request.share.tenant, -work)
         self._server.found(running, tokens, work)
 
     def first_token(self, request_id: int, now: float) -> None:
         """The first token of a released request came."""
         running = self._server.first_token(request_id, now)
         if running is not None:
-            prompt = max(0, running.waiting.request.there.prompt_tokens - running.cached)
-            took = now - running.released_at
-            self._capacity.saw_first_token(prompt, took, room=running.alone)
+            self._estimates.saw_first_token(running, now)
 
     def tokens(self, request_id: int, count: int, now: float) -> None:
         """So many tokens of a released request came after its first."""
@@ -185,19 +167,13 @@ class Admission:
         running = self._server.get(request_id)
         if running is None:
             return
-        request = running.waiting.request
-        made = output_tokens
+        request, made = running.waiting.request, output_tokens
         if request.whole:
             made = self._estimates.whole_ended(running, now, output_tokens)
         self._server.ended(request_id, now, output=made, well=output_tokens is not None)
         if output_tokens is not None:
             self._estimates.learn_length(request, output_tokens)
-        work = self._estimates.cost(running, output_tokens)
-        self._done_work += work
-        self._waiting.turns.settle(running.waiting, work)
-        self._waiting.groups.ended(request)
-        # Of a server of others the first answer in one piece teaches what tokens cost.
-        self._look(now, at_once=request.whole and made is not None and not self._capacity.learnt)
+        self._waiting.ended(running.waiting, self._estimates.cost(running, output_tokens))
 
     def came_back(self, request_id: int, now: float, *, rest_seconds: float) -> None:
         """The server refused a released request before it began: it waits again, and its key rests.
@@ -207,11 +183,10 @@ class Admission:
         running = self._server.ended(request_id, now)
         if running is None:
             return
-        request, waiting = running.waiting.request, running.waiting
-        self._waiting.turns.settle(waiting, 0.0)
-        self._waiting.groups.ended(request)
+        waiting = running.waiting
+        self._waiting.ended(waiting, 0.0)
         waiting.aim(self._settings.first_token_seconds)
-        self._waiting.rest(waiting, now + max(0.0, rest_seconds), now)
+        self._waiting.rest(waiting, now + max(0.0, rest_seconds))
 
     def engine(self, view: EngineView, now: float) -> None:
         """The server's own gauges."""
@@ -227,63 +202,42 @@ class Admission:
             refuses_late=settings.lateness is Lateness.REFUSE,
         )
 
-    # What goes
+    def _next(self, now: float) -> Waiting | None:
+        """The request that goes next: of the first tenants in turn the first one with room."""
+        most = self._capacity.heads
+        if not most:
+            return None
+        for waiting in self._waiting.heads(1, now):
+            if self._capacity.has_room(waiting.request, now):
+                return waiting
+        if most > 1:
+            for waiting in self._waiting.heads(most, now)[1:]:
+                if self._capacity.has_room(waiting.request, now):
+                    return waiting
+        return None
 
     def _release(self, waiting: Waiting, now: float) -> None:
-        waiting.places = self._capacity.counted(waiting.request)
+        waiting.places = self._capacity.places(waiting.request)
         self._waiting.release(waiting)
         self._capacity.released(waiting, now)
-        self._server.released(waiting, now, room=self._capacity.mostly_free)
-
-    def _wake_at(self, now: float) -> float:
-        wake_at = self._waiting.next_event()
-        if self._waiting.turns and self._capacity.looks:
-            wake_at = min(wake_at, now + _LOOK)
-        return wake_at
-
-    # What is learnt
-
-    def _begin(self, now: float) -> None:
-        if not self._began:
-            self._began = True
-            self._server.begin_at(now)
-
-    def _look(self, now: float, *, at_once: bool = False) -> None:
-        if self._server.since_look(now) < _LOOK and not at_once:
-            return
-        if (load := self._server.look(now)) is None:
-            return
-        self._capacity.looked(load, now, pressed=self._pressed)
-        if self._pressed:
-            self._capacity.saw_pace(self._done_work, load.seconds)
-        self._done_work = 0.0
-        self._pressed = self._capacity.wanted
+        self._server.released(waiting, now)
 
     def _hopelessly_late_by(self, waiting: Waiting, now: float) -> float:
         """By how many seconds it would miss what it must not; 0 if that is not known.
 
         An idle server takes whatever comes: so a wrong guess is found out.
         """
-        if not self._capacity.learnt or not len(self._server):
+        if not self._capacity.costs.learnt or not len(self._server):
             return 0.0
         request, at = waiting.request, now
-        if not self._capacity.any_free:
-            ahead = self._waiting.turns.ahead(request.share, request.priority)
-            at += self._capacity.wait(ahead)
-        late_by = at + self._capacity.first_token(request.there.prompt_tokens)
+        if self._capacity.heads != 1:
+            at += self._waiting.ahead(request.share, request.priority)
+        late_by = at + self._capacity.costs.first_token(request.there.prompt_tokens)
         late_by = max(late_by - request.deadline, at - self._estimates.begin_by(request).likely)
         if self._waiting.refuses_late:
             late_by = max(late_by, at - self._estimates.late_from(waiting))
         return late_by
 
 
-def _capacity(
-    settings: AdmissionSettings, server: AtServer, lengths: OutputLengths, turns: FairTurns
-) -> Capacity:
-    if settings.engine is not None:
-        return NativeEngine(settings.engine, server, lengths, turns)
-    return UpstreamEngine(settings, server, turns)
-
-
 def _bounded(seconds: float) -> float:
-    return min(_LATEST, max(_SOONEST, seconds))
+    return min(_MOST_RETRY_SECONDS, max(_LEAST_RETRY_SECONDS, seconds))

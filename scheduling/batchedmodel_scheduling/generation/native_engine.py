@@ -1,9 +1,10 @@
 """Capacity of an engine of ours, which tells after each step what it has.
 
-A request goes where it finds a place, blocks for its prompt and all that is expected to be written,
-and few prompts before it that are not read. A few go that must wait there for what the next step
-frees, so that no place stays empty until a report comes and a request goes. All others wait in the
-sidecar, where their order can still change.
+A request goes where it finds a place, blocks for its prompt beside some that stay free for texts to
+grow, and few prompts before it that are not read. A few go that must wait there for what the next
+step frees, so that no place stays empty until a report comes and a request goes. A text that does
+not fit after all gives way in the engine. All others wait in the sidecar, where their order can
+still change.
 
 While another tenant has much more of the engine, one that has little goes whatever is free: the
 engine has the other's texts give way. Nor does it wait for prompts of others that are not read.
@@ -12,23 +13,22 @@ What was granted and does not run, by the engine's last report, counts as if it 
 """
 
 import math
-from collections.abc import Iterator
 from typing import Final
 
+from batchedmodel_contract.manifest.tenants import Share
+from batchedmodel_scheduling.batching.items import NEVER
 from batchedmodel_scheduling.engine.giving_way import EngineParts
-from batchedmodel_scheduling.engine.step_cost import LearntStepCost, StepLoad
-from batchedmodel_scheduling.generation.estimates import Capacity, OutputLengths
+from batchedmodel_scheduling.generation.at_server import AtServer, Running
+from batchedmodel_scheduling.generation.capacity import MOST_HEADS, Capacity
 from batchedmodel_scheduling.generation.requests import (
     AdmissionSettings,
-    AtServer,
     EngineLimits,
     EngineStep,
     EngineView,
     GenerationRequest,
-    Running,
     Waiting,
 )
-from batchedmodel_scheduling.generation.waiting import FairTurns
+from batchedmodel_scheduling.generation.token_costs import ReportedCosts
 
 _STEPS_AHEAD: Final = 3.0
 """Steps' worth of prompts in the engine: of the step that runs when the report of the one before
@@ -36,32 +36,21 @@ comes, of the next one, and of one more, so that it has shorter ones to read fir
 _ENDS_AHEAD: Final = 1.5
 """Times the sequences that end with a step of a full engine, and one: so many more may be there
 than run."""
+_FREE_PART: Final = 16
+"""One of so many blocks stays free for texts to grow."""
 _MOST_UNSTARTED: Final = 8
 """Requests without a first token: while there are more, nobody goes for whom there is no room."""
 _NEWEST: Final = 0.05
-_LEAST_LEFT: Final = 0.25
-"""Of the usual length: so much more is expected of an answer, however long it is."""
-_FIRST_STEPS: Final = 1.5
-"""Steps until a first token beside what its prompt takes: half of the one that runs, and its own
-last one."""
 
 
 class NativeEngine(Capacity):
-    """What of the engine's room is left, and what its steps cost.
+    """What of the engine's room is left."""
 
-    A full batch is as many sequences as run at once, or as the cache holds of such as it has lately
-    where these are fewer. So the cache is paid for as well: where it is short, each sequence has a
-    larger part of a step.
-    """
-
-    def __init__(
-        self, limits: EngineLimits, server: AtServer, lengths: OutputLengths, turns: FairTurns
-    ) -> None:
-        super().__init__()
+    def __init__(self, limits: EngineLimits, server: AtServer) -> None:
+        self._costs: Final = ReportedCosts(limits)
+        super().__init__(self._costs)
         self._limits = limits
         self._server: Final = server
-        self._lengths: Final = lengths
-        self._turns: Final = turns
         self._step: EngineStep | None = None
         """The last report; nothing goes before the first."""
         self._idle_there = 0
@@ -74,14 +63,6 @@ class NativeEngine(Capacity):
         """Sequences that end with a step, lately."""
         self._ran = 1.0
         """Sequences that run in a step, lately."""
-        self._cost: Final = LearntStepCost(limits.cost)
-        self.prompts_in_step = float(limits.max_tokens_per_step)
-        """Tokens of prompts that a step reads where there are more."""
-        self._reading: float | None = None
-        """Seconds of such a step, by each of these tokens."""
-        self._step_seconds = limits.cost.base
-        self._held = 1.0
-        """Tokens in the cache of a sequence."""
 
     @property
     def limit(self) -> int:
@@ -89,49 +70,35 @@ class NativeEngine(Capacity):
         return self._limits.max_sequences
 
     @property
-    def any_free(self) -> bool:
+    def heads(self) -> int:
+        """See `Capacity`: where tenants share it, one that has little may go before others."""
+        if self._step is None or not self._server.sequences:
+            return int(self._step is not None)
+        if self._server.unstarted < _MOST_UNSTARTED and len(self._server.here) > 1:
+            return MOST_HEADS
+        read_soon = self._unread() < _STEPS_AHEAD * self._costs.prompts_in_step
+        free = self._server.sequences < self.limit + self._ahead
+        return int(free and read_soon and not self._full)
+
+    def places(self, request: GenerationRequest) -> int:
         """See `Capacity`."""
-        step = self._step
-        if step is None or not self._server.sequences:
-            return step is not None
-        if self._full or self._unread() >= _STEPS_AHEAD * self.prompts_in_step:
-            return False
-        return self._server.sequences < self.limit or self._may_wait_there
-
-    @property
-    def asks(self) -> bool:
-        """Whether whoever is next may go, or perhaps one that has little."""
-        if self.any_free:
-            return True
-        few = self._server.unstarted < _MOST_UNSTARTED
-        return self._step is not None and self._turns.shared and few
-
-    @property
-    def mostly_free(self) -> bool:
-        """Whether the engine begins at once with whatever comes."""
-        return self._step is not None and not self._not_running
-
-    @property
-    def wanted(self) -> bool:
-        """Whether more would go if there were more room."""
-        return bool(self._turns)
-
-    def counted(self, request: GenerationRequest) -> int:
-        """Sequences that it becomes at a time."""
         return request.there.texts
 
-    def free_for(self, request: GenerationRequest, now: float) -> bool:
-        """Whether the engine can begin with it, or it may wait there for what ends next."""
-        if (step := self._step) is None:
+    def has_room(self, request: GenerationRequest, now: float) -> bool:
+        """See `Capacity`; or it may wait there for what ends next."""
+        if self._step is None:
             return False
         if not self._server.sequences:
             return True  # of an engine that has nothing more to do no report may come
         if self._waits_for_own_prompts(request):
             return False
-        if not self._full and self._has_room(request, step):
+        if not self._full and self._fits(request, self._step):
             return True
         self._full = True
         return self._has_little(request)
+
+    def came(self, share: Share, now: float) -> None:
+        """It changes nothing: the engine tells what it has."""
 
     def released(self, waiting: Waiting, now: float) -> None:
         """It is on its way to the engine."""
@@ -145,95 +112,46 @@ class NativeEngine(Capacity):
         self._step, self._full, self._parts = step, False, None
         self._idle_there = max(0, self._server.sequences - step.running)
         if step.seconds > 0:
-            self._learn(step)
+            self._ended += _NEWEST * (step.ended - self._ended)
+            self._ran += _NEWEST * (step.running + step.ended - self._ran)
+            self._costs.saw(step)
+
+    def look(self, now: float, *, waits: bool) -> float:
+        """See `Capacity`; there is nothing to see between reports."""
+        return NEVER
 
     def configure(self, settings: AdmissionSettings) -> None:
         """The engine may have other limits from now on; what was learnt stays."""
         if settings.engine is not None:
-            self._limits = settings.engine
-            self.prompts_in_step = min(self.prompts_in_step, self._limits.max_tokens_per_step)
-
-    # What tokens cost
-
-    @property
-    def usual_between_tokens(self) -> float:
-        """See `Capacity`."""
-        return self._step_seconds
-
-    @property
-    def least_between_tokens(self) -> float:
-        """The same of a sequence that is alone, as measured first or as learnt."""
-        alone = [cost.base + cost.sequence for cost in (self._cost.measured, self._cost)]
-        return min(*alone, self._step_seconds)
-
-    @property
-    def output_token(self) -> float:
-        """See `Capacity`."""
-        limits, cost = self._limits, self._cost
-        full = max(1.0, min(limits.max_sequences, limits.cache_tokens / self._held))
-        return cost.base / full + cost.sequence + cost.context_token * self._held
-
-    @property
-    def prompt_token(self) -> float:
-        """See `Capacity`."""
-        return self._cost.prefill_token
-
-    def first_token(self, prompt_tokens: int) -> float:
-        """Seconds until the first token of a request that goes to the engine."""
-        each = self.prompt_token if self._reading is None else self._reading
-        return _FIRST_STEPS * self._step_seconds + each * prompt_tokens
-
-    def cautious_first_token(self, prompt_tokens: int) -> float:
-        """Seconds within which nearly all such first tokens come, as the engine is at present.
-
-        Long prompts are read beside shorter ones: what comes on top is a part of the usual time.
-        """
-        return self.first_token(prompt_tokens) * (1.0 + self._excess)
-
-    def saw_first_token(self, prompt_tokens: int, seconds: float, *, room: bool) -> None:
-        """See `Capacity`."""
-        usual = self.first_token(prompt_tokens)
-        if usual > 0:  # it is nothing before the first step of one that was measured as free
-            self._saw_excess(seconds / usual - 1.0, 1.0)
-
-    def _learn(self, step: EngineStep) -> None:
-        self._ended += _NEWEST * (step.ended - self._ended)
-        self._ran += _NEWEST * (step.running + step.ended - self._ran)
-        used = (self._limits.blocks - step.free_blocks) * self._limits.block_tokens
-        sequences = step.tokens + (step.prefill_tokens > 0)
-        self._cost.saw(StepLoad(step.prefill_tokens, sequences, used), step.seconds)
-        self._step_seconds = _nearer(self._step_seconds, step.seconds)
-        if step.running:
-            self._held = max(1.0, _nearer(self._held, used / step.running))
-        if step.backlog > 0 and step.prefill_tokens > 0:
-            self.prompts_in_step = _nearer(self.prompts_in_step, step.prefill_tokens)
-            each = step.seconds / step.prefill_tokens
-            self._reading = each if self._reading is None else _nearer(self._reading, each)
+            costs, self._limits = self._costs, settings.engine
+            costs.limits = self._limits
+            costs.prompts_in_step = min(costs.prompts_in_step, self._limits.max_tokens_per_step)
 
     # What is free
 
     @property
-    def _not_running(self) -> int:
+    def _ahead(self) -> int:
+        """Sequences that may wait there for places which the next step frees."""
+        ends = self.limit * self._ended / max(1.0, self._ran)
+        ahead = 1 + math.ceil(_ENDS_AHEAD * ends)
         # Of an engine that has nothing more to do no report may come.
-        return min(self._idle_there, self._server.sequences)
+        idle = min(self._idle_there, self._server.sequences)
+        return ahead if idle < ahead else 0
 
-    @property
-    def _ends(self) -> float:
-        """Sequences that end with a step when all places are taken."""
-        return self.limit * self._ended / max(1.0, self._ran)
-
-    @property
-    def _may_wait_there(self) -> bool:
-        return self._not_running < 1 + math.ceil(_ENDS_AHEAD * self._ends)
-
-    def _has_room(self, request: GenerationRequest, step: EngineStep) -> bool:
-        places = self._server.sequences + request.there.texts <= self.limit
+    def _fits(self, request: GenerationRequest, step: EngineStep) -> bool:
         # What must be whole in its time does not spend that there.
-        if not places and (request.whole or not self._may_wait_there):
+        ahead = 0 if request.whole else self._ahead
+        if self._server.sequences + request.there.texts > self.limit + ahead:
             return False
-        lacks = self._lacks(request, step)
-        soon = self._may_wait_there and lacks <= _ENDS_AHEAD * self._ends * self._held
-        return soon or (places and lacks <= 0)
+        limits = self._limits
+        free = step.free_blocks - limits.blocks // _FREE_PART
+        idle = self._idle_there
+        for one in self._server.newest():
+            if idle <= 0:
+                break
+            idle -= one.waiting.places
+            free -= limits.blocks_of(_tokens(one))
+        return free >= limits.blocks_of(request.there.prompt_tokens)
 
     def _has_little(self, request: GenerationRequest) -> bool:
         """Whether texts of another tenant give way to it."""
@@ -249,7 +167,7 @@ class NativeEngine(Capacity):
 
     def _waits_for_own_prompts(self, request: GenerationRequest) -> bool:
         """Whether its tenant has prompts to be read first, where there are enough of them."""
-        step = self.prompts_in_step
+        step = self._costs.prompts_in_step
         if self._unread() < _STEPS_AHEAD * step:
             return False
         own = self._unread(request.share.tenant)
@@ -260,50 +178,9 @@ class NativeEngine(Capacity):
 
         Of each as many as one step reads: it reads short ones beside long ones.
         """
-        left, unread = self._server.unstarted, 0.0
-        for one in self._server.newest():
-            if left <= 0:
-                break
-            if not one.started:
-                left -= 1
-                if tenant not in (None, one.waiting.request.share.tenant):
-                    continue
-                unread += min(one.waiting.request.there.prompt_tokens, self.prompts_in_step)
-        return unread
-
-    def _lacks(self, request: GenerationRequest, step: EngineStep) -> float:
-        """Tokens that the cache lacks to hold this beside all that is there until they end.
-
-        They are taken to end after their expected lengths: the cache is fullest just before one
-        ends. What the engine has in it beside what is known here counts as it is; it is less than
-        nothing where prompts share blocks.
-        """
-        limits = self._limits
-        beside = float((limits.blocks - step.free_blocks) * limits.block_tokens)
-        waits = self._not_running
-        for one in self._server.newest():
-            if waits > 0:
-                waits -= one.waiting.places
-            else:
-                beside -= -(-_tokens(one) // limits.block_tokens) * limits.block_tokens
-        held = grows = fullest = 0.0
-        for left, tokens, choices in sorted(self._texts(request), reverse=True):
-            held += tokens
-            grows += choices
-            fullest = max(fullest, held + grows * left)
-        # Of each the last block is not full, and one more may be begun.
-        spare = limits.block_tokens * grows
-        return fullest + beside + spare - limits.cache_tokens
-
-    def _texts(self, request: GenerationRequest) -> Iterator[tuple[float, int, int]]:
-        """Of each: tokens that are still expected of a choice, tokens that it has, choices."""
-        for one in self._server.newest():
-            asked = one.waiting.request
-            usual = self._lengths.mean(asked.key, asked.max_tokens)
-            left = max(_LEAST_LEFT * usual, usual - one.tokens / asked.choices)
-            yield left, _tokens(one), asked.there.texts
-        usual = self._lengths.mean(request.key, request.max_tokens)
-        yield usual, request.there.prompt_tokens, request.there.texts
+        most = self._costs.prompts_in_step
+        unread = self._server.unread(tenant)
+        return sum([min(one.waiting.request.there.prompt_tokens, most) for one in unread])
 
 
 def _tokens(one: Running) -> int:
@@ -311,7 +188,3 @@ def _tokens(one: Running) -> int:
     request = one.waiting.request
     there = request.there
     return there.prompt_tokens + one.tokens * there.texts // max(1, request.choices)
-
-
-def _nearer(old: float, new: float) -> float:
-    return old + _NEWEST * (new - old)

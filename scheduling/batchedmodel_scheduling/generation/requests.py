@@ -1,12 +1,11 @@
-"""Requests for text as they wait and run, what admission is told of engines, what it answers.
+"""Requests for text as they wait, what admission is told of engines, what it answers.
 
 Time is in monotonic seconds and given by the caller. Work is in seconds of the device.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import dataclass
-from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from batchedmodel_contract.manifest.batching import BatchSettings, Lateness
 from batchedmodel_contract.manifest.tenants import Share
@@ -39,6 +38,10 @@ class EngineLimits:
     def cache_tokens(self) -> int:
         """That the cache holds."""
         return self.blocks * self.block_tokens
+
+    def blocks_of(self, tokens: int) -> int:
+        """That hold so many tokens."""
+        return -(-tokens // self.block_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,31 +173,25 @@ class EngineView:
     """Told by engines of ours only."""
 
 
-class Place(IntEnum):
-    """Where a waiting request is."""
-
-    READY = 0
-    LATE = 1
-    """Its first token misses the target."""
-    PARKED = 2
-    """Its key rests."""
-
-
 class Waiting:
     """A request that waits, or that was released and may come back."""
 
-    __slots__ = ("due", "group_started", "place", "places", "request", "returned", "work")
+    __slots__ = ("due", "first", "group_started", "late", "places", "request", "review_at", "work")
 
     def __init__(self, request: GenerationRequest, *, work: float, target: float | None) -> None:
         self.request = request
         self.work = work
-        """What it was expected to cost when it came."""
-        self.place = Place.READY
+        """What it is expected to cost."""
         self.places = 1
         """That it takes at the server, once it was released."""
-        self.returned = False
-        """Whether the server has refused it, so that it is the first of its tenant."""
+        self.late = False
+        """Whether it misses the target, or what may be whole in time should go before it."""
+        self.first = False
+        """Whether the server has refused it, or it was late for many turns of its tenant."""
         self.group_started = False
+        """Whether another of its group runs."""
+        self.review_at = NEVER
+        """When time alone may change something for it."""
         self.due = NEVER
         """When its first token should be there."""
         self.aim(target)
@@ -207,209 +204,10 @@ class Waiting:
         """Its place among those of its tenant; the lowest goes first."""
         request = self.request
         return (
-            0.0 if self.returned else 1.0,
+            float(self.late),
+            0.0 if self.first else 1.0,
             float(request.priority),
             0.0 if self.group_started else 1.0,
             min(self.due, request.deadline),
             request.arrived,
         )
-
-
-class Running:
-    """A request at the server."""
-
-    __slots__ = ("alone", "cached", "first_at", "released_at", "tokens", "waiting")
-
-    def __init__(self, waiting: Waiting, now: float, *, alone: bool) -> None:
-        self.waiting: Final = waiting
-        self.released_at: Final = now
-        self.alone: Final = alone
-        """Whether it met a server with room, so that its first token shows how long that takes."""
-        self.first_at = NEVER
-        self.tokens = 0
-        self.cached = 0
-        """Tokens of its prompt that the server did not have to read, as far as it tells."""
-
-    @property
-    def read_tokens(self) -> int:
-        """Of its prompt, that the server has to read."""
-        return max(0, self.waiting.request.prompt_tokens - self.cached)
-
-    @property
-    def started(self) -> bool:
-        """Whether its first token has been seen."""
-        return self.first_at != NEVER
-
-
-class Load(NamedTuple):
-    """What the server did in a span of time; sequences are choices of requests, on average."""
-
-    seconds: float
-    taken: float
-    """Sequences of requests at the server."""
-    streams: float
-    """Of these, those whose tokens are seen."""
-    generating: float
-    """Of the streams, those that have a first token."""
-    started: int
-    """Of the streams, those that got their first token."""
-    prompt_tokens: int
-    """Of prompts that were read."""
-    tokens: int
-    """Seen of streams."""
-    whole_seconds: float
-    """Of ended requests that are no streams, from when they went, times their sequences."""
-    whole_tokens: int
-    completed: int
-
-
-class AtServer:
-    """Requests that were released and have not ended: what they were given, and what that shows."""
-
-    def __init__(self) -> None:
-        self._running: Final[dict[int, Running]] = {}
-        self.sequences = 0
-        self.unstarted = 0
-        """Streams without a first token."""
-        self.unread_tokens = 0
-        """Of their prompts."""
-        self.work = 0.0
-        """Expected of all that are here when they were released."""
-        self.tokens = 0
-        """That all that are here were given after their first."""
-        self.streams = self.generating = 0
-        """Sequences of streams, and of those that have a first token."""
-        self._began = self._at = 0.0
-        self._sum_taken = self._sum_streams = self._sum_generating = self._whole_seconds = 0.0
-        self._span_tokens = self._completed = self._started = self._whole_tokens = 0
-        self._prompt_tokens = 0
-
-    def __len__(self) -> int:
-        return len(self._running)
-
-    def newest(self) -> Iterator[Running]:
-        """All that are here, the newest first."""
-        return reversed(self._running.values())
-
-    def get(self, request_id: int) -> Running | None:
-        """The request, if it is here."""
-        return self._running.get(request_id)
-
-    def unstarted_of(self, tenant: str) -> int:
-        """A tenant's streams without a first token."""
-        left, own = self.unstarted, 0
-        for one in self.newest():
-            if not left:
-                break
-            if one.waiting.request.streams and not one.started:
-                left -= 1
-                own += one.waiting.request.share.tenant == tenant
-        return own
-
-    def released(self, waiting: Waiting, now: float, *, room: bool) -> None:
-        """A request goes there. `room`: the server has many more places than requests."""
-        self._pass(now)
-        request = waiting.request
-        self._running[request.id] = Running(waiting, now, alone=room and not self.unstarted)
-        self.sequences += waiting.places
-        self.work += waiting.work
-        if request.streams:
-            self.streams += waiting.places
-            self.unstarted += 1
-            self.unread_tokens += request.there.prompt_tokens
-
-    def found(self, running: Running, tokens: int, work: float) -> None:
-        """The server had so many tokens of its prompt: it costs so much less."""
-        running.cached += tokens
-        running.waiting.work -= work
-        self.work = max(0.0, self.work - work)
-
-    def first_token(self, request_id: int, now: float) -> Running | None:
-        """A stream begins; None if it is not here, or began before."""
-        running = self._running.get(request_id)
-        if running is None or running.started or not running.waiting.request.streams:
-            return None
-        self._pass(now)
-        self._waits_no_more(running)
-        running.first_at = now
-        self.generating += running.waiting.places
-        self._started += running.waiting.places
-        self._prompt_tokens += running.read_tokens
-        return running
-
-    def count_tokens(self, request_id: int, count: int) -> None:
-        """So many tokens came after the first."""
-        running = self._running.get(request_id)
-        if running is not None:
-            running.tokens += count
-            self.tokens += count
-            self._span_tokens += count
-
-    def ended(
-        self, request_id: int, now: float, *, output: int | None = None, well: bool = False
-    ) -> Running | None:
-        """A request ended, after so many tokens as far as is known; None if it is not here."""
-        self._pass(now)
-        running = self._running.pop(request_id, None)
-        if running is None:
-            return None
-        places = running.waiting.places
-        self.sequences -= places
-        self.tokens -= running.tokens
-        self.work = max(0.0, self.work - running.waiting.work) if self._running else 0.0
-        if running.waiting.request.streams:
-            self.streams -= places
-            if running.started:
-                self.generating -= places
-            else:
-                self._waits_no_more(running)
-        elif output:
-            self._whole_seconds += (now - running.released_at) * places
-            self._whole_tokens += output
-        self._completed += well
-        return running
-
-    def look(self, now: float) -> Load | None:
-        """What happened since the last look; None when no time has passed."""
-        self._pass(now)
-        seconds = now - self._began
-        if seconds <= 0:
-            return None
-        load = Load(
-            seconds=seconds,
-            taken=self._sum_taken / seconds,
-            streams=self._sum_streams / seconds,
-            generating=self._sum_generating / seconds,
-            started=self._started,
-            prompt_tokens=self._prompt_tokens,
-            tokens=self._span_tokens,
-            whole_seconds=self._whole_seconds,
-            whole_tokens=self._whole_tokens,
-            completed=self._completed,
-        )
-        self._sum_taken = self._sum_streams = self._sum_generating = self._whole_seconds = 0.0
-        self._span_tokens = self._completed = self._started = self._whole_tokens = 0
-        self._prompt_tokens = 0
-        self._began = now
-        return load
-
-    def since_look(self, now: float) -> float:
-        """Seconds since the last look."""
-        return now - self._began
-
-    def begin_at(self, now: float) -> None:
-        """Nothing happened before: the first look is at what comes from now on."""
-        self._began = self._at = now
-
-    def _waits_no_more(self, running: Running) -> None:
-        self.unstarted -= 1
-        self.unread_tokens -= running.waiting.request.there.prompt_tokens
-
-    def _pass(self, now: float) -> None:
-        """Add up the time that has passed."""
-        passed = now - self._at
-        if passed > 0:
-            self._sum_taken += passed * self.sequences
-            self._sum_streams += passed * self.streams
-            self._sum_generating += passed * self.generating
-            self._at = now

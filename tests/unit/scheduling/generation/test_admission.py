@@ -347,6 +347,7 @@ def test_gauges_set_the_limit() -> None:
     assert len(admission.poll(0.0).release) == 16
     for number in range(1, 5):
         admission.engine(EngineView(running=4, waiting=12), number * 1.0)
+        admission.poll(number * 1.0)
     assert admission.limit == 5
 
 

@@ -128,7 +128,7 @@ class AdmissionMachine(RuleBasedStateMachine):
         elif self.settings.max_concurrent_requests is not None and grant.release:
             assert len(self.running) <= self.settings.max_concurrent_requests
         if not self.running and self.waiting:
-            assert not self.admission._waiting.turns, "all keys rest"
+            assert not len(self.admission._waiting.queue), "all keys rest"
 
     def the_engine_tells_what_it_has(self) -> None:
         """All that it was sent runs, as far as there are places."""
@@ -199,11 +199,13 @@ class AdmissionMachine(RuleBasedStateMachine):
         assert admission.backlog_work >= 0.0
         assert 1 <= admission.limit <= 4096
         assert admission.oldest_age(self.now) >= 0.0
-        assert admission._waiting.turns.virtual >= self.virtual
-        self.virtual = admission._waiting.turns.virtual
         inside = admission._waiting
-        assert len(inside.groups) <= len(self.waiting) + len(self.running)
-        assert inside.turns._ready_work >= 0.0
+        assert inside.queue.virtual_time >= self.virtual
+        self.virtual = inside.queue.virtual_time
+        assert len(inside._groups) <= len(self.waiting) + len(self.running)
+        assert sum(one.items for one in inside._tenants.values()) == len(inside.queue)
+        assert inside.work >= 0.0
+        assert len(admission._server.here) <= 3
 
     def teardown(self) -> None:
         """Whoever still waits goes, if all others end."""

@@ -6,7 +6,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_scheduling.generation.estimates import OutputLengths
+from batchedmodel_scheduling.engine.step_cost import StepCost
+from batchedmodel_scheduling.generation.estimates import Estimates
+from batchedmodel_scheduling.generation.requests import EngineLimits
+from batchedmodel_scheduling.generation.token_costs import ReportedCosts
+from support.generation_requests import request
+
+LIMITS = EngineLimits(
+    max_sequences=8,
+    max_tokens_per_step=64,
+    blocks=100,
+    block_tokens=16,
+    cost=StepCost(base=0.1, prefill_token=0.0, sequence=0.0),
+)
+
+
+class OutputLengths:
+    """What an `Estimates` says of lengths."""
+
+    def __init__(self) -> None:
+        self.estimates = Estimates(ReportedCosts(LIMITS))
+
+    def observe(self, key: object, max_tokens: int | None, tokens: int) -> None:
+        asked = request(key=str(key))._replace(max_tokens=max_tokens)
+        self.estimates.learn_length(asked, tokens)
+
+    def mean(self, key: object, max_tokens: int | None) -> float:
+        return self.estimates.tokens(request(key=str(key))._replace(max_tokens=max_tokens))
 
 
 @pytest.mark.parametrize(("allowed", "expected"), [(None, 256), (4096, 256), (256, 256), (7, 7)])
@@ -40,12 +66,12 @@ def test_callers_that_allow_much_are_apart_from_those_that_allow_little() -> Non
     assert lengths.mean("chat", 40) < 40 < 700 < lengths.mean("chat", 3000)
 
 
-def test_of_more_than_64_models_those_that_taught_nothing_for_longest_are_forgotten() -> None:
+def test_of_many_models_those_that_taught_nothing_for_longest_are_forgotten() -> None:
     lengths = OutputLengths()
-    for number in range(200):
+    for number in range(2000):
         lengths.observe("kept", None, 10)
         lengths.observe(number, None, 10)
-        assert len(lengths) <= 64
+    assert len(lengths.estimates._kinds) <= 512
     assert lengths.mean("kept", None) < 100
     assert lengths.mean(0, None) == 256
 
@@ -54,7 +80,7 @@ def test_asking_for_a_model_makes_it_no_known_one() -> None:
     lengths = OutputLengths()
     for number in range(200):
         lengths.mean(number, None)
-    assert len(lengths) == 0
+    assert not lengths.estimates._kinds
 
 
 @given(

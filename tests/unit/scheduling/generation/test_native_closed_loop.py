@@ -179,7 +179,7 @@ def test_a_prompt_that_needs_most_of_the_cache_is_answered_amid_a_flood_of_small
     served(one, numbered(flood(30.0, 60.0), long), until=40.0)
     waits = [call.first_token for call in books.released_calls if call.prompt == 2500]
     assert len(waits) == len(long)
-    assert max(waits) < 3.0
+    assert max(waits) < 4.0
 
 
 def test_late_ones_are_refused_before_they_cost_anything_and_the_others_are_in_time() -> None:

@@ -7,20 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchedmodel_scheduling.engine.step_cost import StepCost
-from batchedmodel_scheduling.generation.estimates import (
-    TRIAL_PAUSE_SECONDS,
-    Estimates,
-    OutputLengths,
-)
-from batchedmodel_scheduling.generation.native_engine import NativeEngine
+from batchedmodel_scheduling.generation.at_server import Running
+from batchedmodel_scheduling.generation.estimates import TRIAL_PAUSE_SECONDS, Estimates
 from batchedmodel_scheduling.generation.requests import (
-    AtServer,
     EngineLimits,
     GenerationRequest,
-    Running,
     Waiting,
 )
-from batchedmodel_scheduling.generation.waiting import FairTurns
+from batchedmodel_scheduling.generation.token_costs import ReportedCosts
 from support.generation_requests import request
 
 TOKEN_SECONDS = 0.1
@@ -42,13 +36,12 @@ class World:
 
     def __init__(self, *keys: str) -> None:
         self.now = 0.0
-        lengths = OutputLengths()
+        self.answers = Estimates(ReportedCosts(LIMITS))
         for _ in range(20):
             for key in keys:
                 for max_tokens in (None, 120, 4096):
-                    lengths.observe(key, max_tokens, USUAL_TOKENS)
-        engine = NativeEngine(LIMITS, AtServer(), lengths, FairTurns())
-        self.answers = Estimates(lengths, engine)
+                    one = request(key=key)._replace(max_tokens=max_tokens)
+                    self.answers.learn_length(one, USUAL_TOKENS)
 
     def ask(
         self, key: str, allowed: float, max_tokens: int | None = None
@@ -65,7 +58,7 @@ class World:
 
     def ends(self, one: GenerationRequest, output_tokens: int | None) -> None:
         waiting = Waiting(one, work=0.0, target=None)
-        running = Running(waiting, one.arrived, alone=True)
+        running = Running(waiting, one.arrived)
         self.answers.whole_ended(running, self.now, output_tokens)
 
     def fails(self, key: str, allowed: float) -> None:
@@ -126,7 +119,7 @@ def test_who_leaves_keeps_nobody_out_who_would_have_stayed() -> None:
     assert world.ask("a", 4.0)
     world = World("a")
     one = world.tried("a", 4.0)
-    world.answers.gone(one.id)
+    world.answers.gone(one)
     assert world.ask("a", 4.0), "nor who leaves before it goes"
 
 

@@ -6,21 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_scheduling.generation.requests import (
-    AdmissionSettings,
-    AtServer,
-    EngineView,
-    Load,
-)
+from batchedmodel_scheduling.generation.at_server import AtServer, Load
+from batchedmodel_scheduling.generation.requests import AdmissionSettings, EngineView
 from batchedmodel_scheduling.generation.upstream_engine import UpstreamEngine
-from batchedmodel_scheduling.generation.waiting import FairTurns
+from batchedmodel_scheduling.queue.shared_room import SharedRoom
 
 SPAN = 0.25
 
 
 def engine(given: int | None = None, token_target: float | None = None) -> UpstreamEngine:
     settings = AdmissionSettings(max_concurrent_requests=given, token_seconds=token_target)
-    return UpstreamEngine(settings, AtServer(), FairTurns())
+    return UpstreamEngine(settings, AtServer(SharedRoom(1)))
 
 
 def load(
@@ -41,13 +37,26 @@ def load(
     )  # fmt: skip
 
 
+def looked(limits: UpstreamEngine, seen: Load, now: float, *, pressed: bool) -> None:
+    """The server did so much in a span in which others waited, if `pressed`."""
+    limits._pressed = pressed
+    limits._seen.saw(seen)
+    limits._adapt(seen, now)
+
+
+def viewed(limits: UpstreamEngine, running: int, waiting: int, now: float) -> None:
+    """The gauges are read, and looked at."""
+    limits.saw(EngineView(running=running, waiting=waiting), now)
+    looked(limits, load(limits.limit, streams=False), now, pressed=False)
+
+
 def after(
     limits: UpstreamEngine, seconds: float, *, places: int, token: float = 0.02
 ) -> UpstreamEngine:
     """So long before a server with so many places and always more to do."""
     for number in range(int(seconds / SPAN)):
         seen = load(limits.limit, running=min(places, limits.limit), token=token)
-        limits.looked(seen, number * SPAN, pressed=True)
+        looked(limits, seen, number * SPAN, pressed=True)
     return limits
 
 
@@ -55,18 +64,18 @@ def after(
 def test_what_is_given_stays(given: int, events: list[int]) -> None:
     limits = engine(given)
     for now, number in enumerate(events):
-        limits.saw(EngineView(running=number, waiting=number), now)
-        limits.looked(load(number, running=number / 2, token=1.0), now, pressed=True)
+        viewed(limits, number, number, now)
+        looked(limits, load(number, running=number / 2, token=1.0), now, pressed=True)
         assert limits.limit == given
 
 
 def test_joiners_at_a_server_with_places_are_no_queue() -> None:
     limits = engine()
     for now, (running, waiting) in enumerate([(8, 3), (6, 2), (8, 3), (5, 3), (4, 4), (5, 3)]):
-        limits.saw(EngineView(running=running, waiting=waiting), now * 0.5)
+        viewed(limits, running, waiting, now * 0.5)
     assert limits.limit == 16
     for now in range(6):
-        limits.saw(EngineView(running=8, waiting=9), 10 + now * 0.5)
+        viewed(limits, 8, 9, 10 + now * 0.5)
     assert limits.limit == 9
 
 
@@ -75,7 +84,7 @@ def test_more_that_wait_than_run_are_a_queue_though_the_limit_is_far() -> None:
     assert limits.limit >= 64
     limits = engine()
     for now in range(3):
-        limits.saw(EngineView(running=8, waiting=20), 10 + now * 0.5)
+        viewed(limits, 8, 20, 10 + now * 0.5)
     assert limits.limit == 9
 
 
@@ -84,7 +93,7 @@ def test_it_starts_at_16_and_doubles_each_second_while_more_would_go() -> None:
     assert limits.limit == 16
     seen = []
     for number in range(40):
-        limits.looked(load(limits.limit), number * SPAN, pressed=True)
+        looked(limits, load(limits.limit), number * SPAN, pressed=True)
         seen.append(limits.limit)
     assert sorted(set(seen))[:4] == [32, 64, 128, 256]
     assert seen[-1] > 400
@@ -93,13 +102,13 @@ def test_it_starts_at_16_and_doubles_each_second_while_more_would_go() -> None:
 def test_once_it_was_too_much_it_grows_by_an_eighth() -> None:
     limits = engine()
     for number in range(3):
-        limits.saw(EngineView(running=8, waiting=9, cache_usage=None), float(number))
+        viewed(limits, 8, 9, float(number))
     assert limits.limit == 9
     seen = []
     for number in range(400):
         now = 3.0 + number * SPAN
-        limits.saw(EngineView(running=limits.limit, waiting=0, cache_usage=None), now)
-        limits.looked(load(limits.limit, streams=False), now, pressed=True)
+        viewed(limits, limits.limit, 0, now)
+        looked(limits, load(limits.limit, streams=False), now, pressed=True)
         seen.append(limits.limit)
     assert seen[-1] > 40
     assert all(b - a <= max(1, a // 8) for a, b in pairwise(seen))
@@ -108,7 +117,7 @@ def test_once_it_was_too_much_it_grows_by_an_eighth() -> None:
 def test_where_no_request_waits_here_no_more_is_tried() -> None:
     limits = engine()
     for number in range(100):
-        limits.looked(load(16), number * SPAN, pressed=False)
+        looked(limits, load(16), number * SPAN, pressed=False)
     assert limits.limit == 16
 
 
@@ -123,8 +132,8 @@ def test_gauges_show_how_many_places_there_are(places: int) -> None:
     limits = engine()
     for number in range(240):
         now, running = number * SPAN, min(places, limits.limit)
-        limits.saw(EngineView(running=running, waiting=limits.limit - running), now)
-        limits.looked(load(limits.limit, streams=False), now, pressed=True)
+        viewed(limits, running, limits.limit - running, now)
+        looked(limits, load(limits.limit, streams=False), now, pressed=True)
     assert places <= limits.limit <= places + max(2, places // 5)
 
 
@@ -132,7 +141,7 @@ def test_a_full_cache_needs_no_more() -> None:
     limits = engine()
     for number in range(40):
         limits.saw(EngineView(running=16, waiting=0, cache_usage=0.96), number * SPAN)
-        limits.looked(load(16), number * SPAN, pressed=True)
+        looked(limits, load(16), number * SPAN, pressed=True)
     assert limits.limit == 16
 
 
@@ -140,14 +149,14 @@ def test_gauges_that_are_heard_no_more_count_no_more() -> None:
     limits = engine()
     limits.saw(EngineView(running=16, waiting=0, cache_usage=0.96), 0.0)
     for number in range(80):
-        limits.looked(load(limits.limit), number * SPAN, pressed=True)
+        looked(limits, load(limits.limit), number * SPAN, pressed=True)
     assert limits.limit > 30
 
 
 def test_what_waits_for_one_look_only_is_no_queue() -> None:
     limits = engine()
     for number in range(40):
-        limits.saw(EngineView(running=16, waiting=9 * (number % 2)), number * 1.0)
+        viewed(limits, 16, 9 * (number % 2), number * 1.0)
     assert limits.limit == 16
 
 
@@ -155,7 +164,7 @@ def test_tokens_that_come_too_slowly_make_it_less_until_they_do_not() -> None:
     limits = engine(token_target=0.04)
     for number in range(200):
         seen = load(limits.limit, token=0.004 * limits.limit)
-        limits.looked(seen, number * SPAN, pressed=True)
+        looked(limits, seen, number * SPAN, pressed=True)
     assert 8 <= limits.limit <= 10
 
 
@@ -179,7 +188,7 @@ def test_where_nothing_streams_it_grows_while_more_of_them_complete_more(places:
     for number in range(2400):
         left += min(places, limits.limit) * SPAN / 0.8
         seen = load(limits.limit, streams=False, completed=int(left))
-        limits.looked(seen, number * SPAN, pressed=True)
+        looked(limits, seen, number * SPAN, pressed=True)
         left -= int(left)
     assert 0.8 * places <= limits.limit <= 1.3 * places
 

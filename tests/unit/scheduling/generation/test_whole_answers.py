@@ -209,8 +209,7 @@ def test_what_may_become_too_long_goes_behind_what_has_more_time_and_before_noth
     for number in running[:4]:
         admission.ended(number, 100.8, output_tokens=50)
         order += admission.poll(100.8).release
-    # The first is one of the sixteen turns that such have.
-    assert order == [short.id, long.id, longer.id, shorter.id]
+    assert order == [long.id, longer.id, short.id, shorter.id]
 
 
 def test_before_anything_was_learnt_all_are_let_in() -> None:
