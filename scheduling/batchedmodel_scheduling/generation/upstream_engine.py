@@ -43,8 +43,10 @@ _PAUSE_SECONDS: Final = 4.0
 """Without growth, after it shrank."""
 _PLATEAU_SECONDS: Final = 20.0
 """Until it is tried again whether more complete more."""
-_GAIN: Final = 0.6
-"""Of the growth, that must show in what completes."""
+_FAST_CLIMB: Final = (2, 0.6)
+_SLOW_CLIMB: Final = (4, 0.25)
+"""The part of the limit by which it grows where nothing can be seen, and the part of the growth
+that must show in what completes: of prompts that take long to be read much less does."""
 _CACHE_FULL: Final = 0.95
 _NEAR_TARGET: Final = 0.9
 
@@ -148,25 +150,23 @@ class UpstreamEngine(Capacity):
         wanted = waits and not self._has_places(-_slack(self._limit) if self._shared else 0)
         self._pressed = self._pressed or wanted
         if now - self._server.began >= _LOOK_SECONDS:
-            load = self._server.look(now)
-            self._seen.saw(load)
-            self._adapt(load, now)
+            self._adapt(self._server.look(now), now)
             self._pressed = wanted
         return NEVER if self._given is not None else now + _LOOK_SECONDS
 
     def _adapt(self, load: Load, now: float) -> None:
-        """Set the limit by what the server did in a span."""
-        token, target, slack = self.costs.between_tokens, self._token_target, _slack(self._limit)
+        """Learn from what the server did in a span."""
+        self._seen.saw(load)
+        token, target = self.costs.between_tokens, self._token_target or NEVER
         views, self._shared = self._fresh(now), now < self._shared_until
-        may_grow = self._pressed and now >= self._grow_at
-        may_grow = may_grow and (target is None or token <= _NEAR_TARGET * target)
-        if target is not None and token > target and now >= self._grow_at:
+        may_grow = self._pressed and now >= self._grow_at and token <= _NEAR_TARGET * target
+        if token > target and now >= self._grow_at:
             self._shrink(int(self._limit * target / token), now)
         queued = load.streams - load.generating
         if load.generating > 0 and load.streams > load.taken / 8:
             unstarted = 1.0 + load.generating / _SLACK + 3 * load.started / load.seconds * token
             if self._shared:
-                may_grow = may_grow and load.taken > 0.9 * (self._limit - slack)
+                may_grow = may_grow and load.taken > 0.9 * (self._limit - _slack(self._limit))
             elif self._pressed or queued > 2 * unstarted:
                 self._unstarted = unstarted
                 self._ran = max(load.taken - queued, self._ran * (1 - load.seconds / _RAN_SECONDS))
@@ -178,7 +178,7 @@ class UpstreamEngine(Capacity):
             waiting = min([one.waiting or 0 for one in views])
             running = max([one.running or 0 for one in views])
             binds = self._server.sequences >= 0.75 * self._limit or waiting >= running
-            may_grow = may_grow and views[-1].waiting <= slack / 2
+            may_grow = may_grow and views[-1].waiting <= _slack(self._limit) / 2
             if len(views) == _VIEWS and binds and running and waiting > _slack(running):
                 self._shrink(running + _slack(running), now)
                 may_grow = False
@@ -196,9 +196,10 @@ class UpstreamEngine(Capacity):
             return
         (limit, before), rate = self._before, self._completed / self._seconds
         self._completed = self._seconds = 0.0
-        if rate >= before * (1 + _GAIN * (self._limit / limit - 1)):
+        part, gain = _FAST_CLIMB if self._doubles else _SLOW_CLIMB
+        if rate >= before * (1 + gain * (self._limit / limit - 1)):
             self._before = (self._limit, rate)
-            self._grow(self._limit // (2 if self._doubles else 5), now)
+            self._grow(self._limit // part, now)
         else:
             self._limit, self._before = limit, (limit, 0.0)
             self._grow_at = now if self._doubles else now + _PLATEAU_SECONDS

@@ -40,7 +40,6 @@ def load(
 def looked(limits: UpstreamEngine, seen: Load, now: float, *, pressed: bool) -> None:
     """The server did so much in a span in which others waited, if `pressed`."""
     limits._pressed = pressed
-    limits._seen.saw(seen)
     limits._adapt(seen, now)
 
 
