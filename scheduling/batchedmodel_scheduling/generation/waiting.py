@@ -94,8 +94,7 @@ class WaitingSet:
         """Work that goes before a request which comes now, about."""
         tenant = self._tenants.get(share.tenant)
         own = 0.0 if tenant is None else sum(tenant.work[: priority + 1])
-        weights = self.queue.weights + (share.weight if tenant is None else 0.0)
-        return min(self.work, own * weights / share.weight)
+        return min(self.work, own * self._room.size / self._room.part(share))
 
     def next_event(self) -> float:
         """When time alone changes something."""

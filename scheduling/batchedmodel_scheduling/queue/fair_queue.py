@@ -247,11 +247,6 @@ class FairQueue(Generic[K]):
         return self._time
 
     @property
-    def weights(self) -> float:
-        """Of all tenants that have items, together."""
-        return self._weights
-
-    @property
     def tenants(self) -> Collection[str]:
         """Tenants that are remembered, with items or without."""
         return self._tenants.keys()

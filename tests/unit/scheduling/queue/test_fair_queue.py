@@ -308,7 +308,6 @@ def test_after_any_moves_items_leave_by_rank(moves: list[tuple[str, float, str]]
     for tenant in "abc":
         mine = [ranks[key] for key in queue.of(tenant)]
         assert mine == sorted(mine)
-    assert queue.weights == len({tenant for tenant, _, _ in moves})
     while (first := queue.first()) is not None:
         queue.leave(first)
         ranks.pop(first)
