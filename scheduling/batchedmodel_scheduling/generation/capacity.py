@@ -1,6 +1,6 @@
 """What a server takes at present."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Final
 
 from batchedmodel_contract.manifest.tenants import Share
@@ -16,7 +16,7 @@ MOST_HEADS: Final = 32
 """Tenants of whom the first that has room goes, where the one whose turn it is has none."""
 
 
-class Capacity(ABC):
+class Capacity:
     """How many more requests an engine runs at once."""
 
     def __init__(self, costs: TokenCosts) -> None:

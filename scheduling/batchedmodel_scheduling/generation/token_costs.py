@@ -1,6 +1,6 @@
 """What tokens cost a server, in seconds of its device: by reports of steps, or by what is seen."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Final
 
@@ -25,7 +25,7 @@ _MEMORY: Final = 200.0
 """Spans that count."""
 
 
-class TokenCosts(ABC):
+class TokenCosts:
     """What tokens cost, and how fast they come."""
 
     @property
