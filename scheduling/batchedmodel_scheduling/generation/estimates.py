@@ -27,8 +27,6 @@ TRIAL_PAUSE_SECONDS: Final = 10.0
 _NEARLY_ALL_ITS_TIME: Final = 15 / 16
 """A request with such a part of its time left waits no more for the longest answers' sake: it has
 waited for hardly anything, and its answer may well be short."""
-_FEW_ANSWERS: Final = 8.0
-"""While fewer were seen, half of a request's time counts as enough."""
 _LONGER: Final = 1.25
 """What was not whole in time counts as if it needed so many times as much, at least."""
 _MOST_DEVIATIONS: Final = 2.0
@@ -42,7 +40,7 @@ _MEMORY: Final = 200.0
 _MOST_KINDS: Final = 512
 _NEWEST: Final = 0.05
 _OFTEN: Final = 0.95
-"""So many of all take at most what is noted of the excess."""
+"""So many of all first tokens take at most what is noted of the excess."""
 
 
 class BeginBy(NamedTuple):
@@ -84,22 +82,6 @@ class _Kind:
         return self.mean + _MOST_DEVIATIONS * math.sqrt(max(0.0, self.square - self.mean**2))
 
 
-class _Excess:
-    """By what part of the usual time nearly all take longer, lately; 0 at least."""
-
-    def __init__(self, least: float) -> None:
-        """It is learnt in steps as if it were no less than `least`."""
-        self.part = 0.0
-        self._least: Final = least
-
-    def saw(self, seconds: float, usual: float) -> None:
-        """One took so long: much more where that is more than expected, or a little less."""
-        if usual > 0:
-            passed = seconds / usual - 1.0 > self.part
-            step = _NEWEST * max(self.part, self._least)
-            self.part = max(0.0, self.part + step * (_OFTEN if passed else _OFTEN - 1.0))
-
-
 class Estimates:
     """What requests cost, and when it is too late for them, by all that was learnt."""
 
@@ -107,10 +89,8 @@ class Estimates:
         self._costs: Final = costs
         self._kinds: Final[dict[tuple[Hashable, int], _Kind]] = {}
         """The one of which an answer ended last is last."""
-        self._first = _Excess(1.0)
-        """Of first tokens."""
-        self._whole = _Excess(0.25)
-        """Of answers in one piece."""
+        self._excess = 0.0
+        """By what part of the usual time nearly all first tokens take longer, lately."""
 
     def tokens(self, request: GenerationRequest) -> float:
         """Expected tokens of each choice."""
@@ -140,7 +120,12 @@ class Estimates:
     def saw_first_token(self, running: Running, now: float) -> None:
         """The first token of a released request came."""
         prompt = max(0, running.waiting.request.there.prompt_tokens - running.cached)
-        self._first.saw(now - running.released_at, self._costs.first_token(prompt))
+        if (usual := self._costs.first_token(prompt)) <= 0:
+            return
+        # Up by much where it is passed, and down by little where not.
+        passed = (now - running.released_at) / usual - 1.0 > self._excess
+        step = _NEWEST * max(self._excess, 1.0) * (_OFTEN if passed else _OFTEN - 1.0)
+        self._excess = max(0.0, self._excess + step)
 
     def late_from(self, waiting: Waiting) -> float:
         """When it is too late for it to go: its first token would miss the target.
@@ -150,7 +135,7 @@ class Estimates:
         if waiting.due == NEVER:
             return NEVER
         usual = self._costs.first_token(waiting.request.there.prompt_tokens)
-        first = usual * (1.0 + self._first.part)
+        first = usual * (1.0 + self._excess)
         return waiting.due - min(first, (waiting.due - waiting.request.arrived) / 2)
 
     def takes(self, request: GenerationRequest, now: float) -> bool:
@@ -178,15 +163,9 @@ class Estimates:
             return BeginBy(request.deadline, request.deadline)
         needed = cautious = self._least_seconds(request)
         if kind is not None and kind.answers and self._costs.learnt:
-            allowed = request.deadline - request.arrived
-            enough = _NEARLY_ALL_ITS_TIME * allowed
-            usual = self._usual_seconds(request, _allowed(request, kind.mean))
+            enough = _NEARLY_ALL_ITS_TIME * (request.deadline - request.arrived)
+            needed = max(needed, self._usual_seconds(request, _allowed(request, kind.mean)))
             most = self._usual_seconds(request, _allowed(request, kind.most))
-            most *= 1.0 + self._whole.part
-            likely = max(usual, min(usual * (1.0 + self._whole.part), enough))
-            if kind.answers < _FEW_ANSWERS:
-                likely = min(likely, allowed / 2)
-            needed = max(needed, likely)
             cautious = max(needed, min(most, enough))
         return BeginBy(request.deadline - cautious, request.deadline - needed)
 
@@ -218,7 +197,6 @@ class Estimates:
             if self._costs.learnt and took < self._usual_seconds(request, usual):
                 return None  # it was known to take longer
             each = usual / _LONGER
-        self._whole.saw(took, self._usual_seconds(request, each))
         return math.ceil(each * request.choices)
 
     def _observe(self, request: GenerationRequest, tokens: float) -> None:
@@ -241,7 +219,7 @@ class Estimates:
             return
         kind.tried = None
         if is_whole:
-            kind.answers, kind.tried_until, self._whole.part = 0.0, -NEVER, 0.0
+            kind.answers, kind.tried_until = 0.0, -NEVER
         else:
             kind.tried_until = now + TRIAL_PAUSE_SECONDS
             kind.tried_seconds = now - request.arrived
