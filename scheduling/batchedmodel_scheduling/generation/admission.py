@@ -229,9 +229,8 @@ class Admission:
         """
         if not self._capacity.costs.learnt or not len(self._server):
             return 0.0
-        request, at = waiting.request, now
-        if self._capacity.heads != 1:
-            at += self._waiting.ahead(request.share, request.priority)
+        request = waiting.request
+        at = now + self._waiting.ahead(request.share, request.priority)
         late_by = at + self._capacity.costs.first_token(request.there.prompt_tokens)
         late_by = max(late_by - request.deadline, at - self._estimates.begin_by(request).likely)
         if self._waiting.refuses_late:
