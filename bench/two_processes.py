@@ -22,8 +22,9 @@ import uvloop
 from batchedmodel_kube.manifest.batching import Batching
 from batchedmodel_kube.manifest.pod_settings import batch_settings
 from batchedmodel_kube.manifest.spec import Model, Spec
-from batchedmodel_scheduling.batching.items import Finished, HandedOver, Item, ItemId, Slots
+from batchedmodel_scheduling.batching.decisions import Finished, HandedOver, Slots
 from batchedmodel_scheduling.batching.policies import new_policy
+from batchedmodel_scheduling.queue.items import Item, ItemId
 from bench_report import Figure, new_parser, of_rounds, report
 
 _ROW: Final = struct.Struct("<QQIdd")  # number, key, length, arrived, deadline

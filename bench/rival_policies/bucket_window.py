@@ -17,7 +17,8 @@ from itertools import islice
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import ReleaseReason
-from batchedmodel_scheduling.batching.items import NEVER, Decision, Item, ItemId, Refusal, Shed
+from batchedmodel_scheduling.batching.decisions import Decision
+from batchedmodel_scheduling.queue.items import NEVER, Item, ItemId, Refusal, Shed
 from rival_policies.rival import Rival
 
 _Bucket = OrderedDict[ItemId, Item]

@@ -12,7 +12,8 @@ is kept, and no batch is held back for actions of other models.
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import ReleaseReason
-from batchedmodel_scheduling.batching.items import Decision, Shed
+from batchedmodel_scheduling.batching.decisions import Decision
+from batchedmodel_scheduling.queue.items import Shed
 from rival_policies.rival import Rival, Seconds, alike
 
 

@@ -20,15 +20,8 @@ import numpy as np
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import HoldReason, ReleaseReason
-from batchedmodel_scheduling.batching.items import (
-    NEVER,
-    BatchId,
-    Decision,
-    Event,
-    Finished,
-    Shed,
-    Slots,
-)
+from batchedmodel_scheduling.batching.decisions import BatchId, Decision, Event, Finished, Slots
+from batchedmodel_scheduling.queue.items import NEVER, Shed
 from rival_policies.rival import Rival
 
 _KEPT_BATCHES: Final = 50

@@ -14,7 +14,8 @@ from typing import Final
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import ReleaseReason
-from batchedmodel_scheduling.batching.items import BatchId, Decision, Event, Finished, Item, Shed
+from batchedmodel_scheduling.batching.decisions import BatchId, Decision, Event, Finished
+from batchedmodel_scheduling.queue.items import Item, Shed
 from rival_policies.receding import Receding
 
 _NEWEST: Final = 0.1

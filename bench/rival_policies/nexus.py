@@ -13,7 +13,8 @@ other model shares the device; no time for preprocessing is set aside.
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import ReleaseReason
-from batchedmodel_scheduling.batching.items import Decision, Shed
+from batchedmodel_scheduling.batching.decisions import Decision
+from batchedmodel_scheduling.queue.items import Shed
 from rival_policies.rival import Rival, Seconds, alike
 
 

@@ -16,17 +16,8 @@ from enum import Enum
 from typing import Final
 
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_scheduling.batching.items import (
-    NEVER,
-    Decision,
-    Event,
-    Item,
-    ItemId,
-    Policy,
-    Refusal,
-    Shed,
-    Slots,
-)
+from batchedmodel_scheduling.batching.decisions import Decision, Event, Policy, Slots
+from batchedmodel_scheduling.queue.items import NEVER, Item, ItemId, Refusal, Shed
 from rival_policies.nexus import Nexus
 from rival_policies.rival import Seconds
 

@@ -17,7 +17,8 @@ from typing import Final, NamedTuple
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import ReleaseReason
-from batchedmodel_scheduling.batching.items import Decision, Item
+from batchedmodel_scheduling.batching.decisions import Decision
+from batchedmodel_scheduling.queue.items import Item
 from rival_policies.rival import Rival, Seconds, alike
 
 Worth = Callable[[int], float]

@@ -13,18 +13,8 @@ from typing import Final
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
-from batchedmodel_scheduling.batching.items import (
-    NEVER,
-    Batch,
-    BatchId,
-    Decision,
-    Event,
-    Item,
-    ItemId,
-    Refusal,
-    Shed,
-    Slots,
-)
+from batchedmodel_scheduling.batching.decisions import Batch, BatchId, Decision, Event, Slots
+from batchedmodel_scheduling.queue.items import NEVER, Item, ItemId, Refusal, Shed
 
 Seconds = Callable[[Sequence[int]], float]
 """How long a batch of rows of these lengths takes. Exact, where a rival would have to learn it: the

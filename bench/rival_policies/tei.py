@@ -15,7 +15,8 @@ from typing import Final
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import Rejection, ReleaseReason
-from batchedmodel_scheduling.batching.items import NEVER, Decision, Item, Refusal
+from batchedmodel_scheduling.batching.decisions import Decision
+from batchedmodel_scheduling.queue.items import NEVER, Item, Refusal
 from rival_policies.rival import Rival
 
 DEFAULT_BUDGET: Final = 16384  # tokens; the server's `--max-batch-tokens`

@@ -18,7 +18,8 @@ from itertools import chain, islice
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import ReleaseReason
-from batchedmodel_scheduling.batching.items import Decision, Item, ItemId, Priority, Refusal, Shed
+from batchedmodel_scheduling.batching.decisions import Decision
+from batchedmodel_scheduling.queue.items import Item, ItemId, Priority, Refusal, Shed
 from rival_policies.rival import Rival, alike
 
 

@@ -13,8 +13,8 @@ from batchedmodel_cli.simulator.workload import requests as patient_requests
 from batchedmodel_cli.simulator.workload import stream
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_scheduling.batching.items import Priority
 from batchedmodel_scheduling.batching.policies import new_policy
+from batchedmodel_scheduling.queue.items import Priority
 from bench_report import Figure
 from scheduling_bench.affine import profile_of
 from scheduling_bench.bursts import Clumps

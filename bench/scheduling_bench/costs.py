@@ -15,15 +15,8 @@ import numpy as np
 from batchedmodel_cli.simulator.engine import simulate
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import HoldReason
-from batchedmodel_scheduling.batching.items import (
-    Decision,
-    Event,
-    Item,
-    ItemId,
-    Policy,
-    Refusal,
-    Slots,
-)
+from batchedmodel_scheduling.batching.decisions import Decision, Event, Policy, Slots
+from batchedmodel_scheduling.queue.items import Item, ItemId, Refusal
 from bench_report import Figure, at_most
 from scheduling_bench.scenarios import Plan, mixed
 from scheduling_bench.trials import ours, plant_of, requests_of

@@ -5,18 +5,16 @@ nobody wants to know how they would have gone on.
 """
 
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_scheduling.batching.items import (
+from batchedmodel_scheduling.batching.decisions import (
     Batch,
     BatchId,
     Decision,
     Event,
     Finished,
-    Item,
-    ItemId,
     Policy,
-    Refusal,
     Slots,
 )
+from batchedmodel_scheduling.queue.items import Item, ItemId, Refusal
 
 
 class TooManyMissedError(Exception):

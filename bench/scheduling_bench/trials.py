@@ -16,7 +16,7 @@ from batchedmodel_cli.simulator.search import highest_rate
 from batchedmodel_cli.simulator.verdicts import Verdict, verdict
 from batchedmodel_cli.simulator.workload import Workload
 from batchedmodel_contract.manifest.batching import BatchSettings, Lateness, PolicyName
-from batchedmodel_scheduling.batching.items import Policy
+from batchedmodel_scheduling.batching.decisions import Policy
 from batchedmodel_scheduling.batching.policies import new_policy
 from batchedmodel_scheduling.batching.policy import BasePolicy
 from rival_policies.bucket_window import BucketWindow

@@ -12,7 +12,7 @@ from typing import Final
 from batchedmodel_cli.simulator.engine import simulate
 from batchedmodel_contract.inference.profile import ProfileExtent
 from batchedmodel_contract.manifest.batching import Objective
-from batchedmodel_scheduling.batching.items import Policy
+from batchedmodel_scheduling.batching.decisions import Policy
 from bench_report import Figure, at_least
 from rival_policies.learning import Learning
 from scheduling_bench.scenarios import Plan

@@ -25,7 +25,7 @@ from batchedmodel_contract.manifest.batching import (
     Lateness,
     Objective,
 )
-from batchedmodel_scheduling.batching.items import Policy
+from batchedmodel_scheduling.batching.decisions import Policy
 from batchedmodel_scheduling.batching.policies import new_policy
 from bench_report import Figure, at_least
 from rival_policies.nexus_per_bucket import NexusPerBucket, Order

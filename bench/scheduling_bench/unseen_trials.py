@@ -21,7 +21,7 @@ from batchedmodel_cli.simulator.workload import Workload
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.manifest.batching import BatchSettings, Lateness, Objective
-from batchedmodel_scheduling.batching.items import Policy
+from batchedmodel_scheduling.batching.decisions import Policy
 from batchedmodel_scheduling.batching.policies import new_policy
 from bench_report import Figure, at_least, at_most
 from rival_policies.bucket_window import BucketWindow

@@ -16,7 +16,7 @@ from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.link.kinds import Kind
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.tenants import Share
-from batchedmodel_scheduling.batching.items import MemoryCap
+from batchedmodel_scheduling.batching.decisions import MemoryCap
 from batchedmodel_sidecar.calls import Call, Row
 from batchedmodel_sidecar.tokenizer import INLINE_CHARACTERS, Tokens
 

@@ -18,7 +18,7 @@ from batchedmodel_contract.processes.listening import (
 )
 from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_http.ports.listener import Listener, port_errors
-from batchedmodel_scheduling.batching.items import MemoryCap
+from batchedmodel_scheduling.batching.decisions import MemoryCap
 from batchedmodel_sidecar.admin_client import new_token
 from batchedmodel_sidecar.backends.native.link import NativeLink
 from batchedmodel_sidecar.backends.upstream.catalogue import Upstream

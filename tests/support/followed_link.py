@@ -11,7 +11,7 @@ from batchedmodel_contract.inference.batch import (
 )
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.inference.tensors import Datatype
-from batchedmodel_scheduling.batching.items import MemoryCap
+from batchedmodel_scheduling.batching.decisions import MemoryCap
 from batchedmodel_sidecar.backends.native.link import NativeLink
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.body.shared_regions import SharedRegions

@@ -3,13 +3,13 @@
 import itertools
 
 from batchedmodel_contract.manifest.tenants import Share
-from batchedmodel_scheduling.batching.items import Priority, RequestGroup
 from batchedmodel_scheduling.generation.admission import (
     Admission,
     AdmissionSettings,
     GenerationRequest,
 )
 from batchedmodel_scheduling.generation.requests import AtOnce
+from batchedmodel_scheduling.queue.items import Priority, RequestGroup
 
 NUMBERS = itertools.count()
 

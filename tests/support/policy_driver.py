@@ -15,24 +15,26 @@ from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import HoldReason, Rejection
-from batchedmodel_scheduling.batching.items import (
-    NEVER,
+from batchedmodel_scheduling.batching.decisions import (
     Batch,
     BatchId,
     Decision,
     Finished,
     HandedOver,
-    Item,
-    ItemId,
     Policy,
-    Priority,
-    Refusal,
-    RequestGroup,
-    Shed,
     Slots,
 )
 from batchedmodel_scheduling.batching.policies import new_policy, reconfigured, relearning
 from batchedmodel_scheduling.batching.policy import BasePolicy
+from batchedmodel_scheduling.queue.items import (
+    NEVER,
+    Item,
+    ItemId,
+    Priority,
+    Refusal,
+    RequestGroup,
+    Shed,
+)
 
 durations = st.sampled_from([0.0, 1e-6, 0.0004, 0.002, 0.006, 0.02, 0.3]) | st.floats(0, 0.05)
 

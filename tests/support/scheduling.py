@@ -7,21 +7,11 @@ from dataclasses import dataclass, field
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile, ProfilePoint
 from batchedmodel_contract.manifest.batching import BatchSettings, Objective
-from batchedmodel_scheduling.batching.items import (
-    Batch,
-    Decision,
-    Finished,
-    HandedOver,
-    Item,
-    ItemId,
-    Priority,
-    Refusal,
-    Shed,
-    Slots,
-)
+from batchedmodel_scheduling.batching.decisions import Batch, Decision, Finished, HandedOver, Slots
 from batchedmodel_scheduling.batching.policies import new_policy
 from batchedmodel_scheduling.batching.policy import BasePolicy
-from batchedmodel_scheduling.batching.ready_queue import QueuedItem, ReadyQueue, entry_of
+from batchedmodel_scheduling.queue.items import Item, ItemId, Priority, Refusal, Shed
+from batchedmodel_scheduling.queue.ready_queue import QueuedItem, ReadyQueue, entry_of
 from support.strategies import an_item
 
 Seconds = Callable[[list[int]], float]

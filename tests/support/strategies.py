@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from batchedmodel_contract.inference.batch import BatchReply, Ragged
 from batchedmodel_contract.inference.tensors import Datatype, Tensor, join_byte_elements
 from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
-from batchedmodel_scheduling.batching.items import Item, ItemId, Priority, RequestGroup
+from batchedmodel_scheduling.queue.items import Item, ItemId, Priority, RequestGroup
 
 FIXED_SIZE = tuple(datatype for datatype in Datatype if datatype is not Datatype.BYTES)
 """Datatypes whose elements all have the same size."""

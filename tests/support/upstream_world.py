@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.manifest.upstream import ServerProtocol
-from batchedmodel_scheduling.batching.items import MemoryCap
+from batchedmodel_scheduling.batching.decisions import MemoryCap
 from batchedmodel_sidecar.backends.upstream.catalogue import Upstream
 from batchedmodel_sidecar.backends.upstream.client import Client, Deaf
 from batchedmodel_sidecar.backends.upstream.link import UpstreamLink

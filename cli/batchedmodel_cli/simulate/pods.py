@@ -24,7 +24,7 @@ from batchedmodel_cli.simulator.verdicts import Latency, Verdict, verdict
 from batchedmodel_cli.simulator.workload import requests, stream
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.manifest.batching import BatchSettings, Lateness
-from batchedmodel_scheduling.batching.items import MemoryCap, Policy
+from batchedmodel_scheduling.batching.decisions import MemoryCap, Policy
 from batchedmodel_scheduling.batching.policies import new_policy
 
 _OUR_DEPTH: Final = 2

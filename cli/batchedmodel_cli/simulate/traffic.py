@@ -9,7 +9,7 @@ from batchedmodel_cli.simulator.arrivals import Arrivals, Gamma, Poisson, Replay
 from batchedmodel_cli.simulator.traces import read_trace
 from batchedmodel_cli.simulator.workload import Constant, Lengths, Lognormal, Recorded
 from batchedmodel_contract.inference.profile import Profile
-from batchedmodel_scheduling.batching.items import Priority
+from batchedmodel_scheduling.queue.items import Priority
 
 _NANOSECONDS: Final = 1e9
 

@@ -14,19 +14,10 @@ from typing import Final, Protocol
 from numpy.random import Generator
 
 from batchedmodel_contract.outcomes import Outcome, Rejection
-from batchedmodel_scheduling.batching.items import (
-    Batch,
-    Finished,
-    HandedOver,
-    Item,
-    ItemId,
-    Policy,
-    Priority,
-    RequestGroup,
-    Slots,
-)
+from batchedmodel_scheduling.batching.decisions import Batch, Finished, HandedOver, Policy, Slots
 from batchedmodel_scheduling.lora.passes import passes
 from batchedmodel_scheduling.lora.slots import AdapterSlots
+from batchedmodel_scheduling.queue.items import Item, ItemId, Priority, RequestGroup
 
 NANOSECONDS: Final = 1_000_000_000
 _NEVER: Final = 1 << 62

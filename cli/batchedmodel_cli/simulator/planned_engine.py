@@ -3,7 +3,6 @@
 from typing import Final, Protocol
 
 from batchedmodel_cli.simulator.token_engine import Call
-from batchedmodel_scheduling.batching.items import NEVER
 from batchedmodel_scheduling.engine.giving_way import GivingWay
 from batchedmodel_scheduling.engine.step_cost import StepCost, StepLoad
 from batchedmodel_scheduling.engine.step_planner import (
@@ -13,6 +12,7 @@ from batchedmodel_scheduling.engine.step_planner import (
     load_of,
 )
 from batchedmodel_scheduling.generation.requests import EngineStep
+from batchedmodel_scheduling.queue.items import NEVER
 
 
 class Planner(Protocol):

@@ -10,7 +10,7 @@ from typing import Final
 
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
-from batchedmodel_scheduling.batching.items import NEVER
+from batchedmodel_scheduling.queue.items import NEVER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

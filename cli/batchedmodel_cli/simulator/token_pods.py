@@ -11,9 +11,9 @@ from typing import Final, Generic, TypeVar
 from batchedmodel_cli.simulator.planned_engine import PlannedEngine
 from batchedmodel_cli.simulator.token_engine import Call, TokenEngine
 from batchedmodel_contract.outcomes import Outcome
-from batchedmodel_scheduling.batching.items import NEVER
 from batchedmodel_scheduling.generation.admission import Admission
 from batchedmodel_scheduling.generation.requests import EngineStep, EngineView, GenerationRequest
+from batchedmodel_scheduling.queue.items import NEVER
 
 _HOP: Final = 0.001
 """Seconds until the engine knows of a released call."""

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from batchedmodel_cli.simulator.arrivals import Replay
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_scheduling.batching.items import Priority
+from batchedmodel_scheduling.queue.items import Priority
 
 _Value = TypeVar("_Value")
 _NANOSECONDS: Final = 1_000_000_000

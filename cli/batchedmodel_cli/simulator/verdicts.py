@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from batchedmodel_cli.simulator.engine import NANOSECONDS, Request, Run
 from batchedmodel_contract.outcomes import Outcome, Rejection
-from batchedmodel_scheduling.batching.items import Priority
+from batchedmodel_scheduling.queue.items import Priority
 
 _Name = TypeVar("_Name", bound=int)
 _GIVEN_UP: Final = (Outcome.SHED, Outcome.EVICTED)

@@ -15,7 +15,7 @@ from numpy.random import PCG64, Generator
 from batchedmodel_cli.simulator.arrivals import Arrivals
 from batchedmodel_cli.simulator.engine import NANOSECONDS, Request
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_scheduling.batching.items import Priority
+from batchedmodel_scheduling.queue.items import Priority
 
 
 def stream(seed: int, name: str) -> Generator:

@@ -39,7 +39,6 @@ from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, OutOfMem
 from batchedmodel_model_server.generation.block_pool import BlockPool, PrefixHashes
 from batchedmodel_model_server.lora.registry import Kept, Weights
 from batchedmodel_model_server.lora.slots import NO_SLOT, DeviceAdapters
-from batchedmodel_scheduling.batching.items import NEVER, Priority
 from batchedmodel_scheduling.engine.giving_way import GivingWay
 from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.engine.step_planner import (
@@ -49,6 +48,7 @@ from batchedmodel_scheduling.engine.step_planner import (
     StepSettings,
 )
 from batchedmodel_scheduling.lora.text_turns import WaitingText, may_begin
+from batchedmodel_scheduling.queue.items import NEVER, Priority
 
 MOST_TEXTS: Final = 4096
 """So many are taken, whatever runs at once: the caller's queue is elsewhere, but lists of prompts

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from batchedmodel_contract.lora import AdapterPhase, AdapterState
 from batchedmodel_contract.manifest.source import Source
 from batchedmodel_model_server.sources.folder import Content
-from batchedmodel_scheduling.batching.items import NEVER
+from batchedmodel_scheduling.queue.items import NEVER
 
 AT_ONCE: Final = 4
 """Jobs that ask a hub, and as many that do not: what is on a disk waits for no hub."""

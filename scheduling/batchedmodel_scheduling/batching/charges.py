@@ -10,9 +10,10 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from batchedmodel_contract.inference.description import CostRule
-from batchedmodel_scheduling.batching.items import Batch, BatchId, Item
+from batchedmodel_scheduling.batching.decisions import Batch, BatchId
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
 from batchedmodel_scheduling.queue.item_queue import ItemQueue
+from batchedmodel_scheduling.queue.items import Item
 
 _FORGOTTEN: Final = 1 + 1 / 256
 """By which the cheapest unit of work grows with each batch, as the device may have changed."""

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from batchedmodel_scheduling.batching.items import Item
 from batchedmodel_scheduling.lora.slots import AdapterSlots
+from batchedmodel_scheduling.queue.items import Item
 
 Chosen = Callable[[Sequence[Item], int, float], list[int]]
 """Of waiting rows the places of those to take, at most so many, at this time."""

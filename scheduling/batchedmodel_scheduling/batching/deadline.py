@@ -17,17 +17,7 @@ from typing import Final, NamedTuple
 
 from batchedmodel_contract.manifest.batching import BatchSettings, Lateness
 from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
-from batchedmodel_scheduling.batching.items import (
-    NEVER,
-    Decision,
-    Event,
-    Item,
-    ItemId,
-    Refusal,
-    RequestGroup,
-    Shed,
-    Slots,
-)
+from batchedmodel_scheduling.batching.decisions import Decision, Event, Slots
 from batchedmodel_scheduling.batching.next_batch import (
     Plan,
     Situation,
@@ -38,13 +28,14 @@ from batchedmodel_scheduling.batching.next_batch import (
     within,
 )
 from batchedmodel_scheduling.batching.policy import BasePolicy, Pipeline
-from batchedmodel_scheduling.batching.ready_queue import (
+from batchedmodel_scheduling.queue.item_queue import ItemQueue
+from batchedmodel_scheduling.queue.items import NEVER, Item, ItemId, Refusal, RequestGroup, Shed
+from batchedmodel_scheduling.queue.ready_queue import (
     QueuedItem,
     ReadyQueue,
     StarvationGuard,
     entry_of,
 )
-from batchedmodel_scheduling.queue.item_queue import ItemQueue
 
 _REMEMBERED: Final = 256
 _ENOUGH: Final = 16

@@ -13,16 +13,11 @@ from abc import abstractmethod
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import HoldReason, Outcome, ReleaseReason
 from batchedmodel_scheduling.batching.companions import LOOKED_AT
-from batchedmodel_scheduling.batching.items import (
-    NEVER,
-    Decision,
-    Item,
-    Shed,
-    Slots,
-)
+from batchedmodel_scheduling.batching.decisions import Decision, Slots
 from batchedmodel_scheduling.batching.policy import BasePolicy, Pipeline
-from batchedmodel_scheduling.batching.ready_queue import Lane, QueuedItem, ReadyQueue
 from batchedmodel_scheduling.queue.item_queue import ItemQueue
+from batchedmodel_scheduling.queue.items import NEVER, Item, Shed
+from batchedmodel_scheduling.queue.ready_queue import Lane, QueuedItem, ReadyQueue
 
 
 class QueueingPolicy(BasePolicy):

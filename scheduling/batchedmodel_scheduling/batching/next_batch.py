@@ -16,7 +16,6 @@ from typing import Final
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_scheduling.batching.companions import LOOKED_AT, Chosen
-from batchedmodel_scheduling.batching.items import Limits
 from batchedmodel_scheduling.batching.overload import (
     LARGEST,
     LARGEST_BATCH,
@@ -26,8 +25,9 @@ from batchedmodel_scheduling.batching.overload import (
     first_batch,
     select,
 )
-from batchedmodel_scheduling.batching.ready_queue import Lane, QueuedItem, ReadyQueue
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
+from batchedmodel_scheduling.queue.limits import Limits
+from batchedmodel_scheduling.queue.ready_queue import Lane, QueuedItem, ReadyQueue
 
 _LOOKED_AT: Final = 8
 """Batches by which queues of different items are looked ahead; each has at least its first."""

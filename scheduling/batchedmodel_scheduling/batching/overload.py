@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from batchedmodel_scheduling.batching.ready_queue import QueuedItem
+from batchedmodel_scheduling.queue.ready_queue import QueuedItem
 
 Floats = NDArray[np.floating]
 LARGEST: Final = 160

@@ -24,27 +24,23 @@ from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
 from batchedmodel_scheduling.batching.charges import Charges
 from batchedmodel_scheduling.batching.companions import Turn, companions
-from batchedmodel_scheduling.batching.items import (
-    NEVER,
+from batchedmodel_scheduling.batching.decisions import (
     Batch,
     BatchId,
     Decision,
     Event,
     Finished,
     HandedOver,
-    Item,
-    ItemId,
     MemoryCap,
     Policy,
-    Refusal,
-    Shed,
     Slots,
     limits,
 )
-from batchedmodel_scheduling.batching.ready_queue import QueuedItem, ReadyQueue
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
 from batchedmodel_scheduling.lora.slots import AdapterSlots
 from batchedmodel_scheduling.queue.item_queue import ItemQueue
+from batchedmodel_scheduling.queue.items import NEVER, Item, ItemId, Refusal, Shed
+from batchedmodel_scheduling.queue.ready_queue import QueuedItem, ReadyQueue
 
 _WEIGHT: Final = 0.1  # of the newest batch
 _HAND_OFF_WEIGHT: Final = 0.1

@@ -9,9 +9,9 @@ part of the time may go to what is computed anew. So nobody pays where there is 
 from collections.abc import Sequence
 from typing import Final
 
-from batchedmodel_scheduling.batching.items import NEVER
 from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.engine.step_planner import EngineSequence, StepSettings
+from batchedmodel_scheduling.queue.items import NEVER
 
 _TWICE: Final = 2.0
 """Whoever gives way has so many times what the other will have: or they would do so in turns."""

@@ -17,9 +17,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from batchedmodel_scheduling.batching.items import NEVER, Priority
 from batchedmodel_scheduling.engine.device_shares import DEFAULT_TOKEN_SECONDS
 from batchedmodel_scheduling.engine.step_cost import StepCost, StepLoad
+from batchedmodel_scheduling.queue.items import NEVER, Priority
 
 _LEAST_PART: Final = 16
 """Tokens of prompts that any step reads, however slow it is: or a first token would never come."""

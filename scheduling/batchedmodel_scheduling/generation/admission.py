@@ -10,7 +10,6 @@ from typing import Final
 from batchedmodel_contract.manifest.batching import Lateness
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_scheduling.batching.items import Refusal
 from batchedmodel_scheduling.generation.at_server import AtServer
 from batchedmodel_scheduling.generation.capacity import Capacity
 from batchedmodel_scheduling.generation.estimates import TRIAL_PAUSE_SECONDS, Estimates
@@ -27,6 +26,7 @@ from batchedmodel_scheduling.generation.requests import (
 )
 from batchedmodel_scheduling.generation.upstream_engine import UpstreamEngine
 from batchedmodel_scheduling.generation.waiting import WaitingSet
+from batchedmodel_scheduling.queue.items import Refusal
 from batchedmodel_scheduling.queue.shared_room import SharedRoom
 
 __all__ = [

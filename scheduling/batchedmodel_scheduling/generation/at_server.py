@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from batchedmodel_scheduling.batching.items import NEVER
 from batchedmodel_scheduling.generation.requests import Waiting
+from batchedmodel_scheduling.queue.items import NEVER
 from batchedmodel_scheduling.queue.shared_room import SharedRoom
 
 

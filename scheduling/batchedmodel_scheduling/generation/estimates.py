@@ -17,10 +17,10 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from batchedmodel_scheduling.batching.items import NEVER
 from batchedmodel_scheduling.generation.at_server import Running
 from batchedmodel_scheduling.generation.requests import GenerationRequest, Waiting
 from batchedmodel_scheduling.generation.token_costs import TokenCosts
+from batchedmodel_scheduling.queue.items import NEVER
 
 TRIAL_PAUSE_SECONDS: Final = 10.0
 """From a trial that failed to the next one with as much time."""

@@ -16,7 +16,6 @@ import math
 from typing import Final
 
 from batchedmodel_contract.manifest.tenants import Share
-from batchedmodel_scheduling.batching.items import NEVER
 from batchedmodel_scheduling.engine.giving_way import EngineParts
 from batchedmodel_scheduling.generation.at_server import AtServer, Running
 from batchedmodel_scheduling.generation.capacity import MOST_HEADS, Capacity
@@ -29,6 +28,7 @@ from batchedmodel_scheduling.generation.requests import (
     Waiting,
 )
 from batchedmodel_scheduling.generation.token_costs import ReportedCosts
+from batchedmodel_scheduling.queue.items import NEVER
 
 _STEPS_AHEAD: Final = 3.0
 """Steps' worth of prompts in the engine: of the step that runs when the report of the one before

@@ -11,7 +11,6 @@ so do long prompts of any tenant: the engine takes who comes first.
 from typing import Final
 
 from batchedmodel_contract.manifest.tenants import Share
-from batchedmodel_scheduling.batching.items import NEVER
 from batchedmodel_scheduling.generation.at_server import AtServer, Load
 from batchedmodel_scheduling.generation.capacity import MOST_HEADS, Capacity
 from batchedmodel_scheduling.generation.requests import (
@@ -21,6 +20,7 @@ from batchedmodel_scheduling.generation.requests import (
     Waiting,
 )
 from batchedmodel_scheduling.generation.token_costs import SeenCosts
+from batchedmodel_scheduling.queue.items import NEVER
 
 _FIRST_LIMIT: Final = 16
 _MOST: Final = 4096

@@ -16,10 +16,10 @@ from typing import Final
 
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
-from batchedmodel_scheduling.batching.items import NEVER, Priority
 from batchedmodel_scheduling.generation.estimates import Estimates
 from batchedmodel_scheduling.generation.requests import Shed, Waiting
 from batchedmodel_scheduling.queue.fair_queue import FairQueue
+from batchedmodel_scheduling.queue.items import NEVER, Priority
 from batchedmodel_scheduling.queue.shared_room import SharedRoom
 
 _LATE_TURNS: Final = 16

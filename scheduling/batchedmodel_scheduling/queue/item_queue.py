@@ -14,11 +14,11 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
-from batchedmodel_scheduling.batching.items import NEVER, Item, ItemId
-from batchedmodel_scheduling.batching.ready_queue import Lane, QueuedItem, ReadyQueue
 from batchedmodel_scheduling.queue.fair_queue import FairQueue
+from batchedmodel_scheduling.queue.items import NEVER, Item, ItemId
 from batchedmodel_scheduling.queue.keys import apart
 from batchedmodel_scheduling.queue.late_items import LateItems
+from batchedmodel_scheduling.queue.ready_queue import Lane, QueuedItem, ReadyQueue
 from batchedmodel_scheduling.queue.resting import RestingItems
 from batchedmodel_scheduling.queue.shared_room import SharedRoom
 

@@ -3,7 +3,7 @@
 from collections.abc import Hashable
 from typing import NamedTuple
 
-from batchedmodel_scheduling.batching.items import Item, ItemId
+from batchedmodel_scheduling.queue.items import Item, ItemId
 
 
 class Alone(NamedTuple):

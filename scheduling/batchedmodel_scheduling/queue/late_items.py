@@ -7,8 +7,9 @@ import bisect
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from batchedmodel_scheduling.batching.items import Item, ItemId, Limits, Priority
-from batchedmodel_scheduling.batching.ready_queue import QueuedItem
+from batchedmodel_scheduling.queue.items import Item, ItemId, Priority
+from batchedmodel_scheduling.queue.limits import Limits
+from batchedmodel_scheduling.queue.ready_queue import QueuedItem
 
 _MOST_LOOKED_AT: Final = 256
 """Late items that a decision looks at, however many there are."""

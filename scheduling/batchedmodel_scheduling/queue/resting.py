@@ -8,7 +8,7 @@ import math
 from collections.abc import Hashable, Iterator
 from typing import Final
 
-from batchedmodel_scheduling.batching.items import Item, ItemId
+from batchedmodel_scheduling.queue.items import Item, ItemId
 from batchedmodel_scheduling.queue.keys import original
 
 _MOST_KEYS: Final = 64

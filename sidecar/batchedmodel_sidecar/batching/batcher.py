@@ -26,7 +26,8 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_scheduling.batching import policies
-from batchedmodel_scheduling.batching.items import Batch, HandedOver, Item, ItemId, MemoryCap
+from batchedmodel_scheduling.batching.decisions import Batch, HandedOver, MemoryCap
+from batchedmodel_scheduling.queue.items import Item, ItemId
 from batchedmodel_sidecar.batching.health import Health
 from batchedmodel_sidecar.batching.in_flight import (
     BatchCounts,

@@ -25,7 +25,7 @@ from typing import Final
 
 from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_scheduling.batching.items import Batch
+from batchedmodel_scheduling.batching.decisions import Batch
 from batchedmodel_scheduling.batching.policy import BasePolicy
 from batchedmodel_scheduling.queue.keys import Alone, Apart
 from batchedmodel_sidecar.batching.in_flight import InFlight, Sent, patience, replied

@@ -20,8 +20,9 @@ from batchedmodel_contract.inference.batch import BatchReply
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.processes.logs import about
 from batchedmodel_http.eager_coroutine import EagerCoroutine
-from batchedmodel_scheduling.batching.items import Batch, BatchId, Item, ItemId, Slots
+from batchedmodel_scheduling.batching.decisions import Batch, BatchId, Slots
 from batchedmodel_scheduling.batching.policy import BasePolicy, Pipeline
+from batchedmodel_scheduling.queue.items import Item, ItemId
 from batchedmodel_scheduling.queue.keys import Alone, apart
 from batchedmodel_sidecar.batching.pending_request import Members, PendingRequest
 from batchedmodel_sidecar.calls import UncutReply

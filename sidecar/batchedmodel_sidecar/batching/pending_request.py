@@ -12,8 +12,9 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_http.eager_coroutine import DirectFuture
-from batchedmodel_scheduling.batching.items import Batch, BatchId, Finished, Item, ItemId, Refusal
+from batchedmodel_scheduling.batching.decisions import Batch, BatchId, Finished
 from batchedmodel_scheduling.batching.policy import BasePolicy
+from batchedmodel_scheduling.queue.items import Item, ItemId, Refusal
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.calls import (
     Answer,

@@ -15,7 +15,7 @@ from batchedmodel_contract.manifest.batching import BatchSettings, Lateness
 from batchedmodel_contract.schema.reading import ruled
 from batchedmodel_contract.schema.rules import Whole
 from batchedmodel_http.request_head import only
-from batchedmodel_scheduling.batching.items import Priority, RequestGroup
+from batchedmodel_scheduling.queue.items import Priority, RequestGroup
 
 TIMEOUT_HEADER: Final = "x-request-timeout-ms"
 PRIORITY_HEADER: Final = "x-request-priority"

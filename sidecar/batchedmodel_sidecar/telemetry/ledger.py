@@ -23,8 +23,8 @@ from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
 from batchedmodel_contract.processes.sidecar_api import ARRIVALS_COLUMNS, ARRIVALS_PENDING
 from batchedmodel_contract.processes.stats import BUCKET_SECONDS, BUCKETS, SidecarStats
-from batchedmodel_scheduling.batching.items import Priority
 from batchedmodel_scheduling.batching.policy import BasePolicy
+from batchedmodel_scheduling.queue.items import Priority
 from batchedmodel_scheduling.queue.shared_room import SharedRoom
 from batchedmodel_sidecar.calls import Call
 

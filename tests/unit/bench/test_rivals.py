@@ -6,16 +6,8 @@ import pytest
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
-from batchedmodel_scheduling.batching.items import (
-    NEVER,
-    Decision,
-    Finished,
-    Item,
-    ItemId,
-    Policy,
-    Priority,
-    Slots,
-)
+from batchedmodel_scheduling.batching.decisions import Decision, Finished, Policy, Slots
+from batchedmodel_scheduling.queue.items import NEVER, Item, ItemId, Priority
 from rival_policies.bucket_window import BucketWindow
 from rival_policies.clockwork import Clockwork
 from rival_policies.cork import Cork, Line

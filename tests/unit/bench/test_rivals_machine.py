@@ -7,15 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_scheduling.batching.items import (
-    NEVER,
-    Batch,
-    ItemId,
-    MemoryCap,
-    Priority,
-    Shed,
-    Slots,
-)
+from batchedmodel_scheduling.batching.decisions import Batch, MemoryCap, Slots
+from batchedmodel_scheduling.queue.items import NEVER, ItemId, Priority, Shed
 from rival_policies.bucket_window import BucketWindow
 from rival_policies.clockwork import Clockwork
 from rival_policies.cork import Cork, Line

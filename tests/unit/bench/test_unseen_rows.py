@@ -10,7 +10,8 @@ from batchedmodel_cli.simulator.traces import Trace
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import ProfileExtent
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_scheduling.batching.items import Item, ItemId, Slots
+from batchedmodel_scheduling.batching.decisions import Slots
+from batchedmodel_scheduling.queue.items import Item, ItemId
 from rival_policies.receding import Receding
 from scheduling_bench import troubled as trials_of_troubled
 from scheduling_bench import unseen_trials

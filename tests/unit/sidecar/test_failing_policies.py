@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
-from batchedmodel_scheduling.batching.items import Finished, HandedOver
+from batchedmodel_scheduling.batching.decisions import Finished, HandedOver
 from batchedmodel_sidecar.errors import Busy, Expired, Lost, Unserved
 from support.sidecar_world import World, rows_of, world
 

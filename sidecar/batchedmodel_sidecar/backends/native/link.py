@@ -19,7 +19,7 @@ from batchedmodel_contract.link import model_frames
 from batchedmodel_contract.link.connection import UNREADABLE, LinkConnection
 from batchedmodel_contract.link.kinds import TO_SIDECAR, Kind
 from batchedmodel_contract.link.model_state import ModelState
-from batchedmodel_scheduling.batching.items import MemoryCap
+from batchedmodel_scheduling.batching.decisions import MemoryCap
 from batchedmodel_sidecar.backends.native.batches import NONSENSE, Outputs, PendingBatches
 from batchedmodel_sidecar.backends.native.connecting import AbsentServer, RefusedLink, connect
 from batchedmodel_sidecar.body.shared_regions import SharedRegions

@@ -17,7 +17,7 @@ from typing import Final
 from batchedmodel_contract.inference.batch import BatchReply, BatchRequest
 from batchedmodel_contract.inference.bisection import Bisection, Rows
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_scheduling.batching.items import MemoryCap
+from batchedmodel_scheduling.batching.decisions import MemoryCap
 from batchedmodel_sidecar.backends.upstream.batch_result import (
     BatchResult,
     Evidence,

@@ -17,7 +17,7 @@ from batchedmodel_cli.simulate import sources
 from batchedmodel_cli.simulate.sources import Unusable, profile_from
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_contract.processes.sidecar_api import profile_path
-from batchedmodel_scheduling.batching.items import Priority
+from batchedmodel_scheduling.queue.items import Priority
 from batchedmodel_sidecar.telemetry.ledger import RecentArrivals
 from support.simulate_command import PROFILE, refusal, simulated, written
 

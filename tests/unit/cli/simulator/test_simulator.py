@@ -13,7 +13,7 @@ from batchedmodel_cli.simulator.verdicts import verdict
 from batchedmodel_cli.simulator.workload import Constant, Lognormal, Workload, stream
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
-from batchedmodel_scheduling.batching.items import Policy
+from batchedmodel_scheduling.batching.decisions import Policy
 from batchedmodel_scheduling.batching.policies import new_policy
 from scheduling_bench.affine import Affine, profile_of
 from scheduling_bench.bursts import Clumps, Mmpp

@@ -6,7 +6,7 @@ import pytest
 
 from batchedmodel_cli.simulator.token_engine import Call, EngineFigures, TokenEngine
 from batchedmodel_contract.manifest.tenants import Share
-from batchedmodel_scheduling.batching.items import NEVER
+from batchedmodel_scheduling.queue.items import NEVER
 
 FIGURES = EngineFigures(
     sequences=2,

@@ -4,7 +4,7 @@ import pytest
 
 from batchedmodel_cli.simulator.traces import read_trace
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_scheduling.batching.items import Priority
+from batchedmodel_scheduling.queue.items import Priority
 from scheduling_bench.bursts import scaled_lengths
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens

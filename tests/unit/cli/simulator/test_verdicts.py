@@ -6,7 +6,7 @@ from batchedmodel_cli.simulator.engine import Run
 from batchedmodel_cli.simulator.verdicts import Part, verdict
 from batchedmodel_cli.simulator.workload import requests
 from batchedmodel_contract.outcomes import Outcome, Rejection
-from batchedmodel_scheduling.batching.items import Priority
+from batchedmodel_scheduling.queue.items import Priority
 
 MILLISECOND = 1_000_000
 TIMES = [n * 10 * MILLISECOND for n in range(6)]

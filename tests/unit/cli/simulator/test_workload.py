@@ -15,7 +15,7 @@ from batchedmodel_cli.simulator.workload import (
     stream,
 )
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_scheduling.batching.items import Priority
+from batchedmodel_scheduling.queue.items import Priority
 from scheduling_bench.bursts import Mmpp
 
 LENGTHS = Lognormal(mu=4, sigma=1, lowest=1, highest=512)

@@ -8,18 +8,10 @@ import pytest
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import HoldReason, ReleaseReason
-from batchedmodel_scheduling.batching.items import (
-    NEVER,
-    Decision,
-    Finished,
-    Item,
-    MemoryCap,
-    Priority,
-    RequestGroup,
-    Slots,
-)
+from batchedmodel_scheduling.batching.decisions import Decision, Finished, MemoryCap, Slots
 from batchedmodel_scheduling.batching.policies import new_policy
 from batchedmodel_scheduling.batching.policy import BasePolicy
+from batchedmodel_scheduling.queue.items import NEVER, Item, Priority, RequestGroup
 from support.scheduling import (
     BUSY,
     IDLE,

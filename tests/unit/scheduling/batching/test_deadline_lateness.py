@@ -9,9 +9,10 @@ import pytest
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.manifest.batching import BatchSettings, Lateness, Objective
 from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
-from batchedmodel_scheduling.batching.items import NEVER, Decision, Finished, Item, Priority, Slots
+from batchedmodel_scheduling.batching.decisions import Decision, Finished, Slots
 from batchedmodel_scheduling.batching.policies import new_policy, relearning
 from batchedmodel_scheduling.batching.policy import BasePolicy
+from batchedmodel_scheduling.queue.items import NEVER, Item, Priority
 from support.scheduling import BUSY, IDLE, measured, offer, released, row_profile, serve, start
 from support.strategies import an_item
 

@@ -19,18 +19,8 @@ from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.manifest.batching import BatchSettings, Lateness, PolicyName
 from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
 from batchedmodel_scheduling.batching.deadline import Deadline
-from batchedmodel_scheduling.batching.items import (
-    NEVER,
-    Batch,
-    Decision,
-    Item,
-    MemoryCap,
-    Priority,
-    Refusal,
-    RequestGroup,
-    Shed,
-    Slots,
-)
+from batchedmodel_scheduling.batching.decisions import Batch, Decision, MemoryCap, Slots
+from batchedmodel_scheduling.queue.items import NEVER, Item, Priority, Refusal, RequestGroup, Shed
 from support.examples import examples
 from support.policy_driver import ShippedPolicyDriver
 from support.scheduling import cost_of, measured

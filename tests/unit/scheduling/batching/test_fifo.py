@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from batchedmodel_contract.outcomes import Outcome
-from batchedmodel_scheduling.batching.items import ItemId, MemoryCap
+from batchedmodel_scheduling.batching.decisions import MemoryCap
 from batchedmodel_scheduling.batching.policy import BasePolicy
+from batchedmodel_scheduling.queue.items import ItemId
 from support.examples import examples
 from support.scheduling import IDLE, policy_with, released
 from support.strategies import an_item

@@ -6,10 +6,10 @@ from itertools import combinations, pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_scheduling.batching.items import Priority
 from batchedmodel_scheduling.batching.next_batch import LengthClass, merged
 from batchedmodel_scheduling.batching.overload import Candidate, Selection, select
-from batchedmodel_scheduling.batching.ready_queue import QueuedItem
+from batchedmodel_scheduling.queue.items import Priority
+from batchedmodel_scheduling.queue.ready_queue import QueuedItem
 from support.examples import examples
 from support.scheduling import an_entry
 

@@ -12,9 +12,10 @@ from batchedmodel_scheduling.batching.deadline import (
     PATIENCE_SECONDS,
     RequestGroups,
 )
-from batchedmodel_scheduling.batching.items import Item, ItemId, Limits, Priority, RequestGroup
-from batchedmodel_scheduling.batching.ready_queue import QueuedItem, StarvationGuard
+from batchedmodel_scheduling.queue.items import Item, ItemId, Priority, RequestGroup
 from batchedmodel_scheduling.queue.late_items import LateItems
+from batchedmodel_scheduling.queue.limits import Limits
+from batchedmodel_scheduling.queue.ready_queue import QueuedItem, StarvationGuard
 from support.examples import examples
 from support.scheduling import an_entry
 

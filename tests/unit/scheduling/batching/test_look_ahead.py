@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_scheduling.batching.overload import Device, FirstBatch, first_batch
-from batchedmodel_scheduling.batching.ready_queue import QueuedItem
+from batchedmodel_scheduling.queue.ready_queue import QueuedItem
 from support.examples import examples
 from support.scheduling import an_entry
 

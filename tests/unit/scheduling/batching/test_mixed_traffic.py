@@ -8,8 +8,8 @@ import pytest
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.manifest.batching import BatchSettings, Lateness
 from batchedmodel_contract.outcomes import ReleaseReason
-from batchedmodel_scheduling.batching.items import Item, Priority
 from batchedmodel_scheduling.batching.policies import new_policy
+from batchedmodel_scheduling.queue.items import Item, Priority
 from support.scheduling import IDLE, measured, policy_with, released, row_profile, serve
 from support.strategies import an_item
 

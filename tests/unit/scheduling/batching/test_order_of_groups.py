@@ -10,17 +10,10 @@ import pytest
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from batchedmodel_contract.outcomes import HoldReason, ReleaseReason
-from batchedmodel_scheduling.batching.items import (
-    NEVER,
-    Batch,
-    Finished,
-    HandedOver,
-    Item,
-    ItemId,
-    Slots,
-)
+from batchedmodel_scheduling.batching.decisions import Batch, Finished, HandedOver, Slots
 from batchedmodel_scheduling.batching.policies import new_policy
 from batchedmodel_scheduling.batching.policy import BasePolicy
+from batchedmodel_scheduling.queue.items import NEVER, Item, ItemId
 from support.scheduling import policy_with, row_profile
 from support.strategies import an_item
 

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
+from batchedmodel_scheduling.batching.decisions import Finished
 from batchedmodel_scheduling.batching.fifo import Greedy, Window
-from batchedmodel_scheduling.batching.items import NEVER, Finished
 from batchedmodel_scheduling.batching.policies import new_policy, reconfigured, relearning
+from batchedmodel_scheduling.queue.items import NEVER
 from support.scheduling import BUSY, IDLE, policy_with, released, row_profile, start
 from support.strategies import an_item
 

@@ -8,10 +8,11 @@ import pytest
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.manifest.batching import BatchSettings, Lateness, Objective
 from batchedmodel_scheduling.batching import next_batch
-from batchedmodel_scheduling.batching.items import Item, Limits
 from batchedmodel_scheduling.batching.next_batch import Situation
 from batchedmodel_scheduling.batching.policies import new_policy
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
+from batchedmodel_scheduling.queue.items import Item
+from batchedmodel_scheduling.queue.limits import Limits
 from support.scheduling import an_entry, measured, queue_of, serve
 from support.strategies import an_item
 

@@ -4,16 +4,10 @@ import pytest
 
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.outcomes import ReleaseReason
-from batchedmodel_scheduling.batching.items import (
-    NEVER,
-    Batch,
-    BatchId,
-    Finished,
-    HandedOver,
-    Slots,
-)
+from batchedmodel_scheduling.batching.decisions import Batch, BatchId, Finished, HandedOver, Slots
 from batchedmodel_scheduling.batching.policy import Pipeline
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
+from batchedmodel_scheduling.queue.items import NEVER
 from support.scheduling import row_profile
 from support.strategies import an_item
 

@@ -6,11 +6,12 @@ import pytest
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.manifest.batching import BatchSettings, Lateness, Objective
-from batchedmodel_scheduling.batching.items import Limits, Priority
 from batchedmodel_scheduling.batching.next_batch import Situation, plan
 from batchedmodel_scheduling.batching.policies import new_policy
-from batchedmodel_scheduling.batching.ready_queue import QueuedItem, ReadyQueue
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
+from batchedmodel_scheduling.queue.items import Priority
+from batchedmodel_scheduling.queue.limits import Limits
+from batchedmodel_scheduling.queue.ready_queue import QueuedItem, ReadyQueue
 from support.scheduling import an_entry, measured, queue_of, serve
 from support.strategies import an_item
 

@@ -7,17 +7,10 @@ import pytest
 
 from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
-from batchedmodel_scheduling.batching.items import (
-    NEVER,
-    Batch,
-    Decision,
-    Finished,
-    HandedOver,
-    Item,
-    Slots,
-)
+from batchedmodel_scheduling.batching.decisions import Batch, Decision, Finished, HandedOver, Slots
 from batchedmodel_scheduling.batching.policies import new_policy
 from batchedmodel_scheduling.batching.policy import BasePolicy
+from batchedmodel_scheduling.queue.items import NEVER, Item
 from support.scheduling import policy_with, row_profile
 from support.strategies import an_item
 

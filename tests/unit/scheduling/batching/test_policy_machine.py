@@ -16,7 +16,8 @@ from hypothesis.stateful import initialize, precondition, rule
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from batchedmodel_contract.outcomes import Outcome, ReleaseReason
-from batchedmodel_scheduling.batching.items import NEVER, Batch, Decision, Item, Shed, Slots
+from batchedmodel_scheduling.batching.decisions import Batch, Decision, Slots
+from batchedmodel_scheduling.queue.items import NEVER, Item, Shed
 from support.examples import examples
 from support.policy_driver import ShippedPolicyDriver, durations
 from support.scheduling import measured

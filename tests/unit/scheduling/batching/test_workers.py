@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.manifest.batching import BatchSettings, Lateness, PolicyName
 from batchedmodel_contract.outcomes import ReleaseReason
-from batchedmodel_scheduling.batching.items import NEVER, Batch, Finished, HandedOver, Slots
+from batchedmodel_scheduling.batching.decisions import Batch, Finished, HandedOver, Slots
 from batchedmodel_scheduling.batching.policies import new_policy
 from batchedmodel_scheduling.batching.policy import Pipeline
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
+from batchedmodel_scheduling.queue.items import NEVER
 from support.scheduling import row_profile
 from support.strategies import an_item
 

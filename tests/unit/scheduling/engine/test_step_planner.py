@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_scheduling.batching.items import Priority
 from batchedmodel_scheduling.engine.device_shares import DEFAULT_TOKEN_SECONDS
 from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.engine.step_planner import (
@@ -17,6 +16,7 @@ from batchedmodel_scheduling.engine.step_planner import (
     StepPlanner,
     StepSettings,
 )
+from batchedmodel_scheduling.queue.items import Priority
 
 COST = StepCost(base=0.010, prefill_token=0.0001, sequence=0.0001, context_token=1e-7)
 

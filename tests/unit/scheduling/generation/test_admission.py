@@ -5,13 +5,13 @@ import pytest
 from batchedmodel_contract.manifest.batching import Lateness
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
-from batchedmodel_scheduling.batching.items import NEVER, Priority, RequestGroup
 from batchedmodel_scheduling.generation.admission import (
     Admission,
     AdmissionSettings,
     EngineView,
     Shed,
 )
+from batchedmodel_scheduling.queue.items import NEVER, Priority, RequestGroup
 from support.generation_requests import busy, experienced, offered, one_at_a_time, request
 from support.steps import steps
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchedmodel_contract.manifest.tenants import Share
-from batchedmodel_scheduling.batching.items import Priority, RequestGroup
 from batchedmodel_scheduling.generation.admission import Admission
 from batchedmodel_scheduling.generation.requests import GenerationRequest
+from batchedmodel_scheduling.queue.items import Priority, RequestGroup
 from support.generation_requests import NUMBERS, busy, offered, one_at_a_time, request
 
 

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_scheduling.batching.companions import Turn, companions
-from batchedmodel_scheduling.batching.items import Item, ItemId
 from batchedmodel_scheduling.lora.passes import passes
 from batchedmodel_scheduling.lora.slots import AdapterSlots
 from batchedmodel_scheduling.lora.text_turns import (
@@ -15,6 +14,7 @@ from batchedmodel_scheduling.lora.text_turns import (
     WaitingText,
     may_begin,
 )
+from batchedmodel_scheduling.queue.items import Item, ItemId
 from support.examples import examples
 
 NUMBERS = st.integers(0, 9)

@@ -1,9 +1,9 @@
 """The queue of items: what a policy may choose from, and what becomes of each state."""
 
 from batchedmodel_contract.manifest.tenants import Share
-from batchedmodel_scheduling.batching.items import Item, ItemId
-from batchedmodel_scheduling.batching.ready_queue import QueuedItem, ReadyQueue
 from batchedmodel_scheduling.queue.item_queue import ItemQueue
+from batchedmodel_scheduling.queue.items import Item, ItemId
+from batchedmodel_scheduling.queue.ready_queue import QueuedItem, ReadyQueue
 from support.strategies import an_item
 
 NEXT = 8

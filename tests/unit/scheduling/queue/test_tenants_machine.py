@@ -12,15 +12,8 @@ from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_scheduling.batching.items import (
-    Batch,
-    Item,
-    ItemId,
-    Priority,
-    Refusal,
-    Shed,
-    Slots,
-)
+from batchedmodel_scheduling.batching.decisions import Batch, Slots
+from batchedmodel_scheduling.queue.items import Item, ItemId, Priority, Refusal, Shed
 from support.examples import examples
 from support.policy_driver import ShippedPolicyDriver, durations
 from support.scheduling import measured

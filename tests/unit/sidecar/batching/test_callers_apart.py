@@ -6,7 +6,7 @@ import pytest
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.tenants import Share
-from batchedmodel_scheduling.batching.items import Item, ItemId
+from batchedmodel_scheduling.queue.items import Item, ItemId
 from batchedmodel_scheduling.queue.keys import Alone, Apart, apart, original
 from batchedmodel_sidecar.backends.upstream.protocol import Response
 from batchedmodel_sidecar.batching.health import Health, Standing

@@ -10,9 +10,10 @@ from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile, ProfilePoint
 from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from batchedmodel_contract.outcomes import ReleaseReason
-from batchedmodel_scheduling.batching.items import Batch, BatchId, Item, ItemId
+from batchedmodel_scheduling.batching.decisions import Batch, BatchId
 from batchedmodel_scheduling.batching.policy import Pipeline
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
+from batchedmodel_scheduling.queue.items import Item, ItemId
 from batchedmodel_sidecar.batching.in_flight import patience
 from batchedmodel_sidecar.errors import Expired
 from support.upstream_world import UpstreamWorld, in_front, poisoned

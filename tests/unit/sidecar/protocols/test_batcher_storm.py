@@ -9,7 +9,7 @@ import pytest
 
 from batchedmodel_contract.manifest.batching import BatchSettings, Lateness, PolicyName
 from batchedmodel_contract.outcomes import Outcome
-from batchedmodel_scheduling.batching.items import Priority
+from batchedmodel_scheduling.queue.items import Priority
 from batchedmodel_sidecar.errors import Busy, Expired, GivenUp, Lost, Rejected, Unserved
 from batchedmodel_sidecar.protocols.headers import RequestOptions
 from support.sidecar_world import MODEL, World, rows_of, world

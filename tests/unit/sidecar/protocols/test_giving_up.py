@@ -13,17 +13,8 @@ import pytest
 from batchedmodel_contract.manifest.batching import BatchSettings, Lateness, PolicyName
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_scheduling.batching import policies
-from batchedmodel_scheduling.batching.items import (
-    Decision,
-    Finished,
-    Item,
-    MemoryCap,
-    Priority,
-    Refusal,
-    RequestGroup,
-    Shed,
-    Slots,
-)
+from batchedmodel_scheduling.batching.decisions import Decision, Finished, MemoryCap, Slots
+from batchedmodel_scheduling.queue.items import Item, Priority, Refusal, RequestGroup, Shed
 from batchedmodel_sidecar.errors import CallError, Expired, GivenUp, Rejected
 from batchedmodel_sidecar.protocols.headers import RequestOptions
 from support.sidecar_world import FIXED, MODEL, PER_ROW, World, answered, call_of, rows_of, world

@@ -10,7 +10,7 @@ from multidict import CIMultiDict
 
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.batching import BatchSettings, Lateness
-from batchedmodel_scheduling.batching.items import Priority, RequestGroup
+from batchedmodel_scheduling.queue.items import Priority, RequestGroup
 from batchedmodel_sidecar.protocols.headers import (
     NO_OPTIONS,
     AgreedTerms,

@@ -13,7 +13,7 @@ import pytest
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile, ProfilePoint
 from batchedmodel_contract.manifest.batching import PolicyName
-from batchedmodel_scheduling.batching.ready_queue import Lane, QueuedItem, ReadyQueue
+from batchedmodel_scheduling.queue.ready_queue import Lane, QueuedItem, ReadyQueue
 from support.sidecar_world import FIXED, MODEL, PER_ROW, world
 from support.tenants import BATCH, LIMIT, POLICIES, SETTINGS, now
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_contract.processes.sidecar_api import ARRIVALS_COLUMNS
-from batchedmodel_scheduling.batching.items import Priority
+from batchedmodel_scheduling.queue.items import Priority
 from batchedmodel_sidecar.telemetry.ledger import RecentArrivals
 
 HIGH, NORMAL, LOW = Priority

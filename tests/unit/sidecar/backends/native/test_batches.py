@@ -12,7 +12,7 @@ from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.link.batches import write_failure
 from batchedmodel_contract.link.kinds import Kind
 from batchedmodel_contract.link.model_state import ModelState
-from batchedmodel_scheduling.batching.items import MemoryCap
+from batchedmodel_scheduling.batching.decisions import MemoryCap
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from support.followed_link import Followed, batch_of, linked
 from support.link_server import LinkPeer, reply_of

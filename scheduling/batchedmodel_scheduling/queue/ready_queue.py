@@ -9,7 +9,8 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Final
 
 from batchedmodel_contract.manifest.batching import Objective
-from batchedmodel_scheduling.batching.items import Item, ItemId, Limits, Priority
+from batchedmodel_scheduling.queue.items import Item, ItemId, Priority
+from batchedmodel_scheduling.queue.limits import Limits
 
 _BEHIND: Final = {Priority.HIGH: -1.0, Priority.NORMAL: 0.0, Priority.LOW: 1.0}
 _WEIGHTS: Final = {Priority.HIGH: 4.0, Priority.NORMAL: 1.0, Priority.LOW: 0.25}

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.inference.description import CostRule
-from batchedmodel_scheduling.batching.items import ItemId, Limits, Priority
-from batchedmodel_scheduling.batching.ready_queue import Lane, QueuedItem, ReadyQueue
+from batchedmodel_scheduling.queue.items import ItemId, Priority
+from batchedmodel_scheduling.queue.limits import Limits
+from batchedmodel_scheduling.queue.ready_queue import Lane, QueuedItem, ReadyQueue
 from support.examples import examples
 from support.scheduling import an_entry
 
