@@ -141,12 +141,14 @@ class SeenCosts(TokenCosts):
         self._spans = self._reads = self._seconds = self._spread = self._together = 0.0
         """Spans that count, and of these the means, the variance and the covariance of tokens that
         were read between two tokens and of seconds between them."""
+        self._tokens = self._at_reads = self._at_seconds = 0.0
+        """The same means by tokens: a span of many says more of their cost, not of its slope."""
 
     def saw(self, load: Load) -> None:
         """What the server did in a span."""
         if load.tokens >= _LEAST_TOKENS and load.generating > 0:
             seconds = load.generating * load.seconds / load.tokens
-            self._observe(load.prompt_tokens / load.seconds * seconds, seconds)
+            self._observe(load.prompt_tokens / load.seconds * seconds, seconds, load.tokens)
         elif load.whole_tokens >= _LEAST_TOKENS:
             seconds = load.whole_seconds / load.whole_tokens
         else:
@@ -172,8 +174,8 @@ class SeenCosts(TokenCosts):
     @property
     def output_token(self) -> float:
         """See `TokenCosts`."""
-        step = max(0.0, self._seconds - self.prompt_token * self._reads) or self.between_tokens
-        return step / self._places()
+        step = max(0.0, self._at_seconds - self.prompt_token * self._at_reads)
+        return (step or self.between_tokens) / self._places()
 
     @property
     def prompt_token(self) -> float:
@@ -190,7 +192,10 @@ class SeenCosts(TokenCosts):
         """Whether others notice when the server reads such a prompt."""
         return self.learnt and self.prompt_token * prompt_tokens > self.between_tokens / 4
 
-    def _observe(self, reads: float, seconds: float) -> None:
+    def _observe(self, reads: float, seconds: float, tokens: int) -> None:
+        self._tokens = self._tokens * (1.0 - 1.0 / _MEMORY) + tokens
+        self._at_reads += tokens / self._tokens * (reads - self._at_reads)
+        self._at_seconds += tokens / self._tokens * (seconds - self._at_seconds)
         self._spans = min(_MEMORY, self._spans + 1.0)
         part, more_reads, more = 1.0 / self._spans, reads - self._reads, seconds - self._seconds
         self._reads += part * more_reads

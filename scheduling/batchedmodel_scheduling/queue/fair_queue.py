@@ -156,7 +156,7 @@ class FairQueue(Generic[K]):
         tenant = self._tenants.get(name)
         if tenant is not None:
             self._services += 1
-            tenant.served = self._services
+            tenant.served = float(self._services)
             self._changed(tenant)
 
     def first(self) -> K | None:
