@@ -14,6 +14,7 @@ import numpy as np
 
 from batchedmodel_cli.simulator.engine import simulate
 from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import HoldReason
 from batchedmodel_scheduling.batching.decisions import Decision, Event, Policy, Slots
 from batchedmodel_scheduling.queue.items import Item, ItemId, Refusal
@@ -34,9 +35,12 @@ class Queue:
     target_seconds: float
     rate: float
     packed: bool = False
+    tenants: bool = False
+    """Whether each item has a tenant and a key of its own."""
 
     def __str__(self) -> str:
-        return f"{self.waiting:,} waiting{', packed' if self.packed else ''}"
+        kind = ", packed" if self.packed else ", each of its own tenant and key"
+        return f"{self.waiting:,} waiting{kind if self.packed or self.tenants else ''}"
 
 
 QUEUES: Final = (
@@ -45,6 +49,7 @@ QUEUES: Final = (
     Queue(waiting=160, target_seconds=0.2, rate=1500.0),
     Queue(waiting=1000, target_seconds=0.9, rate=1500.0),
     Queue(waiting=1000, target_seconds=0.45, rate=3000.0, packed=True),
+    Queue(waiting=1000, target_seconds=8.0, rate=300.0, tenants=True),
 )
 _NEAR: Final = 0.25  # a queue may be that much longer or shorter to count
 _REQUESTS: Final = 5000
@@ -70,15 +75,20 @@ class Durations:
 class Timed:
     """A policy that is timed while about `waiting` items wait."""
 
-    def __init__(self, policy: Policy, waiting: int, clock: Clock) -> None:
+    def __init__(
+        self, policy: Policy, waiting: int, clock: Clock, *, tenants: bool = False
+    ) -> None:
         self.durations: Final = Durations(decisions=[], polls=[], offers=[])
         self._policy = policy
         self._bounds = ((1 - _NEAR) * waiting, (1 + _NEAR) * waiting)
         self._clock = clock
+        self._tenants = tenants
         self._waiting = 0
 
     def offer(self, item: Item, now: float) -> Refusal | None:
         """See `Policy`."""
+        if self._tenants:
+            item = item._replace(key=item.id, share=Share(str(item.id)))
         began = self._clock()
         refusal = self._policy.offer(item, now)
         took = self._clock() - began
@@ -136,7 +146,7 @@ def _timed(queue: Queue, seed: int, clock: Clock) -> Durations:
     traffic = mixed(50, "Poisson", 1000, packed=True) if queue.packed else _MIXED
     scenario = replace(traffic, target_seconds=queue.target_seconds)
     count = max(_REQUESTS, _REQUESTS_PER_WAITING * queue.waiting)
-    timed = Timed(ours(scenario), queue.waiting, clock)
+    timed = Timed(ours(scenario), queue.waiting, clock, tenants=queue.tenants)
     simulate(requests_of(scenario, seed, count, queue.rate), [(timed, plant_of(scenario, seed))])
     return timed.durations
 
