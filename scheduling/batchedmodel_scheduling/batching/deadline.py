@@ -27,7 +27,7 @@ from batchedmodel_scheduling.batching.next_batch import (
     together,
     within,
 )
-from batchedmodel_scheduling.batching.policy import BasePolicy, Pipeline
+from batchedmodel_scheduling.batching.policy import BasePolicy, Pipeline, leaves_early
 from batchedmodel_scheduling.queue.item_queue import ItemQueue
 from batchedmodel_scheduling.queue.items import NEVER, Item, ItemId, Refusal, RequestGroup, Shed
 from batchedmodel_scheduling.queue.ready_queue import (
@@ -275,7 +275,8 @@ class Deadline(BasePolicy):
 
         Nobody is refused for what was learnt on a server that has not run for a second, nor for its
         own profile after some seconds of refusals: one batch must go through then, or a wrong
-        estimate would never be corrected. In a full queue a late item makes room for one in time.
+        estimate would never be corrected. In a full queue a late item makes room
+        for one in time, of the same tenant.
         """
         self._timer = NEVER
         # Refused ones as well, so that nobody waits for them.
@@ -284,14 +285,14 @@ class Deadline(BasePolicy):
         return super().offer_call(items, now)
 
     def _full(self, items: Sequence[Item], now: float) -> Refusal | None:
-        share, room, late = items[0].share, self.queue.room, self.queue.late
-        refusal = self.refusal(share, len(items))
-        while refusal is None and room.refusal(share, len(items)) is not None:
-            if not len(late) or self.pipeline.starts_at(now) + self._alone(items) > items[0].due:
-                return Refusal(
-                    reason=Rejection.QUEUE_FULL, retry_after=self.retry_after(room.taken)
-                )
-            self.queue.evict()
+        first, room, queue = items[0], self.queue.room, self.queue
+        refusal = self.refusal(first.share, len(items))
+        late = self.pipeline.starts_at(now) + self._alone(items) > first.due
+        while refusal is None and room.refusal(first.share, len(items)) is not None:
+            if late or not queue.late.of(first.share.tenant):
+                delay = self.retry_after(room.taken)
+                return Refusal(reason=Rejection.QUEUE_FULL, retry_after=delay)
+            queue.evict(first.share.tenant)
         return refusal
 
     def _late_in_turn(self, items: Sequence[Item], now: float) -> Refusal | None:
@@ -369,7 +370,7 @@ class Deadline(BasePolicy):
     ) -> Decision:
         if not len(self.queue):
             return self._hold(NEVER, HoldReason.EMPTY, shed)
-        if opens > now and not (self._early and slots.early(opens)):
+        if opens > now and not (self._early and leaves_early(slots, opens)):
             if self._unswept:
                 # Those that the batch which has just left makes late are told now.
                 shed += self._hopeless(ready, self.pipeline.starts_at(now), now)
@@ -382,11 +383,14 @@ class Deadline(BasePolicy):
         shed += self._hopeless(ready, start, now)
         while len(ready) < before and self.queue.has_turns:
             # Others have the places of those that were given up.
-            ready = self.queue.candidates(self._offer) or ready
-            before = len(ready)
+            others = self.queue.candidates(self._offer)
+            if others is None:
+                break
+            ready, before = others, len(others)
             shed += self._hopeless(ready, start, now)
-        if not len(ready):
-            return self._serve_late(ready, now, opens, shed)
+        late = [] if self._offer else self.queue.late_in_turn(now)
+        if late or not len(ready):
+            return self._serve_late(ready, late, now, opens, shed)
         # A plan may give up everything but one item; it never fails to find one.
         situation = self._situation(ready, now)
         chosen = plan(ready, situation)
@@ -415,7 +419,7 @@ class Deadline(BasePolicy):
             if turn:
                 return self._release(ready, quick(turn, situation), ReleaseReason.FLOOR, now, shed)
         late: list[QueuedItem] = []
-        if not chosen.pressed and len(self.queue.late):
+        if not chosen.pressed and self.queue.late.entries:
             late = self.queue.late.company(batch, self.limits, chosen.room, now)
             first = self._late_first(chosen, situation, now)
             if first and first[0] not in late:
@@ -481,13 +485,18 @@ class Deadline(BasePolicy):
         return within(batch, chosen.slack, situation)
 
     def _serve_late(
-        self, ready: ReadyQueue, now: float, opens: float, shed: list[Shed]
+        self,
+        ready: ReadyQueue,
+        late: list[QueuedItem],
+        now: float,
+        opens: float,
+        shed: list[Shed],
     ) -> Decision:
-        """Nothing on time waits: let late ones go."""
+        """It is the turn of these late ones, or nothing on time waits: let late ones go."""
         for item in self.queue.late.expired(now):
             self.queue.cancel(item.id)
             shed.append(Shed(item, _EXPIRED))
-        late = self.queue.late.alike(now)
+        late = late or self.queue.late.alike(now)
         if not late:
             return self._hold(NEVER, HoldReason.EMPTY, shed)
         if opens > now:
@@ -596,7 +605,8 @@ class Deadline(BasePolicy):
         """
         if entry.due < entry.item.deadline or not self.pipeline.times.counts_seconds:
             return False
-        ready = None if self.queue.has_turns else self.queue.candidates()
+        competes = self.queue.competes(entry.item.share.tenant, 1)
+        ready = None if competes else self.queue.candidates()
         if ready is None:
             return False  # the turns of its tenant say when it leaves
         return ready.like_all(entry) and not ready.feasible(entry, start, self._pace())

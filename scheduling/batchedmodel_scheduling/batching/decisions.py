@@ -10,8 +10,8 @@ from typing import NewType, Protocol
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import HoldReason, ReleaseReason
-from batchedmodel_scheduling.queue.items import NEVER, Item, ItemId, Refusal, Shed
-from batchedmodel_scheduling.queue.limits import Limits
+from batchedmodel_scheduling.queue.items import Item, ItemId, Refusal, Shed
+from batchedmodel_scheduling.queue.ready_queue import Limits
 
 BatchId = NewType("BatchId", int)
 
@@ -37,10 +37,6 @@ class Slots:
     just_in_time: bool = False
     """Whether full batches, too, wait until the server is nearly free, so that an item that comes
     meanwhile may go first."""
-
-    def early(self, opens_at: float) -> bool:
-        """Whether a full batch may leave though the server begins it later, as far as is known."""
-        return self.in_flight < self.depth and (not self.just_in_time or opens_at == NEVER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

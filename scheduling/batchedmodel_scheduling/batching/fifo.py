@@ -14,7 +14,7 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import HoldReason, Outcome, ReleaseReason
 from batchedmodel_scheduling.batching.companions import LOOKED_AT
 from batchedmodel_scheduling.batching.decisions import Decision, Slots
-from batchedmodel_scheduling.batching.policy import BasePolicy, Pipeline
+from batchedmodel_scheduling.batching.policy import BasePolicy, Pipeline, leaves_early
 from batchedmodel_scheduling.queue.item_queue import ItemQueue
 from batchedmodel_scheduling.queue.items import NEVER, Item, Shed
 from batchedmodel_scheduling.queue.ready_queue import Lane, QueuedItem, ReadyQueue
@@ -47,7 +47,7 @@ class QueueingPolicy(BasePolicy):
                 return self._hold(max(first, opens), HoldReason.GATHERING, shed)
             lane = min(due, key=_oldest)
             full = len(lane.entries) >= cap
-            if opens > now and not (full and slots.early(opens)):
+            if opens > now and not (full and leaves_early(slots, opens)):
                 return self._hold(opens, HoldReason.BUSY, shed)
             entries, late = self._cut(lane, now)
             if late:

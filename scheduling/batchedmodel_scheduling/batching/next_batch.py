@@ -26,8 +26,7 @@ from batchedmodel_scheduling.batching.overload import (
     select,
 )
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
-from batchedmodel_scheduling.queue.limits import Limits
-from batchedmodel_scheduling.queue.ready_queue import Lane, QueuedItem, ReadyQueue
+from batchedmodel_scheduling.queue.ready_queue import Lane, Limits, QueuedItem, ReadyQueue
 
 _LOOKED_AT: Final = 8
 """Batches by which queues of different items are looked ahead; each has at least its first."""

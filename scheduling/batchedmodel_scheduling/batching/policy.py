@@ -308,6 +308,11 @@ class Pipeline:
                 ends.append(other.ends)
 
 
+def leaves_early(slots: Slots, opens_at: float) -> bool:
+    """Whether a full batch may leave though the server begins it later, as far as is known."""
+    return slots.in_flight < slots.depth and (not slots.just_in_time or opens_at == NEVER)
+
+
 class BasePolicy(Policy):
     """A policy of the product: when a batch leaves, and which of the candidates are in it.
 
@@ -364,7 +369,9 @@ class BasePolicy(Policy):
     def refusal(self, share: Share, rows: int) -> Refusal | None:
         """Why a call of so many rows is refused whatever it holds: known before it is read."""
         reason = self.queue.room.refusal(share, rows)
-        if reason is None or (reason is Rejection.QUEUE_FULL and len(self.queue.late) >= rows):
+        if reason is None or (
+            reason is Rejection.QUEUE_FULL and self.queue.late.of(share.tenant) >= rows
+        ):
             return None
         return Refusal(reason=reason, retry_after=self.retry_after(self.queue.room.taken))
 
@@ -391,7 +398,7 @@ class BasePolicy(Policy):
             shed = [Shed(item, _EVICTED) for item in queue.evicted]
             queue.evicted = []
         opens = self.pipeline.opens_at(slots, now)
-        if queue.has_turns and len(queue) and opens > now and not slots.early(opens):
+        if queue.has_turns and len(queue) and opens > now and not leaves_early(slots, opens):
             return self._hold(opens, HoldReason.BUSY, shed)  # those in turn are looked up then
         decision, wake_at, self._offer = None, NEVER, 0
         while (ready := queue.candidates(self._offer)) is not None:
@@ -405,7 +412,7 @@ class BasePolicy(Policy):
             if opens > now:
                 break
         assert decision is not None, "there is a first offer"
-        if len(queue.resting):
+        if queue.resting.items:
             wake_at = min(wake_at, queue.resting.changes_at())
         if decision.release is None and wake_at < decision.wake_at:
             return replace(decision, wake_at=wake_at)

@@ -160,8 +160,9 @@ class WaitingSet:
             del group.waiting[request.id]
             group.running += 1
             for other in group.waiting.values():
-                other.group_started = True
-                self.queue.move(other.request.id, other.rank())
+                if not other.group_started:
+                    other.group_started = True
+                    self.queue.move(other.request.id, other.rank())
 
     def ended(self, waiting: Waiting, work: float) -> None:
         """A released request ended, or came back, and has cost so much."""

@@ -45,6 +45,8 @@ class _Tenant:
     """When an item of it left last, in the order of services."""
     items: list[_Placed] = field(default_factory=list)
     by_kind: dict[Hashable, list[_Placed]] = field(default_factory=dict)
+    owes_until: float = -math.inf
+    """Its start when it was noted last as one that has no items and owes."""
     counted: float = 0.0
     """Its part of the weights of those that a server of all at once serves."""
 
@@ -119,20 +121,24 @@ class FairQueue(Generic[K]):
             self._drop_kind(tenant, item.kind, placed)
         self._changed(tenant)
 
-    def move(self, key: K, rank: Rank) -> None:
-        """Give an item another rank; the turn of its tenant stays. Unknown ones are ignored."""
+    def move(self, key: K, rank: Rank, kind: Hashable = None) -> None:
+        """Give an item another rank, and another kind where one is given.
+
+        The turn of its tenant stays. Unknown ones are ignored.
+        """
         item = self._items.get(key)
         if item is None:
             return
         tenant, (_, number, _) = item.tenant, item.placed
         placed = (rank, number, key)
-        lists = [tenant.items]
+        del tenant.items[bisect_left(tenant.items, item.placed)]
+        insort(tenant.items, placed)
         if item.kind is not None:
-            lists.append(tenant.by_kind[item.kind])
-        for items in lists:
-            del items[bisect_left(items, item.placed)]
-            insort(items, placed)
-        self._items[key] = item._replace(placed=placed)
+            self._drop_kind(tenant, item.kind, item.placed)
+        kind = item.kind if kind is None else kind
+        if kind is not None:
+            self._add_kind(tenant, kind, placed)
+        self._items[key] = item._replace(placed=placed, kind=kind)
 
     def leave(self, key: K) -> None:
         """An item is served: its tenant pays for it. Unknown ones are ignored."""
@@ -186,46 +192,53 @@ class FairQueue(Generic[K]):
                 found.append(tenant.items[0][2])
         return found
 
+    def kind_of(self, key: K) -> Hashable:
+        """The kind of an item, which must wait."""
+        return self._items[key].kind
+
     def kinds(self, most: int) -> list[Hashable]:
-        """The kinds of which items are next, the first `most` of them in the order of turns."""
-        return list(dict.fromkeys([self._items[key].kind for key in self.heads(most)]))
+        """At most so many kinds of tenants' first items, in the order of their turns."""
+        self._earliest()
+        kinds, order = dict[Hashable, None](), list(self._order)
+        while order and len(kinds) < most:
+            start, served, _, tenant = heappop(order)
+            if tenant.items and (tenant.start, tenant.served) == (start, served):
+                kinds[self._items[tenant.items[0][2]].kind] = None
+        return list(kinds)
 
-    def of(self, name: str) -> list[K]:
-        """A tenant's items, in the order of their ranks."""
-        tenant = self._tenants.get(name)
-        return [] if tenant is None else [key for _, _, key in tenant.items]
-
-    def candidates(self, kind: Hashable, ahead: float, least: int) -> list[K]:
+    def candidates(self, kind: Hashable, items: int) -> list[K]:
         """Items of a kind that may leave next, in fair order.
 
-        They have `ahead` work together and are `least` at least. None starts later than the first
-        by more than its tenant's part of that work, or twice as much where they were too few: so
-        an item that is never chosen is the only candidate in the end.
+        They are about as many as fill a batch of so many items, or their work. None starts later
+        than the first by more than its tenant's part of that work, or twice as much where there
+        would be too few: so an item that is never chosen is the only candidate in the end.
         """
         tenants = self._kinds.get(kind)
         if tenants is None:
             return []
         # Of thousands of tenants that have equally little these are more than are candidates.
-        next_ones = nsmallest(2 * least, tenants.values(), key=_turn)
+        next_ones = nsmallest(2 * items, tenants.values(), key=_turn)
         order = [(one.start, one.served, at, 0, one) for at, one in enumerate(next_ones)]
         first = order[0][0]
+        works = [self._items[one.by_kind[kind][0][2]].work for one in next_ones]
+        ahead = items * sum(works) / len(works)
         part = ahead / sum([tenant.weight for tenant in tenants.values()])
-        found: list[K] = []
+        keys: list[K] = []
         work = 0.0
         while order:
             start, served, at, place, tenant = heappop(order)
-            enough = len(found) >= least and (work >= ahead or start >= first + part)
-            if found and (enough or start >= first + 2 * part):
+            enough = len(keys) >= items and (work >= ahead or start >= first + part)
+            if keys and (enough or start >= first + 2 * part):
                 break
             mine = tenant.by_kind[kind]
             key = mine[place][2]
-            found.append(key)
+            keys.append(key)
             its_work = self._items[key].work
             work += its_work
             if place + 1 < len(mine):
                 start += its_work / tenant.weight
                 heappush(order, (start, served, at, place + 1, tenant))
-        return found
+        return keys
 
     def pass_over(self, keys: Iterable[K]) -> None:
         """These leave although others were before them, which were free to leave and wait.
@@ -298,6 +311,7 @@ class FairQueue(Generic[K]):
                 self._fair = until
                 return
             start, _, tenant = heappop(self._owing)
+            tenant.owes_until = -math.inf
             if start == tenant.start and not tenant.items:
                 if start > self._fair:
                     work -= (start - self._fair) * self._weights
@@ -316,7 +330,8 @@ class FairQueue(Generic[K]):
         self._count(tenant)
         self._puts += 1
         if not tenant.items:
-            if tenant.counted:
+            if tenant.counted and tenant.owes_until != tenant.start:
+                tenant.owes_until = tenant.start
                 heappush(self._owing, (tenant.start, self._puts, tenant))
             if not self._items:
                 self._order.clear()

@@ -12,18 +12,19 @@ The states of an item are in `docs/architecture.md`. Pure; owned by a policy.
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
 from batchedmodel_scheduling.queue.fair_queue import FairQueue
 from batchedmodel_scheduling.queue.items import NEVER, Item, ItemId
 from batchedmodel_scheduling.queue.keys import apart
-from batchedmodel_scheduling.queue.late_items import LateItems
 from batchedmodel_scheduling.queue.ready_queue import Lane, QueuedItem, ReadyQueue
-from batchedmodel_scheduling.queue.resting import RestingItems
+from batchedmodel_scheduling.queue.set_aside import LateItems, RestingItems
 from batchedmodel_scheduling.queue.shared_room import SharedRoom
 
 _KINDS_AT_ONCE: Final = 16
 """Kinds of items that one choice is among, once the kind whose turn it is waits for company."""
+_MOST_OFFERS: Final = 4
+"""Of one decision: what is behind waits for the next one."""
 _FIRST: Final = (-NEVER,)
 """The rank of an item that left and came back: the first of its tenant."""
 
@@ -57,7 +58,7 @@ class ItemQueue:
 
     def __len__(self) -> int:
         """How many items may leave, on time or late."""
-        return self.on_time + len(self.late)
+        return self.on_time + len(self.late.entries)
 
     def __iter__(self) -> Iterator[Item]:
         """Those that may leave."""
@@ -89,23 +90,23 @@ class ItemQueue:
         self._entry, self._price, self.next_items = entry, price, next_items
         for item in waiting:
             self._forget(item.id)
-        self._ready = ready
+        # What tenants had may have been counted in another unit: turns begin anew.
+        self._fair, self._ready = None, ready
         for item in waiting:
             self._place(entry(item))
 
     def push(self, entry: QueuedItem) -> Lane | None:
         """Let an item wait, for which there is room; its lane, if it is in one."""
         self.room.take(entry.item.share, 1)
-        return None if self.resting.takes(entry.item) else self._place(entry)
+        if self.resting.until and self.resting.takes(entry.item):
+            return None
+        return self._place(entry)
 
     def come_back(self, entry: QueuedItem) -> None:
-        """An item that left waits again: it is the first of its tenant, which paid for it."""
+        """An item that left waits again: it is the first of its tenant, which pays once more."""
         self.room.take(entry.item.share, 1)
-        if self.resting.takes(entry.item):
-            return
-        if self._fair is not None:
-            self._pay(entry, -1.0)
-        self._place(entry, _FIRST)
+        if not self.resting.takes(entry.item):
+            self._place(entry, _FIRST)
 
     def cancel(self, item_id: ItemId) -> Item | None:
         """Forget an item; None if it does not wait."""
@@ -116,9 +117,9 @@ class ItemQueue:
             self.evicted = [item for item in self.evicted if item.id != item_id]
         return item
 
-    def evict(self) -> None:
-        """The late item whose turn is last makes room; there must be one."""
-        item = self.late.last()
+    def evict(self, tenant: str) -> None:
+        """The late item of a tenant whose turn is last makes room; there must be one."""
+        item = self.late.last(tenant)
         self.cancel(item.id)
         self.evicted.append(item)
 
@@ -133,15 +134,20 @@ class ItemQueue:
                 del self._in_turn[entry.id]
         for entry in late:
             self.late.discard(entry.id)
-            self._pay(entry, 1.0)
+            if fair is not None:
+                fair.leave(entry.id)
         tenants = Counter([entry.item.share.tenant for entry in chain(batch, late)])
         for tenant, items in tenants.items():
             self.room.give_back(tenant, items)
         self._served = tenants
 
     def becomes_late(self, entry: QueuedItem) -> None:
-        """An item on time will not be; it waits on."""
-        self._forget(entry.id)
+        """An item on time will not be; it waits on, behind its tenant's others."""
+        if self._fair is None:
+            self._ready.discard(entry.id)
+        else:
+            del self._in_turn[entry.id]
+            self._fair.move(entry.id, _late_rank(entry), _Late(entry.item.key))
         self.late.add(entry)
 
     def rest(self, key: Hashable, tenant: str, until: float) -> None:
@@ -162,10 +168,10 @@ class ItemQueue:
     def wake(self, now: float) -> None:
         """End rests that are over, and turns that are not needed any more."""
         assert self._entry is not None, "a policy orders the items"
-        for item in self.resting.woken(now):
-            self._place(self._entry(item))
-        room = self.room
-        if self._fair is not None and len(room) <= 1 and room.taken <= self.next_items:
+        if self.resting.until:
+            for item in self.resting.woken(now):
+                self._place(self._entry(item))
+        if self._fair is not None and self.room.taken <= self.next_items // 2:
             self._fair = None
             in_turn = list(self._in_turn.values())
             self._in_turn.clear()
@@ -175,25 +181,38 @@ class ItemQueue:
     def candidates(self, offer: int = 0) -> ReadyQueue | None:
         """What a policy may choose from; None if there is no such offer.
 
-        While tenants have turns, the first offer is of the kind whose turn it is. Each further one
-        is of the next kinds.
+        While tenants have turns, the first offer is of the kind whose turn it is, or empty if those
+        are late items. Each further one is of the next kinds.
         """
-        if self._fair is None:
+        fair = self._fair
+        if fair is None:
             return None if offer else self._ready
+        ready = self._ready.alike()
         if offer == 0:
-            first = self._fair.first()
-            kinds = [] if first is None else [_kind(self._in_turn[first].item)]
-        else:
-            # A tenant may have several kinds, of which only that of its first item counts.
-            kinds = self._fair.kinds(offer * _KINDS_AT_ONCE)[(offer - 1) * _KINDS_AT_ONCE :]
+            first = fair.first()
+            kinds = [] if first is None else [fair.kind_of(first)]
+        elif offer < _MOST_OFFERS:
+            kinds = fair.kinds(1 + offer * _KINDS_AT_ONCE)[1 + (offer - 1) * _KINDS_AT_ONCE :]
             if not kinds:
                 return None
-        ahead = self.next_items * self._fair.work / max(1, len(self._fair))
-        ready = self._ready.alike()
+        else:
+            return None
         for kind in kinds:
-            for item_id in self._fair.candidates(kind, ahead, self.next_items):
-                ready.add(self._in_turn[item_id])
+            if not isinstance(kind, _Late):
+                for item_id in fair.candidates(kind, self.next_items):
+                    ready.add(self._in_turn[item_id])
         return ready
+
+    def late_in_turn(self, now: float) -> list[QueuedItem]:
+        """Late items that may share a batch, if it is their tenants' turn."""
+        first = None if self._fair is None else self._fair.first()
+        if self._fair is None or first is None:
+            return []
+        kind = self._fair.kind_of(first)
+        if not isinstance(kind, _Late):
+            return []
+        entries = [self.late.entry(one) for one in self._fair.candidates(kind, self.next_items)]
+        return [one for one in entries if one is not None and one.item.deadline > now]
 
     def pass_over(self, batch: Sequence[QueuedItem]) -> None:
         """These are about to leave, while items that were offered before wait for company."""
@@ -218,6 +237,8 @@ class ItemQueue:
         fair = self._fair = FairQueue()
         for entry in self._ready.entries():
             self._take_turn(fair, entry)
+        for entry in self.late.entries:
+            self._take_turn(fair, entry, _late_rank(entry), _Late(entry.item.key))
         self._ready = self._ready.alike()
         for tenant in self._served:
             fair.serves(tenant)
@@ -227,29 +248,38 @@ class ItemQueue:
         fair: FairQueue[ItemId],
         entry: QueuedItem,
         rank: tuple[float, ...] | None = None,
+        kind: Hashable = None,
     ) -> None:
         assert self._price is not None, "a policy orders the items"
         item = entry.item
-        self._in_turn[item.id] = entry
+        if kind is None:
+            self._in_turn[item.id] = entry
         fair.push(
             item.share,
             item.id,
             work=self._price(item.length),
             rank=(entry.order,) if rank is None else rank,
-            kind=_kind(item),
+            kind=_kind(item) if kind is None else kind,
         )
 
-    def _pay(self, entry: QueuedItem, times: float) -> None:
-        """A tenant pays for an item that has no turn now, or gets back what it paid."""
-        assert self._price is not None, "a policy orders the items"
-        self.charge(entry.item.share.tenant, times * self._price(entry.length))
-
     def _forget(self, item_id: ItemId) -> Item | None:
-        if self._fair is not None and item_id in self._in_turn:
+        if self._fair is not None:
             self._fair.cancel(item_id)
-            return self._in_turn.pop(item_id).item
-        entry = self._ready.discard(item_id)
+            entry = self._in_turn.pop(item_id, None)
+        else:
+            entry = self._ready.discard(item_id)
         return self.late.discard(item_id) if entry is None else entry.item
+
+
+class _Late(NamedTuple):
+    """The kind of late items of a key."""
+
+    key: Hashable
+
+
+def _late_rank(entry: QueuedItem) -> tuple[float, ...]:
+    """Behind all of its tenant that are on time."""
+    return (NEVER, float(entry.item.priority), entry.item.arrived)
 
 
 def _kind(item: Item) -> Hashable:

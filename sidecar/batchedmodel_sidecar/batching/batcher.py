@@ -1,7 +1,7 @@
 """The asyncio shell around a batch policy: it owns calls and one timer, and decides nothing.
 
-`RequestWindow` shows the policy rows, and the link to the server carries those that leave. A caller
-that leaves withdraws its call. `_settle` ends each call exactly once, whoever left in between.
+The rows of calls wait in the policy's queue, and the link to the server carries those that leave. A
+caller that leaves withdraws its call. `_settle` ends each call exactly once.
 
 All times are monotonic seconds. An event loop's own timers are too coarse for batches of a few
 milliseconds: uvloop rounds to whole milliseconds and may fire early, asyncio is up to 2 ms late. A

@@ -7,15 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_contract.manifest.tenants import NOBODY
 from batchedmodel_scheduling.batching.deadline import (
     CREDIT_SECONDS,
     PATIENCE_SECONDS,
     RequestGroups,
 )
 from batchedmodel_scheduling.queue.items import Item, ItemId, Priority, RequestGroup
-from batchedmodel_scheduling.queue.late_items import LateItems
-from batchedmodel_scheduling.queue.limits import Limits
-from batchedmodel_scheduling.queue.ready_queue import QueuedItem, StarvationGuard
+from batchedmodel_scheduling.queue.ready_queue import Limits, QueuedItem, StarvationGuard
+from batchedmodel_scheduling.queue.set_aside import LateItems
 from support.examples import examples
 from support.scheduling import an_entry
 
@@ -50,9 +50,10 @@ def test_late_ones_are_served_by_priority_and_then_in_order_of_arrival() -> None
 
 def test_the_last_in_turn_is_the_newest_of_the_lowest_priority() -> None:
     spare = spare_of(an_entry(1, 0.0), an_entry(2, 0.0, priority=LOW), an_entry(3, 0.0))
-    assert spare.last().id == 2
+    tenant = NOBODY.tenant
+    assert (spare.last(tenant).id, spare.of(tenant), spare.of("another")) == (2, 3, 0)
     spare.discard(ItemId(2))
-    assert spare.last().id == 3
+    assert (spare.last(tenant).id, spare.of(tenant)) == (3, 2)
 
 
 def test_only_late_ones_of_the_first_ones_key_could_share_its_batch() -> None:

@@ -12,7 +12,7 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_scheduling.batching.decisions import MemoryCap, limits
 from batchedmodel_scheduling.batching.policy import Recent, Signals, signals, sustainable_rate
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
-from batchedmodel_scheduling.queue.limits import Limits
+from batchedmodel_scheduling.queue.ready_queue import Limits
 from support.examples import examples
 from support.scheduling import cost_of, row_profile
 from support.strategies import an_item

@@ -12,7 +12,7 @@ from batchedmodel_scheduling.batching.next_batch import Situation
 from batchedmodel_scheduling.batching.policies import new_policy
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
 from batchedmodel_scheduling.queue.items import Item
-from batchedmodel_scheduling.queue.limits import Limits
+from batchedmodel_scheduling.queue.ready_queue import Limits
 from support.scheduling import an_entry, measured, queue_of, serve
 from support.strategies import an_item
 

@@ -11,8 +11,7 @@ from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_scheduling.batching.next_batch import Plan, Situation, plan
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
 from batchedmodel_scheduling.queue.items import Priority
-from batchedmodel_scheduling.queue.limits import Limits
-from batchedmodel_scheduling.queue.ready_queue import QueuedItem
+from batchedmodel_scheduling.queue.ready_queue import Limits, QueuedItem
 from support.examples import examples
 from support.scheduling import an_entry, measured, queue_of
 

@@ -10,8 +10,7 @@ from batchedmodel_scheduling.batching.next_batch import Situation, plan
 from batchedmodel_scheduling.batching.policies import new_policy
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
 from batchedmodel_scheduling.queue.items import Priority
-from batchedmodel_scheduling.queue.limits import Limits
-from batchedmodel_scheduling.queue.ready_queue import QueuedItem, ReadyQueue
+from batchedmodel_scheduling.queue.ready_queue import Limits, QueuedItem, ReadyQueue
 from support.scheduling import an_entry, measured, queue_of, serve
 from support.strategies import an_item
 

@@ -37,7 +37,7 @@ def served(queue: FairQueue[Key], items: int, pick: Pick = min) -> list[Key]:
     order = list[Key]()
     for _ in range(items):
         (kind,) = queue.kinds(1)
-        key = pick(queue.candidates(kind, AHEAD, 1))
+        key = pick(queue.candidates(kind, int(AHEAD)))
         queue.leave(key)
         order.append(key)
     return order
@@ -83,15 +83,35 @@ def test_what_a_tenant_gets_back_it_has_not_had() -> None:
     assert had["a"] == pytest.approx(50, abs=AHEAD)
 
 
-def test_candidates_are_of_one_kind_and_as_many_as_fill_a_batch_however_small_their_work() -> None:
+def test_candidates_are_of_one_kind_and_as_many_as_fill_a_batch() -> None:
     queue: FairQueue[Key] = FairQueue()
     for number in range(40):
         push(queue, ("a", number), rank=number, kind="a's")
-        push(queue, ("b", number), rank=number, kind="b's")
-    assert queue.candidates("a's", AHEAD, 1) == [("a", number) for number in range(8)]
-    assert len(queue.candidates("b's", AHEAD, 12)) == 12
-    assert len(queue.candidates("b's", AHEAD, 40)) == 2 * AHEAD
-    assert queue.candidates("unknown", AHEAD, 1) == []
+        push(queue, ("b", number), work=7.0, rank=number, kind="b's")
+    assert queue.candidates("a's", 8) == [("a", number) for number in range(8)]
+    assert queue.candidates("b's", 12) == [("b", number) for number in range(12)]
+    assert queue.candidates("unknown", 8) == []
+
+
+def test_short_items_of_others_make_no_batch_of_long_ones_small() -> None:
+    queue: FairQueue[Key] = FairQueue()
+    for number in range(40):
+        push(queue, ("long", number), work=30.0, rank=number, kind="long")
+        push(queue, ("short", number), rank=number, kind="short")
+    assert len(queue.candidates("long", 8)) == 8
+
+
+def test_an_item_that_becomes_another_kind_keeps_its_tenants_turn() -> None:
+    queue: FairQueue[Key] = FairQueue()
+    push(queue, ("a", 0))
+    push(queue, ("b", 0))
+    queue.leave(("b", 0))
+    push(queue, ("b", 1))
+    queue.move(("a", 0), (9.0,), "late")
+    assert queue.first() == ("a", 0)
+    assert queue.kind_of(("a", 0)) == "late"
+    assert queue.candidates("all", 8) == [("b", 1)]
+    assert queue.candidates("late", 8) == [("a", 0)]
 
 
 def kinds_served(queue: FairQueue[Key], batches: int) -> list[Hashable]:
@@ -99,7 +119,7 @@ def kinds_served(queue: FairQueue[Key], batches: int) -> list[Hashable]:
     kinds = list[Hashable]()
     for _ in range(batches):
         kinds += queue.kinds(1)
-        for key in queue.candidates(kinds[-1], AHEAD, 1):
+        for key in queue.candidates(kinds[-1], int(AHEAD)):
             queue.leave(key)
     return kinds
 
@@ -150,7 +170,7 @@ def test_tenants_that_wait_of_their_own_accord_do_not_save_up_what_others_are_se
         push(queue, ("waits", number), rank=number, kind="waits")
         push(queue, ("goes", number), rank=number, kind="goes")
     for _ in range(5):
-        batch = queue.candidates("goes", AHEAD, 1)
+        batch = queue.candidates("goes", int(AHEAD))
         queue.pass_over(batch)
         for key in batch:
             queue.leave(key)
@@ -217,7 +237,6 @@ def test_heads_are_the_first_items_of_tenants_in_the_order_of_their_turns() -> N
     queue.cancel(("b", 0))
     assert queue.heads(9) == [("b", 1), ("c", 0), ("a", 1)]
     assert queue.heads(2) == [("b", 1), ("c", 0)]
-    assert queue.of("c") == [("c", 0), ("c", 1), ("c", 2)]
 
 
 @given(
@@ -248,7 +267,7 @@ def test_an_item_is_next_whenever_any_waits_and_all_leave_in_the_end(
             waiting.discard(gone)
         assert (queue.first() in waiting) == bool(waiting)
         assert len(queue) == len(waiting)
-        offered = [key for kind in queue.kinds(9) for key in queue.candidates(kind, 1.0, 1)]
+        offered = [key for kind in queue.kinds(9) for key in queue.candidates(kind, 1)]
         assert waiting.issuperset(offered)
         assert len(offered) == len(set(offered))
     while (first := queue.first()) is not None:
@@ -287,8 +306,8 @@ def test_an_item_with_another_rank_keeps_the_turn_of_its_tenant() -> None:
     push(queue, ("b", 0))
     queue.move(("a", 2), (-1.0,))
     queue.move(("a", 9), (0.0,))
-    assert queue.of("a") == [("a", 2), ("a", 0), ("a", 1)]
-    assert queue.candidates("x", 9.0, 9) == [("a", 2), ("a", 0)]
+    assert queue.heads(1) == [("a", 2)]
+    assert queue.candidates("x", 9) == [("a", 2), ("a", 0)]
     assert (queue.last("a"), queue.last("c")) == (("a", 1), None)
     queue.move(("a", 2), (5.0,))
     assert (queue.first(), queue.last("a")) == (("a", 0), ("a", 2))
@@ -296,19 +315,21 @@ def test_an_item_with_another_rank_keeps_the_turn_of_its_tenant() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 9), st.sampled_from("xy"))))
-def test_after_any_moves_items_leave_by_rank(moves: list[tuple[str, float, str]]) -> None:
+def test_after_any_moves_items_of_a_tenant_leave_by_rank(
+    moves: list[tuple[str, float, str]],
+) -> None:
     queue: FairQueue[Key] = FairQueue()
     ranks = {}
     for number, (tenant, rank, kind) in enumerate(moves):
         push(queue, (tenant, number), rank=rank, kind=kind)
-        for key in queue.of(tenant)[:2]:
-            ranks[key] = 9.0 - rank
-            queue.move(key, (ranks[key],))
-        ranks.setdefault((tenant, number), rank)
-    for tenant in "abc":
-        mine = [ranks[key] for key in queue.of(tenant)]
-        assert mine == sorted(mine)
+        ranks[tenant, number] = rank
+        moved = (tenant, number // 2)
+        if moved in ranks:
+            ranks[moved] = 9.0 - rank
+            queue.move(moved, (ranks[moved],), "z" if kind == "x" else None)
+    left: dict[str, list[float]] = {}
     while (first := queue.first()) is not None:
         queue.leave(first)
-        ranks.pop(first)
+        left.setdefault(first[0], []).append(ranks.pop(first))
+    assert all(ranks_of == sorted(ranks_of) for ranks_of in left.values())
     assert not ranks

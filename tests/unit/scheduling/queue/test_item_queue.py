@@ -57,8 +57,17 @@ def test_few_items_of_several_tenants_are_offered_whole() -> None:
 def test_of_many_items_those_of_the_kind_in_turn_are_offered_first() -> None:
     queue = a_queue(*tenants_items(rows=60, kinds=30))
     assert offered(queue) == {0, 30}
-    assert offered(queue, 1) == {number for number in range(60) if number % 30 < 16}
-    assert offered(queue, 9) == set()
+    assert offered(queue, 1) == {number for number in range(60) if 0 < number % 30 <= 16}
+    assert offered(queue, 2) == {number for number in range(60) if number % 30 > 16}
+    assert queue.candidates(3) is None
+
+
+def test_many_tenants_of_the_kind_in_turn_hide_no_other_kind() -> None:
+    items = [an_item(number)._replace(share=Share(str(number))) for number in range(60)]
+    other = an_item(60, key="other")._replace(share=Share("60"))
+    queue = a_queue(*items, other)
+    assert 60 not in offered(queue)
+    assert offered(queue, 1) == {60}
 
 
 def test_when_a_kind_has_left_the_next_one_is_offered() -> None:
@@ -79,17 +88,17 @@ def test_of_one_kind_a_flood_is_offered_no_more_than_leaves_next() -> None:
     assert len(offered(queue)) <= 2 * NEXT + 1
 
 
-def test_turns_end_once_few_items_of_one_tenant_are_left() -> None:
+def test_turns_end_once_a_half_of_what_leaves_next_is_left() -> None:
     queue = a_queue(*tenants_items(rows=12, kinds=3))
     assert queue.has_turns
-    for number in range(10):
+    for number in range(7):
         queue.cancel(ItemId(number))
     queue.wake(0.0)
     assert queue.has_turns
-    queue.cancel(ItemId(10))
+    queue.cancel(ItemId(7))
     queue.wake(0.0)
     assert not queue.has_turns
-    assert offered(queue) == {11}
+    assert offered(queue) == {8, 9, 10, 11}
 
 
 def test_an_item_of_a_key_that_rests_is_not_offered_until_that_is_over() -> None:
@@ -103,7 +112,7 @@ def test_an_item_of_a_key_that_rests_is_not_offered_until_that_is_over() -> None
         assert 2 in {int(item.id) for item in queue}
 
 
-def test_an_item_that_came_back_is_the_first_of_its_tenant_and_paid_for_once() -> None:
+def test_an_item_that_came_back_is_the_first_of_its_tenant() -> None:
     flood = [an_item(number)._replace(share=Share("flood")) for number in range(100)]
     other = [an_item(number)._replace(share=Share("other")) for number in range(100, 200)]
     queue = a_queue(*flood, *other)
@@ -113,8 +122,26 @@ def test_an_item_that_came_back_is_the_first_of_its_tenant_and_paid_for_once() -
     queue.leave(back)
     for one in back:
         queue.come_back(one)
-    assert {int(one.id) for one in back} <= offered(queue)
+    mine = [number for number in offered(queue) if number < 100]
+    assert mine == sorted([int(one.id) for one in back])[: len(mine)]
     assert queue.room.taken == 200
+
+
+def test_late_items_have_the_turns_of_their_tenant() -> None:
+    """Beside a flood that always has some on time they would wait for ever."""
+    flood = [an_item(number)._replace(share=Share("flood")) for number in range(100)]
+    queue = a_queue(*flood, an_item(100)._replace(share=Share("small")))
+    assert 100 in offered(queue)
+    ready = queue.candidates()
+    assert ready is not None
+    queue.becomes_late(next(one for one in ready.entries() if one.id == 100))
+    assert queue.late_in_turn(0.0) == []
+    leave(queue, offered(queue))
+    assert [int(one.id) for one in queue.late_in_turn(0.0)] == [100]
+    assert offered(queue) == set()
+    queue.leave([], queue.late_in_turn(0.0))
+    assert queue.late_in_turn(0.0) == []
+    assert len(offered(queue)) == NEXT
 
 
 def test_items_of_a_tenant_that_goes_apart_have_a_key_of_its_own() -> None:
@@ -135,7 +162,7 @@ def test_a_late_item_waits_apart_and_may_make_room() -> None:
         queue.becomes_late(first)
         assert len(queue.late) == 1
         assert first.id not in offered(queue)
-        queue.evict()
+        queue.evict(first.item.share.tenant)
         assert queue.room.taken == rows - 1
         assert [item.id for item in queue.evicted] == [first.id]
         queue.cancel(ItemId(first.id))

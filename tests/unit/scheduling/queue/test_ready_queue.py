@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_scheduling.queue.items import ItemId, Priority
-from batchedmodel_scheduling.queue.limits import Limits
-from batchedmodel_scheduling.queue.ready_queue import Lane, QueuedItem, ReadyQueue
+from batchedmodel_scheduling.queue.ready_queue import Lane, Limits, QueuedItem, ReadyQueue
 from support.examples import examples
 from support.scheduling import an_entry
 

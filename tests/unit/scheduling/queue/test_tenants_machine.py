@@ -107,10 +107,10 @@ class TenantsMachine(ShippedPolicyDriver):
 
     def _held(self) -> Iterable[ItemId]:
         queue = self.policy.queue
-        return [item.id for item in (*queue, *queue.evicted, *queue.resting)]
+        return [item.id for item in (*queue, *queue.evicted, *queue.resting.items.values())]
 
     def _may_leave(self) -> bool:
-        return len(self.waiting) > len(self.policy.queue.resting)
+        return len(self.waiting) > len(self.policy.queue.resting.items)
 
     def _check_answer(self, item: Item, refusal: Refusal | None, *, room: bool) -> None:
         if refusal is not None and refusal.reason is Rejection.QUEUE_FULL:

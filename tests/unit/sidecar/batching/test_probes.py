@@ -7,7 +7,7 @@ import pytest
 
 from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from batchedmodel_scheduling.queue.items import Item, ItemId
-from batchedmodel_scheduling.queue.resting import RestingItems
+from batchedmodel_scheduling.queue.set_aside import RestingItems
 from batchedmodel_sidecar.errors import Unserved
 from support.upstream_world import SECONDS, Rows, UpstreamWorld, in_front, now, said, well
 
