@@ -62,8 +62,9 @@ def choose(observed: Observed, spec: Spec, images: render.Images, *, may_begin: 
     """`may_begin`: whether it is this model's turn to follow what others follow too."""
     kept = _kept_sidecar(observed, spec)
     if kept is None or kept == images.sidecar:
-        return _chosen(observed, spec, images, may_begin=may_begin)
-    target = _chosen(observed, spec, replace(images, sidecar=kept), may_begin=may_begin)
+        return _chosen(observed, spec, images, kept, may_begin=may_begin)
+    kept_images = replace(images, sidecar=kept)
+    target = _chosen(observed, spec, kept_images, kept, may_begin=may_begin)
     waits = Pending(cause=Cause.UPGRADE, hold=Hold.MODEL_IMAGE, images=(images.sidecar,))
     return target if target.pending is not None else replace(target, pending=waits)
 
@@ -88,13 +89,22 @@ def _kept_sidecar(observed: Observed, spec: Spec) -> str | None:
     return running[BATCHER_CONTAINER] if running[MODEL_CONTAINER] == spec.model.image else None
 
 
-def _chosen(observed: Observed, spec: Spec, images: render.Images, *, may_begin: bool) -> Target:
+def _chosen(
+    observed: Observed, spec: Spec, images: render.Images, kept: str | None, *, may_begin: bool
+) -> Target:
+    """`kept`: the one image of a sidecar that the running model server may have."""
     model, record = observed.model, Record.of(observed.model.status)
     name, said = render.revision_name(model, spec), render.said_of_pods(model)
     fresh = render.pod_template(model, spec, images, render.pinned_batching(spec))
     wanted = render.images_of(fresh)
-    same = [
+    of_state = [
         one for one in observed.revisions if one.name == name or one.name.startswith(f"{name}-")
+    ]
+    # An earlier template of this state may have another sidecar.
+    same = [
+        one
+        for one in of_state
+        if kept is None or render.images_of(one.template)[BATCHER_CONTAINER] == kept
     ]
     alike = [one for one in same if render.images_of(one.template) == wanted]
     in_use = next((one for one in observed.revisions if one.name == record.target), None)
@@ -106,6 +116,7 @@ def _chosen(observed: Observed, spec: Spec, images: render.Images, *, may_begin:
         if present in alike:
             return Target(name=present.name, template=present.template, said=said)
     else:
+        name = render.upgraded_name(name, fresh) if of_state else name
         return Target(name=name, template=fresh, said=said)
     in_turn = _goes_in_turn(observed, record)
     hold = None
@@ -124,7 +135,7 @@ def _chosen(observed: Observed, spec: Spec, images: render.Images, *, may_begin:
         cause = Cause.EDIT
     if alike:
         return Target(name=alike[-1].name, template=alike[-1].template, said=said, cause=cause)
-    name = render.upgraded_name(name, fresh) if same else name
+    name = render.upgraded_name(name, fresh) if of_state else name
     return Target(name=name, template=fresh, said=said, cause=cause)
 
 

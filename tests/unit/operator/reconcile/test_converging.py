@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -122,6 +123,32 @@ def test_no_edit_and_no_operator_brings_another_sidecar_to_a_model_server_that_w
             sidecar_of[after["model"]] = after["batcher"]
             waits = world.verdict("UpToDate")[1] == "WaitingForModelImage"
             assert waits == (after["batcher"] != images.sidecar)
+
+    asyncio.run(scenario())
+
+
+def test_a_state_that_had_an_older_sidecar_does_not_bring_it_back_to_a_running_model_server() -> (
+    None
+):
+    def edit(image: int, env: Mapping[str, str]) -> Mapping[str, Any]:
+        model = {"handler": "simulated", "image": f"registry.example/own:{image}", "env": env}
+        return {"model": model, "sidecar": {"upgrade": "Pinned"}}
+
+    newer = replace(IMAGES, sidecar="registry.example/sidecar:2")
+
+    async def scenario() -> None:
+        world = World(edit(2, {}))
+        await world.settle()
+        world.spec(edit(1, {}))
+        await world.settle()
+        world.restart(newer)
+        await world.settle()
+        world.spec(edit(2, {"LEVEL": "2"}))
+        await world.settle()
+        assert _images(world)["batcher"] == newer.sidecar
+        world.spec(edit(2, {}))
+        await world.settle()
+        assert _images(world)["batcher"] == newer.sidecar
 
     asyncio.run(scenario())
 
