@@ -221,8 +221,8 @@ class FairQueue(Generic[K]):
         order = [(one.start, one.served, at, 0, one) for at, one in enumerate(next_ones)]
         first = order[0][0]
         works = [self._items[one.by_kind[kind][0][2]].work for one in next_ones]
-        ahead = items * sum(works) / len(works)
-        part = ahead / sum([tenant.weight for tenant in tenants.values()])
+        ahead = items * sum(works, 0.0) / len(works)
+        part = ahead / sum([tenant.weight for tenant in tenants.values()], 0.0)
         keys: list[K] = []
         work = 0.0
         while order:
