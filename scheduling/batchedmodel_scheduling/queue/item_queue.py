@@ -25,8 +25,6 @@ _KINDS_AT_ONCE: Final = 16
 """Kinds of items that one choice is among, once the kind whose turn it is waits for company."""
 _MOST_OFFERS: Final = 4
 """Of one decision: what is behind waits for the next one."""
-_FIRST: Final = (-NEVER,)
-"""The rank of an item that left and came back: the first of its tenant."""
 
 Entry = Callable[[Item], QueuedItem]
 """An item as the policy orders it."""
@@ -106,7 +104,7 @@ class ItemQueue:
         """An item that left waits again: it is the first of its tenant, which pays once more."""
         self.room.take(entry.item.share, 1)
         if not self.resting.takes(entry.item):
-            self._place(entry, _FIRST)
+            self._place(entry, (-NEVER,))  # compiled, a constant of it would not be set
 
     def cancel(self, item_id: ItemId) -> Item | None:
         """Forget an item; None if it does not wait."""
