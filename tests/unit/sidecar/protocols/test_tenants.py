@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from statistics import median, quantiles
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_contract.manifest.batching import PolicyName
+from batchedmodel_contract.manifest.batching import Lateness, PolicyName
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.errors import CallError, Rejected
@@ -92,6 +93,35 @@ async def test_a_flood_of_another_tenant_moves_the_tail_by_less_than_half(
     assert tail / ideal <= 1.5, f"p99 {tail:.4f} s, first of all {ideal:.4f} s"
     assert set(ends) == {"answered", Rejection.OVER_SHARE, Rejection.QUEUE_FULL}
     assert w.server.batches[10:-1].count(8) / len(w.server.batches[10:-1]) > 0.97
+
+
+@pytest.mark.parametrize(
+    ("target", "lateness"),
+    [(2.2 * BATCH, Lateness.SERVE), (4 * BATCH, Lateness.SERVE), (12 * BATCH, Lateness.REFUSE)],
+)
+async def test_a_target_keeps_no_small_tenant_from_its_turns_beside_a_flood(
+    target: float, lateness: Lateness
+) -> None:
+    """The flood always has rows on time, and a backlog in which any newcomer would be late."""
+    w = world(replace(SETTINGS, target_seconds=target, lateness=lateness))
+    ends = now() + 3.0
+
+    async def asks_on() -> None:
+        while now() < ends:
+            with suppress(CallError):
+                await w.send(b"flood", tenant="flood")
+            await asyncio.sleep(BATCH / 4)
+
+    flooding = [asyncio.create_task(asks_on()) for _ in range(150)]
+    await asyncio.sleep(0.5)
+    took: list[float] = []
+    while now() < ends:
+        sent = now()
+        assert rows_of(await w.send(b"mine", tenant="mine")) == [b"mine"]
+        took.append(now() - sent)
+    assert len(took) > 2.5 / (8 * BATCH)
+    assert max(took) < 8 * BATCH
+    await asyncio.gather(*flooding)
 
 
 @pytest.mark.parametrize("callers", [12, 16, 24])
