@@ -15,7 +15,7 @@ Start-time fair queueing: Goyal, Vin and Cheng, SIGCOMM 1996. Pure.
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, nsmallest
 from operator import attrgetter
@@ -73,8 +73,6 @@ class FairQueue(Generic[K]):
         """The virtual time of a server that serves all at once, each tenant by its weight."""
         self._owing: list[tuple[float, int, _Tenant]] = []
         """Tenants without items that such a server would still serve, by when it is done."""
-        self.work = 0.0
-        """Of all items."""
         self._weights = 0.0
         self._counted = 0
         self._order: list[tuple[float, float, int, _Tenant]] = []
@@ -103,7 +101,6 @@ class FairQueue(Generic[K]):
         self._numbers += 1
         placed = (rank, self._numbers, key)
         self._items[key] = _Item(tenant, work, placed, kind)
-        self.work += work
         insort(tenant.items, placed)
         if kind is not None:
             self._add_kind(tenant, kind, placed)
@@ -115,7 +112,6 @@ class FairQueue(Generic[K]):
         if item is None:
             return
         tenant, placed = item.tenant, item.placed
-        self.work = self.work - item.work if self._items else 0.0  # no rest of rounding
         del tenant.items[bisect_left(tenant.items, placed)]
         if item.kind is not None:
             self._drop_kind(tenant, item.kind, placed)
@@ -258,11 +254,6 @@ class FairQueue(Generic[K]):
         if tenant is not None:
             self._time = max(self._time, tenant.start)
         return self._time
-
-    @property
-    def tenants(self) -> Collection[str]:
-        """Tenants that are remembered, with items or without."""
-        return self._tenants.keys()
 
     def _add_kind(self, tenant: _Tenant, kind: Hashable, placed: _Placed) -> None:
         mine = tenant.by_kind.get(kind)

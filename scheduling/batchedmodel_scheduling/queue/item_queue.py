@@ -1,7 +1,7 @@
 """The items that wait for a batch, and which of them a policy may choose from.
 
 While one tenant waits, a policy chooses among all items. Tenants have turns from when more items of
-several wait than leave next, until few of one are left. Then the first offer is of the kind of
+several wait than leave next, until a half of that is left. Then the first offer is of the kind of
 items whose turn it is: that of the first item of the tenant that is furthest behind. The candidates
 are the items of that kind that would leave next if each were served by itself. A policy that holds
 all of them for company is offered those of the kinds behind.

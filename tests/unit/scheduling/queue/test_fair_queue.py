@@ -296,7 +296,7 @@ def test_tenants_without_items_and_debts_are_forgotten() -> None:
     for number in range(10_000):
         push(queue, (f"tenant {number}", number))
         queue.leave((f"tenant {number}", number))
-    assert len(queue.tenants) < 300
+    assert len(queue._tenants) < 300
 
 
 def test_an_item_with_another_rank_keeps_the_turn_of_its_tenant() -> None:
