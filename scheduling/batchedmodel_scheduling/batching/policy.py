@@ -368,10 +368,11 @@ class BasePolicy(Policy):
 
     def refusal(self, share: Share, rows: int) -> Refusal | None:
         """Why a call of so many rows is refused whatever it holds: known before it is read."""
-        reason = self.queue.room.refusal(share, rows)
-        if reason is None or (
-            reason is Rejection.QUEUE_FULL and self.queue.late.of(share.tenant) >= rows
-        ):
+        queue = self.queue
+        reason = queue.room.refusal(share, rows)
+        # A long list makes no room: it would end accepted calls, and be late itself.
+        makes_room = rows <= queue.next_items and queue.late.of(share.tenant) >= rows
+        if reason is None or (reason is Rejection.QUEUE_FULL and makes_room):
             return None
         return Refusal(reason=reason, retry_after=self.retry_after(self.queue.room.taken))
 

@@ -316,3 +316,18 @@ def test_a_device_that_became_faster_is_used_again(settings: BatchSettings) -> N
     ]
     served = serve(new_policy(settings, row_profile(0.5, 0.5)), items, seconds)
     assert all(number < 5500 for number in served.late(items))
+
+
+def test_a_long_list_ends_no_accepted_call_for_its_own_sake() -> None:
+    policy = running(replace(SERVE, max_queue_size=16))
+    late = [an_item(number, due=0.001, deadline=30.0) for number in range(14)]
+    for item in late:
+        assert policy.offer(item, 0.0) is None
+    policy.poll(0.0, BUSY)
+    assert len(policy.queue.late) == 14
+    many = [an_item(100 + number, due=1.0, deadline=30.0) for number in range(5)]
+    refusal = policy.offer_call(many, 0.0)
+    assert refusal is not None
+    assert refusal.reason is Rejection.QUEUE_FULL
+    assert policy.offer_call(many[:4], 0.0) is None
+    assert len(policy.queue.evicted) >= 2

@@ -127,5 +127,5 @@ def test_nothing_is_kept_of_what_came_once() -> None:
     inside = admission._waiting
     assert (len(inside._tenants), len(inside._groups), len(inside._waiting)) == (0, 0, 0)
     assert len(inside._reviews) < 100
-    assert len(inside.queue.tenants) < 500
+    assert len(inside.queue._tenants) < 500
     assert next(NUMBERS) > 3000
