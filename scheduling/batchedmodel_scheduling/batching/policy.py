@@ -370,11 +370,13 @@ class BasePolicy(Policy):
         """Why a call of so many rows is refused whatever it holds: known before it is read."""
         queue = self.queue
         reason = queue.room.refusal(share, rows)
-        # A long list makes no room: it would end accepted calls, and be late itself.
-        makes_room = rows <= queue.next_items and queue.late.of(share.tenant) >= rows
-        if reason is None or (reason is Rejection.QUEUE_FULL and makes_room):
+        if reason is None:
             return None
-        return Refusal(reason=reason, retry_after=self.retry_after(self.queue.room.taken))
+        # A long list makes no room: it would end accepted calls, and be late itself.
+        short = rows <= queue.next_items
+        if reason is Rejection.QUEUE_FULL and short and queue.late.of(share.tenant) >= rows:
+            return None
+        return Refusal(reason=reason, retry_after=self.retry_after(queue.room.taken))
 
     def withdraw(self, item_id: ItemId, now: float) -> None:
         """Forget a waiting item."""
