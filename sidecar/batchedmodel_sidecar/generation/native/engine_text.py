@@ -169,6 +169,11 @@ class EngineText(LiveText):
         )
 
     @property
+    def tokenizer_json(self) -> bytes:
+        """By which its prompts were read."""
+        return self._served.preparer.tokenizer_json
+
+    @property
     def suspect(self) -> bool:
         """Whether an engine was lost over it, and none has made a token of it since."""
         return self._deaths > 0 and self.is_at_server

@@ -109,8 +109,6 @@ class Engine:
         """By the id of each submit; one text may have several."""
         self.number: Final = number
         self.version: Final = version
-        self.tokenizer = b""
-        """Of the model behind it."""
         self.worked = False
         """Whether the engine has said how it is."""
 
@@ -216,8 +214,6 @@ class Engines:
         if is_known and self._current is not None:
             return
         self._version = version
-        if texts.tokenizer_json != self._tokenizer:
-            self._drop_waiting(_OTHER_TOKENIZER)
         self._preparer, self._tokenizer = texts, texts.tokenizer_json
         self._bounds(texts)
         self._leave()
@@ -241,7 +237,10 @@ class Engines:
     async def close(self) -> None:
         """Take all texts from the engines."""
         self.lost()
-        self._drop_waiting("this pod is stopping")
+        waiting, self._waiting = self._waiting, deque()
+        for text in waiting:
+            reason = "this pod is stopping"
+            text.broke_off(Unserved(reason, status=503, retry_after=1.0))
 
     def draft(
         self,
@@ -258,7 +257,7 @@ class Engines:
         """Start a text at the engine that takes texts; raises `Busy` where none does."""
         if self._current is None or not self._is_open:
             raise Busy("the engine cannot be reached")
-        text.start(self._current)
+        self._submit(text, self._current)
 
     def frame(self, kind: int, frame_id: int, content: memoryview) -> None:
         """See `TextFrames`."""
@@ -298,7 +297,6 @@ class Engines:
             if engine.version == self._version:
                 self._current = engine
         if self._current is not None:
-            self._current.tokenizer = self._tokenizer
             self._current.configure(self._bounds(self._preparer))
             self._send_waiting()
 
@@ -313,7 +311,14 @@ class Engines:
                 self._open()
                 return
             self._tried = self._waiting.popleft()
-            self._tried.start(engine)
+            self._submit(self._tried, engine)
+
+    def _submit(self, text: EngineText, engine: Engine) -> None:
+        """Submit a text, unless it was read for a model with another tokenizer."""
+        if text.tokenizer_json == self._tokenizer:
+            text.start(engine)
+        else:
+            text.broke_off(Unserved(_OTHER_TOKENIZER, status=503, retry_after=1.0))
 
     def _open(self) -> None:
         if not self._is_open:
@@ -379,13 +384,6 @@ class Engines:
         # In front of the others, as most of them had tokens: an engine that makes some is none that
         # fails whatever it is sent.
         self._waiting.extendleft(reversed([text for text in texts if text.lost()]))
-        if texts and engine.tokenizer != self._tokenizer:
-            self._drop_waiting(_OTHER_TOKENIZER)
         if was_current:
             self._take()
         self._send_waiting()
-
-    def _drop_waiting(self, reason: str) -> None:
-        waiting, self._waiting = self._waiting, deque()
-        for text in waiting:
-            text.broke_off(Unserved(reason, status=503, retry_after=1.0))

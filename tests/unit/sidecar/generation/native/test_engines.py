@@ -364,6 +364,19 @@ async def test_a_text_does_not_go_on_at_a_model_with_another_tokenizer() -> None
     assert not server.submits(1)
 
 
+async def test_a_text_that_waited_is_not_sent_to_a_model_with_another_tokenizer() -> None:
+    # Its prompt's numbers would name other words there, and it would be answered all the same.
+    server, link, _ = _served()
+    link.ready("2", TextPreparer("m", described(), fallback_tokenizer_json()))
+    server.begin("2")
+    caller = Caller(link)
+    assert caller.outcomes == [Outcome.FAILED]
+    error = caller.text.answer.exception()
+    assert isinstance(error, Unserved)
+    assert error.status == 503
+    assert not server.submits(1)
+
+
 async def test_an_engine_of_another_version_that_ends_takes_no_waiting_text_along() -> None:
     server, link, _ = _served()
     (caller,) = _begun(server, link, texts=1)
