@@ -30,7 +30,6 @@ _POINT: Final[Mapping[str, Rule]] = {
     "seconds": _NUMBER,
 }
 _MAX_COST: Final = Whole(minimum=1, maximum=2**40)
-_CURVE: Final = ("fixed", "per_row", "per_token", "per_square", "mean_error", "p95_error")
 _MAX_PHASES: Final = 64
 _TRUTH: Final = Truth()
 _CLOCK_TICK: Final = 1e-9  # seconds; a shorter time was not measured, and to divide by it is unsafe
@@ -53,26 +52,6 @@ class ProfilePoint:
     rows: int
     length: int
     seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FittedCurve:
-    """seconds = fixed + per_row*rows + per_token*rows*length + per_square*rows*length^2.
-
-    No term is below zero. Schedulers go by the points; this is for people and dashboards.
-    """
-
-    fixed: float
-    per_row: float
-    per_token: float
-    per_square: float
-    mean_error: float
-    """By how much the points are off the curve, as a share of each: 0.1 is a tenth."""
-    p95_error: float
-    """The same of the points that fit worst: 95 % are nearer."""
-    knee: int | None
-    """Tokens, or rows where only these count, from which on a batch costs mostly what is in it: a
-    larger one gains little. None when nothing grows with the batch."""
 
 
 class Knot(NamedTuple):
@@ -101,7 +80,6 @@ class Profile:
     max_cost: int | None = None
     """What fits into the device's memory at once, in what the cost rule counts (rows x longest,
     sum of lengths, or rows); None when nobody has met a bound."""
-    curve: FittedCurve | None = None
     sharing: str = ""
     """How items of different length share a pass, as the self-test found; empty: not tried."""
     sharing_reason: str = ""
@@ -147,8 +125,8 @@ def profile_from_mapping(mapping: Mapping[str, Any]) -> Profile:
 
     A point has 1 to 4096 rows of length 0 to 2^31 and took 0 to 2^31 seconds; less than a
     nanosecond reads as 0. `max_cost` is absent, null or 1 to 2^40. What came later than these
-    (`curve`, `sharing`, `sharing_reason`, `start_up`, `cached`, `partial`) may be absent. `unsure`
-    is not read, as it follows from the points.
+    (`sharing`, `sharing_reason`, `start_up`, `cached`, `partial`) may be absent. `unsure` is not
+    read, as it follows from the points.
     """
     cost_rule = CostRule(mapping["cost_rule"])
     device, listed = mapping["device"], mapping["points"]
@@ -162,7 +140,6 @@ def profile_from_mapping(mapping: Mapping[str, Any]) -> Profile:
         device=device,
         points=points,
         max_cost=_cost(mapping, "profile.max_cost"),
-        curve=_curve(mapping.get("curve")),
         sharing=ruled(ANY_TEXT, mapping.get("sharing", ""), "profile.sharing"),
         sharing_reason=ruled(ANY_TEXT, mapping.get("sharing_reason", ""), "profile.sharing_reason"),
         start_up=_start_up(mapping.get("start_up")),
@@ -190,15 +167,6 @@ def _on_the_line(before: Knot, middle: Knot, after: Knot) -> bool:
     part = (middle.size - before.size) / (after.size - before.size)
     line = before.seconds + part * (after.seconds - before.seconds)
     return abs(middle.seconds - line) <= _STRAIGHT * middle.seconds
-
-
-def _curve(entry: object) -> FittedCurve | None:
-    if entry is None:
-        return None
-    if not isinstance(entry, Mapping):
-        raise InvalidInput("profile.curve", "is not an object", entry)
-    numbers = {name: ruled(_NUMBER, entry.get(name), f"profile.curve.{name}") for name in _CURVE}
-    return FittedCurve(**numbers, knee=_cost(entry, "profile.curve.knee"))
 
 
 def _cost(entry: Mapping[str, Any], field: str) -> int | None:

@@ -20,7 +20,6 @@ from batchedmodel_contract.inference.description import (
     CostRule,
 )
 from batchedmodel_contract.inference.profile import (
-    FittedCurve,
     Knot,
     Profile,
     ProfileExtent,
@@ -47,21 +46,12 @@ PROFILE = Profile(
         ProfilePoint(rows=32, length=16, seconds=0.008),
     ),
     max_cost=512,
-    curve=FittedCurve(
-        fixed=0.005,
-        per_row=0.0,
-        per_token=1e-5,
-        per_square=2e-9,
-        mean_error=0.01,
-        p95_error=0.05,
-        knee=500,
-    ),
     sharing="packed",
     sharing_reason="answers stay the same",
     start_up=(("process", 0.5), ("imports", 2.0), ("load", 1.25)),
     cached=True,
 )
-LATER = ("curve", "sharing", "sharing_reason", "start_up", "cached", "partial", "unsure")
+LATER = ("sharing", "sharing_reason", "start_up", "cached", "partial", "unsure")
 """Fields that the first servers' documents lack."""
 
 
@@ -86,7 +76,7 @@ def test_a_server_that_met_no_bound_of_its_memory_need_not_speak_of_it() -> None
     assert profile_from_mapping(sent | {"max_cost": None}).max_cost is None
 
 
-def test_a_document_from_before_the_curve_is_still_read() -> None:
+def test_a_document_of_the_first_servers_is_still_read() -> None:
     old = {name: value for name, value in as_sent(PROFILE).items() if name not in LATER}
     assert set(old) == {"cost_rule", "device", "points", "max_cost"}
     assert profile_from_mapping(old) == Profile(
@@ -97,31 +87,9 @@ def test_a_document_from_before_the_curve_is_still_read() -> None:
     )
 
 
-def test_a_curve_on_which_nothing_grows_has_no_knee() -> None:
-    sent = as_sent(PROFILE)
-    unsaid = {name: value for name, value in CURVE.items() if name != "knee"}
-    for flat in (unsaid, unsaid | {"knee": None}):
-        read = profile_from_mapping(sent | {"curve": flat}).curve
-        assert read is not None
-        assert read.knee is None
-
-
-def test_a_server_that_measured_nothing_has_no_curve() -> None:
-    assert profile_from_mapping(as_sent(PROFILE) | {"curve": None}).curve is None
-
-
-CURVE = as_sent(PROFILE)["curve"]
-
-
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("curve", [1], "curve: [1] is not an object"),
-        ("curve", {}, "curve.fixed: null is not a number"),
-        ("curve", CURVE | {"per_token": -1e-9}, "curve.per_token: -1e-09 is not within 0 to"),
-        ("curve", CURVE | {"mean_error": math.nan}, "curve.mean_error: NaN is not within"),
-        ("curve", CURVE | {"knee": 0}, "curve.knee: 0 is below the minimum 1"),
-        ("curve", CURVE | {"knee": 1.5}, "curve.knee: 1.5 is not an integer"),
         ("sharing", None, "sharing: null is not a string"),
         ("sharing_reason", 7, "sharing_reason: 7 is not a string"),
         ("start_up", [["load", 1.0]], 'start_up: [["load", 1.0]] is not an object'),
