@@ -10,11 +10,12 @@ from pathlib import Path
 
 from batchedmodel_contract.inference.batch import (
     BatchReply,
+    BatchRequest,
     Ragged,
 )
 from batchedmodel_contract.inference.description import CostRule, ModelDescription, TensorSpec
 from batchedmodel_contract.inference.tensors import Buffer, Datatype
-from batchedmodel_contract.link.batches import ArrivedBatch, read_batch, write_reply
+from batchedmodel_contract.link.batches import read_batch, write_reply
 from batchedmodel_contract.link.connection import (
     Frame,
     LinkConnection,
@@ -124,7 +125,7 @@ class LinkPeer:
         assert frame.kind in kinds, Kind(frame.kind)
         return frame
 
-    async def batch(self) -> tuple[int, ArrivedBatch]:
+    async def batch(self) -> tuple[int, BatchRequest]:
         """The next frame, which is a batch, and its number."""
         frame = await self.next(Kind.BATCH)
         return frame.id, read_batch(frame.content)

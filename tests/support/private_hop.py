@@ -568,7 +568,7 @@ async def _serve(model: PretendModel, peer: LinkPeer) -> None:
                 return
             kind, frame_id, content = coming.result()
             if kind == Kind.BATCH:
-                batch, _ = read_batch(content, rows)
+                batch = read_batch(content, rows)
                 answers[frame_id] = asyncio.create_task(_answer(model, peer, frame_id, batch))
             elif kind == Kind.CANCEL and frame_id in answers:
                 answers[frame_id].cancel()

@@ -157,14 +157,6 @@ class BatchFailure:
     """Whether the device was lost during the batch; otherwise it was not begun."""
 
 
-class AnswerRoom(NamedTuple):
-    """Shared memory in which the server may put items of its reply, instead of sending them."""
-
-    start: int
-    size: int
-    """In bytes."""
-
-
 def check_items(name: str, count: int) -> None:
     """Raise `InvalidInput` if an input has more items than any batch may have."""
     if count > MAX_BATCH_SIZE:

@@ -1,8 +1,8 @@
 """Batches and their replies as the contents of frames: numbers in columns, then the data.
 
-Each tensor's items are concatenated, never padded; the sizes of all items stand beside it. Items
-may lie in memory that both ends see: then the tensor has places, a pair for each item (where it
-begins, or -1 for one that is in the content, and how many bytes it has). Readers raise
+Each tensor's items are concatenated, never padded; the sizes of all items stand beside it. Items of
+a batch may lie in memory that both ends see: then the tensor has places, a pair for each item
+(where it begins, or -1 for one that is in the content, and how many bytes it has). Readers raise
 `InvalidInput` for what contradicts itself. Compiled: one of each is written and read per batch.
 """
 
@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 from batchedmodel_contract.inference.batch import (
     OK,
-    AnswerRoom,
     BatchFailure,
     BatchReply,
     BatchRequest,
@@ -34,9 +33,9 @@ from batchedmodel_contract.invalid_input import InvalidInput
 Place = Callable[[Buffer], int | None]
 """Where in the shared memory these bytes begin; None where they must be in the content."""
 
-_BATCH: Final = struct.Struct("<IHHBxHQQQ")
+_BATCH: Final = struct.Struct("<IHHBxHQ16x")
 """Items, inputs, parameters, whether adapters follow, bytes of the version's name, one more than
-the microseconds for which the batch is wanted (0: for ever), start and bytes of the room."""
+the microseconds for which the batch is wanted (0: for ever), 16 bytes without a meaning."""
 _REPLY: Final = struct.Struct("<IHBxQQQQQQI")
 """Items, outputs, whether statuses and errors follow, microseconds of the passes and before them,
 tokens, padded tokens, passes, one more than the largest cost (0: not known), long rows."""
@@ -56,9 +55,7 @@ _CODES: Final = {datatype: code for code, datatype in enumerate(_DATATYPES)}
 _BROKEN: Final = (struct.error, UnicodeDecodeError, IndexError)
 
 
-def write_batch(
-    batch: BatchRequest, place: Place | None = None, room: AnswerRoom | None = None
-) -> list[Buffer]:
+def write_batch(batch: BatchRequest, place: Place | None = None) -> list[Buffer]:
     """The parts of a frame, without what lies in the shared memory."""
     wanted = batch.wanted_seconds
     version = (batch.version or "").encode()
@@ -71,24 +68,15 @@ def write_batch(
         bool(batch.adapters),
         len(version),
         0 if wanted is None else 1 + max(0, round(wanted * _MICRO)),
-        0 if room is None else room.start,
-        0 if room is None else room.size,
     )
     adapters = array("i", batch.adapters).tobytes()
     return [head, version, adapters, *_written((*batch.inputs, *params), place)]
 
 
-class ArrivedBatch(NamedTuple):
-    """A batch, and where its reply may lie."""
-
-    batch: BatchRequest
-    room: AnswerRoom | None
-
-
-def read_batch(content: memoryview, shared: Buffer | None = None) -> ArrivedBatch:
+def read_batch(content: memoryview, shared: Buffer | None = None) -> BatchRequest:
     """What `write_batch` wrote. `shared`: the memory in which items may lie."""
     try:
-        items, inputs, params, adapted, named, wanted, start, size = _BATCH.unpack_from(content)
+        items, inputs, params, adapted, named, wanted = _BATCH.unpack_from(content)
         check_items("batch", items)
         position = _BATCH.size + named
         version = str(content[_BATCH.size : position], "utf-8") or None
@@ -100,14 +88,13 @@ def read_batch(content: memoryview, shared: Buffer | None = None) -> ArrivedBatc
         tensors = _read(content, position, items, inputs + params, shared)
     except _BROKEN as error:
         raise InvalidInput("batch", f"cannot be read: {error}") from error
-    batch = BatchRequest(
+    return BatchRequest(
         inputs=tensors[:inputs],
         params=tuple([_param(one, items) for one in tensors[inputs:]]),
         wanted_seconds=(wanted - 1) / _MICRO if wanted else None,
         version=version,
         adapters=adapters if any(adapters) else (),
     )
-    return ArrivedBatch(batch, AnswerRoom(start, size) if size else None)
 
 
 def _column(content: memoryview, position: int, items: int) -> tuple[tuple[int, ...], int]:
@@ -124,8 +111,8 @@ def _param(tensor: Ragged, items: int) -> Tensor:
     return Tensor(tensor.name, tensor.datatype, (items,), tensor.data)
 
 
-def write_reply(reply: BatchReply, place: Place | None = None) -> list[Buffer]:
-    """The parts of a frame. `place` puts an item's bytes into the room for the reply."""
+def write_reply(reply: BatchReply) -> list[Buffer]:
+    """The parts of a frame."""
     items = len(reply.statuses)
     whole = reply.statuses.count(OK) == items
     head = _REPLY.pack(
@@ -145,14 +132,11 @@ def write_reply(reply: BatchReply, place: Place | None = None) -> list[Buffer]:
         errors = join_byte_elements(error.encode(errors="replace") for error in reply.errors)
         statuses = array("i", reply.statuses).tobytes()
         parts += [statuses, struct.pack("<Q", len(errors)), errors]
-    outputs: Sequence[Ragged] = reply.outputs
-    if place is not None:
-        outputs = [one._replace(parts=tuple(one.items())) for one in outputs]
-    return [*parts, *_written(outputs, place)]
+    return [*parts, *_written(reply.outputs, None)]
 
 
-def read_reply(content: memoryview, room: Buffer | None = None) -> BatchReply:
-    """What `write_reply` wrote. `room`: memory in which items may lie."""
+def read_reply(content: memoryview) -> BatchReply:
+    """What `write_reply` wrote."""
     try:
         (
             items, outputs, failed, compute, queue, tokens, padded, passes, cost, long_rows
@@ -164,12 +148,11 @@ def read_reply(content: memoryview, room: Buffer | None = None) -> BatchReply:
         statuses, errors = (OK,) * items, ("",) * items
         if failed:
             statuses, errors, position = _statuses(content, position, items)
-        tensors = _read(content, position, items, outputs, room)
+        tensors = _read(content, position, items, outputs, None)
     except _BROKEN as error:
         raise InvalidInput("reply", f"cannot be read: {error}") from error
     return BatchReply(
-        # A server that changes its answers afterwards harms nobody but those that it answers.
-        outputs=tuple([one._replace(shared=False) for one in tensors]),
+        outputs=tensors,
         statuses=statuses,
         errors=errors,
         compute_seconds=compute / _MICRO,

@@ -1,6 +1,6 @@
 """How the two ends of the link agree on a version before the first frame.
 
-The sidecar connects and sends one hello, with the descriptors of the memory that it shares, if any;
+The sidecar connects and sends one hello, with the descriptor of the memory that it shares, if any;
 the server answers with one of its own: the version that both speak, or 0, and whether it sees that
 memory. Pure.
 """

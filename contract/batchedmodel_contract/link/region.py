@@ -1,10 +1,8 @@
-"""Memory that the sidecar makes and the model server sees as well, for large rows and answers.
+"""Memory that the sidecar makes and the model server sees as well, for large rows.
 
-Two files that lie in no file system: one for rows, which the server only reads, and one in which
-it puts answers. Their descriptors go with the sidecar's hello, and the memory is shared as long as
-that connection lasts. What lies in it is named by where it begins. The files are sealed: nobody can
-make them shorter, so to read them never faults. The room of a batch's reply is used again once the
-batch's REPLY or FAILED has come, which the server sends for every batch.
+A file that lies in no file system. Its descriptor goes with the sidecar's hello, and the memory is
+shared as long as that connection lasts. The server only reads it. A row that lies there is named by
+where it begins. The file is sealed: nothing can make it shorter, so to read it never faults.
 """
 
 import fcntl

@@ -30,18 +30,16 @@ MAX_UNREAD_BYTES: Final = 4 << 20
 MAX_WAITING_FRAMES: Final = 1024
 """Behind a large one that the sidecar does not take."""
 _MAX_CHANGES: Final = 16
-DESCRIPTORS: Final = 2
-"""Of memory; sidecars of the release before share some for answers as well, which is left alone."""
 _log = logging.getLogger(__name__)
 
 
-def shared_memory(descriptors: Sequence[int]) -> memoryview | None:
-    """The memory for rows, behind the first descriptor.
+def shared_memory(descriptor: int) -> memoryview | None:
+    """The memory for rows, behind this descriptor.
 
     None where it cannot be had, as where this process may open no more files: all is sent then.
     """
     try:
-        return memoryview(mapped(descriptors[0], writable=False))
+        return memoryview(mapped(descriptor, writable=False))
     except (InvalidInput, OSError) as error:
         _log.warning("no memory is shared with a sidecar: %s", error)
         return None
@@ -133,7 +131,7 @@ class SidecarConnection:
         try:
             if self.link.waiting_frames >= MAX_IN_FLIGHT:
                 raise Overloaded(f"{MAX_IN_FLIGHT} answers wait to be read")
-            batch = read_batch(content, self._memory).batch
+            batch = read_batch(content, self._memory)
             with self._service.admitted(batch.version) as runner:
                 reply = await runner.run(batch)
             self._send(Kind.REPLY, frame_id, write_reply(reply))

@@ -17,7 +17,6 @@ from batchedmodel_contract.link.hello import (
 )
 from batchedmodel_model_server.lifecycle.service import ModelService
 from batchedmodel_model_server.link.connection import (
-    DESCRIPTORS,
     SidecarConnection,
     shared_memory,
 )
@@ -134,14 +133,14 @@ class Listener:
 def _agreed(connection: socket.socket) -> memoryview | None:
     """Answer a hello; raises `InvalidInput` and `OSError` where nothing can follow it."""
     message, descriptors, _, _ = socket.recv_fds(
-        connection, HELLO_BYTES, DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+        connection, HELLO_BYTES, 1, socket.MSG_CMSG_CLOEXEC
     )
     try:
         if not message:
             raise ConnectionResetError("it has ended before its hello")
         theirs = read_hello(message)
         version = common_version(theirs)
-        memory = shared_memory(descriptors) if version and descriptors else None
+        memory = shared_memory(descriptors[0]) if version and descriptors else None
         connection.send(write_hello(Hello(version, version, memory is not None)))
     finally:
         for descriptor in descriptors:

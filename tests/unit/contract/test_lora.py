@@ -128,7 +128,7 @@ def test_adapters_of_items_travel_beside_them(
 
 
 def _sent(request: BatchRequest) -> BatchRequest:
-    return read_batch(memoryview(b"".join(write_batch(request)))).batch
+    return read_batch(memoryview(b"".join(write_batch(request))))
 
 
 def test_text_that_names_no_file_is_refused_with_the_file() -> None:

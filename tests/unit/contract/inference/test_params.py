@@ -153,7 +153,7 @@ VALUES: Final = st.none() | st.fixed_dictionaries(
 def test_each_item_gets_what_its_own_request_set(rows: list[Values | None]) -> None:
     inputs = (ragged("x", Datatype.UINT8, [((1,), b"1")] * len(rows)),)
     request = BatchRequest(inputs=inputs, params=columns(rows, KNOWN))
-    received = read_batch(memoryview(b"".join(write_batch(request)))).batch
+    received = read_batch(memoryview(b"".join(write_batch(request))))
     assert received.inputs[0].shapes == inputs[0].shapes
     named = {name for values in rows for name in values or {}}
     found = {column.name: column_values(column, KNOWN[column.name]) for column in received.params}

@@ -193,7 +193,7 @@ async def test_memory_that_is_not_as_it_must_be_is_not_shared_and_all_is_sent(
 
 
 async def test_the_first_descriptor_is_the_memory_of_rows(world: World) -> None:
-    """Sidecars of the release before send a second one, for answers."""
+    """A descriptor behind it is closed."""
     good, shared = create(4096), Hello(1, 1, shares_memory=True)
     for count in (1, 2, 3):
         assert read_hello(await world.answer(write_hello(), *[good] * count)) == shared

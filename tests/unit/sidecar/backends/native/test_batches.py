@@ -36,7 +36,7 @@ async def test_a_batch_is_sent_before_anybody_waits_for_its_reply(tmp_path: Path
         numbers = []
         for rows in (1, 2, 3):
             number, arrived = await peer.batch()
-            assert len(arrived.batch.inputs[0].shapes) == rows
+            assert len(arrived.inputs[0].shapes) == rows
             numbers.append((number, rows))
         for number, rows in reversed(numbers):
             peer.reply(number, reply_of(rows))

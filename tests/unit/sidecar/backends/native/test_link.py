@@ -372,7 +372,7 @@ async def test_a_version_is_released_when_the_last_who_needs_it_has_left(tmp_pat
         await here.listener.ready()
         late = here.link.infer(batch_of(version="1"), 10.0)
         number, arrived = await peer.batch()
-        assert arrived.batch.version == "1"
+        assert arrived.version == "1"
         peer.reply(number)
         await late
         first.users.leave()

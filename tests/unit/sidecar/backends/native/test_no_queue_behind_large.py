@@ -68,7 +68,7 @@ async def test_small_frames_pass_a_large_batch_and_the_loop_goes_on(
         cancel = await peer.next(Kind.CANCEL)
         assert (cancel.id, read_cancel(99, cancel.content)[0]) == (99, 1)
         number, arrived = await peer.batch()
-        assert len(arrived.batch.inputs[0].data) == LARGE
+        assert len(arrived.inputs[0].data) == LARGE
         peer.reply(number)
         async with asyncio.timeout(180):
             await waiting
