@@ -10,7 +10,7 @@ from __future__ import annotations  # array.array takes no type argument at run 
 import logging
 from array import array
 from collections.abc import Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from functools import partial
 from typing import Final, NamedTuple
@@ -63,9 +63,9 @@ class Tokenised(NamedTuple):
     """Of the tokens that are the text's own; None when nobody asked for them."""
 
 
-def text_threads(at_once: int, executor: Executor | None = None) -> FairThreads:
+def text_threads(at_once: int) -> FairThreads:
     """Threads for long texts, with room for as many characters as may be at work."""
-    executor = executor or ThreadPoolExecutor(at_once, thread_name_prefix="tokenise")
+    executor = ThreadPoolExecutor(at_once, thread_name_prefix="tokenise")
     return FairThreads(executor, at_once=at_once, room=_MOST_CHARACTERS)
 
 

@@ -97,11 +97,6 @@ class DeviceThread:
         """Begin to take work."""
         self._thread.start()
 
-    @property
-    def alive(self) -> bool:
-        """Whether the thread still runs."""
-        return self._thread.is_alive()
-
     async def call(self, work: Callable[[], Result]) -> Result:
         """The result of `work`, or its exception.
 

@@ -335,11 +335,6 @@ class LearntSizes:
         factors: list[float] = np.exp(between).tolist()
         return factors
 
-    def sure_of(self, paid: int) -> bool:
-        """Whether the profile measured this size, or it has run twice."""
-        size = _class_of(paid)
-        return size in self._measured or size in self._estimates
-
     def corrected(self, seconds: list[float], paid: Sequence[int]) -> list[float]:
         """Times of batches that pay for so much, ascending, with what is known of their sizes.
 
@@ -452,10 +447,6 @@ class BatchTimes:
         if self.rule is CostRule.PACKED:
             return self.packed_table(lengths)[-1]
         return self.table(max(lengths), len(lengths))[len(lengths)]
-
-    def sure_of(self, longest: int, rows: int) -> bool:
-        """Whether so many rows of which the longest has this length were timed, not inferred."""
-        return self._learnt.sure_of(self._paid([longest] * rows))
 
     def _paid(self, lengths: Sequence[int]) -> int:
         """What such a batch pays for; where it is padded, at least a token for each item."""

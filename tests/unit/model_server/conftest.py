@@ -1,6 +1,7 @@
 """What several tests of the model server start."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -24,7 +25,7 @@ async def compute() -> AsyncIterator[DeviceThread]:
     yield thread
     thread.finish()
     thread.join(5)
-    assert not thread.alive
+    assert "compute" not in {one.name for one in threading.enumerate()}
 
 
 @pytest_asyncio.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_sidecar import tokenizer
+from batchedmodel_sidecar.body.fair_threads import FairThreads
 from batchedmodel_sidecar.errors import Rejected
 from batchedmodel_sidecar.tokenizer import Tokens, text_threads
 from support.hostile_tokenizers import PANICS_OVER_TEXT, PANICS_WHEN_READ
@@ -20,12 +20,6 @@ from support.text_handlers import Ranker, tokenizer_json
 MOST: Final = 4_000_000
 LONG: Final = "a" * (MOST // 2 + 1)
 """More than half of what may be at work at once."""
-
-
-@pytest.fixture(autouse=True)
-def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No more than one call may have."""
-    monkeypatch.setattr(tokenizer, "_MOST_CHARACTERS", MOST)
 
 
 class HeldThread(ThreadPoolExecutor):
@@ -65,7 +59,7 @@ async def assert_full(tokens: Tokens) -> None:
 async def test_text_whose_caller_left_counts_until_the_thread_is_done_with_it(
     thread: HeldThread,
 ) -> None:
-    tokens = Tokens(tokenizer_json(), Ranker.text, text_threads(1, thread))
+    tokens = Tokens(tokenizer_json(), Ranker.text, FairThreads(thread, at_once=1, room=MOST))
     caller = asyncio.create_task(tokens.encode([LONG]))
     await asyncio.sleep(0)
     assert thread.begun.wait(10)
@@ -79,7 +73,7 @@ async def test_text_whose_caller_left_counts_until_the_thread_is_done_with_it(
 
 
 async def test_text_whose_caller_left_before_its_turn_counts_no_more(thread: HeldThread) -> None:
-    tokens = Tokens(tokenizer_json(), Ranker.text, text_threads(1, thread))
+    tokens = Tokens(tokenizer_json(), Ranker.text, FairThreads(thread, at_once=1, room=MOST))
     first = asyncio.create_task(tokens.encode([LONG[:1000]]))
     caller = asyncio.create_task(tokens.encode([LONG]))
     await asyncio.sleep(0)
@@ -93,10 +87,9 @@ async def test_text_whose_caller_left_before_its_turn_counts_no_more(thread: Hel
 
 
 async def test_a_call_of_more_text_than_a_core_reads_in_seconds_is_too_large(
-    thread: HeldThread, monkeypatch: pytest.MonkeyPatch
+    thread: HeldThread,
 ) -> None:
-    monkeypatch.setattr(tokenizer, "_MOST_CHARACTERS", 8 * MOST)
-    tokens = Tokens(tokenizer_json(), Ranker.text, text_threads(1, thread))
+    tokens = Tokens(tokenizer_json(), Ranker.text, FairThreads(thread, at_once=1, room=8 * MOST))
     for texts in (["a" * (MOST + 1)], [("a" * MOST, "b")], ["\u4e2d" * (MOST // 2)]):
         with pytest.raises(Rejected, match=f"in UTF-8; {MOST} are taken") as refused:
             await tokens.encode(texts)
