@@ -134,7 +134,7 @@ class Here:
     @property
     def held(self) -> int:
         """Bytes that the budget counts."""
-        return self.bodies._budget.held
+        return self.bodies._budget.in_use
 
 
 async def here(

@@ -136,7 +136,7 @@ class Admission:
             wake_at=min(wake_at, look_at) if waits else wake_at,
         )
 
-    def found(self, request_id: int, tokens: int) -> None:
+    def cached_prefix(self, request_id: int, tokens: int) -> None:
         """The server had so many tokens of a released request's prompt, and did not read them.
 
         It is told in front of the first token. Its tenant need not pay for them.
@@ -147,7 +147,7 @@ class Admission:
         tokens = min(tokens, running.read_tokens)
         work = min(running.waiting.work, self._capacity.costs.prompt_token * tokens)
         self._waiting.queue.charge(running.waiting.request.share.tenant, -work)
-        self._server.found(running, tokens, work)
+        self._server.cached_prefix(running, tokens, work)
 
     def first_token(self, request_id: int, now: float) -> None:
         """The first token of a released request came."""

@@ -120,7 +120,7 @@ class AtServer:
             self.unstarted += 1
             self.unread_tokens += request.there.prompt_tokens
 
-    def found(self, running: Running, tokens: int, work: float) -> None:
+    def cached_prefix(self, running: Running, tokens: int, work: float) -> None:
         """The server had so many tokens of its prompt: it costs so much less."""
         running.cached += tokens
         running.waiting.work -= work

@@ -503,8 +503,8 @@ class Batcher:
         return min(decision.wake_at, at, self._expiries.next())
 
     def _depth(self, now: float) -> int:
-        held = 0 if self.model is None else self.model.holds(self.policy.settings)
-        depth = self._health.circuit.depth(held, now, slow=self._in_flight.slow(now))
+        server_depth = 0 if self.model is None else self.model.holds(self.policy.settings)
+        depth = self._health.circuit.depth(server_depth, now, slow=self._in_flight.slow(now))
         return self._quarantine.depth(depth, now)
 
     def _give_up(self, pending: PendingRequest, outcome: Outcome) -> None:

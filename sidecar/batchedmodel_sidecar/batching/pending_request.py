@@ -79,7 +79,7 @@ class PendingRequest(DirectFuture[Answer]):
         self.due: Final = arrived + terms.due
         self.deadline: Final = arrived + terms.limit
         self._withdraw = withdraw
-        self.held: Hold | None = None
+        self.hold: Hold | None = None
         """Its memory, where rows that are answered before others count."""
         self.ids: list[ItemId] = []
         """Of its rows, in order."""
@@ -132,7 +132,7 @@ class PendingRequest(DirectFuture[Answer]):
         alone = standing_alone([value.data for value in values])
         pairs = zip(values, alone, strict=True)
         self.answers[index] = tuple([Value(value.shape, data) for value, data in pairs])
-        return self.held is None or self.held.keep(sum(map(len, alone)))
+        return self.hold is None or self.hold.keep(sum(map(len, alone)))
 
     def tell(self, result: Result, outcome: Outcome) -> None:
         """Tell its caller how it ended; said once."""

@@ -22,7 +22,7 @@ class ByteBudget:
         self._room = SharedRoom(limit)
 
     @property
-    def held(self) -> int:
+    def in_use(self) -> int:
         """Bytes that are held now."""
         return self._room.taken
 

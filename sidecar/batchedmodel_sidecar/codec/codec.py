@@ -69,14 +69,14 @@ class Codec:
         body: Buffer | SharedMemory,
         header_length: str | None,
         model: ReadyModel,
-        held: Hold,
+        hold: Hold,
     ) -> Parsed:
         """The call in a body; raises `InvalidInput` or `Rejected`.
 
         More rows than may wait now are `TOO_LARGE`, also where there may be room for them later.
-        Much memory that the values of a large one take meanwhile is charged to `held`.
+        Much memory that the values of a large one take meanwhile is charged to `hold`.
         """
-        share = held.share
+        share = hold.share
         upstream = protocol if isinstance(protocol, UpstreamProtocol) else None
         if not isinstance(body, SharedMemory):
             size = json_bytes(len(body), header_length)
@@ -89,7 +89,7 @@ class Codec:
         self.refuse_large(share)
         job = partial(parse, self._by(protocol), header_length, self.most_rows(share))
         pickled = None if upstream else pickled_model(model)
-        draft, size = await self._helper.do(job, body, pickled, share=share, hold=held)
+        draft, size = await self._helper.do(job, body, pickled, share=share, hold=hold)
         if upstream:
             return upstream.parsed(draft, model)
         call = model.call_of(draft.rows, draft.params)

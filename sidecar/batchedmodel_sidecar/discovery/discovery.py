@@ -22,7 +22,7 @@ from batchedmodel_sidecar.errors import RETRY_SOON, CallError
 from batchedmodel_sidecar.lora.served import ServedAdapters
 from batchedmodel_sidecar.model import MAX_ORDER_BYTES, LinkStatus, ReadyModel
 from batchedmodel_sidecar.protocols import openai, v2
-from batchedmodel_sidecar.protocols.routes import Endpoint, Found, Lost, refuse_version
+from batchedmodel_sidecar.protocols.routes import Endpoint, NoRoute, RouteMatch, refuse_version
 
 _DOCUMENT: Final = orjson.loads(files(__package__).joinpath("openapi.json").read_bytes())
 _VERSION: Final = version("batchedmodel")
@@ -35,7 +35,7 @@ _TYPES: Final = {"BOOL": "boolean", "INT64": "integer", "FP32": "number", "BYTES
 """Of parameters, in JSON Schema."""
 _OF_VERSION: Final = {"parameters": [{"$ref": "#/components/parameters/version"}]}
 
-Find = Callable[[str, str], Found | Lost]
+Find = Callable[[str, str], RouteMatch | NoRoute]
 
 
 class Discovery:
@@ -59,7 +59,7 @@ class Discovery:
         self._kept: dict[Endpoint, tuple[tuple[ReadyModel | None, str, bool], Response]] = {}
         """The last answers: to make one takes the loop's time, and anybody may ask."""
 
-    def answer(self, found: Found, status: LinkStatus, *, works: bool) -> Response:
+    def answer(self, route: RouteMatch, status: LinkStatus, *, works: bool) -> Response:
         """What is said of the server, of the one model of this name, or of its adapters.
 
         Raises `CallError`. `works`: whether nothing but the model's absence keeps requests from
@@ -68,7 +68,7 @@ class Discovery:
         model = status.model
         ready = works and model is not None
         code = 200 if ready else 503
-        match found.endpoint:
+        match route.endpoint:
             case Endpoint.ABOUT | Endpoint.OPENAPI as endpoint:
                 return self.document(endpoint, status, works=works)
             case Endpoint.SERVER:
@@ -77,16 +77,16 @@ class Discovery:
                 return _json({"live": True})
             case Endpoint.READY:
                 return _json({"ready": ready}, code)
-        adapter = found.adapter
+        adapter = route.adapter
         chosen = None
         if model is not None:
-            refuse_version(found.version, model.description.version)
+            refuse_version(route.version, model.description.version)
             chosen = None if adapter is None else self._adapters.choose(adapter)
-        if found.endpoint is Endpoint.MODEL_READY:
+        if route.endpoint is Endpoint.MODEL_READY:
             return _json({"name": adapter or self._name, "ready": ready}, code)
         if model is None:
             raise CallError(status.reason, status=503, retry_after=RETRY_SOON)
-        match found.endpoint:
+        match route.endpoint:
             case Endpoint.V2_MODEL:
                 return _json(v2.metadata(model, chosen))
             case Endpoint.MODEL:
@@ -158,12 +158,12 @@ class Discovery:
         """What is said of each path that the sidecar answers for these tasks."""
         items = {}
         for path, item in _DOCUMENT["paths"].items():
-            asked = path.replace("{name}", self._name)
+            example = path.replace("{name}", self._name)
             ((method, said),) = item.items()
-            found = self._find(method.upper(), asked)
-            answered = isinstance(found, Found) and found.endpoint not in _THEIRS
+            route = self._find(method.upper(), example)
+            answered = isinstance(route, RouteMatch) and route.endpoint not in _THEIRS
             if answered and said["x-task"] in tasks:
-                items[asked] = item
+                items[example] = item
         return items
 
 

@@ -79,13 +79,13 @@ def fields_of(body: Buffer, *, readable: bool, chat: bool) -> Fields:
     )
 
 
-def require_common(asked: Mapping[str, Any], *, chat: bool) -> None:
+def require_common(fields: Mapping[str, Any], *, chat: bool) -> None:
     """Raise `InvalidInput` for what no server is asked."""
-    seed, best = asked.get("seed"), asked.get("best_of")
+    seed, best = fields.get("seed"), fields.get("best_of")
     # Readers make a float of what is beyond 64 bits.
     if isinstance(seed, int | float) and not -(2**63) <= seed < 2**63:
         ruled(SEEDS, seed, "seed")
-    choices = _whole(asked.get("n"), 1)
+    choices = _whole(fields.get("n"), 1)
     if chat and best is not None and _whole(best, choices) != choices:
         raise InvalidInput("best_of", f"is not n, which is {choices}", best)
 

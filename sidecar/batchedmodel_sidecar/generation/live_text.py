@@ -50,7 +50,7 @@ class Admitted(NamedTuple):
     listener: TextListener
     request: GenerationRequest
     head: RequestHead
-    held: Hold
+    hold: Hold
     """Counts the body."""
     limit: float
     """Seconds to the first token, and of silence behind it."""
@@ -69,7 +69,7 @@ class Draft(NamedTuple):
 class TextServer(Protocol):
     """Who answers requests for generated text: an upstream, or the engine of ours."""
 
-    async def read(self, asked: RequestHead, body: Buffer, held: Hold) -> Draft:
+    async def read(self, head: RequestHead, body: Buffer, hold: Hold) -> Draft:
         """What a body asks; raises `CallError` or `InvalidInput`."""
         ...
 
@@ -89,7 +89,7 @@ class LiveText:
     """One such request; what its server does with it is in its two kinds."""
 
     __slots__ = (
-        "_held", "_limit", "_listener", "_loop", "_mid_event", "_paused_at", "_reads_behind",
+        "_hold", "_limit", "_listener", "_loop", "_mid_event", "_paused_at", "_reads_behind",
         "_sending", "_streams", "_takes_events", "_timer", "_tries", "_unsent", "_whole",
         "_written_at", "answer", "failed", "first_at", "head", "heard_at", "output_tokens",
         "prompt_tokens", "request", "state", "work",
@@ -99,7 +99,7 @@ class LiveText:
         self._listener = admitted.listener
         self.request: Final = admitted.request
         self.head: Final = admitted.head
-        self._held = admitted.held
+        self._hold = admitted.hold
         self._limit = admitted.limit
         self.work: Final = admitted.work
         self._loop = asyncio.get_running_loop()
@@ -190,7 +190,7 @@ class LiveText:
         """The server begins to answer; pieces follow."""
         self.state = TextState.ANSWERING
         self.heard_at = self._written_at = self._loop.time()
-        self._held.release()
+        self._hold.release()
         self._streams = streams
         identity = self.head.request_id
         if identity is not None and all(name.lower() != REQUEST_ID_HEADER for name, _ in headers):
@@ -305,7 +305,7 @@ class LiveText:
         if self.state is TextState.SETTLED:
             return
         waited, self.state = self.waits, TextState.SETTLED
-        self._held.release()
+        self._hold.release()
         self._stop_timer()
         self._listener.ended(self, outcome, waited=waited)
 

@@ -87,25 +87,25 @@ class TextQueue:
             self.counts.refused_unread(now)
             raise rejected(refusal, self.settings)
 
-    async def answer(self, asked: RequestHead, body: Buffer, held: Hold) -> Answer:
-        """The answer to a request whose body is here, and counted by `held`; or its beginning.
+    async def answer(self, head: RequestHead, body: Buffer, hold: Hold) -> Answer:
+        """The answer to a request whose body is here, and counted by `hold`; or its beginning.
 
         Cancelled when its caller leaves before that. Needs no task.
         """
         self._reading += 1
         self._idle.clear()  # this is not idle until it is read
         try:
-            text = await self._admitted(asked, body, held)
+            text = await self._admitted(head, body, hold)
         except (CallError, InvalidInput) as error:
-            return self._refused(asked, held, error)
+            return self._refused(head, hold, error)
         except asyncio.CancelledError:
-            held.release()
+            hold.release()
             self._ledger.rejected[Rejection.ABANDONED] += 1
             raise
         except GeneratorExit:
             raise
         except BaseException as bug:
-            return self._refused(asked, held, unread_bug(bug))
+            return self._refused(head, hold, unread_bug(bug))
         finally:
             self._reading -= 1
             self._look_whether_idle()
@@ -115,37 +115,37 @@ class TextQueue:
             text.cancel()
             raise
         except CallError as error:
-            return self._refused(asked, held, error)
+            return self._refused(head, hold, error)
 
-    def _refused(self, asked: RequestHead, held: Hold, error: CallError | InvalidInput) -> Answer:
-        held.release()
-        return named(self._refusals.response(asked, error), asked.request_id)
+    def _refused(self, head: RequestHead, hold: Hold, error: CallError | InvalidInput) -> Answer:
+        hold.release()
+        return named(self._refusals.response(head, error), head.request_id)
 
-    async def _admitted(self, asked: RequestHead, body: Buffer, held: Hold) -> LiveText:
+    async def _admitted(self, head: RequestHead, body: Buffer, hold: Hold) -> LiveText:
         """Read a request and let it wait; raises `CallError` or `InvalidInput`."""
         arrived = self._loop.time()
         self._require_open()
         limit = self.settings.request_timeout_seconds
-        timeout = options_of_headers(asked.headers).timeout
+        timeout = options_of_headers(head.headers).timeout
         if timeout is not None:
             limit = min(limit, timeout)
         try:
-            draft, waited = await within(limit, self.server.read(asked, body, held))
+            draft, waited = await within(limit, self.server.read(head, body, hold))
         except TimeoutError:
             raise TooLate(limit) from None
         if waited:
             self._require_open()
-        return self._admit(draft, asked, held, arrived, limit)
+        return self._admit(draft, head, hold, arrived, limit)
 
     def _admit(
-        self, draft: Draft, head: RequestHead, held: Hold, arrived: float, limit: float
+        self, draft: Draft, head: RequestHead, hold: Hold, arrived: float, limit: float
     ) -> LiveText:
         """Let a request wait that has so many seconds to its first token; raises `Rejected`."""
         now, settings, fields = self._loop.time(), self.settings, draft.fields
         terms = agreed(options_of_headers(head.headers), settings)
         request = GenerationRequest(
             id=next(self._numbers),
-            share=share_for(fields.model, held.share, settings.tenants),
+            share=share_for(fields.model, hold.share, settings.tenants),
             key=fields.model,
             prompt_tokens=fields.prompt_tokens,
             max_tokens=fields.max_tokens,
@@ -167,7 +167,7 @@ class TextQueue:
             self._ledger.refused_rows(request.share.tenant, fields.adapter, 1)
             raise rejected(refusal, settings, limit)
         self._ledger.accept(1, work, now)
-        text = draft.text(Admitted(self, request, head, held, limit, work))
+        text = draft.text(Admitted(self, request, head, hold, limit, work))
         self._texts[request.id] = text
         self._busy.set()
         self._decide()
@@ -206,7 +206,7 @@ class TextQueue:
     def was_cached(self, request_id: int, tokens: int) -> None:
         """See `EngineListener`."""
         self.counts.cached_tokens += tokens
-        self.admission.found(request_id, tokens)
+        self.admission.cached_prefix(request_id, tokens)
 
     def stepped(self, view: EngineView, preemptions: int) -> None:
         """See `EngineListener`."""

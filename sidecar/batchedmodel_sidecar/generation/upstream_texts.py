@@ -45,9 +45,9 @@ class UpstreamTexts:
     def __init__(self, ask: AskText) -> None:
         self._ask = ask
 
-    async def read(self, asked: RequestHead, body: Buffer, held: Hold) -> Draft:
+    async def read(self, head: RequestHead, body: Buffer, hold: Hold) -> Draft:
         """See `TextServer`; it never waits."""
-        fields = fields_of(body, readable=not asked.packed, chat=asked.path.endswith(_CHAT))
+        fields = fields_of(body, readable=not head.packed, chat=head.path.endswith(_CHAT))
         return Draft(fields, partial(UpstreamText, self._ask, body))
 
 

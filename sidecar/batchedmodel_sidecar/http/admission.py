@@ -61,13 +61,13 @@ class Admission:
         """For a request that says nothing of its own."""
         return self._batcher.settings.request_timeout_seconds
 
-    def limit(self, asked: RequestHead) -> float:
+    def limit(self, head: RequestHead) -> float:
         """Seconds that the headers of a request leave it; raises `InvalidInput`."""
-        return limit_of(options_of_headers(asked.headers), self._batcher.settings)
+        return limit_of(options_of_headers(head.headers), self._batcher.settings)
 
-    def declines_batching(self, asked: RequestHead) -> bool:
+    def declines_batching(self, head: RequestHead) -> bool:
         """Whether a request is to go to an upstream server as it is; raises `InvalidInput`."""
-        return self.passes_on and declines_batching(asked.headers)
+        return self.passes_on and declines_batching(head.headers)
 
     @property
     def status(self) -> LinkStatus:
@@ -115,8 +115,8 @@ class Admission:
         """The model that answers a request at present; raises `Rejected`."""
         model = self.open_for_work()
         # Versions of an upstream server are its own business, and a part of the key.
-        if request.found.version is not None and not self._is_upstream:
-            refuse_version(request.found.version, model.description.version)
+        if request.match.version is not None and not self._is_upstream:
+            refuse_version(request.match.version, model.description.version)
         return model
 
     def admit(self, request: Request, declared: int | None) -> ChosenAdapter | None:
@@ -127,7 +127,7 @@ class Admission:
         request.model = self.model_of(request)
         # An adapter that is not served is refused before the body is read.
         chosen = self.adapter(request)
-        share = request.held.share
+        share = request.hold.share
         if declared is not None:
             self._bodies.refuse_declared(declared, share)
             if is_large(declared, request.route.json_length):
@@ -142,17 +142,17 @@ class Admission:
 
         Raises `InvalidInput` or `Rejected`.
         """
-        return self._adapters.chosen(request.asked.headers, request.found.adapter or named)
+        return self._adapters.chosen(request.head.headers, request.match.adapter or named)
 
-    def options(self, asked: RequestHead) -> HeaderOptions:
+    def options(self, head: RequestHead) -> HeaderOptions:
         """What the headers ask for, read once for all requests that have the same head.
 
         Raises `InvalidInput`, and `Rejected` for an encoding that is not known.
         """
-        if not self.passes_on and declines_batching(asked.headers):
+        if not self.passes_on and declines_batching(head.headers):
             raise InvalidInput(BATCH_HEADER, "is taken only in front of a foreign server", "off")
-        asked.header_options = options_of(asked.headers, traced=logger.isEnabledFor(logging.DEBUG))
-        return asked.header_options
+        head.header_options = options_of(head.headers, traced=logger.isEnabledFor(logging.DEBUG))
+        return head.header_options
 
 
 def share_of_call(call: Call, caller: Share, settings: TenantSettings) -> Share:

@@ -133,13 +133,13 @@ class UnreadAnswers:
         holder = address_group(caller)
         self._measure_all(now)
         while self.size >= self._room:
-            held = Counter[str]()
+            by_holder = Counter[str]()
             for answer in self._answers.values():
-                held[answer.holder] += answer.size
-            (largest, most), *_ = held.most_common(1)
+                by_holder[answer.holder] += answer.size
+            (largest, most), *_ = by_holder.most_common(1)
             theirs = [item for item in self._answers.items() if item[1].holder == largest]
             transport, slowest = min(theirs, key=lambda item: item[1].since)
-            if held[holder] >= most and now - slowest.since < _MAKES_ROOM:
+            if by_holder[holder] >= most and now - slowest.since < _MAKES_ROOM:
                 message = f"callers have not read {self.size} bytes of answers; no more fit"
                 raise CallError(message, status=503, retry_after=RETRY_SOON)
             self._cut(transport)
@@ -149,7 +149,7 @@ class UnreadAnswers:
         loop = asyncio.get_running_loop()
         now = loop.time()
         self._measure_all(now)
-        short = self.size >= self._room // 2 or self._budget.held >= self._room
+        short = self.size >= self._room // 2 or self._budget.in_use >= self._room
         for transport, answer in list(self._answers.items()):
             if answer.is_late(now, short=short):
                 self._cut(transport)
@@ -189,7 +189,7 @@ class BodyReader:
         self.compression: Final = Compression()
         self._budget = budget
         self.unread: Final = UnreadAnswers(self._budget)
-        self._heap = Heap(lambda: budget.held)
+        self._heap = Heap(lambda: budget.in_use)
 
     def hold(self, share: Share = NOBODY) -> Hold:
         """A part of the memory, for the time in which a body is needed."""
@@ -204,30 +204,30 @@ class BodyReader:
 
     async def read(
         self,
-        asked: RequestHead,
+        head: RequestHead,
         source: Source,
-        held: Hold,
+        hold: Hold,
         seconds: float,
-        head: str | None = None,
+        json_length: str | None = None,
     ) -> Received:
-        """The whole body as it was sent, charged to `held` as it arrives; raises `Rejected`.
+        """The whole body as it was sent, charged to `hold` as it arrives; raises `Rejected`.
 
-        `head`: how long the JSON at its beginning is, where not all of it is JSON.
+        `json_length`: how long the JSON at its beginning is, where not all of it is JSON.
         """
         if isinstance(source, bytes):
-            return self.whole(source, asked, held, head)
+            return self.whole(source, head, hold, json_length)
         self._heap.body_comes()
         request, content = source, source.content
         # What its connection holds besides is given back once the body is whole.
-        if not held.grow(STREAMED):
-            raise self._no_room(held.refused, held.share)
+        if not hold.grow(STREAMED):
+            raise self._no_room(hold.refused, hold.share)
         try:
             if content.is_eof() and content.exception() is None:
                 # It came with its head; most do.
-                return self.whole(content.read_nowait(), asked, held, head)
+                return self.whole(content.read_nowait(), head, hold, json_length)
             answer_expectation(request)
             async with asyncio.timeout(seconds):
-                return await self._pieces(request, asked, held, head)
+                return await self._pieces(request, head, hold, json_length)
         except TimeoutError as error:
             message = f"the body did not arrive within {seconds:.3g} s"
             raise Rejected(Rejection.EXPIRED, message, status=408) from error
@@ -237,7 +237,7 @@ class BodyReader:
             raise Rejected(Rejection.INVALID, UNDECODABLE) from _bare(error)
 
     async def read_whole(
-        self, asked: RequestHead, source: Source, held: Hold, seconds: float
+        self, head: RequestHead, source: Source, hold: Hold, seconds: float
     ) -> Buffer | None:
         """The body of a request that goes on as it is; None where it has none.
 
@@ -246,30 +246,30 @@ class BodyReader:
         if not isinstance(source, bytes):
             if not source.body_exists:
                 return None
-            self.refuse_declared(asked.declared, held.share)
+            self.refuse_declared(head.declared, hold.share)
             if source.content.is_eof():
                 answer_expectation(source)  # of others the reading sees to it
-        body = await self.read(asked, source, held, seconds)
+        body = await self.read(head, source, hold, seconds)
         try:
             return view(body)
         finally:
             let_go(body)
 
-    async def compressed(self, response: Response, accepted: str, held: Hold) -> Response:
+    async def compressed(self, response: Response, accepted: str, hold: Hold) -> Response:
         """The same answer, shorter if its caller accepts that and there is memory for both."""
         size = size_of(response.parts)
-        if not wants_gzip(accepted, size) or not held.grow(size):
+        if not wants_gzip(accepted, size) or not hold.grow(size):
             return response
         headers = (*response.headers, ("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding"))
-        parts = (await self.compression.gzipped(response.parts, held.share),)
+        parts = (await self.compression.gzipped(response.parts, hold.share),)
         return Response(parts, response.content_type, response.status, headers)
 
     async def decoded(
         self,
         body: Received,
         encoding: Encoding | None,
-        held: Hold,
-        head: str | None = None,
+        hold: Hold,
+        json_length: str | None = None,
     ) -> Received:
         """The inflated body, bounded and held as the compressed one is.
 
@@ -278,27 +278,27 @@ class BodyReader:
         if encoding is None or isinstance(body, SharedMemory):
             return body
         plain = await self.compression.inflated(
-            body, encoding, self.max_bytes, lambda plain: placed(plain, head), held.share
+            body, encoding, self.max_bytes, lambda plain: placed(plain, json_length), hold.share
         )
-        if not held.grow(len(plain)):
+        if not hold.grow(len(plain)):
             if isinstance(plain, SharedMemory):
                 plain.close()
-            raise self._no_room(held.refused, held.share)
+            raise self._no_room(hold.refused, hold.share)
         return plain
 
-    async def decoded_text(self, asked: RequestHead, body: Buffer, held: Hold, most: int) -> Buffer:
+    async def decoded_text(self, head: RequestHead, body: Buffer, hold: Hold, most: int) -> Buffer:
         """The same of a request for text, which may have `most` bytes."""
-        encoding = encoding_of(asked.headers.get("Content-Encoding"))
+        encoding = encoding_of(head.headers.get("Content-Encoding"))
         if encoding is not None:
             limit = min(most, self.max_bytes)
-            body = await self.compression.inflated(body, encoding, limit, bytes, held.share)
-            self._charge(len(body), len(body), held)
+            body = await self.compression.inflated(body, encoding, limit, bytes, hold.share)
+            self._charge(len(body), len(body), hold)
         if len(body) > most:
             message = f"the body has {len(body)} bytes; of one for text {most} are taken"
             raise Rejected(Rejection.TOO_LARGE, message)
         return body
 
-    def charge_rows(self, body: Received, call: Call, held: Hold, kept: int = 0) -> None:
+    def charge_rows(self, body: Received, call: Call, hold: Hold, kept: int = 0) -> None:
         """The body was parsed: hold its rows, in its place or where they take more than it did.
 
         Numbers and tokens may have eight bytes for two of their text. `kept`: see `Parsed`. Raises
@@ -308,47 +308,49 @@ class BodyReader:
         if isinstance(body, SharedMemory) and call.envelope is None and more < 0:
             # Rows of other bodies may be views of these. For an upstream server what stands beside
             # the rows is kept too, which may be all of the body.
-            held.shrink(-more)
-        elif more > 0 and not held.grow(more):
-            raise self._no_room(held.refused, held.share)
+            hold.shrink(-more)
+        elif more > 0 and not hold.grow(more):
+            raise self._no_room(hold.refused, hold.share)
 
-    def hold_answer(self, size: int, held: Hold) -> None:
+    def hold_answer(self, size: int, hold: Hold) -> None:
         """Hold outputs of so many bytes and their body until they are written.
 
         An answer that is alone always fits, since to ask again would not help. Raises `CallError`.
         """
         if size <= SMALL:
             return
-        more = _TIMES_AN_ANSWER * size - held.kept
-        if held.is_alone():
-            held.regain(more)
-        elif not held.grow(more):
-            message = f"callers' bodies and answers take {self._budget.held} bytes; no more fit"
+        more = _TIMES_AN_ANSWER * size - hold.kept
+        if hold.is_alone():
+            hold.regain(more)
+        elif not hold.grow(more):
+            message = f"callers' bodies and answers take {self._budget.in_use} bytes; no more fit"
             raise CallError(message, status=503, retry_after=RETRY_SOON)
 
-    def whole(self, body: bytes, asked: RequestHead, held: Hold, head: str | None) -> Received:
-        """A body that is here, charged to `held`; raises `Rejected`."""
-        self._charge(len(body), len(body), held)
-        return body if asked.packed or len(body) <= LARGE else placed(body, head)
+    def whole(
+        self, body: bytes, head: RequestHead, hold: Hold, json_length: str | None
+    ) -> Received:
+        """A body that is here, charged to `hold`; raises `Rejected`."""
+        self._charge(len(body), len(body), hold)
+        return body if head.packed or len(body) <= LARGE else placed(body, json_length)
 
     async def _pieces(
-        self, request: web.BaseRequest, asked: RequestHead, held: Hold, head: str | None
+        self, request: web.BaseRequest, head: RequestHead, hold: Hold, json_length: str | None
     ) -> Received:
         """Small bodies are joined; large ones come straight to where they lie, if they can."""
-        declared = asked.declared
+        declared = head.declared
         pieces: list[bytes] = []
         large: Room | SharedMemory | None = None
         size = 0
         try:
             async for piece in request.content.iter_any():
                 size += len(piece)
-                self._charge(size, len(piece), held)
+                self._charge(size, len(piece), hold)
                 pieces.append(piece)
                 if large is None and max(size, declared) > LARGE:
                     expected = declared or self.max_bytes
-                    parsed_apart = not asked.packed and is_large(expected, head)
+                    parsed_apart = not head.packed and is_large(expected, json_length)
                     if not parsed_apart:
-                        large = self._room(asked, held.share)
+                        large = self._room(head, hold.share)
                     else:
                         large = Room(expected) if are_scarce() else SharedMemory()
                 if large is not None:
@@ -356,7 +358,7 @@ class BodyReader:
                         large.write(part)
                     pieces.clear()
                 if large is not None and isinstance(request.protocol, StreamingProtocol):
-                    await self._rest(request.protocol, size, declared, large, held)
+                    await self._rest(request.protocol, size, declared, large, hold)
         except BaseException:
             # It is not counted any more, so it must not live as long as the exception does.
             if isinstance(large, SharedMemory):
@@ -373,7 +375,7 @@ class BodyReader:
         size: int,
         declared: int,
         room: Room | SharedMemory,
-        held: Hold,
+        hold: Hold,
     ) -> None:
         """Of a body of which so much was read, have the rest written straight into its room."""
         lacks = protocol.lacks
@@ -381,22 +383,22 @@ class BodyReader:
             return
 
         def arrived(more: int) -> None:
-            self._charge(declared, more, held)
+            self._charge(declared, more, hold)
             room.filled(more)
 
         await protocol.receive(room.rest(lacks), arrived)
 
-    def _room(self, asked: RequestHead, share: Share) -> Room:
+    def _room(self, head: RequestHead, share: Share) -> Room:
         """Room for a body that is parsed here."""
-        if asked.packed or not asked.declared:
-            return Room(asked.declared or self.max_bytes)
-        return Room(asked.declared, self._slots.room(asked.declared, share))
+        if head.packed or not head.declared:
+            return Room(head.declared or self.max_bytes)
+        return Room(head.declared, self._slots.room(head.declared, share))
 
-    def _charge(self, size: int, more: int, held: Hold) -> None:
+    def _charge(self, size: int, more: int, hold: Hold) -> None:
         if size > self.max_bytes:
             raise self._too_large()
-        if not held.grow(more):
-            raise self._no_room(held.refused, held.share)
+        if not hold.grow(more):
+            raise self._no_room(hold.refused, hold.share)
 
     def _too_large(self) -> Rejected:
         message = f"the body is larger than the {self.max_bytes} bytes taken here"
@@ -407,7 +409,7 @@ class BodyReader:
             most = self._budget.most(share)
             message = f"the body with its rows takes more than the {most} bytes a caller may hold"
             return Rejected(refusal, message)
-        message = f"the bodies held take {self._budget.held} bytes; no more fit at present"
+        message = f"the bodies held take {self._budget.in_use} bytes; no more fit at present"
         return Rejected(refusal, message, retry_after=RETRY_SOON)
 
 
@@ -416,9 +418,9 @@ def _bare(error: Exception) -> Exception:
     return error.with_traceback(None)
 
 
-def is_large(size: int, head: str | None) -> bool:
+def is_large(size: int, json_length: str | None) -> bool:
     """Whether so much of a body of this size is JSON that it is parsed apart; see `read`."""
-    return json_bytes(size, head) > LARGE
+    return json_bytes(size, json_length) > LARGE
 
 
 def view(body: Received) -> Buffer:
@@ -432,9 +434,9 @@ def let_go(body: Received) -> None:
         body.close()
 
 
-def placed(body: bytes, head: str | None) -> Received:
+def placed(body: bytes, json_length: str | None) -> Received:
     """A whole body, in shared memory if its JSON is large."""
-    if not is_large(len(body), head):
+    if not is_large(len(body), json_length):
         return body
     memory = SharedMemory()
     memory.write(body)

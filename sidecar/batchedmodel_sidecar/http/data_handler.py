@@ -23,7 +23,7 @@ from batchedmodel_sidecar.http.inference import InferenceHandler
 from batchedmodel_sidecar.http.passthrough import GoesAlone, Passthrough
 from batchedmodel_sidecar.http.request import RequestHead, Router, TextHandler
 from batchedmodel_sidecar.http.responses import Refusals, named, ours
-from batchedmodel_sidecar.protocols.routes import Endpoint, Lost
+from batchedmodel_sidecar.protocols.routes import Endpoint, NoRoute
 
 _GOING_ALONE: Final = (Endpoint.PASSED_ON, Endpoint.ALONE)
 
@@ -64,9 +64,9 @@ class DataHandler:
         """Whether a call that comes now is refused."""
         return self._admission.refusing
 
-    def is_call(self, asked: RequestHead) -> bool:
+    def is_call(self, head: RequestHead) -> bool:
         """Whether `answer` will answer with an inference or a text, or say why not."""
-        route = asked.route or self._router.route(asked)
+        route = head.route or self._router.route(head)
         return route.protocol is not None or route.generates
 
     def left_early(self) -> None:
@@ -79,110 +79,110 @@ class DataHandler:
 
     async def handle(self, request: web.BaseRequest) -> Answer:
         """Answer a request whose body streams."""
-        asked = RequestHead(
+        head = RequestHead(
             method=request.method,
             target=request.raw_path,
             headers=request.headers,
             declared=request.content_length or 0,
         )
         try:
-            return await self.respond(asked, request, request.remote or "")
+            return await self.respond(head, request, request.remote or "")
         except GoesAlone as alone:
             try:
-                return await self._forwarded(asked, request, alone)
+                return await self._forwarded(head, request, alone)
             except (CallError, InvalidInput) as error:
-                return named(self._refusals.response(asked, error), asked.request_id)
+                return named(self._refusals.response(head, error), head.request_id)
 
-    def answer(self, asked: RequestHead, source: bytes, caller: str, reply: Reply) -> Running:
+    def answer(self, head: RequestHead, source: bytes, caller: str, reply: Reply) -> Running:
         """Begin to answer an inference, or a request for text."""
-        return EagerCoroutine(self.respond(asked, source, caller), reply, self._loop)
+        return EagerCoroutine(self.respond(head, source, caller), reply, self._loop)
 
-    async def respond(self, asked: RequestHead, source: Source, caller: str = "") -> Answer:
+    async def respond(self, head: RequestHead, source: Source, caller: str = "") -> Answer:
         """Answer one request, whose body comes from `source`, to the address `caller`.
 
         Raises nothing but `GoesAlone`. No task is needed before it has to wait.
         """
-        route = asked.route or self._router.route(asked)
-        found = route.found
+        route = head.route or self._router.route(head)
+        match = route.match
         response: Response
         try:
             if route.generates:
-                return await self._generated(asked, source, caller)
-            if isinstance(found, Lost):
-                response = self._refusals.lost(asked, found)
+                return await self._generated(head, source, caller)
+            if isinstance(match, NoRoute):
+                response = self._refusals.lost(head, match)
             elif self._passthrough is not None and (
-                found.endpoint in _GOING_ALONE
-                or (route.protocol is None and self._admission.declines_batching(asked))
+                match.endpoint in _GOING_ALONE
+                or (route.protocol is None and self._admission.declines_batching(head))
             ):
-                raise GoesAlone(in_turn=found.endpoint is Endpoint.ALONE)
+                raise GoesAlone(in_turn=match.endpoint is Endpoint.ALONE)
             elif route.protocol is not None:
-                response = await self._inferences.infer(asked, route, source, caller)
-            elif found.endpoint is Endpoint.INDEX:
-                response = await self._index(asked, source)
+                response = await self._inferences.infer(head, route, source, caller)
+            elif match.endpoint is Endpoint.INDEX:
+                response = await self._index(head, source)
             else:
                 admission = self._admission
-                response = self._discovery.answer(found, admission.status, works=admission.works)
+                response = self._discovery.answer(match, admission.status, works=admission.works)
         except GoesAlone:
             raise
         except (CallError, InvalidInput) as error:
-            response = self._refusals.response(asked, error)
+            response = self._refusals.response(head, error)
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as bug:
-            response = self._refusals.response(asked, CallError(ours("answering", bug), status=500))
-        return response if asked.request_id is None else named(response, asked.request_id)
+            response = self._refusals.response(head, CallError(ours("answering", bug), status=500))
+        return response if head.request_id is None else named(response, head.request_id)
 
-    async def _generated(self, asked: RequestHead, source: Source, caller: str) -> Answer:
+    async def _generated(self, head: RequestHead, source: Source, caller: str) -> Answer:
         """The answer to a request for generated text; raises `CallError` or `InvalidInput`."""
         assert self._texts is not None, "nothing is generated here: our bug"
-        held = self._bodies.hold(self._admission.share(caller, asked.headers))
+        hold = self._bodies.hold(self._admission.share(caller, head.headers))
         try:
             if not isinstance(source, bytes):
-                self._texts.refuse_full(held.share)
+                self._texts.refuse_full(hold.share)
             seconds = self._admission.timeout_seconds
-            body = await self._received(asked, source, held, seconds)
+            body = await self._received(head, source, hold, seconds)
         except BaseException:
-            held.release()
+            hold.release()
             raise
-        return await self._texts.answer(asked, body or b"", held)
+        return await self._texts.answer(head, body or b"", hold)
 
     async def _forwarded(
-        self, asked: RequestHead, request: web.BaseRequest, alone: GoesAlone
+        self, head: RequestHead, request: web.BaseRequest, alone: GoesAlone
     ) -> StreamedResponse:
         """The upstream server's own answer; raises `CallError` or `InvalidInput`."""
         assert self._passthrough is not None, "there is nowhere to go to: our bug"
-        held = self._bodies.hold(self._admission.share(request.remote or "", request.headers))
+        hold = self._bodies.hold(self._admission.share(request.remote or "", request.headers))
         seconds, body = alone.seconds, alone.body
         try:
             if body is not None:
-                held.regain(len(body))
+                hold.regain(len(body))
             else:
-                seconds = self._admission.limit(asked)
+                seconds = self._admission.limit(head)
                 self._admission.require_open()
-                self._passthrough.refuse_full(held.share)
-                body = await self._received(asked, request, held, seconds)
+                self._passthrough.refuse_full(hold.share)
+                body = await self._received(head, request, hold, seconds)
             # A drain may have ended while the body was read.
             self._admission.require_open()
             return await self._passthrough.forward(
-                request, body, held, seconds, in_turn=alone.in_turn
+                request, body, hold, seconds, in_turn=alone.in_turn
             )
         except BaseException:
-            held.release()
+            hold.release()
             raise
 
     async def _received(
-        self, asked: RequestHead, source: Source, held: Hold, seconds: float
+        self, head: RequestHead, source: Source, hold: Hold, seconds: float
     ) -> Buffer | None:
         """The body of a request that goes on as it is; None where it has none."""
         try:
-            return await self._bodies.read_whole(asked, source, held, seconds)
+            return await self._bodies.read_whole(head, source, hold, seconds)
         except asyncio.CancelledError:
             self.left_early()
             raise
 
-    async def _index(self, asked: RequestHead, source: Source) -> Response:
+    async def _index(self, head: RequestHead, source: Source) -> Response:
         """The model server's list of versions; raises `CallError`. Not counted as a call."""
-        self._discovery.refuse_large_order(asked.declared)
-        with self._bodies.hold() as held:
-            body = await self._bodies.read(asked, source, held, self._admission.timeout_seconds)
+        self._discovery.refuse_large_order(head.declared)
+        with self._bodies.hold() as hold:
+            body = await self._bodies.read(head, source, hold, self._admission.timeout_seconds)
             return await self._discovery.index(body if isinstance(body, bytes) else b"")

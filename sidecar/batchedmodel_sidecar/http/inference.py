@@ -54,28 +54,26 @@ class InferenceHandler:
         self._codec = codec
         self._clock = clock
 
-    async def infer(
-        self, asked: RequestHead, route: Route, source: Source, caller: str
-    ) -> Response:
+    async def infer(self, head: RequestHead, route: Route, source: Source, caller: str) -> Response:
         """The answer to any inference; raises `CallError`, `InvalidInput` or `GoesAlone`."""
-        share, arrived = self._admission.share(caller, asked.headers), self._clock()
-        request = Request(asked, route, arrived, self._bodies.hold(share))
+        share, arrived = self._admission.share(caller, head.headers), self._clock()
+        request = Request(head, route, arrived, self._bodies.hold(share))
         try:
             await self._read(request, source)
-            parsed, held = request.parsed, request.held
+            parsed, hold = request.parsed, request.hold
             share = share_of_call(parsed.call, share, self._batcher.settings.tenants)
             pending = self._batcher.offer(parsed.call, arrived, request.options, share)
-            pending.held = held
+            pending.hold = hold
             answer = await pending
             # What the answer takes is held until it leaves.
             size = answer.size
-            self._bodies.hold_answer(size, held)
+            self._bodies.hold_answer(size, hold)
             try:
                 if self._codec.renders_here(request.protocol, parsed, answer, size):
                     body = request.protocol.render(parsed, answer, request.model)
                 else:
                     body = await self._codec.render(
-                        request.protocol, parsed, answer, request.model, held.share
+                        request.protocol, parsed, answer, request.model, hold.share
                     )
             except InvalidInput as error:
                 # The model's answer has no form in which the caller asked for it.
@@ -84,9 +82,9 @@ class InferenceHandler:
             if request.options.timing and answer.timing is not None:
                 headers = (*headers, *timing_headers(answer.timing))
             response = Response((body.data, *body.tail), body.content_type, headers=headers)
-            options = asked.header_options
+            options = head.header_options
             if options is not None and options.accepted and size_of(response.parts) >= SMALL:
-                response = await self._bodies.compressed(response, options.accepted, held)
+                response = await self._bodies.compressed(response, options.accepted, hold)
         finally:
             request.release()
         return self._bodies.unread.admitted(response, caller)
@@ -96,22 +94,22 @@ class InferenceHandler:
 
         A request that leaves or fails here is counted as rejected.
         """
-        asked, held, admission = request.asked, request.held, self._admission
+        head, hold, admission = request.head, request.hold, self._admission
         body: Received = b""
         limit = 0.0
         try:
             whole = isinstance(source, bytes)
-            chosen = admission.admit(request, None if whole else asked.declared)
-            header_options = asked.header_options or admission.options(asked)
+            chosen = admission.admit(request, None if whole else head.declared)
+            header_options = head.header_options or admission.options(head)
             request.options = header_options.options
             if isinstance(source, bytes):
-                body = self._bodies.whole(source, asked, held, request.route.json_length)
+                body = self._bodies.whole(source, head, hold, request.route.json_length)
             else:
                 seconds, length = self._limit(request), request.route.json_length
-                body = await self._bodies.read(asked, source, held, seconds, length)
+                body = await self._bodies.read(head, source, hold, seconds, length)
                 # The model may have been restarted while the body arrived.
                 request.model = admission.model_of(request)
-            if admission.passes_on and admission.declines_batching(asked):
+            if admission.passes_on and admission.declines_batching(head):
                 raise Unbatchable(BATCH_HEADER, "is off")
             # This version answers from now on, even if another takes its place meanwhile.
             request.lease.turn_to(request.model.users)
@@ -135,12 +133,12 @@ class InferenceHandler:
         except InvalidInput as error:
             if isinstance(error, Unbatchable) and admission.passes_on:
                 seconds = self._limit(request)
-                raise GoesAlone(view(body), seconds, held.share, in_turn=True) from error
+                raise GoesAlone(view(body), seconds, hold.share, in_turn=True) from error
             raise self._unread(invalid(error)) from error
         except TimeoutError as error:
             raise self._unread(TooLate(limit)) from error
         except Rejected as error:
-            refused = of_now(error, held.share, self._batcher)
+            refused = of_now(error, hold.share, self._batcher)
             raise self._unread(refused) from None
         except GeneratorExit:
             raise
@@ -162,20 +160,20 @@ class InferenceHandler:
         protocol = request.route.at_once
         if protocol is None or not isinstance(body, bytes):
             return None
-        most_rows = partial(self._codec.most_rows, request.held.share)
+        most_rows = partial(self._codec.most_rows, request.hold.share)
         parsed = protocol.parse_at_once(body, request.model, most_rows)
         if parsed is not None:
-            self._bodies.charge_rows(body, parsed.call, request.held)
+            self._bodies.charge_rows(body, parsed.call, request.hold)
         return parsed
 
     async def _parsed(self, request: Request, body: Received) -> Parsed:
-        plain, held, length = body, request.held, request.route.json_length
-        options = request.asked.header_options
+        plain, hold, length = body, request.hold, request.route.json_length
+        options = request.head.header_options
         if options is not None and options.encoding is not None:
-            plain = await self._bodies.decoded(body, options.encoding, held, length)
+            plain = await self._bodies.decoded(body, options.encoding, hold, length)
         try:
-            parsed = await self._codec.parse(request.protocol, plain, length, request.model, held)
-            self._bodies.charge_rows(plain, parsed.call, held, parsed.kept)
+            parsed = await self._codec.parse(request.protocol, plain, length, request.model, hold)
+            self._bodies.charge_rows(plain, parsed.call, hold, parsed.kept)
         finally:
             if plain is not body:
                 let_go(plain)

@@ -90,19 +90,19 @@ class Passthrough:
         self,
         request: web.BaseRequest,
         body: Buffer | None,
-        held: Hold,
+        hold: Hold,
         seconds: float,
         *,
         in_turn: bool,
     ) -> StreamedResponse:
         """The server's answer, whose body streams; an inference waits for its turn.
 
-        Tenants share the room. `held` counts the body, and of an inference the answer until that is
+        Tenants share the room. `hold` counts the body, and of an inference the answer until that is
         sent on; it is released here once this has returned. Raises `Rejected` before anything was
         forwarded, `Unserved` or `Expired` before the answer began. A later failure breaks the
         connection off.
         """
-        share = held.share
+        share = hold.share
         self.refuse_full(share)
         if in_turn and (rest := self._turns.rest(share)) > seconds:
             message = f"this caller's inferences that go alone had their share for {rest:.3g} s"
@@ -110,7 +110,7 @@ class Passthrough:
         self._ledger.pass_on()
         self._room.take(share, 1)
         self._idle.clear()
-        passage = _Passage(request, body, held, seconds, self._left)
+        passage = _Passage(request, body, hold, seconds, self._left)
         outcome = Outcome.FAILED
         try:
             async with asyncio.timeout_at(passage.deadline):
@@ -120,7 +120,7 @@ class Passthrough:
                 else:
                     with self._working():
                         answer = await passage.ask(self._client)
-                    held.release()  # an answer may stream for long
+                    hold.release()  # an answer may stream for long
             outcome = Outcome.COMPLETED
         except asyncio.CancelledError:
             outcome = Outcome.CANCELLED
@@ -169,7 +169,7 @@ class _Passage:
         self,
         request: web.BaseRequest,
         body: Buffer | None,
-        held: Hold,
+        hold: Hold,
         seconds: float,
         left: Callable[[Share, Outcome], None],
     ) -> None:
@@ -178,7 +178,7 @@ class _Passage:
         self.deadline: Final = self._loop.time() + seconds
         self._request = request
         self._body = body
-        self._held = held
+        self._hold = hold
         self._left = left
         self._answer: Answer | None = None
         self._ahead: list[bytes] = []
@@ -213,7 +213,7 @@ class _Passage:
             if self._has_left:
                 return  # what is held is another's by now
             self._ahead.append(piece)
-            if not self._held.grow(len(piece)):
+            if not self._hold.grow(len(piece)):
                 return
 
     def leave(self, outcome: Outcome) -> None:
@@ -230,8 +230,8 @@ class _Passage:
         elif self.limit is not None and not self.limit.expired():
             soon = self._loop.time() + _UNWANTED_SECONDS
             self.limit.reschedule(min(soon, self.limit.when() or soon))
-        self._held.release()
-        self._left(self._held.share, outcome)
+        self._hold.release()
+        self._left(self._hold.share, outcome)
 
     def response(self, answer: Answer) -> StreamedResponse:
         """The answer, as it is sent on."""

@@ -25,14 +25,14 @@ from batchedmodel_sidecar.protocols.headers import (
     unmet_expectation,
 )
 from batchedmodel_sidecar.protocols.protocol import Parsed, PublicProtocol
-from batchedmodel_sidecar.protocols.routes import Endpoint, Found, Lost, Routes
+from batchedmodel_sidecar.protocols.routes import Endpoint, NoRoute, RouteMatch, Routes
 from batchedmodel_sidecar.protocols.v2 import V2Protocol
 
 
 class Route(NamedTuple):
     """Where a request belongs."""
 
-    found: Found | Lost
+    match: RouteMatch | NoRoute
     protocol: PublicProtocol | None
     """How it is batched; None when it is not."""
     at_once: V2Protocol | None
@@ -109,45 +109,45 @@ class Router:
         own = Routes(name, adapters=has_lora)
         self._routes = own if upstream is None else upstream
 
-    def find(self, method: str, path: str) -> Found | Lost:
+    def find(self, method: str, path: str) -> RouteMatch | NoRoute:
         """What a method means with a path."""
         return self._routes.find(method, path)
 
-    def route(self, asked: RequestHead) -> Route:
+    def route(self, head: RequestHead) -> Route:
         """The route of a request, found once for all that have the same head."""
-        found = self.find(asked.method, asked.path)
-        if (rule := refused_locally(asked.headers, self._local_to)) is not None:
-            found = Lost(403, rule)
-        elif (rule := unmet_expectation(asked.headers)) is not None:
-            found = Lost(417, rule)
-        if isinstance(found, Lost):
-            route = Route(found, None, None, None, generates=False)
+        match = self.find(head.method, head.path)
+        if (rule := refused_locally(head.headers, self._local_to)) is not None:
+            match = NoRoute(403, rule)
+        elif (rule := unmet_expectation(head.headers)) is not None:
+            match = NoRoute(417, rule)
+        if isinstance(match, NoRoute):
+            route = Route(match, None, None, None, generates=False)
         else:
-            protocol = self._protocol(asked, found.endpoint)
-            plain = asked.header_length is None and not asked.packed and self._upstream is None
+            protocol = self._protocol(head, match.endpoint)
+            plain = head.header_length is None and not head.packed and self._upstream is None
             route = Route(
-                found,
+                match,
                 protocol,
                 protocol if plain and isinstance(protocol, V2Protocol) else None,
-                asked.header_length if found.endpoint is Endpoint.V2_INFER else None,
-                self._generates and found.endpoint is Endpoint.GENERATES,
+                head.header_length if match.endpoint is Endpoint.V2_INFER else None,
+                self._generates and match.endpoint is Endpoint.GENERATES,
             )
-        asked.route = route
+        head.route = route
         return route
 
-    def _protocol(self, asked: RequestHead, endpoint: Endpoint) -> PublicProtocol | None:
+    def _protocol(self, head: RequestHead, endpoint: Endpoint) -> PublicProtocol | None:
         if self._upstream is None:
             return self._protocols.get(endpoint)
         if endpoint is not self._upstream.endpoint:
             return None
-        return self._upstream.public_protocol(asked.path, asked.query, asked.headers)
+        return self._upstream.public_protocol(head.path, head.query, head.headers)
 
 
 class Request:
     """One inference; its steps fill in what they find out."""
 
     __slots__ = (
-        "arrived", "asked", "found", "held", "lease", "model", "options", "parsed", "protocol",
+        "arrived", "head", "hold", "lease", "match", "model", "options", "parsed", "protocol",
         "route",
     )  # fmt: skip
 
@@ -156,23 +156,25 @@ class Request:
     parsed: Parsed
     """Its call; set when its body is read."""
 
-    def __init__(self, asked: RequestHead, route: Route, arrived: float, held: Hold) -> None:
-        """`route` has a protocol. `arrived`: monotonic seconds. `held`: the memory that it uses."""
-        assert isinstance(route.found, Found), "an inference has a path that means one: our bug"
+    def __init__(self, head: RequestHead, route: Route, arrived: float, hold: Hold) -> None:
+        """`route` has a protocol. `arrived`: monotonic seconds. `hold`: the memory that it uses."""
+        assert isinstance(route.match, RouteMatch), (
+            "an inference has a path that means one: our bug"
+        )
         assert route.protocol is not None, "an inference has a protocol: our bug"
-        self.asked: Final = asked
+        self.head: Final = head
         self.route: Final = route
-        self.found: Final = route.found
+        self.match: Final = route.match
         self.protocol: Final = route.protocol
         self.arrived: Final = arrived
-        self.held: Final = held
+        self.hold: Final = hold
         self.lease: Final = VersionLease()
         self.options: RequestOptions = NO_OPTIONS
         """What its headers ask for, and then its body as well."""
 
     def release(self) -> None:
         """Its body is not needed any more, nor is the version that it was read for."""
-        self.held.release()
+        self.hold.release()
         self.lease.close()
 
 
@@ -183,6 +185,6 @@ class TextHandler(Protocol):
         """Raise `Rejected` where a tenant's request would not be admitted, whatever it holds."""
         ...
 
-    async def answer(self, asked: RequestHead, body: Buffer, held: Hold) -> Answer:
-        """The answer to a request whose body is here, and counted by `held`; or its beginning."""
+    async def answer(self, head: RequestHead, body: Buffer, hold: Hold) -> Answer:
+        """The answer to a request whose body is here, and counted by `hold`; or its beginning."""
         ...

@@ -20,7 +20,7 @@ from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Rejected, let_fra
 from batchedmodel_sidecar.http.request import RequestHead
 from batchedmodel_sidecar.protocols.headers import REQUEST_ID_HEADER
 from batchedmodel_sidecar.protocols.protocol import PublicProtocol
-from batchedmodel_sidecar.protocols.routes import Endpoint, Lost
+from batchedmodel_sidecar.protocols.routes import Endpoint, NoRoute
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 
 logger: Final = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Refusals:
         self._ledger = ledger
         self._protocols = protocols
 
-    def response(self, asked: RequestHead, error: CallError | InvalidInput) -> Response:
+    def response(self, head: RequestHead, error: CallError | InvalidInput) -> Response:
         """What the caller is told. Nobody raises the error any more.
 
         It has its protocol's form, its reason and, where to try again helps, a delay.
@@ -67,10 +67,10 @@ class Refusals:
             if logger.isEnabledFor(logging.DEBUG):
                 told = about(reason=error.reason)
                 logger.debug("refused: %s, %d", error.reason, error.status, extra=told)
-        protocol = asked.route.protocol if asked.route else None
+        protocol = head.route.protocol if head.route else None
         if protocol is None:
             # The path is no protocol's own: the error has the form that such callers expect.
-            path = asked.path
+            path = head.path
             family = Endpoint.V1_PREDICT if path.endswith(":predict") else Endpoint.EMBEDDINGS
             protocol = self._protocols[family if path.startswith("/v1/") else Endpoint.V2_INFER]
         body = protocol.error(error)
@@ -86,12 +86,12 @@ class Refusals:
             )
         return Response((body.data,), body.content_type, error.status, headers)
 
-    def lost(self, asked: RequestHead, lost: Lost) -> Response:
+    def lost(self, head: RequestHead, lost: NoRoute) -> Response:
         """The answer to a path that means nothing, or not with this method."""
         error = CallError(lost.message, status=lost.status)
-        if asked.method == "POST":
+        if head.method == "POST":
             error = Rejected(Rejection.INVALID, lost.message, status=lost.status)
-        response = self.response(asked, error)
+        response = self.response(head, error)
         return response if lost.allow is None else response.with_header("Allow", lost.allow)
 
     def unreadable(self, status: int, rule: str) -> Response:

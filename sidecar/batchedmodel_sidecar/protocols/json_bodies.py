@@ -74,22 +74,22 @@ def json_object(body: Buffer, known: Collection[str]) -> dict[str, Any]:
     Raises `InvalidInput`, also for a field that is not known: the answer would not be what was
     asked for.
     """
-    asked = read_json(body)
-    if not isinstance(asked, dict):
+    fields = read_json(body)
+    if not isinstance(fields, dict):
         raise InvalidInput("body", "is not a JSON object")
-    for field in asked:
+    for field in fields:
         if field not in known:
             rule = f"is not taken here; known: {', '.join(sorted(known))}"
             raise InvalidInput(shown(field)[1:-1] or "a field without a name", rule)
-    return asked
+    return fields
 
 
-def adapter_of(asked: dict[str, Any], served: str, *, named: bool) -> str | None:
+def adapter_of(fields: dict[str, Any], served: str, *, named: bool) -> str | None:
     """The name in a body that is not the model's own, perhaps of an adapter; None for the model.
 
     It must be `named` or may be left out; raises `ModelNotFound` for what is no name.
     """
-    given = asked.get("model")
+    given = fields.get("model")
     if given == served or (given is None and not named):
         return None
     if not isinstance(given, str) or not given:
@@ -104,18 +104,18 @@ def unable(named: str | None, served: str, rule: str) -> InvalidInput | ModelNot
     return ModelNotFound(f"model: {shown(named)} is not served here; {served} is, and {rule}")
 
 
-def require_text(asked: dict[str, Any], field: str) -> str:
+def require_text(fields: dict[str, Any], field: str) -> str:
     """A field that must be a text; raises `InvalidInput`."""
-    value = asked.get(field)
+    value = fields.get(field)
     if not isinstance(value, str):
         raise InvalidInput(field, "is not a text", value)
     return value
 
 
-def optional_text(asked: dict[str, Any], field: str) -> None:
+def optional_text(fields: dict[str, Any], field: str) -> None:
     """Check a field that means nothing here, and may be left out; raises `InvalidInput`."""
-    if asked.get(field) is not None:
-        require_text(asked, field)
+    if fields.get(field) is not None:
+        require_text(fields, field)
 
 
 def require_few(given: list[Any], field: str) -> None:
@@ -124,9 +124,9 @@ def require_few(given: list[Any], field: str) -> None:
         raise InvalidInput(field, f"has {len(given)} entries; at most {_MOST_ENTRIES} are taken")
 
 
-def flag(asked: Mapping[str, Any], field: str, within: str = "", *, default: bool) -> bool:
+def flag(fields: Mapping[str, Any], field: str, within: str = "", *, default: bool) -> bool:
     """A field that is true or false; raises `InvalidInput`. `within`: what its name begins with."""
-    value = asked.get(field)
+    value = fields.get(field)
     if value is None:
         return default
     if not isinstance(value, bool):

@@ -47,16 +47,16 @@ class EmbeddingsProtocol(PublicProtocol):
         self, body: Buffer, header_length: str | None, model: ReadyModel, most_rows: int
     ) -> Parsed:
         """One row for each input; raises `InvalidInput` or `Rejected` (another model's name)."""
-        asked = json_object(body, EMBEDDINGS)
-        named = adapter_of(asked, model.description.name, named=True)
+        fields = json_object(body, EMBEDDINGS)
+        named = adapter_of(fields, model.description.name, named=True)
         if model.description.embedding is None:
             raise unable(named, model.description.name, "does not give embeddings")
-        encoding = asked.get("encoding_format") or "float"
+        encoding = fields.get("encoding_format") or "float"
         if encoding not in ("float", "base64"):
             raise InvalidInput("encoding_format", "is not one of float, base64", encoding)
-        optional_text(asked, "user")
-        dimensions = _dimensions(asked.get("dimensions"), model.description)
-        rows = await _rows(asked.get("input"), model, most_rows)
+        optional_text(fields, "user")
+        dimensions = _dimensions(fields.get("dimensions"), model.description)
+        rows = await _rows(fields.get("input"), model, most_rows)
         form = _Form(base64=encoding == "base64", dimensions=dimensions)
         return Parsed(call=model.call_of(rows), memo=form, named=named)
 

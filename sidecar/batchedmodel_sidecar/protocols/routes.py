@@ -44,7 +44,7 @@ class Endpoint(Enum):
     """An inference that such a server answers at once and whole: it gets it in its turn."""
 
 
-class Found(NamedTuple):
+class RouteMatch(NamedTuple):
     """A path that means something; `version` is the model's version that it names."""
 
     endpoint: Endpoint
@@ -53,7 +53,7 @@ class Found(NamedTuple):
     """What it names in the model's place: an adapter of it, if there is one of this name."""
 
 
-class Lost(NamedTuple):
+class NoRoute(NamedTuple):
     """A path that means nothing, or not with this method."""
 
     status: int
@@ -104,20 +104,20 @@ class Routes:
         self._adapters = adapters
         of_model = {path.format(name): target for path, target in OF_MODEL.items()}
         self._methods = {
-            path: (method, Found(endpoint))
+            path: (method, RouteMatch(endpoint))
             for path, (method, endpoint) in (PATHS | of_model).items()
         }
         self._versioned = {f"/v{number}/models/{name}/versions/" for number in (1, 2)}
 
-    def find(self, method: str, path: str) -> Found | Lost:
+    def find(self, method: str, path: str) -> RouteMatch | NoRoute:
         """What the request means. `HEAD` asks for what `GET` would answer."""
         named = _MODEL.match(path) if self._adapters else None
         if named is None or named[1] == self._name:
             return self._find(method, path)
-        found = self._find(method, f"{path[: named.start(1)]}{self._name}{path[named.end(1) :]}")
-        return found if isinstance(found, Lost) else found._replace(adapter=named[1])
+        match = self._find(method, f"{path[: named.start(1)]}{self._name}{path[named.end(1) :]}")
+        return match if isinstance(match, NoRoute) else match._replace(adapter=named[1])
 
-    def _find(self, method: str, path: str) -> Found | Lost:
+    def _find(self, method: str, path: str) -> RouteMatch | NoRoute:
         target, version = self._methods.get(path), None
         if target is None and any(path.startswith(prefix) for prefix in self._versioned):
             named = _VERSION.search(path)
@@ -126,17 +126,17 @@ class Routes:
                 target = self._methods.get(path[: named.start()] + path[named.end() :])
         if target is None:
             return self._nothing(path)
-        allowed, found = target
+        allowed, match = target
         if allowed != ("GET" if method == "HEAD" else method):
-            return Lost(405, f"{path} takes {allowed}, not {method}", allow=allowed)
-        return found if version is None else Found(found.endpoint, version)
+            return NoRoute(405, f"{path} takes {allowed}, not {method}", allow=allowed)
+        return match if version is None else RouteMatch(match.endpoint, version)
 
-    def _nothing(self, path: str) -> Lost:
+    def _nothing(self, path: str) -> NoRoute:
         named = _MODEL.match(path)
         if named is not None and named[1] != self._name:
             message = f"model: {shown(named[1])} is not served here; {self._name} is"
-            return Lost(404, message)
-        return Lost(404, f"there is nothing at {shown(path)}")
+            return NoRoute(404, message)
+        return NoRoute(404, f"there is nothing at {shown(path)}")
 
 
 def refuse_version(version: str | None, served: str) -> None:

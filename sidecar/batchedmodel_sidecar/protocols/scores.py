@@ -76,19 +76,19 @@ class ClassifyProtocol(ScoreProtocol):
         self, body: Buffer, header_length: str | None, model: ReadyModel, most_rows: int
     ) -> Parsed:
         """One row for each text or pair; raises `InvalidInput` or `Rejected`."""
-        asked = json_object(body, CLASSIFY)
-        named = adapter_of(asked, model.description.name, named=False)
+        fields = json_object(body, CLASSIFY)
+        named = adapter_of(fields, model.description.name, named=False)
         if model.description.classification is None:
             raise unable(named, model.description.name, "does not classify")
-        if ("inputs" in asked) == ("input" in asked):
+        if ("inputs" in fields) == ("input" in fields):
             raise InvalidInput("inputs", "or input is required, and not both")
-        optional_text(asked, "user")
-        tei = "inputs" in asked
-        single, texts = _sequences(asked["inputs"]) if tei else _texts(asked["input"])
+        optional_text(fields, "user")
+        tei = "inputs" in fields
+        single, texts = _sequences(fields["inputs"]) if tei else _texts(fields["input"])
         refuse_many(len(texts), most_rows)
         field = "inputs" if tei else "input"
-        whole = must_stay_whole(asked)
-        form = _Labelling(tei=tei, single=single, raw=flag(asked, "raw_scores", default=False))
+        whole = must_stay_whole(fields)
+        form = _Labelling(tei=tei, single=single, raw=flag(fields, "raw_scores", default=False))
         if model.description.classifies_tokens:
             if not tei:
                 rule = "is for models that classify texts; this one classifies tokens: send inputs"
@@ -212,26 +212,26 @@ class RerankProtocol(ScoreProtocol):
         self, body: Buffer, header_length: str | None, model: ReadyModel, most_rows: int
     ) -> Parsed:
         """One row for each document, paired with the query; raises `InvalidInput` or `Rejected`."""
-        asked = json_object(body, OF_TEI | OF_COHERE)
-        named = adapter_of(asked, model.description.name, named=False)
+        fields = json_object(body, OF_TEI | OF_COHERE)
+        named = adapter_of(fields, model.description.name, named=False)
         if model.description.ranking is None:
             raise unable(named, model.description.name, "does not rank")
-        tei = "texts" in asked
-        for field in asked:
+        tei = "texts" in fields
+        for field in fields:
             if field not in (OF_TEI if tei else OF_COHERE):
                 rule = f"is not taken beside {'texts' if tei else 'documents'}"
                 raise InvalidInput(field, rule)
-        query, field = require_text(asked, "query"), "texts" if tei else "documents"
-        documents = _documents(asked.get(field), field, plain=tei)
+        query, field = require_text(fields, "query"), "texts" if tei else "documents"
+        documents = _documents(fields.get(field), field, plain=tei)
         refuse_many(len(documents), most_rows)
         pairs = [(query, document) for document in documents]
-        rows = await rows_of_texts(pairs, model, field, whole=must_stay_whole(asked))
-        shown = flag(asked, "return_text" if tei else "return_documents", default=False)
-        top_n = asked.get("top_n")
+        rows = await rows_of_texts(pairs, model, field, whole=must_stay_whole(fields))
+        shown = flag(fields, "return_text" if tei else "return_documents", default=False)
+        top_n = fields.get("top_n")
         form = _Ranking(
             documents=documents if shown else None,
             tei=tei,
-            raw=flag(asked, "raw_scores", default=False),
+            raw=flag(fields, "raw_scores", default=False),
             first=None if top_n is None else ruled(_COUNT, top_n, "top_n"),
         )
         return Parsed(call=model.call_of(rows), memo=form, named=named)
@@ -308,9 +308,9 @@ def raw_scores(answer: Answer, name: str) -> list[list[Any]]:
     return [bytes_to_values(value.data, datatype, name) for value in answer.column(index)]
 
 
-def must_stay_whole(asked: dict[str, Any]) -> bool:
+def must_stay_whole(fields: dict[str, Any]) -> bool:
     """Whether long texts are to be refused and not cut; raises `InvalidInput`."""
-    direction = asked.get("truncation_direction")
+    direction = fields.get("truncation_direction")
     if direction is not None and direction not in ("right", "Right"):
         raise InvalidInput("truncation_direction", "is not right: texts are cut there", direction)
-    return not flag(asked, "truncate", default=True)
+    return not flag(fields, "truncate", default=True)

@@ -40,8 +40,8 @@ class PredictProtocol(PublicProtocol):
     ) -> Parsed:
         """One row for each instance, whose sizes may differ where the model's may."""
         known = model.description.params
-        asked = json_object(body, _FIELDS | {_PARAMETERS} if known else _FIELDS)
-        instances, params = asked.get("instances"), _params(asked.get(_PARAMETERS), known)
+        fields = json_object(body, _FIELDS | {_PARAMETERS} if known else _FIELDS)
+        instances, params = fields.get("instances"), _params(fields.get(_PARAMETERS), known)
         if not isinstance(instances, list) or not instances:
             raise InvalidInput("instances", "must be a list of at least one instance")
         refuse_many(len(instances), most_rows)

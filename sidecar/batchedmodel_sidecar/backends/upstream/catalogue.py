@@ -21,7 +21,7 @@ from batchedmodel_sidecar.backends.upstream.protocols.v1 import V1
 from batchedmodel_sidecar.backends.upstream.protocols.v2 import V2
 from batchedmodel_sidecar.backends.upstream.public_protocol import UpstreamProtocol
 from batchedmodel_sidecar.protocols.protocol import PublicProtocol
-from batchedmodel_sidecar.protocols.routes import Endpoint, Found, Lost, Routes
+from batchedmodel_sidecar.protocols.routes import Endpoint, NoRoute, RouteMatch, Routes
 from batchedmodel_sidecar.protocols.table import public_protocols
 
 _ENDPOINTS: Final = {
@@ -122,29 +122,29 @@ class Upstream:
             trace=trace_context(headers),
         )
 
-    def find(self, method: str, path: str) -> Found | Lost:
+    def find(self, method: str, path: str) -> RouteMatch | NoRoute:
         """What the request means. `HEAD` asks for what `GET` would answer."""
         ours = self._routes.find(method, path)
-        if isinstance(ours, Found) and ours.endpoint in self._here:
+        if isinstance(ours, RouteMatch) and ours.endpoint in self._here:
             return ours
         if _DOTTED.search(path):
             return self._not_passed_on(path)
         known = {takes: endpoint for endpoint, takes, paths in self._rules if paths.fullmatch(path)}
         endpoint = known.get("GET" if method == "HEAD" else method)
         if endpoint is not None:
-            return Found(endpoint)
+            return RouteMatch(endpoint)
         if self._more is not None and self._more.fullmatch(path):
-            return Found(Endpoint.PASSED_ON)
-        if isinstance(ours, Found) and ours.endpoint is Endpoint.OPENAPI:
+            return RouteMatch(Endpoint.PASSED_ON)
+        if isinstance(ours, RouteMatch) and ours.endpoint is Endpoint.OPENAPI:
             return ours  # unless it is passed on, for the server has its own
         for takes in known:
-            return Lost(405, f"{path} takes {takes}, not {method}", allow=takes)
+            return NoRoute(405, f"{path} takes {takes}, not {method}", allow=takes)
         return self._not_passed_on(path)
 
     @staticmethod
-    def _not_passed_on(path: str) -> Lost:
+    def _not_passed_on(path: str) -> NoRoute:
         message = (
             f"{shown(path)} is not passed on to the model's server: only inference, metadata and "
             "health of its protocol are, and what spec.model.passPaths names"
         )
-        return Lost(404, message)
+        return NoRoute(404, message)

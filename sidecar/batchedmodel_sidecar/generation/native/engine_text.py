@@ -104,26 +104,26 @@ class EngineText(LiveText):
     """One request at our engine."""
 
     __slots__ = (
-        "_adapter", "_asked", "_cached", "_choices", "_deaths", "_engine", "_form", "_keep",
-        "_largest_step", "_open", "_sampling", "_served", "_where",
+        "_adapter", "_cached", "_choices", "_deaths", "_engine", "_form", "_keep",
+        "_largest_step", "_open", "_sampling", "_served", "_text", "_where",
     )  # fmt: skip
 
     def __init__(
         self,
         served: ServedTexts,
-        asked: TextRequest,
+        text: TextRequest,
         adapter: ChosenAdapter | None,
         admitted: Admitted,
     ) -> None:
         super().__init__(admitted)
         self._served = served
-        self._asked = asked
+        self._text = text
         self._adapter = adapter
-        self._keep = admitted.held.keep
+        self._keep = admitted.hold.keep
         """Takes so many bytes for an answer that does not stream, if there is room."""
-        self._takes_events = self._reads_behind = asked.streams
+        self._takes_events = self._reads_behind = text.streams
         self._engine: Submits | None = None
-        self._sampling = asked.sampling
+        self._sampling = text.sampling
         self._form: AnswerForm
         self._choices: list[_Choice] = []
         """None before it is sent: what waits takes little."""
@@ -138,23 +138,23 @@ class EngineText(LiveText):
         """Of engines in a row that had it; a token sets it back."""
 
     def _begin_choices(self) -> None:
-        asked, tokenizer = self._asked, self._served.preparer.tokenizer
-        if not asked.seeded:
-            self._sampling = asked.sampling._replace(seed=secrets.randbits(_SEED_BITS))
-        self._form = self._form_of(self._served, asked)
-        stops = [StopString(stop) for stop in asked.stop]
+        text, tokenizer = self._text, self._served.preparer.tokenizer
+        if not text.seeded:
+            self._sampling = text.sampling._replace(seed=secrets.randbits(_SEED_BITS))
+        self._form = self._form_of(self._served, text)
+        stops = [StopString(stop) for stop in text.stop]
         self._choices = [
             _Choice(at, choice, prompt, TextDecoder(tokenizer, prompt, stops))
-            for at, (prompt, choice) in enumerate(product(asked.prompts, range(asked.choices)))
+            for at, (prompt, choice) in enumerate(product(text.prompts, range(text.choices)))
         ]
         self._open = len(self._choices)
 
-    def _form_of(self, served: ServedTexts, asked: TextRequest) -> AnswerForm:
+    def _form_of(self, served: ServedTexts, text: TextRequest) -> AnswerForm:
         model = str(self.request.key)
-        if asked.endpoint in (TextEndpoint.GENERATE, TextEndpoint.GENERATE_STREAM):
+        if text.endpoint in (TextEndpoint.GENERATE, TextEndpoint.GENERATE_STREAM):
             named = {"model_name": model, "model_version": served.version}
-            return GenerateForm(named if asked.id is None else {"id": asked.id, **named})
-        chat = asked.endpoint is TextEndpoint.CHAT
+            return GenerateForm(named if text.id is None else {"id": text.id, **named})
+        chat = text.endpoint is TextEndpoint.CHAT
         prefix, form = ("chatcmpl", ChatForm) if chat else ("cmpl", CompletionForm)
         known: dict[str, Any] = {
             "id": f"{prefix}-{uuid.uuid4().hex}",
@@ -164,7 +164,7 @@ class EngineText(LiveText):
         return form(
             known,
             served.preparer.tokenizer,
-            include_usage=asked.include_usage,
+            include_usage=text.include_usage,
             logprobs=self._sampling.logprobs is not None,
         )
 
@@ -193,7 +193,7 @@ class EngineText(LiveText):
             return
         self._engine = engine
         self._where.clear()
-        choices = self._asked.choices
+        choices = self._text.choices
         for at in range(0, len(self._choices), choices):
             same = self._choices[at : at + choices]
             if choices > 1 and not any(choice.given for choice in same):
@@ -214,7 +214,7 @@ class EngineText(LiveText):
             return
         data: list[bytes] = []
         count, kept = 0, 0
-        streams, form, where = self._asked.streams, self._form, self._where
+        streams, form, where = self._text.streams, self._form, self._where
         for token in tokens:
             choice = where.get((token.id, token.choice))
             if choice is None or choice.reason is not None:
@@ -265,7 +265,7 @@ class EngineText(LiveText):
     def _submit(self, engine: Submits, choices: Sequence[_Choice], prompt: int) -> None:
         number, first, request = engine.next_id(), choices[0], self.request
         sampling = self._sampling
-        if prompt and not self._asked.seeded:
+        if prompt and not self._text.seeded:
             # The same prompt twice in a list has two texts.
             sampling = sampling._replace(seed=(sampling.seed + prompt) % (1 << _SEED_BITS))
         for choice in choices:
@@ -278,9 +278,9 @@ class EngineText(LiveText):
                 id=number,
                 ids=first.ids,
                 given=first.given,
-                max_tokens=self._asked.max_tokens,
+                max_tokens=self._text.max_tokens,
                 sampling=sampling,
-                stop_ids=self._asked.stop_ids,
+                stop_ids=self._text.stop_ids,
                 choices=len(choices),
                 first_choice=first.number,
                 priority=int(request.priority),
@@ -330,9 +330,9 @@ class EngineText(LiveText):
             self.refused(Unserved("the answer is read more slowly than it is made", status=503))
 
     def _end(self) -> None:
-        asked = self._asked
-        usage = TextUsage(asked.prompt_tokens, self.output_tokens, self._cached)
-        if asked.streams:
+        text = self._text
+        usage = TextUsage(text.prompt_tokens, self.output_tokens, self._cached)
+        if text.streams:
             self.write(self._form.end(usage))
             self.ended()
         else:
@@ -376,6 +376,6 @@ def at_once(request: TextRequest, engine: GenerationDescription, sequences: int)
     if len(request.prompts) == 1:
         return AtOnce(len(request.prompts[0]), min(request.choices, sequences))
     longest = max(map(len, request.prompts))
-    held = engine.blocks * engine.block_tokens // (longest + request.max_tokens)
-    texts = max(1, min(request.texts, sequences, held))
+    texts_in_cache = engine.blocks * engine.block_tokens // (longest + request.max_tokens)
+    texts = max(1, min(request.texts, sequences, texts_in_cache))
     return AtOnce(min(request.prompt_tokens, texts * longest), texts)

@@ -152,16 +152,16 @@ class TextPreparer:
 
         A chat is for the main thread of a process only, whose signals end its template.
         """
-        asked = json_object(body, _KNOWN[endpoint])
+        fields = json_object(body, _KNOWN[endpoint])
         if endpoint is TextEndpoint.CHAT:
-            return self._chat(asked)
+            return self._chat(fields)
         if endpoint is TextEndpoint.COMPLETIONS:
-            return self._completion(asked)
-        return self._generate(asked, endpoint)
+            return self._completion(fields)
+        return self._generate(fields, endpoint)
 
-    def _chat(self, asked: dict[str, Any]) -> TextRequest:
-        adapter = adapter_of(asked, self.name, named=True)
-        chat = chat_of(asked)
+    def _chat(self, fields: dict[str, Any]) -> TextRequest:
+        adapter = adapter_of(fields, self.name, named=True)
+        chat = chat_of(fields)
         if self.description.chat_template is None:
             raise InvalidInput("messages", "are not understood: the model has no chat template")
         template = self._compiled(self.description.chat_template)
@@ -170,11 +170,11 @@ class TextPreparer:
             TextEndpoint.CHAT,
             # The template writes what marks the beginning by itself.
             [self._encoded(prompt, "messages", marked=False)],
-            asked,
-            max_tokens=max_tokens_of(asked, "max_completion_tokens", "max_tokens"),
-            logprobs=chat_logprobs_of(asked),
-            choices=choices_of(asked),
-            streaming=streaming_of(asked),
+            fields,
+            max_tokens=max_tokens_of(fields, "max_completion_tokens", "max_tokens"),
+            logprobs=chat_logprobs_of(fields),
+            choices=choices_of(fields),
+            streaming=streaming_of(fields),
             field="messages",
             adapter=adapter,
         )
@@ -193,24 +193,24 @@ class TextPreparer:
             raise InvalidInput("messages", f"cannot be read by the model: {self._template}")
         return self._template
 
-    def _completion(self, asked: dict[str, Any]) -> TextRequest:
-        adapter = adapter_of(asked, self.name, named=True)
-        given = prompts_of(asked)
+    def _completion(self, fields: dict[str, Any]) -> TextRequest:
+        adapter = adapter_of(fields, self.name, named=True)
+        given = prompts_of(fields)
         return self._request(
             TextEndpoint.COMPLETIONS,
             [self._encoded(one, "prompt") if isinstance(one, str) else one for one in given],
-            asked,
-            max_tokens=max_tokens_of(asked, "max_tokens"),
+            fields,
+            max_tokens=max_tokens_of(fields, "max_tokens"),
             usual_tokens=_USUAL_TOKENS,
-            logprobs=logprobs_of(asked, "logprobs"),
-            choices=choices_of(asked),
-            streaming=streaming_of(asked),
+            logprobs=logprobs_of(fields, "logprobs"),
+            choices=choices_of(fields),
+            streaming=streaming_of(fields),
             field="prompt",
             adapter=adapter,
         )
 
-    def _generate(self, asked: dict[str, Any], endpoint: TextEndpoint) -> TextRequest:
-        generate = generate_of(asked)
+    def _generate(self, fields: dict[str, Any], endpoint: TextEndpoint) -> TextRequest:
+        generate = generate_of(fields)
         streams = endpoint is TextEndpoint.GENERATE_STREAM
         given = generate.parameters.get("stream")
         if given is not None and flag_of(generate.parameters, "stream") is not streams:
@@ -233,7 +233,7 @@ class TextPreparer:
         self,
         endpoint: TextEndpoint,
         prompts: list[array[int]],
-        asked: Mapping[str, Any],
+        fields: Mapping[str, Any],
         *,
         max_tokens: int | None,
         logprobs: int | None,
@@ -245,9 +245,9 @@ class TextPreparer:
         adapter: str | None = None,
     ) -> TextRequest:
         defaults = self.description.sampling_defaults
-        given = {name: value for name, value in asked.items() if value is not None}
+        given = {name: value for name, value in fields.items() if value is not None}
         sampling, seeded = sampling_of({**defaults, **given}, logprobs)
-        stopping = stopping_of(asked, self._stop_ids)
+        stopping = stopping_of(fields, self._stop_ids)
         longest = max(map(len, prompts))
         most = self._most_tokens()
         if max_tokens is None:

@@ -103,98 +103,98 @@ class Stopping(NamedTuple):
     ids: tuple[int, ...]
 
 
-def sampling_of(asked: Mapping[str, Any], logprobs: int | None) -> tuple[Sampling, bool]:
+def sampling_of(fields: Mapping[str, Any], logprobs: int | None) -> tuple[Sampling, bool]:
     """How tokens are chosen, and whether the caller gave the seed; raises `InvalidInput`."""
-    seed = optional_whole(asked, "seed", SEEDS)
+    seed = optional_whole(fields, "seed", SEEDS)
     sampling = Sampling(
-        temperature=optional_real(asked, "temperature", 1.0),
-        top_p=optional_real(asked, "top_p", 1.0),
-        top_k=max(0, int(optional_real(asked, "top_k", 0))),  # -1 is vLLM's word for all
-        min_p=optional_real(asked, "min_p", 0.0),
-        presence_penalty=optional_real(asked, "presence_penalty", 0.0),
-        frequency_penalty=optional_real(asked, "frequency_penalty", 0.0),
-        repetition_penalty=optional_real(asked, "repetition_penalty", 1.0),
+        temperature=optional_real(fields, "temperature", 1.0),
+        top_p=optional_real(fields, "top_p", 1.0),
+        top_k=max(0, int(optional_real(fields, "top_k", 0))),  # -1 is vLLM's word for all
+        min_p=optional_real(fields, "min_p", 0.0),
+        presence_penalty=optional_real(fields, "presence_penalty", 0.0),
+        frequency_penalty=optional_real(fields, "frequency_penalty", 0.0),
+        repetition_penalty=optional_real(fields, "repetition_penalty", 1.0),
         seed=0 if seed is None else seed & _SEED_BITS,
         logprobs=logprobs,
     )
     return sampling, seed is not None
 
 
-def stopping_of(asked: Mapping[str, Any], model_stops: tuple[int, ...]) -> Stopping:
+def stopping_of(fields: Mapping[str, Any], model_stops: tuple[int, ...]) -> Stopping:
     """What ends its texts; raises `InvalidInput`. `model_stops`: tokens that end any text."""
-    given = asked.get("stop")
-    texts = [] if given is None else [given] if isinstance(given, str) else given
+    value = fields.get("stop")
+    texts = [] if value is None else [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or len(texts) > _MOST_STOPS:
-        raise InvalidInput("stop", f"is not a text or a list of at most {_MOST_STOPS}", given)
+        raise InvalidInput("stop", f"is not a text or a list of at most {_MOST_STOPS}", value)
     for text in texts:
         if not isinstance(text, str) or not 0 < len(text) <= _LONGEST_STOP:
             rule = f"holds something else than texts of 1 to {_LONGEST_STOP} characters"
             raise InvalidInput("stop", rule, text)
-    ids = asked.get("stop_token_ids")
+    ids = fields.get("stop_token_ids")
     ids = [] if ids is None else ids
     if not isinstance(ids, list) or len(ids) > _MOST_STOPS:
         raise InvalidInput("stop_token_ids", f"is not a list of at most {_MOST_STOPS}", ids)
     stops = tuple(ruled(_TOKEN_IDS, one, "stop_token_ids") for one in ids)
-    return Stopping(tuple(texts), stops if flag_of(asked, "ignore_eos") else stops + model_stops)
+    return Stopping(tuple(texts), stops if flag_of(fields, "ignore_eos") else stops + model_stops)
 
 
-def max_tokens_of(asked: Mapping[str, Any], *fields: str) -> int | None:
+def max_tokens_of(fields: Mapping[str, Any], *names: str) -> int | None:
     """The first of these fields that is there; raises `InvalidInput`."""
-    found = [optional_whole(asked, field, MAX_TOKENS) for field in fields]
+    found = [optional_whole(fields, field, MAX_TOKENS) for field in names]
     return next((one for one in found if one is not None), None)
 
 
-def logprobs_of(asked: Mapping[str, Any], field: str) -> int | None:
+def logprobs_of(fields: Mapping[str, Any], field: str) -> int | None:
     """How many tokens are told with each one; raises `InvalidInput`."""
-    return optional_whole(asked, field, Whole(minimum=0, maximum=MOST_LOGPROBS))
+    return optional_whole(fields, field, Whole(minimum=0, maximum=MOST_LOGPROBS))
 
 
-def optional_whole(asked: Mapping[str, Any], field: str, rule: Whole) -> int | None:
+def optional_whole(fields: Mapping[str, Any], field: str, rule: Whole) -> int | None:
     """A whole number, None where it is absent; raises `InvalidInput`."""
-    given = asked.get(field)
-    return None if given is None else ruled(rule, given, field)
+    value = fields.get(field)
+    return None if value is None else ruled(rule, value, field)
 
 
-def optional_real(asked: Mapping[str, Any], field: str, default: float) -> float:
+def optional_real(fields: Mapping[str, Any], field: str, default: float) -> float:
     """A number; raises `InvalidInput`."""
-    given = asked.get(field)
-    if given is None:
+    value = fields.get(field)
+    if value is None:
         return default
     try:
-        return _RULES[field].read(given)
+        return _RULES[field].read(value)
     except Broken as broken:
-        raise InvalidInput(field, str(broken), given) from broken
+        raise InvalidInput(field, str(broken), value) from broken
 
 
-def flag_of(asked: Mapping[str, Any], field: str) -> bool:
+def flag_of(fields: Mapping[str, Any], field: str) -> bool:
     """True or false, which is what is absent; raises `InvalidInput`."""
-    given = asked.get(field)
-    if given is None:
+    value = fields.get(field)
+    if value is None:
         return False
-    if not isinstance(given, bool):
-        raise InvalidInput(field, "is not true or false", given)
-    return given
+    if not isinstance(value, bool):
+        raise InvalidInput(field, "is not true or false", value)
+    return value
 
 
-def require_neutral(asked: Mapping[str, Any], neutral: Mapping[str, tuple[Any, ...]]) -> None:
+def require_neutral(fields: Mapping[str, Any], neutral: Mapping[str, tuple[Any, ...]]) -> None:
     """Raise `InvalidInput` for a field that is not supported, unless it changes nothing."""
     for field, values in neutral.items():
-        given = asked.get(field)
+        value = fields.get(field)
         # 0 is no false here, although Python takes them for equal.
-        if given is not None and not any(
-            type(one) is type(given) and one == given for one in values
+        if value is not None and not any(
+            type(one) is type(value) and one == value for one in values
         ):
-            raise InvalidInput(field, "is not supported here", given)
+            raise InvalidInput(field, "is not supported here", value)
 
 
-def optional_object(asked: Mapping[str, Any], field: str) -> dict[str, Any]:
+def optional_object(fields: Mapping[str, Any], field: str) -> dict[str, Any]:
     """An object, which is empty where it is absent; raises `InvalidInput`."""
-    given = asked.get(field)
-    if given is None:
+    value = fields.get(field)
+    if value is None:
         return {}
-    if not isinstance(given, dict):
-        raise InvalidInput(field, "is not an object", given)
-    return given
+    if not isinstance(value, dict):
+        raise InvalidInput(field, "is not an object", value)
+    return value
 
 
 class Streaming(NamedTuple):
@@ -212,9 +212,9 @@ class Chat(NamedTuple):
     """Of the template, beside the messages."""
 
 
-def streaming_of(asked: Mapping[str, Any]) -> Streaming:
+def streaming_of(fields: Mapping[str, Any]) -> Streaming:
     """How the answer is wanted; raises `InvalidInput`."""
-    streams, options = flag_of(asked, "stream"), asked.get("stream_options")
+    streams, options = flag_of(fields, "stream"), fields.get("stream_options")
     if options is None:
         return Streaming(streams, include_usage=False)
     if not isinstance(options, dict) or options.keys() - _STREAM_OPTIONS:
@@ -225,29 +225,29 @@ def streaming_of(asked: Mapping[str, Any]) -> Streaming:
     return Streaming(streams, flag_of(options, "include_usage"))
 
 
-def choices_of(asked: Mapping[str, Any]) -> int:
+def choices_of(fields: Mapping[str, Any]) -> int:
     """How many texts each prompt has; raises `InvalidInput`."""
-    choices = optional_whole(asked, "n", _COUNTS) or 1
-    best = optional_whole(asked, "best_of", _COUNTS)
+    choices = optional_whole(fields, "n", _COUNTS) or 1
+    best = optional_whole(fields, "best_of", _COUNTS)
     if best is not None and best != choices:
         raise InvalidInput("best_of", f"is not n, which is {choices}", best)
     return choices
 
 
-def chat_of(asked: Mapping[str, Any]) -> Chat:
+def chat_of(fields: Mapping[str, Any]) -> Chat:
     """The conversation; raises `InvalidInput`."""
-    require_neutral(asked, _NO_TOOLS)
-    given = asked.get("messages")
-    if not isinstance(given, list) or not given:
-        raise InvalidInput("messages", "is not a list of messages", given)
-    require_few(given, "messages")
-    messages = [_message(one, f"messages[{at}]") for at, one in enumerate(given)]
-    arguments = optional_object(asked, "chat_template_kwargs")
+    require_neutral(fields, _NO_TOOLS)
+    value = fields.get("messages")
+    if not isinstance(value, list) or not value:
+        raise InvalidInput("messages", "is not a list of messages", value)
+    require_few(value, "messages")
+    messages = [_message(one, f"messages[{at}]") for at, one in enumerate(value)]
+    arguments = optional_object(fields, "chat_template_kwargs")
     for name in ("messages", "self"):
         if name in arguments:
             raise InvalidInput(f"chat_template_kwargs.{name}", "is not the caller's to give")
-    goes_on = flag_of(asked, "continue_final_message")
-    begins = asked.get("add_generation_prompt")
+    goes_on = flag_of(fields, "continue_final_message")
+    begins = fields.get("add_generation_prompt")
     if begins is not None and not isinstance(begins, bool):
         raise InvalidInput("add_generation_prompt", "is not true or false", begins)
     begins = not goes_on if begins is None else begins
@@ -257,34 +257,34 @@ def chat_of(asked: Mapping[str, Any]) -> Chat:
     return Chat(messages, {**arguments, **named})
 
 
-def chat_logprobs_of(asked: Mapping[str, Any]) -> int | None:
+def chat_logprobs_of(fields: Mapping[str, Any]) -> int | None:
     """How many tokens are told with each one; raises `InvalidInput`."""
-    top = logprobs_of(asked, "top_logprobs")
-    if flag_of(asked, "logprobs"):
+    top = logprobs_of(fields, "top_logprobs")
+    if flag_of(fields, "logprobs"):
         return top or 0
     if top:
         raise InvalidInput("top_logprobs", "needs logprobs: true", top)
     return None
 
 
-def prompts_of(asked: Mapping[str, Any]) -> list[str] | list[array[int]]:
+def prompts_of(fields: Mapping[str, Any]) -> list[str] | list[array[int]]:
     """The prompts of a completion, as texts or as token ids; raises `InvalidInput`."""
-    require_neutral(asked, _NO_COMPLETION)
-    given = asked.get("prompt")
+    require_neutral(fields, _NO_COMPLETION)
+    value = fields.get("prompt")
     rule = "is not a text, a list of texts, a list of token ids or a list of such lists"
-    if isinstance(given, str):
-        return [given]
-    if not isinstance(given, list) or not given:
-        raise InvalidInput("prompt", rule, given)
-    if all(isinstance(one, str) for one in given):
-        _require_at_most(len(given))
-        return given
-    if type(given[0]) is int:
-        return [_ids(given, "prompt")]
-    if not all(isinstance(one, list) for one in given):
-        raise InvalidInput("prompt", rule, given)
-    _require_at_most(len(given))
-    return [_ids(one, f"prompt[{at}]") for at, one in enumerate(given)]
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list) or not value:
+        raise InvalidInput("prompt", rule, value)
+    if all(isinstance(one, str) for one in value):
+        _require_at_most(len(value))
+        return value
+    if type(value[0]) is int:
+        return [_ids(value, "prompt")]
+    if not all(isinstance(one, list) for one in value):
+        raise InvalidInput("prompt", rule, value)
+    _require_at_most(len(value))
+    return [_ids(one, f"prompt[{at}]") for at, one in enumerate(value)]
 
 
 def _require_at_most(count: int) -> None:
@@ -292,26 +292,26 @@ def _require_at_most(count: int) -> None:
         raise InvalidInput("prompt", f"has {count} entries; at most {MOST_TEXTS} are taken")
 
 
-def _ids(given: list[Any], field: str) -> array[int]:
-    if set(map(type, given)) - {int}:
+def _ids(value: list[Any], field: str) -> array[int]:
+    if set(map(type, value)) - {int}:
         raise InvalidInput(field, "holds something else than token ids")
     try:
-        return array("i", given)
+        return array("i", value)
     except OverflowError as error:
         raise InvalidInput(field, "holds a token id beyond 32 bits") from error
 
 
-def _message(given: Any, field: str) -> dict[str, Any]:
-    if not isinstance(given, dict):
-        raise InvalidInput(field, "is not a message", given)
+def _message(value: Any, field: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidInput(field, "is not a message", value)
     # Clients send back what they were answered, with fields that hold nothing.
-    held = {name: value for name, value in given.items() if value not in (None, [])}
+    held = {name: value for name, value in value.items() if value not in (None, [])}
     message = {name: value for name, value in held.items() if name not in _THOUGHTS}
     for name in message:
         if name not in _OF_A_MESSAGE:
             raise InvalidInput(f"{field}.{name}", "is not supported here")
     if message.get("role") not in _ROLES:
-        raise InvalidInput(f"{field}.role", f"is not one of {', '.join(_ROLES)}", given.get("role"))
+        raise InvalidInput(f"{field}.role", f"is not one of {', '.join(_ROLES)}", value.get("role"))
     calls = message.get("tool_calls")
     if calls is not None:
         if not isinstance(calls, list):
@@ -335,13 +335,13 @@ def _message(given: Any, field: str) -> dict[str, Any]:
     return message
 
 
-def _tool_call(given: Any, field: str) -> dict[str, Any]:
+def _tool_call(value: Any, field: str) -> dict[str, Any]:
     """Templates take the arguments as an object; OpenAI's clients send its text."""
-    if not isinstance(given, dict):
-        raise InvalidInput(field, "is not an object", given)
-    function = given.get("function")
+    if not isinstance(value, dict):
+        raise InvalidInput(field, "is not an object", value)
+    function = value.get("function")
     if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
-        return given
+        return value
     field = f"{field}.function.arguments"
     try:
         arguments = orjson.loads(function["arguments"] or "{}")
@@ -349,14 +349,14 @@ def _tool_call(given: Any, field: str) -> dict[str, Any]:
         raise InvalidInput(field, "is not the text of a JSON object") from error
     if not isinstance(arguments, dict):
         raise InvalidInput(field, "is not the text of a JSON object")
-    return {**given, "function": {**function, "arguments": arguments}}
+    return {**value, "function": {**function, "arguments": arguments}}
 
 
-def _part(given: Any, field: str) -> str:
-    kind = given.get("type") if isinstance(given, dict) else None
-    if kind != "text" or not isinstance(given.get("text"), str):
+def _part(value: Any, field: str) -> str:
+    kind = value.get("type") if isinstance(value, dict) else None
+    if kind != "text" or not isinstance(value.get("text"), str):
         raise InvalidInput(field, "is not a part of type text", kind)
-    text: str = given["text"]
+    text: str = value["text"]
     return text
 
 
@@ -368,12 +368,12 @@ class Generate(NamedTuple):
     parameters: Mapping[str, Any]
 
 
-def generate_of(asked: dict[str, Any]) -> Generate:
+def generate_of(fields: dict[str, Any]) -> Generate:
     """The request; raises `InvalidInput`."""
-    name = None if asked.get("id") is None else require_text(asked, "id")
-    parameters = optional_object(asked, "parameters")
+    name = None if fields.get("id") is None else require_text(fields, "id")
+    parameters = optional_object(fields, "parameters")
     for field in parameters:
         if field not in _PARAMETERS:
             rule = f"is not taken here; known: {', '.join(sorted(_PARAMETERS))}"
             raise InvalidInput(f"parameters.{field}", rule)
-    return Generate(name, require_text(asked, "text_input"), parameters)
+    return Generate(name, require_text(fields, "text_input"), parameters)

@@ -67,13 +67,13 @@ class Preparing:
         self._small.begin()
 
     async def prepare(
-        self, texts: TextPreparer, endpoint: TextEndpoint, body: Buffer, held: Hold
+        self, texts: TextPreparer, endpoint: TextEndpoint, body: Buffer, hold: Hold
     ) -> TextRequest:
         """The request in a body; raises `InvalidInput` and `Rejected`."""
         helper = self._large if len(body) > _LARGE_BYTES else self._small
-        helper.check_place(held.share)
+        helper.check_place(hold.share)
         request: TextRequest
-        request, _ = await helper.do(PREPARE[endpoint], body, texts.pickled, share=held.share)
+        request, _ = await helper.do(PREPARE[endpoint], body, texts.pickled, share=hold.share)
         return request
 
     async def close(self) -> None:
@@ -143,7 +143,7 @@ class NativeGeneration:
         await self._engines.close()
         await self._preparing.close()
 
-    async def read(self, asked: RequestHead, body: Buffer, held: Hold) -> Draft:
+    async def read(self, head: RequestHead, body: Buffer, hold: Hold) -> Draft:
         """See `TextServer`."""
         model, texts = self.model, self.preparer
         if model is None:
@@ -151,16 +151,16 @@ class NativeGeneration:
         description = model.description
         if texts is None or model.generation is None:
             raise ModelNotFound(f"model: {description.name} generates no text")
-        on_path = None if asked.route is None else asked.route.found.adapter
-        self._adapters.chosen(asked.headers, on_path)  # refused before it is read
-        if asked.packed or len(body) > _LONGEST:
-            body = await self._bodies.decoded_text(asked, body, held, _LONGEST)
-        endpoint = _endpoint(asked.path)
+        on_path = None if head.route is None else head.route.match.adapter
+        self._adapters.chosen(head.headers, on_path)  # refused before it is read
+        if head.packed or len(body) > _LONGEST:
+            body = await self._bodies.decoded_text(head, body, hold, _LONGEST)
+        endpoint = _endpoint(head.path)
         if endpoint is not TextEndpoint.CHAT and len(body) <= _HERE:
             request = texts.prepare(endpoint, body)
         else:
-            request = await self._preparing.prepare(texts, endpoint, body, held)
-        adapter = self._adapters.chosen(asked.headers, on_path or request.adapter)
+            request = await self._preparing.prepare(texts, endpoint, body, hold)
+        adapter = self._adapters.chosen(head.headers, on_path or request.adapter)
         return self._engines.draft(texts, description.version, request, adapter)
 
 

@@ -206,7 +206,7 @@ def test_a_list_of_prompts_takes_room_by_what_runs_at_once_and_counts_as_a_whole
     tells(admission, running=4, free_blocks=25)
     admission.first_token(listed.id, 0.1)
     before = admission.backlog_work
-    admission.found(listed.id, 30_000)
+    admission.cached_prefix(listed.id, 30_000)
     assert before - admission.backlog_work == pytest.approx(30_000 * LIMITS.cost.prefill_token)
     admission.tokens(listed.id, 50 * 60 - 1, 0.2)
     other = request("other", prompt=20)
@@ -296,11 +296,11 @@ def test_a_prompt_that_was_found_in_the_cache_costs_its_tenant_nothing() -> None
     offered(admission, one)
     admission.poll(0.0)
     before = admission.backlog_work
-    admission.found(one.id, 3000)
+    admission.cached_prefix(one.id, 3000)
     assert before - admission.backlog_work == pytest.approx(3000 * LIMITS.cost.prefill_token)
-    admission.found(one.id, 3000)
+    admission.cached_prefix(one.id, 3000)
     assert before - admission.backlog_work == pytest.approx(4000 * LIMITS.cost.prefill_token)
-    admission.found(one.id + 1000, 5)
+    admission.cached_prefix(one.id + 1000, 5)
     admission.first_token(one.id, 0.1)
     admission.ended(one.id, 0.2, output_tokens=50)
     assert admission.backlog_work == 0.0
@@ -323,7 +323,7 @@ def test_whose_prompts_are_cached_has_more_turns(cached: int) -> None:
         number = here.pop(0)
         turns[tenants[number]] += 1
         if tenants[number] == "cached":
-            admission.found(number, cached)
+            admission.cached_prefix(number, cached)
         admission.first_token(number, now)
         admission.ended(number, now, output_tokens=5)
         tells(admission, now, running=1, free_blocks=9000, ended=1)

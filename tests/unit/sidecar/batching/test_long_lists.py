@@ -51,7 +51,7 @@ async def test_all_rows_of_a_list_take_room_in_the_queue() -> None:
 
 async def asked(here: World, rows: list[bytes], held: Hold) -> Answer:
     pending = here.batcher.offer(call_of(rows))
-    pending.held = held
+    pending.hold = held
     return await pending
 
 

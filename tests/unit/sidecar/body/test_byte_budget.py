@@ -17,8 +17,8 @@ class TestByteBudget:
             assert held.grow(60)
             assert held.grow(20)
             assert not held.grow(21)
-            assert budget.held == 80
-        assert budget.held == 0
+            assert budget.in_use == 80
+        assert budget.in_use == 0
         assert budget.refusal(NOBODY, 100) is None
 
     def test_bodies_of_one_tenant_leave_room_for_those_of_another(self) -> None:
@@ -26,7 +26,7 @@ class TestByteBudget:
         with ExitStack() as theirs:
             while theirs.enter_context(budget.hold(flood)).grow(100):
                 pass
-            assert budget.held == 700
+            assert budget.in_use == 700
             with budget.hold(Share("other")) as mine:
                 assert mine.grow(60)
                 assert mine.grow(40), "the rest of its first body"
@@ -41,7 +41,7 @@ class TestByteBudget:
             assert lent is not None
             assert others.grow(60)
             mine.release()
-            assert budget.held == 660, "until the end of its job"
+            assert budget.in_use == 660, "until the end of its job"
             lent.release()
             assert mine.grow(100)
             assert mine.lend(560) is None
@@ -50,4 +50,4 @@ class TestByteBudget:
             assert must is not None
             assert not others.grow(1)
             must.release()
-        assert budget.held == 0
+        assert budget.in_use == 0

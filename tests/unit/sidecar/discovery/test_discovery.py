@@ -18,7 +18,7 @@ from batchedmodel_sidecar.lora.served import ServedAdapters
 from batchedmodel_sidecar.model import LinkStatus, ReadyModel
 from batchedmodel_sidecar.protocols import headers
 from batchedmodel_sidecar.protocols.openai import EMBEDDINGS
-from batchedmodel_sidecar.protocols.routes import OF_MODEL, PATHS, Endpoint, Found, Routes
+from batchedmodel_sidecar.protocols.routes import OF_MODEL, PATHS, Endpoint, RouteMatch, Routes
 from batchedmodel_sidecar.protocols.scores import CLASSIFY, OF_COHERE, OF_TEI
 from support.described_models import MODELS
 
@@ -73,7 +73,7 @@ def test_every_path_that_a_models_document_has_is_one_of_the_routes(kind: str) -
     for path, item in openapi(MODELS[kind])["paths"].items():
         for method in methods_of(item):
             found = ROUTES.find(method.upper(), path.replace("{version}", "1"))
-            assert isinstance(found, Found), (method, path)
+            assert isinstance(found, RouteMatch), (method, path)
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ class World:
         assert (ledger.waiting, ledger.in_flight, ledger.rows_live) == (0, 0, 0)
         assert (ledger.waiting_rows.value, ledger.rows_at_model.value) == (0, 0)
         assert abs(ledger.work_live) < 1e-6
-        assert self.budget.held == 0
+        assert self.budget.in_use == 0
         assert (self.queue.admission.running, self.queue.admission.waiting) == (0, 0)
 
 

@@ -176,7 +176,7 @@ async def test_the_answer_passes_piece_for_piece_with_its_headers() -> None:
         ("/v1/chat/completions?a=b", {"X-Mine": "2", "x-request-id": "r"})
     ]
     world.answers(EVENTS)
-    assert world.budget.held == 0
+    assert world.budget.in_use == 0
     for _ in range(3):
         world.text.piece(TOKEN)
     assert world.body == TOKEN * 3
@@ -396,4 +396,4 @@ async def test_it_is_settled_once_whatever_comes_behind() -> None:
     await asyncio.sleep(2 * LIMIT)
     assert world.outcomes == [Outcome.FAILED]
     assert len(world.errors) == 1
-    assert world.budget.held == 0
+    assert world.budget.in_use == 0

@@ -289,10 +289,10 @@ async def test_memory_that_values_take_is_held_while_they_are_read(
         caller = Caller(helper, budget=budget)
         await asks_for(started, 4000)
         assert started[0].jobs == [(Kind.JOB, b"mine"), (Kind.GRANTED, b"mine")]
-        assert budget.held == 4000
+        assert budget.in_use == 4000
         started[0].answer()
         assert await caller == RESULT
-        assert budget.held == 0
+        assert budget.in_use == 0
 
 
 async def test_memory_that_is_not_there_is_not_taken_and_the_next_body_is_read(
@@ -304,7 +304,7 @@ async def test_memory_that_is_not_there_is_not_taken_and_the_next_body_is_read(
         await asks_for(started, 6000)
         with pytest.raises(Rejected):
             await caller
-        assert budget.held == 0
+        assert budget.in_use == 0
         await turns()
         started[0].answer()
         assert await after == RESULT
@@ -346,10 +346,10 @@ async def test_memory_is_held_until_the_end_of_a_job_whose_caller_left(
         await asks_for(started, 4000)
         caller.leave()
         await turns()
-        assert budget.held == 4000
+        assert budget.in_use == 4000
         started[0].answer()
         await turns()
-        assert budget.held == 0
+        assert budget.in_use == 0
 
 
 async def test_an_answer_to_several_is_cut_though_there_is_no_memory_and_keeps_bodies_out(
@@ -359,11 +359,11 @@ async def test_an_answer_to_several_is_cut_though_there_is_no_memory_and_keeps_b
     async with a_helper() as helper:
         caller = Caller(helper, budget=budget, must=True)
         await asks_for(started, 9000)
-        assert budget.held == 9000
+        assert budget.in_use == 9000
         assert budget.refusal(Share("another"), 1) is not None
         started[0].answer()
         assert await caller == RESULT
-        assert budget.held == 0
+        assert budget.in_use == 0
 
 
 async def test_only_the_oldest_job_is_blamed_for_the_end_of_a_helper(

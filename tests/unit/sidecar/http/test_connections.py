@@ -373,12 +373,12 @@ async def test_what_is_sent_ahead_counts_in_the_memory_of_callers(
     wire = caller()
     wire.sends(asked + b"x" * 30_000)
     await asyncio.sleep(0.5)
-    assert budget.held == 30_000
+    assert budget.in_use == 30_000
     wire.sends(b"x" * 1000)
-    assert budget.held == 31_000
+    assert budget.in_use == 31_000
     wire.leaves()
     await asyncio.sleep(0.1)
-    assert budget.held == 0
+    assert budget.in_use == 0
 
 
 @pytest.mark.parametrize("asked", [SLOW, SLOW_OTHER])
@@ -389,4 +389,4 @@ async def test_who_sends_ahead_more_than_fits_is_hung_up_on(
     wire.sends(asked + b"x" * (BUDGET + 1))
     await asyncio.sleep(0.5)
     assert wire.gone
-    assert budget.held == 0
+    assert budget.in_use == 0

@@ -57,13 +57,13 @@ async def test_what_is_unread_counts_until_it_is_read(
     unread: UnreadAnswers, budget: ByteBudget
 ) -> None:
     transport = written(unread)
-    assert budget.held == LARGE
+    assert budget.in_use == LARGE
     transport.unread = LARGE // 2
     await asyncio.sleep(1.1)
-    assert budget.held == LARGE // 2
+    assert budget.in_use == LARGE // 2
     transport.unread = 0
     await asyncio.sleep(1.0)
-    assert (budget.held, unread.size) == (0, 0)
+    assert (budget.in_use, unread.size) == (0, 0)
 
 
 async def test_what_is_unread_counts_until_its_connection_is_gone(
@@ -72,7 +72,7 @@ async def test_what_is_unread_counts_until_its_connection_is_gone(
     transport = written(unread)
     unread.forget(transport)
     unread.forget(transport)
-    assert (budget.held, unread.size) == (0, 0)
+    assert (budget.in_use, unread.size) == (0, 0)
 
 
 async def test_one_answer_that_is_larger_than_the_budget_leaves_room_for_bodies(
@@ -80,9 +80,9 @@ async def test_one_answer_that_is_larger_than_the_budget_leaves_room_for_bodies(
 ) -> None:
     transport = written(unread, 10 * LIMIT)
     assert unread.size == 10 * LIMIT
-    assert budget.held == LIMIT // 2
+    assert budget.in_use == LIMIT // 2
     unread.forget(transport)
-    assert budget.held == 0
+    assert budget.in_use == 0
 
 
 async def test_who_does_not_read_is_cut_off_within_ten_seconds_when_room_is_short(
@@ -93,7 +93,7 @@ async def test_who_does_not_read_is_cut_off_within_ten_seconds_when_room_is_shor
     assert not any(transport.aborted for transport in transports)
     await asyncio.sleep(2.1)
     assert all(transport.aborted for transport in transports)
-    assert budget.held == 0
+    assert budget.in_use == 0
 
 
 async def test_who_reads_byte_by_byte_does_not_read_when_room_is_short(

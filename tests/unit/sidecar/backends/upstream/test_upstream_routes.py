@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.manifest.upstream import ServerProtocol
 from batchedmodel_sidecar.backends.upstream.catalogue import Upstream
-from batchedmodel_sidecar.protocols.routes import Endpoint, Found, Lost
+from batchedmodel_sidecar.protocols.routes import Endpoint, NoRoute, RouteMatch
 
 V2 = Upstream(ServerProtocol.V2, "m")
 V1 = Upstream(ServerProtocol.V1, "m")
 OPENAI = Upstream(ServerProtocol.OPENAI, "m")
 NAMED = Upstream(ServerProtocol.V2, "m", pass_paths=("/v2/logging", "/v2/r.s/*"))
-PASSED_ON = Found(Endpoint.PASSED_ON)
+PASSED_ON = RouteMatch(Endpoint.PASSED_ON)
 
 
 @pytest.mark.parametrize(
@@ -36,9 +36,9 @@ def test_a_path_is_passed_on(routes: Upstream, method: str, path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 def test_generated_text_waits_for_its_turn(path: str) -> None:
-    assert OPENAI.find("POST", path) == Found(Endpoint.GENERATES)
+    assert OPENAI.find("POST", path) == RouteMatch(Endpoint.GENERATES)
     found = OPENAI.find("GET", path)
-    assert isinstance(found, Lost)
+    assert isinstance(found, NoRoute)
     assert found.allow == "POST"
 
 
@@ -57,7 +57,7 @@ def test_generated_text_waits_for_its_turn(path: str) -> None:
     ],
 )
 def test_an_inference_beside_the_batched_one_goes_in_its_turn(routes: Upstream, path: str) -> None:
-    assert routes.find("POST", path) == Found(Endpoint.ALONE)
+    assert routes.find("POST", path) == RouteMatch(Endpoint.ALONE)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_an_inference_beside_the_batched_one_goes_in_its_turn(routes: Upstream, 
 )
 def test_a_path_is_not_passed_on(routes: Upstream, method: str, path: str, status: int) -> None:
     lost = routes.find(method, path)
-    assert isinstance(lost, Lost)
+    assert isinstance(lost, NoRoute)
     assert lost.status == status
 
 
@@ -91,6 +91,6 @@ parts = st.sampled_from(
 @given(st.lists(parts, max_size=6).map(lambda found: "/" + "/".join(found)))
 def test_whatever_is_passed_on_means_the_same_to_every_server(path: str) -> None:
     everything = Upstream(ServerProtocol.V2, "m", pass_paths=("/*",))
-    if path != "/" and not isinstance(everything.find("POST", path), Lost):
+    if path != "/" and not isinstance(everything.find("POST", path), NoRoute):
         assert all(part.strip(".") for part in path[1:].split("/"))
         assert not set(path) & set("%;\\#")
